@@ -1,0 +1,3 @@
+//! The gRPC v2 service.
+
+pub mod wire;

@@ -1,0 +1,71 @@
+//! The bridge to the control plane: requests nobody on the hot path answers.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::TransportError;
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// A remoting request code.
+    Code(i32),
+    /// A gRPC method of `apache.rocketmq.v2.MessagingService`, by its bare name.
+    Rpc(String),
+}
+
+/// A request for the control plane.
+#[derive(Debug, Clone)]
+pub struct ColdRequest {
+    /// What is asked.
+    pub route: Route,
+    /// Number of the connection, unique in this process; `ColdHandler::on_close` names it again.
+    pub connection: u64,
+    /// The other side.
+    pub peer: SocketAddr,
+    /// Remoting: `extFields`. gRPC: ASCII metadata, names in lower case.
+    pub fields: Vec<(String, String)>,
+    /// Remoting: body. gRPC: the protobuf message as it came.
+    pub body: Bytes,
+}
+
+/// The control plane's answer.
+#[derive(Debug, Clone, Default)]
+pub struct ColdResponse {
+    /// Remoting response code; unused for gRPC, where the status is part of the body.
+    pub code: i32,
+    /// Remoting remark.
+    pub remark: Option<String>,
+    /// Remoting `extFields`; unused for gRPC.
+    pub fields: Vec<(String, String)>,
+    /// Remoting body, or the encoded protobuf response.
+    pub body: Bytes,
+}
+
+/// Where the answer to a cold request goes; dropping it answers with an error.
+pub type Reply = oneshot::Sender<Result<ColdResponse, TransportError>>;
+
+/// A name the hot path met and does not know.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Missing {
+    /// A topic a producer sends to or a consumer reads from.
+    Topic(String),
+    /// A consumer group.
+    Group(String),
+}
+
+/// The control plane as the servers see it. No method may block: work goes to its own threads.
+pub trait ColdHandler: Send + Sync + 'static {
+    /// Says whether somebody registered for `route`; others are answered as unsupported.
+    fn serves(&self, route: &Route) -> bool;
+    /// Answers `request` through `reply`, now or later, from any thread.
+    fn call(&self, request: ColdRequest, reply: Reply);
+    /// Creates what is missing, where allowed, and pushes its entry; then sends `true` (look again) or `false`.
+    fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<bool>);
+    /// A message came on telemetry stream `stream` (`None`: the stream ended). Answers go through `Server::send_telemetry`.
+    fn telemetry(&self, stream: u64, connection: u64, peer: SocketAddr, fields: &[(String, String)], body: Option<Bytes>);
+    /// The connection is gone.
+    fn on_close(&self, connection: u64);
+}
