@@ -1,0 +1,159 @@
+"""
+The whole tree of exceptions, for every room of ferromq.
+
+It holds no logic: who raises what is decided where it is raised. Branches answer the question of the one who
+catches: what may I do now? The classes that have a builtin base beside them can be caught by that, too::
+
+    FerromqError
+    ├ ConfigError (ValueError)            an option or a file is wrong: correct it
+    ├ ForkedProcess                       made before a fork, used in the child: make it anew there
+    ├ StoreError                          the local engine refused; nothing was stored
+    │ ├ CorruptStore                        bytes on disk break the format
+    │ ├ StoreLocked                         another broker has the directory open
+    │ ├ StoreClosed                         closed, or stopped after a failed flush
+    │ └ StoreFull                           no space on the disk; it reopens by itself
+    ├ RequestError (.code .remark)        the answer was no; nothing happened
+    │ ├ TopicNotFound                       create the topic
+    │ ├ GroupNotFound                       create the consumer group
+    │ ├ MessageTooLarge (ValueError)        make the message smaller
+    │ ├ IllegalName (ValueError)            choose another topic or group name
+    │ ├ Forbidden                           the permission is missing
+    │ ├ Throttled                           wait, then try again
+    │ ├ ReceiptHandleExpired                drop the message; it comes again
+    │ ├ Unsupported                         this server does not know the request
+    │ └ ServerError                         the server failed; its log says why
+    └ OutcomeUnknown                      it may have happened: try again and expect a duplicate
+      ├ ConnectionFailed (ConnectionError)  the server is not reached, or the connection broke
+      ├ RequestTimeout (TimeoutError)       no answer in time
+      └ NotDurable (.code .remark)          stored, but flush or replication did not end in time
+
+Every exception survives pickling, with its attributes.
+"""
+# ruff: noqa: N818 (the names say what happened; "Error" is kept for the branches)
+
+__all__ = [
+    "ConfigError",
+    "ConnectionFailed",
+    "CorruptStore",
+    "FerromqError",
+    "Forbidden",
+    "ForkedProcess",
+    "GroupNotFound",
+    "IllegalName",
+    "MessageTooLarge",
+    "NotDurable",
+    "OutcomeUnknown",
+    "ReceiptHandleExpired",
+    "RequestError",
+    "RequestTimeout",
+    "ServerError",
+    "StoreClosed",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "Throttled",
+    "TopicNotFound",
+    "Unsupported",
+]
+
+
+class FerromqError(Exception):
+    """Is the base of everything ferromq raises on purpose."""
+
+
+class ConfigError(FerromqError, ValueError):
+    """An option, a configuration file or a combination of options is wrong."""
+
+
+class ForkedProcess(FerromqError):
+    """An object made before `os.fork` was used in the child, where its threads and connections do not exist."""
+
+
+class StoreError(FerromqError):
+    """The local engine refused; nothing was stored."""
+
+
+class CorruptStore(StoreError):
+    """Bytes on disk break the format; the message names file and offset."""
+
+
+class StoreLocked(StoreError):
+    """Another broker has the store directory open."""
+
+
+class StoreClosed(StoreError):
+    """The store is closed, or has stopped writing after a failed flush."""
+
+
+class StoreFull(StoreError):
+    """The disk has less free space than the reserve; sends are taken again once space is back."""
+
+
+class _Answer(FerromqError):
+    """Carries the response code and the remark of the server."""
+
+    code: int | None
+    """The code that came: gRPC's (40402) or the remoting protocol's (17); None where nothing was sent."""
+    remark: str
+    """The words of the server."""
+
+    def __init__(self, message: str = "", code: int | None = None, remark: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.remark = message if remark is None else remark
+
+
+class RequestError(_Answer):
+    """The answer was no, and nothing happened."""
+
+
+class TopicNotFound(RequestError):
+    """The topic does not exist and may not be created on first use."""
+
+
+class GroupNotFound(RequestError):
+    """The consumer group does not exist and may not be created on first use."""
+
+
+class MessageTooLarge(RequestError, ValueError):
+    """The body, or the whole message, is over the limit; the text names the limit."""
+
+
+class IllegalName(RequestError, ValueError):
+    """A topic or group name breaks RocketMQ's rules; the text names the rule."""
+
+
+class Forbidden(RequestError):
+    """The topic's permission, or the caller's, does not allow it."""
+
+
+class Throttled(RequestError):
+    """The server is busy and refused at once."""
+
+
+class ReceiptHandleExpired(RequestError):
+    """The lease of the message ended; the message comes again, maybe to somebody else."""
+
+
+class Unsupported(RequestError):
+    """The server does not know this request, or the combination of its fields."""
+
+
+class ServerError(RequestError):
+    """The server failed while it answered."""
+
+
+class OutcomeUnknown(FerromqError):
+    """It may have happened or not: trying again is right where a duplicate does no harm."""
+
+
+class ConnectionFailed(OutcomeUnknown, ConnectionError):
+    """The server is not reached, or the connection broke before the answer came."""
+
+
+class RequestTimeout(OutcomeUnknown, TimeoutError):
+    """No answer came in time."""
+
+
+class NotDurable(_Answer, OutcomeUnknown):
+    """The message is stored, but its promise (flush, replication) did not hold in time."""
