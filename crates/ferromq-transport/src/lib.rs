@@ -6,7 +6,10 @@
 mod error;
 pub mod grpc;
 mod handler;
+pub mod hot;
+mod long_poll;
 pub mod remoting;
+pub mod tables;
 
 pub use error::TransportError;
 pub use handler::{ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route};

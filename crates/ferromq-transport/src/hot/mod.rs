@@ -1,0 +1,75 @@
+//! The verbs whose rate grows with the message rate, without a wire format.
+//!
+//! One verb a file; gRPC and remoting translate to and from them. They read the pushed [`Tables`] and the
+//! store, and never ask the control plane, except to demote a request for an unknown name.
+
+mod counters;
+mod demote;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use ferromq_store::{Clock, MessageStore};
+
+pub use counters::{Counter, Counters};
+
+use crate::{
+    ColdHandler, Missing,
+    long_poll::LongPolls,
+    tables::{GroupEntry, Tables, TopicEntry},
+};
+use demote::Demotions;
+
+/// What the hot verbs work on; shared by all listeners of a server.
+pub struct Hot {
+    /// The messages.
+    pub store: Arc<MessageStore>,
+    /// Topics and groups, as the control plane last pushed them.
+    pub tables: Arc<Tables>,
+    /// The source of time.
+    pub clock: Clock,
+    /// What was done.
+    pub counters: Arc<Counters>,
+    /// The broker's name, part of every receipt handle.
+    pub broker_name: String,
+    pub(crate) polls: LongPolls,
+    demotions: Demotions,
+}
+
+impl Hot {
+    /// Makes the hot path over `store` and listens to its arrivals and to the clock.
+    ///
+    /// The store tells arrivals to one listener only: make one `Hot` for a store.
+    #[must_use]
+    pub fn new(
+        store: Arc<MessageStore>,
+        tables: Arc<Tables>,
+        clock: Clock,
+        broker_name: String,
+        cold: Arc<dyn ColdHandler>,
+        counters: Arc<Counters>,
+    ) -> Arc<Self> {
+        let polls = LongPolls::new(clock.clone(), Arc::clone(&counters));
+        let arrivals = polls.clone();
+        store.on_arrival(move |arrival| arrivals.arrived(arrival));
+        let demotions = Demotions::new(cold, Arc::clone(&counters));
+        Arc::new(Self { store, tables, clock, counters, broker_name, polls, demotions })
+    }
+
+    /// The topic's entry; an unknown topic is demoted once and looked up again.
+    pub async fn topic(&self, name: &str, peer: SocketAddr) -> Option<TopicEntry> {
+        if let Some(entry) = self.tables.topic(name) {
+            return Some(entry);
+        }
+        self.demotions.demote(Missing::Topic(name.to_owned()), peer).await;
+        self.tables.topic(name)
+    }
+
+    /// The group's entry; an unknown group is demoted once and looked up again.
+    pub async fn group(&self, name: &str, peer: SocketAddr) -> Option<GroupEntry> {
+        if let Some(entry) = self.tables.group(name) {
+            return Some(entry);
+        }
+        self.demotions.demote(Missing::Group(name.to_owned()), peer).await;
+        self.tables.group(name)
+    }
+}

@@ -1,0 +1,207 @@
+//! Snapshots of topics and groups the control plane pushes down.
+//!
+//! The hot path reads them without a lock; whoever pushes replaces one entry at a time. Which topics and
+//! groups exist, and why, is decided by the control plane: an unknown name is demoted, never guessed.
+
+use std::{collections::HashMap, str::FromStr, sync::Arc};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+/// What kind of messages a topic takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MessageType {
+    /// Messages without order, delay or transaction.
+    Normal,
+    /// Messages of one group are consumed in order.
+    Fifo,
+    /// Messages that become visible at a time.
+    Delay,
+    /// Messages that become visible when their transaction commits.
+    Transaction,
+    /// Any of them.
+    Unspecified,
+}
+
+impl MessageType {
+    /// RocketMQ's name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "NORMAL",
+            Self::Fifo => "FIFO",
+            Self::Delay => "DELAY",
+            Self::Transaction => "TRANSACTION",
+            Self::Unspecified => "UNSPECIFIED",
+        }
+    }
+}
+
+impl FromStr for MessageType {
+    type Err = UnknownMessageType;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Normal, Self::Fifo, Self::Delay, Self::Transaction, Self::Unspecified]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| UnknownMessageType(text.to_owned()))
+    }
+}
+
+/// A name that is no message type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no message type; use NORMAL, FIFO, DELAY, TRANSACTION or UNSPECIFIED")]
+pub struct UnknownMessageType(pub String);
+
+/// What the hot path knows about a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicEntry {
+    /// Queues consumers read.
+    pub read_queues: u32,
+    /// Queues producers write.
+    pub write_queues: u32,
+    /// RocketMQ's permission bits: 4 read, 2 write.
+    pub permission: u32,
+    /// Kind of messages it takes.
+    pub message_type: MessageType,
+}
+
+impl TopicEntry {
+    /// Says whether consumers may read.
+    #[must_use]
+    pub const fn is_readable(&self) -> bool {
+        self.permission & 4 != 0
+    }
+
+    /// Says whether producers may write.
+    #[must_use]
+    pub const fn is_writable(&self) -> bool {
+        self.permission & 2 != 0
+    }
+}
+
+/// What the hot path knows about a consumer group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupEntry {
+    /// Whether it may consume.
+    pub enabled: bool,
+    /// How often a message is delivered before it counts as dead.
+    pub max_attempts: u32,
+    /// Where the group begins in a queue it never read: at the min offset, or at the max offset.
+    pub from_beginning: bool,
+}
+
+type Snapshot<T> = ArcSwap<HashMap<Box<str>, T>>;
+
+/// Topics and groups, as the control plane last pushed them.
+#[derive(Debug, Default)]
+pub struct Tables {
+    topics: Snapshot<TopicEntry>,
+    groups: Snapshot<GroupEntry>,
+    /// Serializes those who push; readers never take it.
+    pushing: Mutex<()>,
+}
+
+impl Tables {
+    /// Returns empty tables.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The topic's entry, if it exists.
+    #[must_use]
+    pub fn topic(&self, name: &str) -> Option<TopicEntry> {
+        self.topics.load().get(name).copied()
+    }
+
+    /// The group's entry, if it exists.
+    #[must_use]
+    pub fn group(&self, name: &str) -> Option<GroupEntry> {
+        self.groups.load().get(name).copied()
+    }
+
+    /// Adds a topic or replaces its entry.
+    pub fn put_topic(&self, name: &str, entry: TopicEntry) {
+        self.replace(&self.topics, |map| {
+            map.insert(name.into(), entry);
+        });
+    }
+
+    /// Forgets a topic.
+    pub fn remove_topic(&self, name: &str) {
+        self.replace(&self.topics, |map| {
+            map.remove(name);
+        });
+    }
+
+    /// Adds a group or replaces its entry.
+    pub fn put_group(&self, name: &str, entry: GroupEntry) {
+        self.replace(&self.groups, |map| {
+            map.insert(name.into(), entry);
+        });
+    }
+
+    /// Forgets a group.
+    pub fn remove_group(&self, name: &str) {
+        self.replace(&self.groups, |map| {
+            map.remove(name);
+        });
+    }
+
+    fn replace<T: Clone>(&self, table: &Snapshot<T>, change: impl FnOnce(&mut HashMap<Box<str>, T>)) {
+        let _pushing = self.pushing.lock();
+        let mut map = HashMap::clone(&table.load());
+        change(&mut map);
+        table.store(Arc::new(map));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOPIC: TopicEntry =
+        TopicEntry { read_queues: 8, write_queues: 4, permission: 6, message_type: MessageType::Normal };
+
+    #[test]
+    fn a_pushed_entry_is_read_until_it_is_removed() {
+        let tables = Tables::new();
+        assert_eq!(tables.topic("a"), None);
+        tables.put_topic("a", TOPIC);
+        tables.put_topic("b", TopicEntry { permission: 2, ..TOPIC });
+        assert_eq!(tables.topic("a"), Some(TOPIC));
+        assert!(!tables.topic("b").unwrap().is_readable());
+        tables.remove_topic("a");
+        assert_eq!(tables.topic("a"), None);
+        assert!(tables.topic("b").is_some());
+    }
+
+    #[test]
+    fn entries_pushed_by_many_threads_are_all_kept() {
+        let tables = Tables::new();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let tables = &tables;
+                scope.spawn(move || {
+                    for index in 0..50 {
+                        tables.put_topic(&format!("{thread}-{index}"), TOPIC);
+                    }
+                });
+            }
+        });
+        for thread in 0..4 {
+            for index in 0..50 {
+                assert!(tables.topic(&format!("{thread}-{index}")).is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn message_types_read_as_they_are_written() {
+        for kind in ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"] {
+            assert_eq!(kind.parse::<MessageType>().unwrap().as_str(), kind);
+        }
+        assert!("normal".parse::<MessageType>().unwrap_err().to_string().contains("normal"));
+    }
+}
