@@ -44,8 +44,9 @@ pub struct ColdResponse {
     pub body: Bytes,
 }
 
-/// Where the answer to a cold request goes; dropping it answers with an error.
-pub type Reply = oneshot::Sender<Result<ColdResponse, TransportError>>;
+/// Where the answer to a cold request goes. `None`: the handler does not answer, which only remoting
+/// knows. Dropping it answers with an error.
+pub type Reply = oneshot::Sender<Result<Option<ColdResponse>, TransportError>>;
 
 /// A name the hot path met and does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -64,8 +65,17 @@ pub trait ColdHandler: Send + Sync + 'static {
     fn call(&self, request: ColdRequest, reply: Reply);
     /// Creates what is missing, where allowed, and pushes its entry; then sends `true` (look again) or `false`.
     fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<bool>);
-    /// A message came on telemetry stream `stream` (`None`: the stream ended). Answers go through `Server::send_telemetry`.
-    fn telemetry(&self, stream: u64, connection: u64, peer: SocketAddr, fields: &[(String, String)], body: Option<Bytes>);
-    /// The connection is gone.
+    /// A message came on telemetry stream `stream` (`None`: the stream ended). Answers go through
+    /// `Server::send_telemetry`. `false`: too many messages wait, the caller ends the stream; the end of
+    /// a stream is always taken.
+    fn telemetry(
+        &self,
+        stream: u64,
+        connection: u64,
+        peer: SocketAddr,
+        fields: &[(String, String)],
+        body: Option<Bytes>,
+    ) -> bool;
+    /// The connection is gone and none of its cold calls is still under way.
     fn on_close(&self, connection: u64);
 }
