@@ -1,0 +1,94 @@
+"""
+RocketMQ's JSON: what Java's serializer writes, and small files replaced atomically.
+
+Java writes maps with integer keys as `{0:"a"}`, which is no JSON; `loads` takes both forms, `dumps` writes only the
+standard one. What the values mean is decided elsewhere.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+# A string is matched first and left alone, so digits inside it are never taken for a key.
+_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
+
+
+def loads(data: bytes | str) -> Any:
+    """
+    Parse JSON, with or without quotes around integer keys.
+
+    Raises `ValueError` for anything else.
+    """
+    text = data.decode() if isinstance(data, bytes) else data
+    try:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return json.loads(_STRING_OR_BARE_KEY.sub(_quote_key, text))
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def _quote_key(match: re.Match[str]) -> str:
+    return match[0] if match[2] is None else f'{match[1]}"{match[2]}"'
+
+
+def loads_object(data: bytes | str) -> dict[str, Any]:
+    """Parse a JSON object; raises `ValueError` for anything else."""
+    value = loads(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object is expected, not {type(value).__name__}")  # noqa: TRY004 (one error for bad bytes)
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    """Encode as compact standard JSON in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def read_file(path: Path) -> dict[str, Any] | None:
+    """
+    Return the object in *path*, else the one in its `.bak`; None where there is neither.
+
+    RocketMQ moves the old file to `.bak` before it writes the new one, so a crash may leave only the `.bak`.
+    Raises `ValueError` naming the file where a file is there and none can be read.
+    """
+    failure: ValueError | None = None
+    for candidate in (path, _backup(path)):
+        try:
+            content = candidate.read_bytes()
+        except FileNotFoundError:
+            continue
+        try:
+            return loads_object(content)
+        except ValueError as error:
+            failure = failure or ValueError(f"{candidate} is no JSON object: {error}")
+    if failure is not None:
+        raise failure
+    return None
+
+
+def write_file(path: Path, value: dict[str, Any]) -> None:
+    """Replace *path* by *value*, the old to `.bak`; at every moment the old or the new content is whole on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    with fresh.open("wb") as file:
+        file.write(json.dumps(value, ensure_ascii=False, indent="\t").encode())
+        file.flush()
+        os.fsync(file.fileno())
+    backup = _backup(path)
+    if path.exists():
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    fresh.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _backup(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")

@@ -1,0 +1,71 @@
+"""
+RocketMQ's rules for the names of topics and consumer groups.
+
+Whether a name exists, and may be created, is decided by `broker.topics`.
+"""
+
+import re
+
+from ferromq.errors import IllegalName
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+AUTO_CREATE_TOPIC = "TBW102"
+"""The topic whose permission says that others may be created on first use."""
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+SYSTEM_PREFIX = "rmq_sys_"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        HALF_TOPIC,
+        "RMQ_SYS_TRACE_TOPIC",
+        OP_TOPIC,
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]*\Z")
+_TOPIC_LIMIT = 127
+_RETRY_OR_DLQ_LIMIT = 255
+# A group's name becomes part of its retry and dead-letter topics.
+_GROUP_LIMIT = 120
+
+
+def check_topic(name: str) -> None:
+    """Raise `IllegalName`, with the rule that is broken, unless *name* may be the name of a topic."""
+    derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    _check("topic", name, _RETRY_OR_DLQ_LIMIT if derived else _TOPIC_LIMIT)
+
+
+def check_group(name: str) -> None:
+    """Raise `IllegalName`, with the rule that is broken, unless *name* may be the name of a consumer group."""
+    _check("consumer group", name, _GROUP_LIMIT)
+
+
+def is_system_topic(name: str) -> bool:
+    """Say whether *name* belongs to RocketMQ itself; users may not create it."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def _check(kind: str, name: str, limit: int) -> None:
+    if not name.strip():
+        raise IllegalName(f"the {kind} name is empty; give it 1 to {limit} letters, digits, or _ - % |")
+    if len(name) > limit:
+        raise IllegalName(
+            f"the {kind} name {name[:40]!r}… has {len(name)} characters, the limit is {limit}; shorten it"
+        )
+    if not _LEGAL.match(name):
+        wrong = next(character for character in name if not _LEGAL.match(character))
+        raise IllegalName(
+            f"the {kind} name {name!r} has the character {wrong!r}; only letters a-z A-Z, digits and _ - % | are allowed"
+        )
