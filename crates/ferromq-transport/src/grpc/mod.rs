@@ -13,6 +13,7 @@ use crate::{
     hot::{Counters, Hot},
 };
 
+pub mod columns;
 pub mod wire;
 
 /// The gRPC half of a server; clones share it.
