@@ -2,6 +2,8 @@
 
 use ferromq_store::StoreError;
 
+use crate::{Route, remoting::codes::response};
+
 /// An error of the transport.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,6 +42,12 @@ pub enum TransportError {
         /// How long we waited.
         timeout_ms: u64,
     },
+    /// The control plane wants to answer a verb of the hot path.
+    #[error("{0} belongs to the hot path; it is answered in Rust and takes no handler")]
+    HotRoute(Route),
+    /// The control plane dropped a request without an answer.
+    #[error("the server stopped before the request was answered")]
+    Unanswered,
     /// A cold handler failed; the text says how.
     #[error("{0}")]
     Handler(String),
@@ -54,4 +62,29 @@ pub enum TransportError {
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl TransportError {
+    /// The remoting response code of this error.
+    #[must_use]
+    pub fn response_code(&self) -> i32 {
+        match self {
+            Self::Malformed(_) | Self::Handler(_) | Self::HotRoute(_) | Self::Io { .. } => response::SYSTEM_ERROR,
+            Self::FrameTooLarge { .. } => response::MESSAGE_ILLEGAL,
+            Self::Unsupported(_) => response::REQUEST_CODE_NOT_SUPPORTED,
+            Self::NoSuchTopic(_) => response::TOPIC_NOT_EXIST,
+            Self::NoSuchGroup(_) => response::SUBSCRIPTION_GROUP_NOT_EXIST,
+            Self::Forbidden(_) => response::NO_PERMISSION,
+            Self::Busy(_) | Self::Timeout { .. } => response::SYSTEM_BUSY,
+            Self::Unanswered => response::SERVICE_NOT_AVAILABLE,
+            Self::Store(error) => match error {
+                StoreError::TooLarge { .. } => response::MESSAGE_ILLEGAL,
+                StoreError::Full { .. } | StoreError::Poisoned | StoreError::Closed => {
+                    response::SERVICE_NOT_AVAILABLE
+                }
+                // A stale receipt and whatever the store learns to say later.
+                _ => response::SYSTEM_ERROR,
+            },
+        }
+    }
 }

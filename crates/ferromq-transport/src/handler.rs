@@ -1,6 +1,6 @@
 //! The bridge to the control plane: requests nobody on the hot path answers.
 
-use std::net::SocketAddr;
+use std::{fmt, net::SocketAddr};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -14,6 +14,15 @@ pub enum Route {
     Code(i32),
     /// A gRPC method of `apache.rocketmq.v2.MessagingService`, by its bare name.
     Rpc(String),
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "request code {code}"),
+            Self::Rpc(name) => write!(f, "the RPC {name}"),
+        }
+    }
 }
 
 /// A request for the control plane.

@@ -3,13 +3,19 @@
 //! Hot verbs (their rate grows with the message rate) are answered here; everything else is a *cold*
 //! request and goes to the [`ColdHandler`] the control plane gave. This crate knows no Python.
 
+pub mod client;
+mod connection;
+pub mod dispatcher;
 mod error;
 pub mod grpc;
 mod handler;
 pub mod hot;
 mod long_poll;
 pub mod remoting;
+mod server;
 pub mod tables;
 
+pub use connection::ConnectionLimits;
 pub use error::TransportError;
 pub use handler::{ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route};
+pub use server::{Server, ServerOptions};

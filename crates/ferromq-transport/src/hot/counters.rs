@@ -23,6 +23,12 @@ macro_rules! counters {
 counters! {
     /// Open connections.
     connections,
+    /// Connections refused because too many were open.
+    refused_connections,
+    /// Remoting connections closed for a bad frame.
+    malformed,
+    /// Remoting requests taken.
+    remoting_requests,
     /// Messages stored for producers.
     sent,
     /// Requests that stored messages.

@@ -1,1 +1,10 @@
-//! RocketMQ's remoting protocol.
+//! RocketMQ's remoting protocol: the command, its two header forms, its numbers. No I/O.
+
+mod binary_header;
+pub mod codec;
+pub mod codes;
+mod command;
+mod json_header;
+
+pub use codec::{Decoder, Frame, Limits};
+pub use command::{HeaderForm, Language, RemotingCommand};

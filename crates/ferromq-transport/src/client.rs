@@ -1,0 +1,279 @@
+//! Outgoing remoting calls: one kept connection a peer, requests told apart by their number.
+//!
+//! It knows nothing of what is called. A call that fails after its request was written may have been
+//! carried out: nothing is sent twice here.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+use tracing::debug;
+
+use crate::{
+    TransportError,
+    remoting::{Decoder, Frame, Limits, RemotingCommand, codec},
+};
+
+/// Requests waiting to be written to one peer; more wait in their callers.
+const QUEUED_REQUESTS: usize = 256;
+
+type Slot = Arc<tokio::sync::Mutex<Option<Arc<Link>>>>;
+
+/// Calls remoting servers; clones share the connections.
+#[derive(Clone)]
+pub struct RemotingClient(Arc<Inner>);
+
+struct Inner {
+    runtime: Handle,
+    limits: Limits,
+    peers: Mutex<HashMap<String, Slot>>,
+    closed: AtomicBool,
+    next_opaque: AtomicI32,
+}
+
+impl RemotingClient {
+    /// Makes a client whose connections live on `runtime`.
+    #[must_use]
+    pub fn new(runtime: Handle) -> Self {
+        Self(Arc::new(Inner {
+            runtime,
+            limits: Limits::default(),
+            peers: Mutex::default(),
+            closed: AtomicBool::new(false),
+            next_opaque: AtomicI32::new(1),
+        }))
+    }
+
+    /// Sends `request` to `address` (`host:port`) and waits for its response, connecting where needed.
+    ///
+    /// # Errors
+    /// `Timeout` or `Io`, both naming the peer; `FrameTooLarge` for a request that cannot be sent.
+    pub async fn call(
+        &self,
+        address: &str,
+        request: RemotingCommand,
+        limit: Duration,
+    ) -> Result<RemotingCommand, TransportError> {
+        let answer = timeout(limit, async {
+            let link = self.link(address).await?;
+            let (tell, answer) = oneshot::channel();
+            let pending = link.expect(&self.0.next_opaque, tell);
+            link.send(&RemotingCommand { opaque: pending.opaque, ..request }).await?;
+            answer.await.map_err(|_| link.lost())
+        });
+        answer.await.unwrap_or_else(|_| Err(timed_out(address, limit)))
+    }
+
+    /// Sends `request` as one-way: returns once it is queued for writing, nobody answers.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn send(
+        &self,
+        address: &str,
+        mut request: RemotingCommand,
+        limit: Duration,
+    ) -> Result<(), TransportError> {
+        request.set_one_way();
+        request.opaque = self.0.next_opaque.fetch_add(1, Ordering::Relaxed);
+        let sent = timeout(limit, async { self.link(address).await?.send(&request).await });
+        sent.await.unwrap_or_else(|_| Err(timed_out(address, limit)))
+    }
+
+    /// Closes every connection; calls under way fail, and so do later ones.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        for (_, slot) in self.0.peers.lock().drain() {
+            // A slot held by a call that connects right now is closed by that call.
+            if let Some(link) = slot.try_lock().ok().and_then(|mut link| link.take()) {
+                link.end();
+            }
+        }
+    }
+
+    async fn link(&self, address: &str) -> Result<Arc<Link>, TransportError> {
+        let slot = Arc::clone(self.0.peers.lock().entry(address.to_owned()).or_default());
+        // Held while connecting: one connection a peer, whoever comes meanwhile waits for it.
+        let mut kept = slot.lock().await;
+        if self.0.closed.load(Ordering::Acquire) {
+            kept.take();
+            return Err(io_error(address, io::Error::new(io::ErrorKind::NotConnected, "the client is closed")));
+        }
+        if let Some(link) = kept.as_ref().filter(|link| !link.is_lost()) {
+            return Ok(Arc::clone(link));
+        }
+        let stream = TcpStream::connect(address).await.map_err(|source| io_error(address, source))?;
+        stream.set_nodelay(true).map_err(|source| io_error(address, source))?;
+        let link = Arc::new(Link::start(&self.0.runtime, address, stream, self.0.limits));
+        *kept = Some(Arc::clone(&link));
+        Ok(link)
+    }
+}
+
+/// Callers waiting for a response, by opaque; `None` once the connection is lost.
+type Waiting = Arc<Mutex<Option<HashMap<i32, oneshot::Sender<RemotingCommand>>>>>;
+
+/// One connection. Dropping the last handle closes it.
+struct Link {
+    address: String,
+    outgoing: mpsc::Sender<Frame>,
+    waiting: Waiting,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Link {
+    fn start(runtime: &Handle, address: &str, stream: TcpStream, limits: Limits) -> Self {
+        let (read, write) = stream.into_split();
+        let (outgoing, requests) = mpsc::channel(QUEUED_REQUESTS);
+        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
+        let lost = Lost { waiting: Arc::clone(&waiting), address: address.to_owned() };
+        let reader = runtime.spawn(read_responses(read, outgoing.downgrade(), limits, lost));
+        let lost = Lost { waiting: Arc::clone(&waiting), address: address.to_owned() };
+        let writer = runtime.spawn(write_requests(write, requests, lost));
+        Self { address: address.to_owned(), outgoing, waiting, tasks: [reader, writer] }
+    }
+
+    /// Registers a caller under a fresh number; the guard takes it out again.
+    fn expect(self: &Arc<Self>, numbers: &AtomicI32, tell: oneshot::Sender<RemotingCommand>) -> Pending {
+        let opaque = numbers.fetch_add(1, Ordering::Relaxed);
+        // Without a table the connection is lost and the sender is dropped: the caller wakes at once.
+        if let Some(waiting) = self.waiting.lock().as_mut() {
+            waiting.insert(opaque, tell);
+        }
+        Pending { link: Arc::clone(self), opaque }
+    }
+
+    async fn send(&self, request: &RemotingCommand) -> Result<(), TransportError> {
+        let frame = codec::encode(request)?;
+        self.outgoing.send(frame).await.map_err(|_| self.lost())
+    }
+
+    /// Ends the connection and wakes everybody who waits on it.
+    fn end(&self) {
+        self.waiting.lock().take();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.waiting.lock().is_none()
+    }
+
+    fn lost(&self) -> TransportError {
+        io_error(&self.address, io::Error::new(io::ErrorKind::ConnectionReset, "the connection was lost"))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A request whose response is awaited.
+struct Pending {
+    link: Arc<Link>,
+    opaque: i32,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.link.waiting.lock().as_mut() {
+            waiting.remove(&self.opaque);
+        }
+    }
+}
+
+/// Wakes everybody who waits, once either direction of the connection has ended.
+struct Lost {
+    waiting: Waiting,
+    address: String,
+}
+
+impl Drop for Lost {
+    fn drop(&mut self) {
+        if self.waiting.lock().take().is_some() {
+            debug!(peer = %self.address, "connection to peer ended");
+        }
+    }
+}
+
+async fn read_responses(
+    mut socket: OwnedReadHalf,
+    outgoing: mpsc::WeakSender<Frame>,
+    limits: Limits,
+    lost: Lost,
+) {
+    let decoder = Decoder::new(limits);
+    let mut buffer = BytesMut::new();
+    loop {
+        match decoder.next(&mut buffer) {
+            Ok(Some(command)) => take(command, &outgoing, &lost).await,
+            Ok(None) => match socket.read_buf(&mut buffer).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            },
+            Err(error) => {
+                tracing::warn!(peer = %lost.address, %error, "connection closed for a bad frame");
+                return;
+            }
+        }
+    }
+}
+
+async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost: &Lost) {
+    if command.is_response() {
+        let caller = lost.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&command.opaque));
+        // Nobody waits where the caller gave up.
+        if let Some(caller) = caller {
+            let _ = caller.send(command);
+        }
+    } else if !command.is_one_way()
+        && let Some(outgoing) = outgoing.upgrade()
+        && let Ok(frame) = codec::encode(&command.respond_unsupported())
+    {
+        let _ = outgoing.send(frame).await;
+    }
+}
+
+async fn write_requests(
+    mut socket: OwnedWriteHalf,
+    mut requests: mpsc::Receiver<Frame>,
+    _lost: Lost,
+) {
+    while let Some(frame) = requests.recv().await {
+        let mut bytes = bytes::Buf::chain(frame.head, frame.body);
+        if socket.write_all_buf(&mut bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn io_error(address: &str, source: io::Error) -> TransportError {
+    TransportError::Io { peer: address.to_owned(), source }
+}
+
+fn timed_out(address: &str, limit: Duration) -> TransportError {
+    TransportError::Timeout {
+        peer: address.to_owned(),
+        timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,122 @@
+//! The binary form of a header.
+//!
+//! ```text
+//! code: i16 | language: u8 | version: i16 | opaque: i32 | flag: i32
+//! | remark length: i32 | remark | fields length: i32 | fields
+//! field = name length: i16 | name | value length: i32 | value               (big-endian, UTF-8)
+//! ```
+//! Codes from 32,768 on (pop, acknowledge) do not fit: [`fits`] says so and the codec takes JSON instead.
+
+use bytes::{BufMut, BytesMut};
+
+use super::{HeaderForm, Language, RemotingCommand};
+use crate::TransportError;
+
+/// A field takes at least its two length words.
+const LEAST_FIELD_BYTES: usize = 6;
+
+/// Says whether code, version and field names have room in this form.
+pub(super) fn fits(command: &RemotingCommand) -> bool {
+    i16::try_from(command.code).is_ok()
+        && i16::try_from(command.version).is_ok()
+        && command.fields.iter().all(|(name, _)| i16::try_from(name.len()).is_ok())
+}
+
+/// Appends the header; the caller has asked [`fits`].
+pub(super) fn encode(command: &RemotingCommand, out: &mut BytesMut) {
+    out.put_i16(i16::try_from(command.code).unwrap_or_default());
+    out.put_u8(command.language.0);
+    out.put_i16(i16::try_from(command.version).unwrap_or_default());
+    out.put_i32(command.opaque);
+    out.put_i32(command.flag);
+    put_long(out, command.remark.as_deref().unwrap_or_default());
+    let size: usize = command.fields.iter().map(|(n, v)| LEAST_FIELD_BYTES + n.len() + v.len()).sum();
+    out.put_u32(u32::try_from(size).unwrap_or(u32::MAX));
+    for (name, value) in &command.fields {
+        out.put_i16(i16::try_from(name.len()).unwrap_or_default());
+        out.put_slice(name.as_bytes());
+        put_long(out, value);
+    }
+}
+
+/// Lengths that do not fit are caught by the codec's limit on the whole header.
+fn put_long(out: &mut BytesMut, text: &str) {
+    out.put_u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
+    out.put_slice(text.as_bytes());
+}
+
+/// Decodes a header; bytes after the fields are passed over, as Java does.
+pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
+    let mut rest = Cursor(header);
+    let code = i32::from(rest.i16()?);
+    let language = Language(rest.array::<1>()?[0]);
+    let version = i32::from(rest.i16()?);
+    let opaque = rest.i32()?;
+    let flag = rest.i32()?;
+    let remark = rest.long_text()?;
+    let fields_length = rest.length()?;
+    let mut entries = Cursor(rest.take(fields_length)?);
+    let mut fields = Vec::new();
+    while !entries.0.is_empty() {
+        let name_length = usize::try_from(entries.i16()?).map_err(|_| NEGATIVE)?;
+        let name = text(entries.take(name_length)?);
+        let value = entries.long_text()?;
+        // Java reads an empty name as null, which no header class can ask for.
+        if !name.is_empty() {
+            fields.push((name, value));
+        }
+    }
+    Ok(RemotingCommand {
+        code,
+        language,
+        version,
+        opaque,
+        flag,
+        // Java writes no remark and an empty one alike, and reads both as null.
+        remark: (!remark.is_empty()).then_some(remark),
+        fields,
+        header_form: HeaderForm::Binary,
+        ..RemotingCommand::default()
+    })
+}
+
+const SHORT: TransportError = TransportError::Malformed("the binary header ends too early");
+const NEGATIVE: TransportError = TransportError::Malformed("a length in the binary header is negative");
+
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], TransportError> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], TransportError> {
+        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn i16(&mut self) -> Result<i16, TransportError> {
+        self.array().map(i16::from_be_bytes)
+    }
+
+    fn i32(&mut self) -> Result<i32, TransportError> {
+        self.array().map(i32::from_be_bytes)
+    }
+
+    fn length(&mut self) -> Result<usize, TransportError> {
+        usize::try_from(self.i32()?).map_err(|_| NEGATIVE)
+    }
+
+    fn long_text(&mut self) -> Result<String, TransportError> {
+        let length = self.length()?;
+        self.take(length).map(text)
+    }
+}
+
+/// Java replaces bytes that are no UTF-8; so do we.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

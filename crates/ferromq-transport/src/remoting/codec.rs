@@ -1,0 +1,181 @@
+//! Frames: from bytes to commands and back. Pure functions over buffers, no sockets.
+//!
+//! ```text
+//! frame  = length: i32 | form and header length: i32 | header | body       (all big-endian)
+//!          length counts everything after itself
+//!          second word = form << 24 | header length; form 0 = JSON, 1 = binary
+//! ```
+//! Nothing is allocated by an announced length: a frame is taken once all its bytes are here.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::{HeaderForm, RemotingCommand, binary_header, json_header};
+use crate::TransportError;
+
+const LENGTH_BYTES: usize = 4;
+const WORD_BYTES: usize = 4;
+const MAX_HEADER_BYTES: usize = 0x00FF_FFFF;
+
+/// Largest sizes a decoder takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// A whole frame with its length word; RocketMQ's `frameMaxLength`.
+    pub frame: usize,
+    /// A header. RocketMQ has no limit of its own; real headers stay below 40 KiB.
+    pub header: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { frame: 16 << 20, header: 1 << 20 }
+    }
+}
+
+/// An encoded command. Head and body are apart, so that a body is not copied to be sent.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// Length words and header.
+    pub head: Bytes,
+    /// The body as it was given.
+    pub body: Bytes,
+}
+
+impl Frame {
+    /// Bytes on the wire.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+
+    /// Never true: a frame has at least its length words.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The frame in one piece.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        let mut all = BytesMut::with_capacity(self.len());
+        all.put_slice(&self.head);
+        all.put_slice(&self.body);
+        all.freeze()
+    }
+}
+
+/// Takes commands out of a growing buffer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Decoder {
+    limits: Limits,
+}
+
+impl Decoder {
+    /// Makes a decoder with limits of its own.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self { limits }
+    }
+
+    /// Takes the next command, or `None` while its bytes are not all here.
+    ///
+    /// After an error the stream cannot be read on: where the next frame begins is unknown.
+    ///
+    /// # Errors
+    /// `FrameTooLarge` as soon as the length words are here; `Malformed` for anything else.
+    pub fn next(&self, buffer: &mut BytesMut) -> Result<Option<RemotingCommand>, TransportError> {
+        let Some(mut words) = buffer.get(..LENGTH_BYTES) else { return Ok(None) };
+        let length = usize::try_from(words.get_i32())
+            .map_err(|_| TransportError::Malformed("the frame's length is negative"))?;
+        if length < WORD_BYTES {
+            return Err(TransportError::Malformed("the frame is too short for a header length"));
+        }
+        check_size(LENGTH_BYTES + length, self.limits.frame)?;
+        self.check_header(buffer, length)?;
+        if buffer.len() < LENGTH_BYTES + length {
+            return Ok(None);
+        }
+        buffer.advance(LENGTH_BYTES);
+        decode(buffer.split_to(length).freeze(), &self.limits).map(Some)
+    }
+
+    /// Refuses a bad header length before the rest of the frame is waited for.
+    fn check_header(&self, buffer: &BytesMut, length: usize) -> Result<(), TransportError> {
+        let Some(mut word) = buffer.get(LENGTH_BYTES..LENGTH_BYTES + WORD_BYTES) else { return Ok(()) };
+        split_word(word.get_u32(), length - WORD_BYTES, &self.limits).map(|_| ())
+    }
+}
+
+/// Decodes a frame without its length word.
+///
+/// # Errors
+/// `Malformed` or `FrameTooLarge`.
+pub fn decode(mut frame: Bytes, limits: &Limits) -> Result<RemotingCommand, TransportError> {
+    if frame.len() < WORD_BYTES {
+        return Err(TransportError::Malformed("the frame is too short for a header length"));
+    }
+    check_size(LENGTH_BYTES + frame.len(), limits.frame)?;
+    let word = frame.get_u32();
+    let (form, header_length) = split_word(word, frame.len(), limits)?;
+    let header = frame.split_to(header_length);
+    let mut command = match form {
+        HeaderForm::Json => json_header::decode(&header)?,
+        HeaderForm::Binary => binary_header::decode(&header)?,
+    };
+    command.body = frame;
+    Ok(command)
+}
+
+/// Encodes a command in its header form, or in JSON where the binary form has no room for a value.
+///
+/// # Errors
+/// `FrameTooLarge` where header or frame do not fit their length words.
+pub fn encode(command: &RemotingCommand) -> Result<Frame, TransportError> {
+    let mut head = BytesMut::with_capacity(256);
+    head.put_u64(0);
+    let form = match command.header_form {
+        HeaderForm::Binary if binary_header::fits(command) => {
+            binary_header::encode(command, &mut head);
+            HeaderForm::Binary
+        }
+        _ => {
+            json_header::encode(command, &mut head);
+            HeaderForm::Json
+        }
+    };
+    let header_length = head.len() - LENGTH_BYTES - WORD_BYTES;
+    check_size(header_length, MAX_HEADER_BYTES)?;
+    let length = WORD_BYTES + header_length + command.body.len();
+    let length_word = i32::try_from(length).map_err(|_| too_large(length, i32::MAX as usize))?;
+    let form_number = match form {
+        HeaderForm::Json => 0,
+        HeaderForm::Binary => 1_u32 << 24,
+    };
+    let header_word = form_number | u32::try_from(header_length).unwrap_or_default();
+    if let Some(mut words) = head.get_mut(..LENGTH_BYTES + WORD_BYTES) {
+        words.put_i32(length_word);
+        words.put_u32(header_word);
+    }
+    Ok(Frame { head: head.freeze(), body: command.body.clone() })
+}
+
+fn split_word(word: u32, available: usize, limits: &Limits) -> Result<(HeaderForm, usize), TransportError> {
+    let form = match word >> 24 {
+        0 => HeaderForm::Json,
+        1 => HeaderForm::Binary,
+        _ => return Err(TransportError::Malformed("the header is neither JSON nor binary")),
+    };
+    let header_length = (word & 0x00FF_FFFF) as usize;
+    if header_length > available {
+        return Err(TransportError::Malformed("the header is longer than its frame"));
+    }
+    check_size(header_length, limits.header)?;
+    Ok((form, header_length))
+}
+
+fn check_size(len: usize, limit: usize) -> Result<(), TransportError> {
+    if len > limit { Err(too_large(len, limit)) } else { Ok(()) }
+}
+
+fn too_large(len: usize, limit: usize) -> TransportError {
+    TransportError::FrameTooLarge { len: len as u64, limit: limit as u64 }
+}

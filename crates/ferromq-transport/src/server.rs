@@ -1,0 +1,298 @@
+//! `Server`: listeners, the connections they accept, and how both end.
+//!
+//! It composes the remoting and the gRPC half over one hot path and one cold handler; what happens on a
+//! connection is the business of `connection` and `grpc`.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{self, SocketAddr},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ferromq_store::{Clock, MessageStore};
+use parking_lot::Mutex;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    sync::{Notify, Semaphore, watch},
+    task::{JoinHandle, JoinSet},
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+use crate::{
+    ColdHandler, TransportError,
+    connection::{Connection, ConnectionLimits},
+    grpc::GrpcServer,
+    hot::{Counters, Hot},
+    tables::Tables,
+};
+
+/// Connection numbers are unique in the process, so that servers can share a control plane.
+static NEXT_CONNECTION: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new(1)));
+
+/// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What a stopping server grants connections that were cut off to report their end.
+const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
+
+/// The options of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerOptions {
+    /// Open remoting connections; more are closed as they come.
+    pub max_connections: usize,
+    /// What each remoting connection may cost.
+    pub connection: ConnectionLimits,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self { max_connections: 16_384, connection: ConnectionLimits::default() }
+    }
+}
+
+/// How far a server is in its life; it only moves forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Running,
+    /// No new connection, no new request; those under way end.
+    Draining,
+    /// Whatever is left is cut off.
+    Ended,
+}
+
+struct Inner {
+    runtime: Handle,
+    options: ServerOptions,
+    cold: Arc<dyn ColdHandler>,
+    counters: Arc<Counters>,
+    tables: Arc<Tables>,
+    grpc: GrpcServer,
+    open: Mutex<HashMap<u64, Arc<Notify>>>,
+    slots: Arc<Semaphore>,
+    phase: watch::Sender<Phase>,
+    listeners: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A server of both protocols; clones share it.
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+impl Server {
+    /// Makes a server whose tasks run on `runtime`. Without `store` (a name server) there is no hot path.
+    #[must_use]
+    pub fn new(
+        runtime: Handle,
+        options: ServerOptions,
+        clock: Clock,
+        store: Option<(Arc<MessageStore>, String)>,
+        cold: Arc<dyn ColdHandler>,
+    ) -> Self {
+        let (counters, tables) = (Arc::new(Counters::default()), Arc::new(Tables::new()));
+        let hot = store.map(|(store, broker_name)| {
+            let (cold, counters) = (Arc::clone(&cold), Arc::clone(&counters));
+            Hot::new(store, Arc::clone(&tables), clock, broker_name, cold, counters)
+        });
+        let numbers = Arc::clone(&NEXT_CONNECTION);
+        let grpc = GrpcServer::new(hot, Arc::clone(&cold), Arc::clone(&counters), numbers);
+        Self(Arc::new(Inner {
+            runtime,
+            options,
+            cold,
+            counters,
+            tables,
+            grpc,
+            open: Mutex::default(),
+            slots: Arc::new(Semaphore::new(options.max_connections)),
+            phase: watch::Sender::new(Phase::Running),
+            listeners: Mutex::default(),
+        }))
+    }
+
+    /// Serves remoting connections of a bound listener and returns its address.
+    ///
+    /// # Errors
+    /// `Io` where the runtime does not take the listener, or the server has stopped.
+    pub fn listen_remoting(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
+        let (listener, address) = self.adopt(listener)?;
+        let server = self.clone();
+        self.keep(async move {
+            info!(%address, "remoting listener open");
+            server.accept(listener).await;
+        });
+        Ok(address)
+    }
+
+    /// Serves gRPC connections of a bound listener and returns its address.
+    ///
+    /// # Errors
+    /// `Io` where the runtime does not take the listener, or the server has stopped.
+    pub fn listen_grpc(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
+        let (listener, address) = self.adopt(listener)?;
+        let server = self.clone();
+        self.keep(async move {
+            info!(%address, "grpc listener open");
+            tokio::select! {
+                ended = server.0.grpc.serve(listener, server.reached(Phase::Draining)) => {
+                    if let Err(error) = ended {
+                        warn!(%address, %error, "grpc listener failed");
+                    }
+                }
+                () = server.reached(Phase::Ended) => {}
+            }
+        });
+        Ok(address)
+    }
+
+    /// Topics and groups the control plane pushes.
+    #[must_use]
+    pub fn tables(&self) -> &Tables {
+        &self.0.tables
+    }
+
+    /// Name and value of each counter.
+    #[must_use]
+    pub fn stats(&self) -> Vec<(&'static str, u64)> {
+        self.0.counters.snapshot()
+    }
+
+    /// Sends an encoded `TelemetryCommand` on a stream; false where the stream is gone or its buffer is full.
+    #[must_use]
+    pub fn send_telemetry(&self, stream: u64, message: Bytes) -> bool {
+        self.0.grpc.send_telemetry(stream, message)
+    }
+
+    /// Closes a connection of either protocol; an unknown number is ignored.
+    pub fn close_connection(&self, connection: u64) {
+        let close = self.0.open.lock().get(&connection).cloned();
+        match close {
+            Some(close) => close.notify_one(),
+            None => _ = self.0.grpc.close_connection(connection),
+        }
+    }
+
+    /// Stops: listeners close, requests under way get `grace` to end, then every connection is cut off.
+    ///
+    /// A second call waits for nothing.
+    pub async fn stop(&self, grace: Duration) {
+        self.advance(Phase::Draining);
+        let mut listeners = std::mem::take(&mut *self.0.listeners.lock());
+        let ended = timeout(grace, join_all(&mut listeners)).await;
+        self.advance(Phase::Ended);
+        if ended.is_err() {
+            warn!(grace_ms = grace.as_millis(), "requests cut off at the end of the grace period");
+            if timeout(CUT_OFF_GRACE, join_all(&mut listeners)).await.is_err() {
+                listeners.iter().for_each(JoinHandle::abort);
+            }
+        }
+    }
+
+    fn advance(&self, to: Phase) {
+        self.0.phase.send_if_modified(|phase| std::mem::replace(phase, to.max(*phase)) < to);
+    }
+
+    async fn reached(&self, wanted: Phase) {
+        // The sender lives in `self`, so the channel cannot be closed.
+        let _ = self.0.phase.subscribe().wait_for(|phase| *phase >= wanted).await;
+    }
+
+    fn adopt(&self, listener: net::TcpListener) -> Result<(TcpListener, SocketAddr), TransportError> {
+        let _runtime = self.0.runtime.enter();
+        let stopped = *self.0.phase.borrow() != Phase::Running;
+        let adopted = if stopped { Err(io::Error::other("the server has stopped")) } else { Ok(listener) };
+        adopted
+            .and_then(|listener| {
+                let address = listener.local_addr()?;
+                listener.set_nonblocking(true)?;
+                Ok((TcpListener::from_std(listener)?, address))
+            })
+            .map_err(|source| TransportError::Io { peer: "listener".to_owned(), source })
+    }
+
+    fn keep(&self, listener: impl Future<Output = ()> + Send + 'static) {
+        self.0.listeners.lock().push(self.0.runtime.spawn(listener));
+    }
+
+    /// Accepts until the server drains, then waits for the connections it accepted.
+    async fn accept(&self, listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        let draining = self.reached(Phase::Draining);
+        tokio::pin!(draining);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+                () = &mut draining => break,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.admit(stream, peer, &mut connections),
+                Err(error) => {
+                    warn!(%error, "accept failed");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(listener);
+        while connections.join_next().await.is_some() {}
+    }
+
+    fn admit(&self, stream: TcpStream, peer: SocketAddr, connections: &mut JoinSet<()>) {
+        let inner = &self.0;
+        let Ok(slot) = Arc::clone(&inner.slots).try_acquire_owned() else {
+            inner.counters.refused_connections.add(1);
+            warn!(%peer, limit = inner.options.max_connections, "connection refused, too many are open");
+            return;
+        };
+        let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
+        let close = Arc::new(Notify::new());
+        inner.open.lock().insert(id, Arc::clone(&close));
+        inner.counters.connections.add(1);
+        let connection = Arc::new(Connection {
+            id,
+            peer,
+            limits: inner.options.connection,
+            cold: Arc::clone(&inner.cold),
+            counters: Arc::clone(&inner.counters),
+        });
+        let farewell = Farewell { server: self.clone(), id };
+        let server = self.clone();
+        connections.spawn(async move {
+            let _slot = slot;
+            let _farewell = farewell;
+            tokio::select! {
+                () = connection.serve(stream, server.reached(Phase::Draining)) => {}
+                () = close.notified() => {}
+                () = server.reached(Phase::Ended) => {}
+            }
+        });
+    }
+}
+
+/// Tells the end of a connection once, however its task ends.
+struct Farewell {
+    server: Server,
+    id: u64,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let inner = &self.server.0;
+        inner.open.lock().remove(&self.id);
+        inner.counters.connections.sub(1);
+        inner.cold.on_close(self.id);
+    }
+}
+
+async fn join_all(listeners: &mut Vec<JoinHandle<()>>) {
+    while let Some(last) = listeners.last_mut() {
+        // A listener that panicked has ended as well; the panic was printed by the runtime.
+        let _ = last.await;
+        listeners.pop();
+    }
+}
