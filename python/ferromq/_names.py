@@ -67,5 +67,5 @@ def _check(kind: str, name: str, limit: int) -> None:
     if not _LEGAL.match(name):
         wrong = next(character for character in name if not _LEGAL.match(character))
         raise IllegalName(
-            f"the {kind} name {name!r} has the character {wrong!r}; only letters a-z A-Z, digits and _ - % | are allowed"
+            f"the {kind} name {name!r} has the character {wrong!r}; allowed are letters a-z A-Z, digits and _ - % |"
         )

@@ -72,9 +72,10 @@ class Clock:
 
 class Timer:
     """
-    Calls a function in every period of the clock, on a thread of its own, and inside `Clock.advance` when that makes it due.
+    Calls a function in every period of the clock, on a thread of its own.
 
-    A failing function is logged and called again in the next period. One call runs at a time.
+    `Clock.advance` calls it itself, before it returns, when that makes it due. A failing function is logged and called
+    again in the next period. One call runs at a time.
     """
 
     def __init__(self, name: str, clock: Clock, period: timedelta, function: Callable[[int], None]) -> None:
@@ -125,5 +126,5 @@ class Timer:
             self._due_ms = now + self._period_ms
             try:
                 self._function(now)
-            except Exception:
+            except Exception:  # noqa: BLE001 (the next period must come)
                 _log.exception("timer failed timer=%s", self._name)

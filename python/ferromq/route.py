@@ -6,7 +6,7 @@ Shared by name server, broker and client. It holds values only: who registers th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from typing import Any
 
@@ -122,6 +122,10 @@ class TopicRoute:
         if self.order_conf is not None:
             value["orderTopicConf"] = self.order_conf
         return _json.dumps(value)
+
+    def with_order(self, order_conf: str | None) -> "TopicRoute":
+        """Return the same route with an order configuration."""
+        return replace(self, order_conf=order_conf)
 
     @classmethod
     def decode(cls, data: bytes) -> "TopicRoute":

@@ -1,0 +1,70 @@
+"""
+Cold remoting requests in Python: header fields as RocketMQ declares them, and answers.
+
+The frame itself is the transport's business.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from ferromq._codes import ResponseCode
+from ferromq._ferromq import Request
+from ferromq.errors import IllegalName
+
+_log = logging.getLogger("ferromq.remoting")
+
+Answer = tuple[int, str | None, dict[str, str], bytes]
+Handler = Callable[[Request], Answer]
+
+
+class BadRequest(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """A field of the request is missing or wrong; the text tells the peer."""
+
+
+def required(fields: Mapping[str, str], name: str) -> str:
+    """Return a field; raises `BadRequest` where it is missing."""
+    value = fields.get(name)
+    if value is None:
+        raise BadRequest(f"the header field {name} is missing")
+    return value
+
+
+def integer(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a field as a number; raises `BadRequest` where it is none, or missing without a default."""
+    if default is not None and fields.get(name) in {None, ""}:
+        return default
+    value = required(fields, name)
+    try:
+        return int(value)
+    except ValueError:
+        raise BadRequest(f"the header field {name} is {value!r}, a whole number is expected") from None
+
+
+def flag(fields: Mapping[str, str], name: str) -> bool:
+    """Return a field as Java's boolean."""
+    return fields.get(name, "").lower() == "true"
+
+
+def success(fields: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
+    """Answer that it is done."""
+    return ResponseCode.SUCCESS, None, dict(fields or {}), body
+
+
+def failure(code: ResponseCode, remark: str) -> Answer:
+    """Answer that it is not done, and why."""
+    return code, remark, {}, b""
+
+
+def guarded(handler: Handler) -> Handler:
+    """Turn the exceptions of *handler* into answers; what is unexpected is logged."""
+
+    def handle(request: Request) -> Answer:
+        try:
+            return handler(request)
+        except (BadRequest, IllegalName) as error:
+            return failure(ResponseCode.INVALID_PARAMETER, str(error))
+        except Exception as error:  # noqa: BLE001 (the peer gets an answer whatever happens)
+            _log.exception("request failed code=%s peer=%s", request.route, request.peer)
+            return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    return handle

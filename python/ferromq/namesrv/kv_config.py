@@ -1,0 +1,66 @@
+"""
+The key-value table of a name server, by namespace, kept in RocketMQ's `kvConfig.json` where a path is given.
+
+What the values mean is the business of those who put them: order configurations, gRPC addresses of brokers.
+"""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from ferromq import _json
+from ferromq.errors import ConfigError
+
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+GRPC_NAMESPACE = "FERROMQ_GRPC"
+"""Broker name → `host:port` of its gRPC listener, for which RocketMQ's registration has no field."""
+
+
+class KvConfig:
+    """A table of namespace, key and value; thread-safe, on disk before `put` and `delete` return."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._table: dict[str, dict[str, str]] = _load(path) if path else {}
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. Raises `OSError` where the file cannot be written; the table then stays as it was."""
+        with self._lock:
+            keys = self._table.get(namespace, {})
+            if keys.get(key) != value:
+                self._replace(namespace, {**keys, key: value})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget a value, where there is one."""
+        with self._lock:
+            keys = self._table.get(namespace, {})
+            if key in keys:
+                self._replace(namespace, {k: v for k, v in keys.items() if k != key})
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return the value; None where there is none."""
+        with self._lock:
+            return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str]:
+        """Return all keys and values of *namespace*."""
+        with self._lock:
+            return dict(self._table.get(namespace, {}))
+
+    def _replace(self, namespace: str, keys: dict[str, str]) -> None:
+        table = {**self._table, namespace: keys}
+        if not keys:
+            del table[namespace]
+        if self._path is not None:
+            _json.write_file(self._path, {"configTable": table})
+        self._table = table
+
+
+def _load(path: Path) -> dict[str, dict[str, str]]:
+    try:
+        content = _json.read_file(path)
+        table = (content or {}).get("configTable") or {}
+        return {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} is no key-value table: {error}; restore it, or remove it to start empty") from error

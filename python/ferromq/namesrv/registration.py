@@ -1,0 +1,103 @@
+"""
+The body of a registration (request 103): the topics of a broker, as Java writes them, plain or deflated.
+
+Bytes come from outside: every length is checked against what is there, and inflating stops at a limit.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from ferromq import _ferromq, _json
+from ferromq.namesrv.route_info import RegisteredTopics
+from ferromq.route import READ_WRITE, DataVersion, Permission, QueueData
+
+INFLATED_LIMIT = 64 << 20
+"""About 400,000 topics."""
+_POSITIVE = 0x7FFF_FFFF
+_DEFAULT_QUEUES = 16
+_INT = 4
+
+
+def is_intact(body: bytes, crc32: int) -> bool:
+    """Say whether *body* has the checksum its header announces; 0 announces none."""
+    return crc32 == 0 or _ferromq.crc32(body) & _POSITIVE == crc32
+
+
+def decode(body: bytes, broker_name: str, *, compressed: bool) -> RegisteredTopics:
+    """Decode a registration. Raises `ValueError` for bytes that are none."""
+    if not body:
+        return RegisteredTopics()
+    try:
+        # Java's broker may deflate the body and say "compressed=false" all the same.
+        if compressed or not body.lstrip().startswith(b"{"):
+            return _decode_deflated(_inflate(body), broker_name)
+        return _decode_json(_json.loads_object(body), broker_name)
+    except (KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise ValueError(f"not a registration: {error!r}") from error
+
+
+def _decode_json(value: Mapping[str, Any], broker_name: str) -> RegisteredTopics:
+    # Brokers before 3.0.11 send the inner object alone.
+    wrapper = value.get("topicConfigSerializeWrapper") or value
+    topics = {str(name): _queue(topic, broker_name) for name, topic in (wrapper.get("topicConfigTable") or {}).items()}
+    servers = value.get("filterServerList")
+    filter_servers = None if servers is None else tuple(str(server) for server in servers)
+    return RegisteredTopics(DataVersion.from_json(wrapper.get("dataVersion")), topics, filter_servers)
+
+
+def _queue(topic: Mapping[str, Any], broker_name: str) -> QueueData:
+    return QueueData(
+        broker_name,
+        int(topic.get("readQueueNums", _DEFAULT_QUEUES)),
+        int(topic.get("writeQueueNums", _DEFAULT_QUEUES)),
+        Permission(int(topic.get("perm", READ_WRITE))),
+        int(topic.get("topicSysFlag", 0)),
+    )
+
+
+def _inflate(body: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    data = inflater.decompress(body, INFLATED_LIMIT)
+    if inflater.unconsumed_tail:
+        raise ValueError(f"the registration inflates to more than {INFLATED_LIMIT} bytes")
+    return data
+
+
+def _decode_deflated(data: bytes, broker_name: str) -> RegisteredTopics:
+    reader = _Reader(data)
+    version = DataVersion.from_json(_json.loads_object(reader.sized()))
+    queues: dict[str, QueueData] = {}
+    for _ in range(reader.count()):
+        # "name read write permission filter-type attributes", as Java's TopicConfig encodes itself.
+        name, read, write, permission, *_rest = reader.sized().decode().split(" ")
+        queues[name] = QueueData(broker_name, int(read), int(write), Permission(int(permission)))
+    servers = _json.loads(reader.sized())
+    return RegisteredTopics(version, queues, tuple(str(server) for server in servers or ()))
+
+
+class _Reader:
+    """Reads length-prefixed pieces and never past the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+
+    def _take(self, length: int) -> bytes:
+        if not 0 <= length <= len(self._data):
+            raise ValueError(f"a length of {length} with {len(self._data)} bytes left")
+        piece, self._data = bytes(self._data[:length]), self._data[length:]
+        return piece
+
+    def _int(self) -> int:
+        return int.from_bytes(self._take(_INT), "big", signed=True)
+
+    def count(self) -> int:
+        """Read how many pieces follow; each takes at least its length."""
+        count = self._int()
+        if not 0 <= count <= len(self._data) // _INT:
+            raise ValueError(f"{count} topics with {len(self._data)} bytes left")
+        return count
+
+    def sized(self) -> bytes:
+        """Read one piece."""
+        return self._take(self._int())
