@@ -8,7 +8,12 @@ mod clock;
 mod config;
 mod disk;
 mod error;
+mod lease;
+mod lease_file;
 mod message;
+mod offset_file;
+mod progress;
+mod receive;
 mod store;
 
 pub use clock::Clock;

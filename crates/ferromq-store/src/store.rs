@@ -271,35 +271,18 @@ impl<D: Disk> MessageStore<D> {
         todo!()
     }
 
-    /// Leases messages to a consumer: those whose lease ended first, then new ones.
-    pub fn receive(&self, _request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
+    /// The clock.
+    pub(crate) fn clock(&self) -> &Clock {
         todo!()
     }
 
-    /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
-    pub fn ack(&self, _group: &str, _topic: &str, _handle: &ReceiptHandle) -> Result<()> {
+    /// Progress of all groups; `receive.rs` works on it.
+    pub(crate) fn progress(&self) -> &crate::progress::Progress {
         todo!()
     }
 
-    /// Lets the lease end `invisible_ms` from now and returns its new handle; the old one is stale.
-    pub fn change_invisible(
-        &self,
-        _group: &str,
-        _topic: &str,
-        _handle: &ReceiptHandle,
-        _invisible_ms: i64,
-    ) -> Result<ReceiptHandle> {
-        todo!()
-    }
-
-    /// Next queue offset the group will read: never past the lowest unacknowledged message.
-    #[must_use]
-    pub fn committed_offset(&self, _group: &str, _topic: &str, _queue_id: u32) -> Option<u64> {
-        todo!()
-    }
-
-    /// Sets the committed offset; leases of messages below it are ended.
-    pub fn commit_offset(&self, _group: &str, _topic: &str, _queue_id: u32, _offset: u64) -> Result<()> {
+    /// `Closed` after [`Self::close`].
+    pub(crate) fn check_open(&self) -> Result<()> {
         todo!()
     }
 

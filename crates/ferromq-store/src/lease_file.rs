@@ -1,0 +1,191 @@
+//! `ferromq/leases`: a snapshot of all leases, so that they survive a restart.
+//!
+//! ```text
+//! 8  magic "FMQLEASE"      4  version, 1      8  log position: everything below is on disk
+//! per queue:  2+n group  2+n topic  4 queue id  8 committed  8 committed before  8 next  4 leases
+//!             per lease:  8 queue offset  8 pop time  8 invisible ms  4 attempt
+//! 4  CRC32 of all bytes before
+//! ```
+//! Integers are little-endian, texts UTF-8 after their length. `committed before` is what
+//! `consumerOffset.json` held when the snapshot was written: it is replaced just after, and either value
+//! proves that nobody else moved the offset meanwhile. Java does not read this file.
+
+use super::lease::{Lease, QueueLeases};
+
+const MAGIC: &[u8; 8] = b"FMQLEASE";
+const VERSION: u32 = 1;
+
+/// The leases of one queue for one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct QueueSnapshot {
+    pub group: String,
+    pub topic: String,
+    pub queue_id: u32,
+    pub committed: u64,
+    pub committed_before: u64,
+    pub leases: QueueLeases,
+}
+
+/// Builds the file.
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    pub(crate) fn new() -> Self {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&0u64.to_le_bytes());
+        Self(out)
+    }
+
+    /// Adds a queue; names longer than 65,535 bytes do not exist and are left out.
+    pub(crate) fn queue(
+        &mut self,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+        before: u64,
+        leases: &QueueLeases,
+    ) {
+        let (Ok(group_len), Ok(topic_len)) = (u16::try_from(group.len()), u16::try_from(topic.len())) else {
+            return;
+        };
+        let out = &mut self.0;
+        out.extend_from_slice(&group_len.to_le_bytes());
+        out.extend_from_slice(group.as_bytes());
+        out.extend_from_slice(&topic_len.to_le_bytes());
+        out.extend_from_slice(topic.as_bytes());
+        out.extend_from_slice(&queue_id.to_le_bytes());
+        for number in [leases.committed(), before, leases.next()] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        let in_flight = leases.in_flight();
+        out.extend_from_slice(&u32::try_from(in_flight.len()).unwrap_or(u32::MAX).to_le_bytes());
+        for (offset, lease) in in_flight {
+            out.extend_from_slice(&offset.to_le_bytes());
+            out.extend_from_slice(&lease.pop_time.to_le_bytes());
+            out.extend_from_slice(&lease.invisible_ms.to_le_bytes());
+            out.extend_from_slice(&lease.attempt.to_le_bytes());
+        }
+    }
+
+    /// Ends the file; `log_position` is the end of the log that is on disk.
+    pub(crate) fn finish(self, log_position: u64) -> Vec<u8> {
+        let mut out = self.0;
+        if let Some(place) = out.get_mut(12..20) {
+            place.copy_from_slice(&log_position.to_le_bytes());
+        }
+        out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
+        out
+    }
+}
+
+/// Reads the file whole: log position and queues. Says which rule is broken where it is no such file.
+pub(crate) fn read(bytes: &[u8]) -> Result<(u64, Vec<QueueSnapshot>), &'static str> {
+    let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
+    let mut rest = body.strip_prefix(MAGIC).ok_or("wrong magic")?;
+    if u32::from_le_bytes(take(&mut rest)?) != VERSION {
+        return Err("unknown version");
+    }
+    if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
+        return Err("wrong CRC");
+    }
+    let log_position = u64::from_le_bytes(take(&mut rest)?);
+    let mut queues = Vec::new();
+    while !rest.is_empty() {
+        queues.push(read_queue(&mut rest)?);
+    }
+    Ok((log_position, queues))
+}
+
+fn read_queue(rest: &mut &[u8]) -> Result<QueueSnapshot, &'static str> {
+    let (group, topic) = (text(rest)?, text(rest)?);
+    let queue_id = u32::from_le_bytes(take(rest)?);
+    let committed = u64::from_le_bytes(take(rest)?);
+    let committed_before = u64::from_le_bytes(take(rest)?);
+    let mut leases = QueueLeases::new(u64::from_le_bytes(take(rest)?));
+    for _ in 0..u32::from_le_bytes(take(rest)?) {
+        let offset = u64::from_le_bytes(take(rest)?);
+        let pop_time = i64::from_le_bytes(take(rest)?);
+        let invisible_ms = i64::from_le_bytes(take(rest)?);
+        let attempt = u32::from_le_bytes(take(rest)?);
+        if !leases.restore(offset, Lease { pop_time, invisible_ms, attempt }) {
+            return Err("a lease outside of what was handed out");
+        }
+    }
+    Ok(QueueSnapshot { group, topic, queue_id, committed, committed_before, leases })
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], &'static str> {
+    let (head, tail) = rest.split_first_chunk::<N>().ok_or("it ends in the middle")?;
+    *rest = tail;
+    Ok(*head)
+}
+
+fn text(rest: &mut &[u8]) -> Result<String, &'static str> {
+    let len = usize::from(u16::from_le_bytes(take(rest)?));
+    let (head, tail) = rest.split_at_checked(len).ok_or("it ends in the middle")?;
+    *rest = tail;
+    std::str::from_utf8(head).map(str::to_owned).map_err(|_| "a name is not UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn example() -> Vec<u8> {
+        let mut leases = QueueLeases::new(3);
+        leases.lease(3, 1_000, 500);
+        leases.lease(4, 1_200, 500);
+        let mut writer = Writer::new();
+        writer.queue("group", "topic", 7, 2, &leases);
+        writer.queue("other", "topic", 0, 0, &QueueLeases::new(9));
+        writer.finish(4096)
+    }
+
+    #[test]
+    fn a_snapshot_is_read_as_it_was_written() {
+        let (position, queues) = read(&example()).unwrap();
+        assert_eq!(position, 4096);
+        assert_eq!(queues.len(), 2);
+        assert_eq!((queues[0].queue_id, queues[0].committed, queues[0].committed_before), (7, 3, 2));
+        assert_eq!(queues[0].leases.in_flight().len(), 2);
+        assert_eq!(queues[0].leases.next_expiry(), Some(1_500));
+        assert_eq!(queues[1].leases.next(), 9);
+    }
+
+    #[test]
+    fn one_changed_byte_is_noticed_wherever_it_is() {
+        let good = example();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(read(&bad).is_err(), "byte {at}");
+            assert!(read(&good[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    proptest! {
+        /// With a CRC that fits, so that the body is really parsed.
+        #[test]
+        fn arbitrary_bytes_never_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&body);
+            let mut file = MAGIC.to_vec();
+            file.extend_from_slice(&VERSION.to_le_bytes());
+            file.extend_from_slice(&body);
+            file.extend_from_slice(&crc32fast::hash(&file).to_le_bytes());
+            let _ = read(&file);
+        }
+
+        #[test]
+        fn a_damaged_body_with_a_right_crc_never_panics(at in 0..200usize, byte in any::<u8>()) {
+            let mut file = example();
+            file.truncate(file.len() - 4);
+            let at = at % file.len();
+            file[at] = byte;
+            file.extend_from_slice(&crc32fast::hash(&file).to_le_bytes());
+            let _ = read(&file);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! How far each group has read: the table of all queues, and how it comes from and goes to disk.
+//!
+//! One mutex a queue; a map that is almost only read leads to it. What a lease is, is `lease`'s business;
+//! the two files' formats are `offset_file`'s and `lease_file`'s.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::{
+    lease::QueueLeases,
+    lease_file::{self, QueueSnapshot, Writer},
+    offset_file::OffsetFile,
+};
+use crate::{Disk, Result, StoreError};
+
+type Queue = Arc<Mutex<QueueLeases>>;
+
+/// The queues of one topic as one group reads them.
+#[derive(Debug, Default)]
+pub(crate) struct GroupTopic {
+    queues: RwLock<HashMap<u32, Queue>>,
+}
+
+impl GroupTopic {
+    /// The queue's progress, if the group has any.
+    pub(crate) fn queue(&self, queue_id: u32) -> Option<Queue> {
+        self.queues.read().get(&queue_id).cloned()
+    }
+
+    /// The queue's progress, which begins at `first` where there is none yet.
+    pub(crate) fn queue_or_begin(&self, queue_id: u32, first: impl FnOnce() -> u64) -> Queue {
+        if let Some(queue) = self.queue(queue_id) {
+            return queue;
+        }
+        // Asked before the lock is taken: the answer may wait for the thread that writes the files.
+        let first = first();
+        let mut queues = self.queues.write();
+        Arc::clone(queues.entry(queue_id).or_insert_with(|| Arc::new(Mutex::new(QueueLeases::new(first)))))
+    }
+}
+
+/// Progress of all groups.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    groups: RwLock<HashMap<Box<str>, HashMap<Box<str>, Arc<GroupTopic>>>>,
+    dirty: AtomicBool,
+    /// What consumerOffset.json holds; its lock also serializes those who write.
+    on_disk: Mutex<OffsetFile>,
+}
+
+impl Progress {
+    /// Reads both files from the store directory.
+    ///
+    /// `max_offset` gives the end of a queue in the recovered log: nothing read is kept past it. Offsets of
+    /// queues it does not know (0) stay in the file until a group touches them.
+    pub(crate) fn load<D: Disk>(
+        disk: &D,
+        directory: &Path,
+        max_offset: impl Fn(&str, u32) -> u64,
+    ) -> Result<Self> {
+        let file = OffsetFile::load(disk, directory)?;
+        let mut snapshots = load_snapshots(disk, directory)?;
+        let progress = Self::default();
+        for (name, offsets) in &file.offsets {
+            let Some((topic, group)) = split_name(name) else { continue };
+            for (&queue_id, &offset) in offsets {
+                let end = max_offset(topic, queue_id);
+                if end == 0 {
+                    continue;
+                }
+                let key = (group.to_owned(), topic.to_owned(), queue_id);
+                let mut leases = snapshots
+                    .remove(&key)
+                    .filter(|snapshot| offset == snapshot.committed || offset == snapshot.committed_before)
+                    .map_or_else(|| QueueLeases::new(offset), |snapshot| snapshot.leases);
+                leases.clamp(end);
+                progress.insert(group, topic, queue_id, leases);
+            }
+        }
+        // A kill between the first snapshot of a queue and its first line in consumerOffset.json.
+        for ((group, topic, queue_id), mut snapshot) in snapshots {
+            let is_listed =
+                file.offsets.get(&join_name(&topic, &group)).is_some_and(|q| q.contains_key(&queue_id));
+            let end = max_offset(&topic, queue_id);
+            if !is_listed && snapshot.committed_before == NOTHING_BEFORE && end > 0 {
+                snapshot.leases.clamp(end);
+                progress.insert(&group, &topic, queue_id, snapshot.leases);
+            }
+        }
+        *progress.on_disk.lock() = file;
+        progress.dirty.store(true, Ordering::Release);
+        Ok(progress)
+    }
+
+    /// The topic as the group reads it, if it ever did.
+    pub(crate) fn group_topic(&self, group: &str, topic: &str) -> Option<Arc<GroupTopic>> {
+        self.groups.read().get(group)?.get(topic).cloned()
+    }
+
+    /// The topic as the group reads it, made where it never did.
+    pub(crate) fn group_topic_or_new(&self, group: &str, topic: &str) -> Arc<GroupTopic> {
+        if let Some(found) = self.group_topic(group, topic) {
+            return found;
+        }
+        let mut groups = self.groups.write();
+        Arc::clone(groups.entry(group.into()).or_default().entry(topic.into()).or_default())
+    }
+
+    /// Committed offset from the file, for a queue no group has touched since open.
+    pub(crate) fn listed(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
+        self.on_disk.lock().offsets.get(&join_name(topic, group))?.get(&queue_id).copied()
+    }
+
+    /// Says that something changed and must be written.
+    pub(crate) fn touch(&self) {
+        // Most calls find it set; a load keeps the cache line shared between cores.
+        if !self.dirty.load(Ordering::Acquire) {
+            self.dirty.store(true, Ordering::Release);
+        }
+    }
+
+    /// Writes both files if something changed.
+    ///
+    /// `flush` makes the log durable and returns its durable end: what is written here never speaks of
+    /// messages that are not on disk. Where it fails nothing is written.
+    pub(crate) fn persist<D: Disk>(
+        &self,
+        disk: &D,
+        directory: &Path,
+        flush: impl FnOnce() -> Result<u64>,
+    ) -> Result<()> {
+        let mut on_disk = self.on_disk.lock();
+        if !self.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let done = self.write(disk, directory, &mut on_disk, flush);
+        if done.is_err() {
+            self.touch();
+        }
+        done
+    }
+
+    fn write<D: Disk>(
+        &self,
+        disk: &D,
+        directory: &Path,
+        on_disk: &mut OffsetFile,
+        flush: impl FnOnce() -> Result<u64>,
+    ) -> Result<()> {
+        let mut file = on_disk.clone();
+        let mut writer = Writer::new();
+        self.for_each(|group, topic, queue_id, leases| {
+            let queues = file.offsets.entry(join_name(topic, group)).or_default();
+            let before = queues.insert(queue_id, leases.committed()).unwrap_or(NOTHING_BEFORE);
+            writer.queue(group, topic, queue_id, before, leases);
+        });
+        let log_position = flush()?;
+        let path = snapshot_path(directory);
+        let failed = |source| StoreError::Io { operation: "write", path: path.clone(), source };
+        if let Some(parent) = path.parent() {
+            disk.create_dir(parent).map_err(failed)?;
+        }
+        disk.replace_file(&path, &writer.finish(log_position)).map_err(failed)?;
+        if file != *on_disk {
+            file.save(disk, directory)?;
+            *on_disk = file;
+        }
+        Ok(())
+    }
+
+    fn for_each(&self, mut visit: impl FnMut(&str, &str, u32, &QueueLeases)) {
+        let all: Vec<(Box<str>, Box<str>, Arc<GroupTopic>)> = {
+            let groups = self.groups.read();
+            let topics =
+                groups.iter().flat_map(|(group, topics)| topics.iter().map(move |(t, q)| (group, t, q)));
+            topics.map(|(group, topic, queues)| (group.clone(), topic.clone(), Arc::clone(queues))).collect()
+        };
+        for (group, topic, queues) in all {
+            let queues: Vec<(u32, Queue)> =
+                queues.queues.read().iter().map(|(&id, queue)| (id, Arc::clone(queue))).collect();
+            for (id, queue) in queues {
+                visit(&group, &topic, id, &queue.lock());
+            }
+        }
+    }
+
+    fn insert(&self, group: &str, topic: &str, queue_id: u32, leases: QueueLeases) {
+        let queues = self.group_topic_or_new(group, topic);
+        queues.queues.write().insert(queue_id, Arc::new(Mutex::new(leases)));
+    }
+}
+
+/// Stands for "consumerOffset.json had no line of this queue"; no queue gets that long.
+const NOTHING_BEFORE: u64 = u64::MAX;
+
+fn snapshot_path(directory: &Path) -> PathBuf {
+    directory.join("ferromq").join("leases")
+}
+
+type SnapshotKey = (String, String, u32);
+
+/// A snapshot that cannot be read costs early redelivery, never a message: it is left out, and said so.
+fn load_snapshots<D: Disk>(disk: &D, directory: &Path) -> Result<HashMap<SnapshotKey, QueueSnapshot>> {
+    let path = snapshot_path(directory);
+    let bytes = match disk.read_file(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::new()),
+        Err(source) => return Err(StoreError::Io { operation: "read", path, source }),
+    };
+    match lease_file::read(&bytes) {
+        Ok((log_position, queues)) => {
+            tracing::debug!(log_position, queues = queues.len(), "lease snapshot read");
+            Ok(queues.into_iter().map(|q| ((q.group.clone(), q.topic.clone(), q.queue_id), q)).collect())
+        }
+        Err(reason) => {
+            tracing::warn!(file = %path.display(), reason, "lease snapshot ignored: unacknowledged messages come again early");
+            Ok(HashMap::new())
+        }
+    }
+}
+
+fn join_name(topic: &str, group: &str) -> String {
+    format!("{topic}@{group}")
+}
+
+/// Names with more than one `@` are not RocketMQ's; they stay in the file untouched.
+fn split_name(name: &str) -> Option<(&str, &str)> {
+    name.split_once('@').filter(|(_, group)| !group.contains('@'))
+}
+
+/// A thread that calls a function at intervals until it is stopped.
+pub(crate) struct ProgressThread {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl ProgressThread {
+    /// Calls `work` every `interval`, or less often where it takes more than a tenth of the time.
+    pub(crate) fn start(
+        interval: Duration,
+        mut work: impl FnMut() + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let asked = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("ferromq-progress".into()).spawn(move || {
+            let (stopped, changed) = &*asked;
+            let mut pause = interval;
+            let mut is_stopped = stopped.lock();
+            while !*is_stopped {
+                if !changed.wait_for(&mut is_stopped, pause).timed_out() {
+                    continue;
+                }
+                parking_lot::MutexGuard::unlocked(&mut is_stopped, || {
+                    let began = Instant::now();
+                    work();
+                    pause = interval.max(began.elapsed() * 10);
+                });
+            }
+        })?;
+        Ok(Self { stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stops the thread and waits for it. Idempotent.
+    pub(crate) fn stop(&self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread was printed where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for ProgressThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

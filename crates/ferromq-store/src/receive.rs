@@ -1,0 +1,195 @@
+//! Receive, acknowledge, change the invisible duration, commit: the verbs that join messages and progress.
+//!
+//! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
+
+use crate::{
+    Disk, GetStatus, Leased, MessageStore, ReceiptHandle, ReceiveRequest, Received, Record, Region, Result,
+    StoreError, TagFilter,
+    lease::{Lease, QueueLeases},
+};
+
+/// Reads of one queue that find nothing before a receive goes on to the next one: a filter that matches
+/// nothing must not hold a queue's lock for the whole backlog.
+const MAX_FRUITLESS_READS: usize = 64;
+
+/// A receive under way: what it may still take, and what it took.
+struct Taking<'a, R: Region> {
+    request: &'a ReceiveRequest<'a>,
+    now: i64,
+    /// At least 1: a lease that ends at once would be taken again by the same receive.
+    invisible_ms: i64,
+    count: usize,
+    bytes: usize,
+    received: Received<R>,
+}
+
+impl<R: Region> Taking<'_, R> {
+    fn is_full(&self) -> bool {
+        self.count == 0 || self.bytes == 0
+    }
+
+    /// Says whether a record still fits; the first one always does. One that does not ends the receive.
+    fn fits(&mut self, record: &Record<R>) -> bool {
+        if record.bytes().len() > self.bytes && !self.received.messages.is_empty() {
+            self.bytes = 0;
+        }
+        !self.is_full()
+    }
+
+    fn take(&mut self, record: Record<R>, queue_id: u32, queue_offset: u64, lease: Lease) {
+        self.count = self.count.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(record.bytes().len());
+        let handle = receipt(queue_id, queue_offset, lease);
+        self.received.messages.push(Leased { record, handle, attempt: lease.attempt });
+    }
+}
+
+impl<D: Disk> MessageStore<D> {
+    /// Leases messages to a consumer: those whose lease ended first, then new ones.
+    ///
+    /// Messages the filter does not want are passed over for good. `Closed` after [`Self::close`].
+    pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
+        self.check_open()?;
+        let group_topic = self.progress().group_topic_or_new(request.group, request.topic);
+        let mut taking = Taking {
+            request,
+            now: self.clock().now_ms(),
+            invisible_ms: request.invisible_ms.max(1),
+            count: request.max_count,
+            bytes: request.max_bytes.max(1),
+            received: Received { messages: Vec::new(), next_expiry_ms: None },
+        };
+        let count = request.queue_count.max(1);
+        for step in 0..request.queue_count {
+            let queue_id = (request.first_queue % count + step) % count;
+            let queue = group_topic.queue_or_begin(queue_id, || self.first_offset(request, queue_id));
+            let mut leases = queue.lock();
+            self.receive_expired(&mut taking, queue_id, &mut leases);
+            self.receive_new(&mut taking, queue_id, &mut leases);
+            let expiries = [taking.received.next_expiry_ms, leases.next_expiry()];
+            taking.received.next_expiry_ms = expiries.into_iter().flatten().min();
+        }
+        self.progress().touch();
+        Ok(taking.received)
+    }
+
+    /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
+    pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
+        self.check_open()?;
+        self.with_leases(group, topic, handle.queue_id, |leases| {
+            leases.ack(handle.queue_offset, handle.pop_time)
+        })
+    }
+
+    /// Lets the lease end `invisible_ms` from now and returns its new handle; the old one is stale.
+    pub fn change_invisible(
+        &self,
+        group: &str,
+        topic: &str,
+        handle: &ReceiptHandle,
+        invisible_ms: i64,
+    ) -> Result<ReceiptHandle> {
+        self.check_open()?;
+        let now = self.clock().now_ms();
+        let lease = self.with_leases(group, topic, handle.queue_id, |leases| {
+            leases.change(handle.queue_offset, handle.pop_time, now, invisible_ms)
+        })?;
+        Ok(receipt(handle.queue_id, handle.queue_offset, lease))
+    }
+
+    /// Next queue offset the group will read: never past the lowest unacknowledged message.
+    #[must_use]
+    pub fn committed_offset(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
+        match self.progress().group_topic(group, topic).and_then(|found| found.queue(queue_id)) {
+            Some(queue) => Some(queue.lock().committed()),
+            None => self.progress().listed(group, topic, queue_id),
+        }
+    }
+
+    /// Sets the committed offset; leases of messages below it are ended.
+    ///
+    /// An offset past the queue's end is taken as its end. Going back ends all leases of the queue.
+    pub fn commit_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
+        self.check_open()?;
+        let offset = offset.min(self.max_offset(topic, queue_id));
+        let queue = self.progress().group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
+        queue.lock().commit(offset);
+        self.progress().touch();
+        Ok(())
+    }
+
+    fn first_offset(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> u64 {
+        let max_offset = self.max_offset(request.topic, queue_id);
+        if let Some(listed) = self.progress().listed(request.group, request.topic, queue_id) {
+            return listed.min(max_offset);
+        }
+        if request.from_beginning { self.min_offset(request.topic, queue_id) } else { max_offset }
+    }
+
+    fn with_leases<T>(
+        &self,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+        change: impl FnOnce(&mut QueueLeases) -> Result<T>,
+    ) -> Result<T> {
+        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(queue_id));
+        let queue = found.ok_or(StoreError::StaleReceipt)?;
+        let done = change(&mut queue.lock())?;
+        self.progress().touch();
+        Ok(done)
+    }
+
+    fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
+        while !taking.is_full() {
+            let Some(offset) = leases.first_expired_offset(taking.now) else { return };
+            let found = self.get(taking.request.topic, queue_id, offset, 1, usize::MAX, &TagFilter::All);
+            let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) else {
+                // Retention deleted it: there is nothing left to deliver.
+                leases.forget(offset);
+                continue;
+            };
+            if !taking.fits(&record) {
+                return;
+            }
+            let Some(lease) = leases.renew(offset, taking.now, taking.invisible_ms) else { return };
+            taking.take(record, queue_id, offset, lease);
+        }
+    }
+
+    fn receive_new(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
+        for _ in 0..MAX_FRUITLESS_READS {
+            if taking.is_full() {
+                return;
+            }
+            let (request, from) = (taking.request, leases.next());
+            let found = self.get(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
+            for (offset, record) in found.messages {
+                if !taking.fits(&record) {
+                    return;
+                }
+                let lease = leases.lease(offset, taking.now, taking.invisible_ms);
+                taking.take(record, queue_id, offset, lease);
+            }
+            match found.status {
+                GetStatus::Found
+                | GetStatus::NoMatchedMessage
+                | GetStatus::OffsetTooSmall
+                | GetStatus::MessageWasRemoving
+                | GetStatus::OffsetFoundNull => leases.skip_to(found.next_offset),
+                // A queue that was cut: its end is where the group goes on.
+                GetStatus::OffsetOverflowBadly => leases.clamp(found.max_offset),
+                GetStatus::OffsetOverflowOne
+                | GetStatus::NoMatchedLogicQueue
+                | GetStatus::NoMessageInQueue => return,
+            }
+            if leases.next() == from {
+                return;
+            }
+        }
+    }
+}
+
+fn receipt(queue_id: u32, queue_offset: u64, lease: Lease) -> ReceiptHandle {
+    ReceiptHandle { queue_id, queue_offset, pop_time: lease.pop_time, invisible_ms: lease.invisible_ms }
+}
