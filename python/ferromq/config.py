@@ -5,8 +5,6 @@ Later wins: defaults < file < environment < flags. A file is TOML with the field
 field is None the default lives in the Rust core, with what is on disk. Nothing here opens a store or a socket.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
@@ -115,7 +113,7 @@ class _Config:
     @classmethod
     def _build(cls, values: Mapping[str, Any], what: str) -> Self:
         _check_known(values, cls._names(), what)
-        types = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type]
+        types = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]
         converted = {name: _convert(name, value, types[name]) for name, value in values.items()}
         return cls(**converted)
 
@@ -258,9 +256,8 @@ def _check_known(values: Mapping[str, Any], known: list[str], what: str) -> None
             raise ConfigError(f"unknown {what}: {name}{hint}")
 
 
-def _convert(name: str, value: Any, kind: str) -> Any:
+def _convert(name: str, value: Any, kind: Any) -> Any:
     """Turn text, a number or a ready value into the type of the field."""
-    kind = kind.removesuffix(" | None")
     try:
         return _CONVERTERS[kind](value)
     except (ValueError, TypeError) as error:
@@ -305,12 +302,14 @@ def _text(value: Any) -> str:
     return os.fspath(value)
 
 
-_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "int": _size,
-    "bool": _boolean,
-    "timedelta": _duration,
-    "tuple[str, ...]": _split,
+_CONVERTERS: Mapping[Any, Callable[[Any], Any]] = {
+    str: _text,
+    int: _size,
+    int | None: _size,
+    bool: _boolean,
+    timedelta: _duration,
+    timedelta | None: _duration,
+    tuple[str, ...]: _split,
 }
 
 

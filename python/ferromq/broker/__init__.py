@@ -1,0 +1,1 @@
+"""The broker's control plane: `rpc` is its table of contents, `controller` its life cycle."""
