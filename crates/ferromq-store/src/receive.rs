@@ -2,15 +2,17 @@
 //!
 //! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
 
+use parking_lot::MutexGuard;
+
 use crate::{
     Disk, GetStatus, Leased, MessageStore, ReceiptHandle, ReceiveRequest, Received, Record, Region, Result,
     StoreError, TagFilter,
     lease::{Lease, QueueLeases},
 };
 
-/// Reads of one queue that find nothing before a receive goes on to the next one: a filter that matches
-/// nothing must not hold a queue's lock for the whole backlog.
-const MAX_FRUITLESS_READS: usize = 64;
+/// Reads of one queue under one lock: a filter that matches little must not keep others from a queue for the
+/// whole backlog.
+const READS_PER_LOCK: usize = 64;
 
 /// A receive under way: what it may still take, and what it took.
 struct Taking<'a, R: Region> {
@@ -57,7 +59,7 @@ impl<D: Disk> MessageStore<D> {
             invisible_ms: request.invisible_ms.max(1),
             count: request.max_count,
             bytes: request.max_bytes.max(1),
-            received: Received { messages: Vec::new(), next_expiry_ms: None },
+            received: Received { messages: Vec::new(), next_expiry_ms: None, more: false },
         };
         let count = request.queue_count.max(1);
         for step in 0..request.queue_count {
@@ -65,10 +67,13 @@ impl<D: Disk> MessageStore<D> {
             let queue = group_topic.queue_or_begin(queue_id, || self.first_offset(request, queue_id));
             let mut leases = queue.lock();
             self.receive_expired(&mut taking, queue_id, &mut leases);
-            self.receive_new(&mut taking, queue_id, &mut leases);
+            while !self.receive_new(&mut taking, queue_id, &mut leases) {
+                MutexGuard::bump(&mut leases);
+            }
             let expiries = [taking.received.next_expiry_ms, leases.next_expiry()];
             taking.received.next_expiry_ms = expiries.into_iter().flatten().min();
         }
+        taking.received.more = taking.is_full();
         self.progress().touch();
         Ok(taking.received)
     }
@@ -157,16 +162,22 @@ impl<D: Disk> MessageStore<D> {
         }
     }
 
-    fn receive_new(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
-        for _ in 0..MAX_FRUITLESS_READS {
+    /// Leases messages nobody received yet. Says whether it saw the end of the queue or is full.
+    fn receive_new(
+        &self,
+        taking: &mut Taking<'_, D::Region>,
+        queue_id: u32,
+        leases: &mut QueueLeases,
+    ) -> bool {
+        for _ in 0..READS_PER_LOCK {
             if taking.is_full() {
-                return;
+                return true;
             }
             let (request, from) = (taking.request, leases.next());
             let found = self.get(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
             for (offset, record) in found.messages {
                 if !taking.fits(&record) {
-                    return;
+                    return true;
                 }
                 let lease = leases.lease(offset, taking.now, taking.invisible_ms);
                 taking.take(record, queue_id, offset, lease);
@@ -181,12 +192,13 @@ impl<D: Disk> MessageStore<D> {
                 GetStatus::OffsetOverflowBadly => leases.clamp(found.max_offset),
                 GetStatus::OffsetOverflowOne
                 | GetStatus::NoMatchedLogicQueue
-                | GetStatus::NoMessageInQueue => return,
+                | GetStatus::NoMessageInQueue => return true,
             }
             if leases.next() == from {
-                return;
+                return true;
             }
         }
+        false
     }
 }
 
