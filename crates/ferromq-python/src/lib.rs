@@ -1,1 +1,42 @@
-//! placeholder
+//! The extension module `ferromq._ferromq`: the list of what Python sees.
+//!
+//! Bindings only. What they bind to is in ferromq-store and ferromq-transport; policy is in Python.
+
+mod clock;
+mod error;
+mod handler;
+mod logging;
+mod message;
+mod pool;
+mod process;
+mod remoting_client;
+mod request;
+mod server;
+mod store;
+
+use pyo3::{prelude::*, types::PyBytes};
+
+/// Bindings of the Rust core.
+#[pymodule(name = "_ferromq", gil_used = false)]
+fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<clock::PyClock>()?;
+    module.add_class::<message::PyStoredMessage>()?;
+    module.add_class::<store::PyStore>()?;
+    module.add_class::<request::PyRequest>()?;
+    module.add_class::<server::PyServer>()?;
+    module.add_class::<remoting_client::PyRemotingClient>()?;
+    module.add_function(wrap_pyfunction!(crc32, module)?)?;
+    module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(logging::init_logging, module)?)?;
+    module.add_function(wrap_pyfunction!(process::forked_child, module)?)?;
+    // What annotations name; defined here so that the stub tells no lie.
+    let response = module.py().import("typing")?.getattr("Any")?;
+    module.add("Response", response)?;
+    Ok(())
+}
+
+/// CRC32 as zlib computes it.
+#[pyfunction]
+fn crc32(data: &Bound<'_, PyBytes>) -> u32 {
+    crc32fast::hash(data.as_bytes())
+}

@@ -1,0 +1,90 @@
+//! The one place where errors of Rust become exceptions of `ferromq.errors`.
+
+use std::io;
+
+use ferromq_store::StoreError;
+use ferromq_transport::TransportError;
+use pyo3::{
+    exceptions::{PyOSError, PyRuntimeError, PyValueError},
+    prelude::*,
+};
+
+/// The classes of `ferromq.errors`, which Python owns.
+pub mod raised {
+    macro_rules! exceptions {
+        ($($name:ident),* $(,)?) => {
+            $(pyo3::import_exception!(ferromq.errors, $name);)*
+        };
+    }
+
+    exceptions!(
+        ConnectionFailed,
+        CorruptStore,
+        Forbidden,
+        ForkedProcess,
+        GroupNotFound,
+        MessageTooLarge,
+        ReceiptHandleExpired,
+        RequestTimeout,
+        StoreClosed,
+        StoreError,
+        StoreFull,
+        StoreLocked,
+        Throttled,
+        TopicNotFound,
+        Unsupported,
+    );
+}
+
+/// The exception of a store's error; the operating system's reason is its cause.
+pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        StoreError::Io { path, source, .. } => {
+            let raised = raised::StoreError::new_err(text);
+            let path = path.display().to_string();
+            let cause = PyOSError::new_err((source.raw_os_error(), source.to_string(), path));
+            raised.set_cause(py, Some(cause));
+            raised
+        }
+        StoreError::Corrupt { .. } => raised::CorruptStore::new_err(text),
+        StoreError::TooLarge { .. } => raised::MessageTooLarge::new_err(text),
+        StoreError::Locked { .. } => raised::StoreLocked::new_err(text),
+        StoreError::Full { .. } => raised::StoreFull::new_err(text),
+        StoreError::Poisoned | StoreError::Closed => raised::StoreClosed::new_err(text),
+        StoreError::StaleReceipt => raised::ReceiptHandleExpired::new_err(text),
+        // The enum may grow; a new error must not be taken for one the caller knows.
+        _ => PyRuntimeError::new_err(text),
+    }
+}
+
+/// The exception of a transport's error; the operating system's reason is its cause.
+pub fn of_transport(py: Python<'_>, error: &TransportError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        TransportError::Io { source, .. } => {
+            let raised = raised::ConnectionFailed::new_err(text);
+            raised.set_cause(py, Some(PyOSError::new_err((source.raw_os_error(), source.to_string()))));
+            raised
+        }
+        TransportError::Malformed(_) | TransportError::Unanswered => raised::ConnectionFailed::new_err(text),
+        TransportError::FrameTooLarge { .. } => raised::MessageTooLarge::new_err(text),
+        TransportError::Unsupported(_) => raised::Unsupported::new_err(text),
+        TransportError::NoSuchTopic(_) => raised::TopicNotFound::new_err(text),
+        TransportError::NoSuchGroup(_) => raised::GroupNotFound::new_err(text),
+        TransportError::Forbidden(_) => raised::Forbidden::new_err(text),
+        TransportError::Busy(_) => raised::Throttled::new_err(text),
+        TransportError::Timeout { .. } => raised::RequestTimeout::new_err(text),
+        TransportError::HotRoute(_) => PyValueError::new_err(text),
+        TransportError::Store(error) => of_store(py, error),
+        _ => PyRuntimeError::new_err(text),
+    }
+}
+
+/// An `OSError` with errno, and a text that says what was tried.
+pub fn of_os(what: &str, source: &io::Error) -> PyErr {
+    match source.raw_os_error() {
+        Some(number) => PyOSError::new_err((number, format!("{what}: {source}"))),
+        None => PyOSError::new_err(format!("{what}: {source}")),
+    }
+}

@@ -1,0 +1,257 @@
+//! The way up: cold requests become calls of Python functions. The only file that attaches to the interpreter.
+//!
+//! The network threads never wait here: they look a route up in a table and queue a job for a bounded pool of
+//! threads. Those wait for the interpreter, call, and hand the answer back.
+
+use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ferromq_transport::{ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route, TransportError};
+use parking_lot::RwLock;
+use pyo3::{
+    PyTraverseError, PyVisit,
+    exceptions::PyTypeError,
+    prelude::*,
+    types::{PyBytes, PyDict, PyTuple},
+};
+use tokio::sync::oneshot;
+
+use crate::{pool::Pool, request::PyRequest};
+
+type Function = Py<PyAny>;
+
+/// The functions Python registered. Locks are held for a look-up only, never while Python code runs.
+#[derive(Default)]
+struct Functions {
+    routes: HashMap<Route, Function>,
+    missing: Option<Function>,
+    telemetry: Option<Function>,
+    close: Option<Function>,
+}
+
+/// The control plane of one server.
+pub struct Handlers {
+    functions: Arc<RwLock<Functions>>,
+    pool: Pool,
+}
+
+impl Handlers {
+    /// Starts the pool of threads.
+    pub fn start(threads: usize) -> io::Result<Self> {
+        Ok(Self { functions: Arc::default(), pool: Pool::start(threads)? })
+    }
+
+    /// Answers `route` with `function` from now on.
+    pub fn register(&self, route: Route, function: Function) {
+        let replaced = self.functions.write().routes.insert(route, function);
+        // Dropped after the lock: an object's end may run Python code that comes back here.
+        drop(replaced);
+    }
+
+    /// Sets the function asked for unknown topics and groups.
+    pub fn set_missing(&self, function: Function) {
+        let replaced = self.functions.write().missing.replace(function);
+        drop(replaced);
+    }
+
+    /// Sets the function given telemetry messages.
+    pub fn set_telemetry(&self, function: Function) {
+        let replaced = self.functions.write().telemetry.replace(function);
+        drop(replaced);
+    }
+
+    /// Sets the function told of closed connections.
+    pub fn set_close(&self, function: Function) {
+        let replaced = self.functions.write().close.replace(function);
+        drop(replaced);
+    }
+
+    /// Waits for calls under way, up to `patience`; false where some did not end.
+    pub fn stop(&self, patience: Duration) -> bool {
+        self.pool.stop(patience)
+    }
+
+    /// Lets every function go, so that what they refer to can be freed.
+    pub fn clear(&self) {
+        let functions = std::mem::take(&mut *self.functions.write());
+        drop(functions);
+    }
+
+    /// Shows the functions to the garbage collector; shows none while somebody changes them.
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(functions) = self.functions.try_read() else { return Ok(()) };
+        let named = [&functions.missing, &functions.telemetry, &functions.close];
+        functions
+            .routes
+            .values()
+            .chain(named.into_iter().flatten())
+            .try_for_each(|function| visit.call(function))
+    }
+
+    /// Makes a job that calls a function, where one is found at its turn.
+    fn job<R>(
+        &self,
+        what: impl Into<String>,
+        find: impl FnOnce(&Functions) -> Option<&Function> + Send + 'static,
+        call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<R> + Send + 'static,
+        done: impl FnOnce(Result<R, TransportError>) + Send + 'static,
+    ) -> impl FnOnce() + Send + 'static
+    where
+        R: Send,
+    {
+        let (functions, what) = (Arc::clone(&self.functions), what.into());
+        move || {
+            // None: the interpreter is shutting down and nobody can be called any more.
+            let outcome = Python::try_attach(|py| {
+                let function = find(&functions.read()).map(|function| function.clone_ref(py));
+                let Some(function) = function else { return Err(TransportError::Unanswered) };
+                call(py, function.bind(py)).map_err(|error| report(py, &what, &error))
+            });
+            done(outcome.unwrap_or(Err(TransportError::Unanswered)));
+        }
+    }
+}
+
+impl ColdHandler for Handlers {
+    fn serves(&self, route: &Route) -> bool {
+        self.functions.read().routes.contains_key(route)
+    }
+
+    fn call(&self, request: ColdRequest, reply: Reply) {
+        // The reply waits outside of the job, so that a refused job can still be answered.
+        let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
+        let answer = Arc::clone(&reply);
+        let route = request.route.clone();
+        let job = self.job(
+            route.to_string(),
+            move |functions| functions.routes.get(&route),
+            move |py, function| {
+                let is_rpc = matches!(request.route, Route::Rpc(_));
+                let argument = PyRequest::new(py, request)?;
+                response(&function.call1((argument,))?, is_rpc)
+            },
+            move |outcome| send(&answer, outcome),
+        );
+        if !self.pool.submit(job) {
+            send(&reply, Err(TransportError::Busy("too many requests wait for a handler")));
+        }
+    }
+
+    fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<bool>) {
+        let job = self.job(
+            "missing name",
+            |functions| functions.missing.as_ref(),
+            move |_, function| {
+                let (kind, name) = match missing {
+                    Missing::Topic(name) => ("topic", name),
+                    Missing::Group(name) => ("group", name),
+                };
+                function.call1((kind, name, peer.to_string()))?.is_truthy()
+            },
+            move |outcome| {
+                // Nobody waits where the request was cancelled.
+                let _ = done.send(outcome.unwrap_or(false));
+            },
+        );
+        // A refused job drops `done`, which says no.
+        self.pool.submit(job);
+    }
+
+    fn telemetry(
+        &self,
+        stream: u64,
+        connection: u64,
+        peer: SocketAddr,
+        fields: &[(String, String)],
+        body: Option<Bytes>,
+    ) -> bool {
+        if self.functions.read().telemetry.is_none() {
+            return false;
+        }
+        let (fields, is_last) = (fields.to_vec(), body.is_none());
+        let job = self.job(
+            "telemetry",
+            |functions| functions.telemetry.as_ref(),
+            move |py, function| {
+                let body = body.map(|body| PyBytes::new(py, &body));
+                function.call1((stream, connection, peer.to_string(), dict(py, &fields)?, body)).map(drop)
+            },
+            drop,
+        );
+        self.pool.submit_to(stream, is_last, job)
+    }
+
+    fn on_close(&self, connection: u64) {
+        let job = self.job(
+            "closed connection",
+            |functions| functions.close.as_ref(),
+            move |_, function| function.call1((connection,)).map(drop),
+            drop,
+        );
+        // One a connection, and connections are limited.
+        self.pool.submit_always(job);
+    }
+}
+
+fn send(reply: &parking_lot::Mutex<Option<Reply>>, outcome: Result<Option<ColdResponse>, TransportError>) {
+    if let Some(reply) = reply.lock().take() {
+        // Nobody waits where the connection is gone.
+        let _ = reply.send(outcome);
+    }
+}
+
+/// Reads what a handler returned.
+fn response(returned: &Bound<'_, PyAny>, is_rpc: bool) -> PyResult<Option<ColdResponse>> {
+    if returned.is_none() {
+        return Ok(None);
+    }
+    if is_rpc && let Ok(body) = returned.cast::<PyBytes>() {
+        return Ok(Some(ColdResponse {
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            ..ColdResponse::default()
+        }));
+    }
+    if !is_rpc && let Ok(parts) = returned.cast::<PyTuple>() {
+        let (code, remark, fields, body) =
+            parts.extract::<(i32, Option<String>, Bound<'_, PyDict>, Bound<'_, PyBytes>)>()?;
+        let fields = fields
+            .iter()
+            .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
+            .collect::<PyResult<_>>()?;
+        return Ok(Some(ColdResponse {
+            code,
+            remark,
+            fields,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        }));
+    }
+    let wanted = if is_rpc { "bytes" } else { "(code, remark, fields, body)" };
+    Err(PyTypeError::new_err(format!(
+        "a handler returned {}; {wanted} or None is expected",
+        returned.get_type().name()?
+    )))
+}
+
+/// A dict of texts; the last of equal names counts.
+pub fn dict<'py>(py: Python<'py>, fields: &[(String, String)]) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, value) in fields {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}
+
+/// Logs an exception with its traceback through Python's logging, and makes the error the caller gets.
+fn report(py: Python<'_>, what: &str, error: &PyErr) -> TransportError {
+    if let Err(failure) = log(py, what, error) {
+        failure.write_unraisable(py, None);
+    }
+    TransportError::Handler(error.to_string())
+}
+
+fn log(py: Python<'_>, what: &str, error: &PyErr) -> PyResult<()> {
+    let logger = py.import("logging")?.call_method1("getLogger", ("ferromq.server",))?;
+    let options = PyDict::new(py);
+    options.set_item("exc_info", error.value(py))?;
+    logger.call_method("error", ("cold handler failed route=%s", what), Some(&options)).map(drop)
+}

@@ -1,0 +1,52 @@
+//! Rust's logs as lines on stderr: `time LEVEL target event key=value …`. Never takes the interpreter.
+
+use std::{fmt, io};
+
+use pyo3::{exceptions::PyValueError, prelude::*};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::Writer,
+        time::{FormatTime, SystemTime},
+    },
+    registry::LookupSpan,
+};
+
+struct Line;
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        SystemTime.format_time(&mut out)?;
+        write!(out, " {} {} ", metadata.level(), metadata.target())?;
+        context.field_format().format_fields(out.by_ref(), event)?;
+        writeln!(out)
+    }
+}
+
+/// Print Rust's logs to stderr, filtered as `info,ferromq_store=debug`. A second call changes nothing.
+#[pyfunction]
+pub fn init_logging(filter: &str) -> PyResult<()> {
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| PyValueError::new_err(format!("{filter:?} is no log filter: {error}")))?;
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(io::stderr)
+        .event_format(Line)
+        .finish();
+    // Refused where one is installed: the first caller, the command line, has the say.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! `StoredMessage`: a record, decoded when an attribute is asked for.
+
+use std::{fmt::Write, net::SocketAddr};
+
+use ferromq_store::{MessageView, properties};
+use pyo3::{
+    exceptions::PyValueError,
+    prelude::*,
+    types::{PyBytes, PyDict, PyTuple},
+};
+
+/// A record of the commit log, decoded.
+#[pyclass(name = "StoredMessage", module = "ferromq._ferromq", frozen)]
+pub struct PyStoredMessage(Box<[u8]>);
+
+impl PyStoredMessage {
+    /// Keeps a copy of the record that `bytes` begin with, and checks it.
+    pub fn new(bytes: &[u8]) -> PyResult<Self> {
+        let size = view(bytes, true)?.total_size as usize;
+        Ok(Self(bytes.get(..size).unwrap_or(bytes).into()))
+    }
+
+    fn view(&self) -> PyResult<MessageView<'_>> {
+        view(&self.0, false)
+    }
+}
+
+fn view(bytes: &[u8], check_crc: bool) -> PyResult<MessageView<'_>> {
+    MessageView::decode(bytes, check_crc).map_err(PyValueError::new_err)
+}
+
+#[pymethods]
+impl PyStoredMessage {
+    #[getter]
+    fn topic(&self) -> PyResult<&str> {
+        Ok(self.view()?.topic)
+    }
+
+    #[getter]
+    fn queue_id(&self) -> PyResult<i32> {
+        Ok(self.view()?.queue_id)
+    }
+
+    #[getter]
+    fn queue_offset(&self) -> PyResult<u64> {
+        Ok(self.view()?.queue_offset)
+    }
+
+    #[getter]
+    fn physical_offset(&self) -> PyResult<u64> {
+        Ok(self.view()?.physical_offset)
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, self.view()?.body))
+    }
+
+    #[getter]
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, value) in properties::iter(self.view()?.properties) {
+            dict.set_item(name, value)?;
+        }
+        Ok(dict)
+    }
+
+    #[getter]
+    fn flag(&self) -> PyResult<i32> {
+        Ok(self.view()?.flag)
+    }
+
+    #[getter]
+    fn sys_flag(&self) -> PyResult<i32> {
+        Ok(self.view()?.sys_flag)
+    }
+
+    #[getter]
+    fn born_timestamp(&self) -> PyResult<i64> {
+        Ok(self.view()?.born_timestamp)
+    }
+
+    #[getter]
+    fn born_host(&self) -> PyResult<String> {
+        Ok(self.view()?.born_host.to_string())
+    }
+
+    #[getter]
+    fn store_timestamp(&self) -> PyResult<i64> {
+        Ok(self.view()?.store_timestamp)
+    }
+
+    #[getter]
+    fn store_host(&self) -> PyResult<String> {
+        Ok(self.view()?.store_host.to_string())
+    }
+
+    #[getter]
+    fn reconsume_times(&self) -> PyResult<i32> {
+        Ok(self.view()?.reconsume_times)
+    }
+
+    #[getter]
+    fn prepared_transaction_offset(&self) -> PyResult<i64> {
+        Ok(self.view()?.prepared_transaction_offset)
+    }
+
+    #[getter]
+    fn message_id(&self) -> PyResult<String> {
+        let view = self.view()?;
+        Ok(properties::get(view.properties, "UNIQ_KEY")
+            .map_or_else(|| offset_message_id(&view), str::to_owned))
+    }
+
+    #[getter]
+    fn offset_message_id(&self) -> PyResult<String> {
+        Ok(offset_message_id(&self.view()?))
+    }
+
+    #[getter]
+    fn tag(&self) -> PyResult<Option<&str>> {
+        Ok(properties::get(self.view()?.properties, "TAGS"))
+    }
+
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let keys = properties::get(self.view()?.properties, "KEYS").unwrap_or_default();
+        PyTuple::new(py, keys.split(' ').filter(|key| !key.is_empty()).collect::<Vec<_>>())
+    }
+
+    #[getter]
+    fn raw<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0)
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let view = self.view()?;
+        Ok(format!(
+            "<StoredMessage topic={} queue_id={} queue_offset={} physical_offset={}>",
+            view.topic, view.queue_id, view.queue_offset, view.physical_offset
+        ))
+    }
+}
+
+/// RocketMQ's id of a stored message: the broker's address and the physical offset, in upper-case hex.
+fn offset_message_id(view: &MessageView<'_>) -> String {
+    let mut id = String::with_capacity(56);
+    // Writing to a String cannot fail.
+    let _ = match view.store_host {
+        SocketAddr::V4(host) => write!(id, "{:08X}", host.ip().to_bits()),
+        SocketAddr::V6(host) => write!(id, "{:032X}", host.ip().to_bits()),
+    };
+    let _ = write!(id, "{:08X}{:016X}", view.store_host.port(), view.physical_offset);
+    id
+}
+
+/// Decode records laid one after the other. Raises ValueError for bytes that are not records.
+#[pyfunction]
+pub fn decode_records(data: &[u8]) -> PyResult<Vec<PyStoredMessage>> {
+    let mut messages = Vec::new();
+    let mut rest = data;
+    while !rest.is_empty() {
+        let message = PyStoredMessage::new(rest)?;
+        rest = rest.get(message.0.len()..).unwrap_or_default();
+        messages.push(message);
+    }
+    Ok(messages)
+}

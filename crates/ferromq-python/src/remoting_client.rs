@@ -1,0 +1,71 @@
+//! `RemotingClient` as Python sees it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ferromq_transport::{client::RemotingClient, remoting::RemotingCommand};
+use pyo3::{
+    exceptions::PyValueError,
+    prelude::*,
+    types::{PyBytes, PyDict, PyMapping},
+};
+use tokio::runtime::Handle;
+
+use crate::{
+    error,
+    handler::dict,
+    process::{Owned, runtime},
+};
+
+type Answer<'py> = (i32, Option<String>, Bound<'py, PyDict>, Bound<'py, PyBytes>);
+
+/// Outgoing remoting calls over kept connections, one a peer.
+#[pyclass(name = "RemotingClient", module = "ferromq._ferromq", frozen)]
+pub struct PyRemotingClient(Owned<(Handle, RemotingClient)>);
+
+#[pymethods]
+impl PyRemotingClient {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let runtime = runtime()?;
+        let client = RemotingClient::new(runtime.clone());
+        Ok(Self(Owned::new("RemotingClient", (runtime, client))))
+    }
+
+    /// Call *code* at *address* and return (code, remark, extFields, body).
+    #[pyo3(
+        signature = (address, code, fields=None, body=b"".as_slice(), *, timeout=3.0),
+        text_signature = "($self, address, code, fields=None, body=b'', *, timeout=3.0)"
+    )]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        address: &str,
+        code: i32,
+        fields: Option<&Bound<'py, PyMapping>>,
+        body: &[u8],
+        timeout: f64,
+    ) -> PyResult<Answer<'py>> {
+        let (runtime, client) = self.0.get()?;
+        let timeout =
+            Duration::try_from_secs_f64(timeout).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let fields = fields.map_or(Ok(Vec::new()), texts)?;
+        let request = RemotingCommand::request(code, fields, Bytes::copy_from_slice(body));
+        let answer = py
+            .detach(|| runtime.block_on(client.call(address, request, timeout)))
+            .map_err(|failure| error::of_transport(py, &failure))?;
+        Ok((answer.code, answer.remark, dict(py, &answer.fields)?, PyBytes::new(py, &answer.body)))
+    }
+
+    /// Close every connection; later calls fail.
+    fn close(&self, py: Python<'_>) {
+        if let Some((_, client)) = self.0.here() {
+            py.detach(|| client.close());
+        }
+    }
+}
+
+/// Name and value of each entry of a mapping of texts.
+pub fn texts(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, String)>> {
+    mapping.items()?.iter().map(|item| item.extract()).collect()
+}

@@ -1,0 +1,58 @@
+//! `Request`: a cold request as Python sees it.
+
+use ferromq_transport::{ColdRequest, Route};
+use pyo3::{
+    prelude::*,
+    types::{PyBytes, PyDict},
+};
+
+use crate::handler::dict;
+
+/// A cold request.
+#[pyclass(name = "Request", module = "ferromq._ferromq", frozen)]
+pub struct PyRequest {
+    /// Remoting request code, or the bare gRPC method name.
+    #[pyo3(get)]
+    route: Py<PyAny>,
+    /// Number of the connection.
+    #[pyo3(get)]
+    connection: u64,
+    /// `host:port` of the other side.
+    #[pyo3(get)]
+    peer: String,
+    /// Remoting extFields, or gRPC metadata with names in lower case.
+    #[pyo3(get)]
+    fields: Py<PyDict>,
+    /// The body, or the encoded gRPC message.
+    #[pyo3(get)]
+    body: Py<PyBytes>,
+}
+
+impl PyRequest {
+    /// Takes a request over into Python's objects.
+    pub fn new(py: Python<'_>, request: ColdRequest) -> PyResult<Self> {
+        let route = match request.route {
+            Route::Code(code) => code.into_pyobject(py)?.into_any().unbind(),
+            Route::Rpc(name) => name.into_pyobject(py)?.into_any().unbind(),
+        };
+        Ok(Self {
+            route,
+            connection: request.connection,
+            peer: request.peer.to_string(),
+            fields: dict(py, &request.fields)?.unbind(),
+            body: PyBytes::new(py, &request.body).unbind(),
+        })
+    }
+}
+
+#[pymethods]
+impl PyRequest {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!(
+            "<Request route={} connection={} peer={}>",
+            self.route.bind(py).repr()?,
+            self.connection,
+            self.peer
+        ))
+    }
+}

@@ -1,0 +1,212 @@
+//! `Server` as Python sees it: start, register, push, stop.
+
+use std::{net::TcpListener, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ferromq_transport::{
+    Route, Server, ServerOptions, dispatcher,
+    tables::{GroupEntry, MessageType, TopicEntry},
+};
+use pyo3::{
+    PyTraverseError, PyVisit,
+    exceptions::{PyTypeError, PyValueError},
+    prelude::*,
+    types::PyDict,
+};
+use tokio::runtime::Handle;
+
+use crate::{
+    clock::PyClock,
+    error,
+    handler::Handlers,
+    process::{Owned, runtime},
+    store::PyStore,
+};
+
+/// What a server needs to be dropped in good order.
+struct Running {
+    runtime: Handle,
+    server: Server,
+    handlers: Arc<Handlers>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nobody may wait here: the garbage collector calls. Connections end in the background.
+        let server = self.server.clone();
+        self.runtime.spawn(async move { server.stop(Duration::ZERO).await });
+    }
+}
+
+/// One server: remoting and gRPC listeners, hot verbs in Rust, cold requests handed to registered functions.
+#[pyclass(name = "Server", module = "ferromq._ferromq", frozen)]
+pub struct PyServer(Owned<Running>);
+
+#[pymethods]
+impl PyServer {
+    #[new]
+    #[pyo3(signature = (clock, *, store=None, broker_name="", handler_threads=8))]
+    fn new(
+        clock: &PyClock,
+        store: Option<&PyStore>,
+        broker_name: &str,
+        handler_threads: usize,
+    ) -> PyResult<Self> {
+        let runtime = runtime()?;
+        let handlers = Handlers::start(handler_threads)
+            .map_err(|source| error::of_os("cannot start handler threads", &source))?;
+        let handlers = Arc::new(handlers);
+        let store = match store {
+            Some(store) => Some((store.shared()?, broker_name.to_owned())),
+            None => None,
+        };
+        let cold = Arc::clone(&handlers) as Arc<dyn ferromq_transport::ColdHandler>;
+        let server = Server::new(runtime.clone(), ServerOptions::default(), clock.0.clone(), store, cold);
+        Ok(Self(Owned::new("Server", Running { runtime, server, handlers })))
+    }
+
+    /// Answer *route* with *handler*. Raises ValueError where *route* is a hot verb.
+    fn register(&self, py: Python<'_>, route: &Bound<'_, PyAny>, handler: Py<PyAny>) -> PyResult<()> {
+        let route = match route.extract::<i32>() {
+            Ok(code) => Route::Code(code),
+            Err(_) => Route::Rpc(route.extract()?),
+        };
+        dispatcher::ensure_cold(&route).map_err(|refused| error::of_transport(py, &refused))?;
+        self.0.get()?.handlers.register(route, callable(py, handler)?);
+        Ok(())
+    }
+
+    /// Ask *handler*(kind, name, peer) for unknown topics and groups.
+    fn on_missing(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
+        self.0.get()?.handlers.set_missing(callable(py, handler)?);
+        Ok(())
+    }
+
+    /// Give telemetry messages to *handler*(stream, connection, peer, metadata, message).
+    fn on_telemetry(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
+        self.0.get()?.handlers.set_telemetry(callable(py, handler)?);
+        Ok(())
+    }
+
+    /// Call *handler*(connection) after a connection is gone.
+    fn on_close(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
+        self.0.get()?.handlers.set_close(callable(py, handler)?);
+        Ok(())
+    }
+
+    /// Serve gRPC on `host:port` and return the port.
+    fn listen_grpc(&self, py: Python<'_>, address: &str) -> PyResult<u16> {
+        let server = &self.0.get()?.server;
+        let listener = bind(py, address)?;
+        py.detach(|| server.listen_grpc(listener))
+            .map(|address| address.port())
+            .map_err(|failure| error::of_transport(py, &failure))
+    }
+
+    /// Serve remoting on `host:port` and return the port.
+    fn listen_remoting(&self, py: Python<'_>, address: &str) -> PyResult<u16> {
+        let server = &self.0.get()?.server;
+        let listener = bind(py, address)?;
+        py.detach(|| server.listen_remoting(listener))
+            .map(|address| address.port())
+            .map_err(|failure| error::of_transport(py, &failure))
+    }
+
+    /// Push a topic's entry.
+    #[pyo3(signature = (name, *, read_queues, write_queues, permission, message_type="NORMAL"))]
+    fn put_topic(
+        &self,
+        name: &str,
+        read_queues: u32,
+        write_queues: u32,
+        permission: u32,
+        message_type: &str,
+    ) -> PyResult<()> {
+        let message_type: MessageType = message_type.parse().map_err(value_error)?;
+        let entry = TopicEntry { read_queues, write_queues, permission, message_type };
+        self.0.get()?.server.tables().put_topic(name, entry);
+        Ok(())
+    }
+
+    /// Take a topic's entry away.
+    fn remove_topic(&self, name: &str) -> PyResult<()> {
+        self.0.get()?.server.tables().remove_topic(name);
+        Ok(())
+    }
+
+    /// Push a consumer group's entry.
+    #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true))]
+    fn put_group(&self, name: &str, enabled: bool, max_attempts: u32, from_beginning: bool) -> PyResult<()> {
+        let entry = GroupEntry { enabled, max_attempts, from_beginning };
+        self.0.get()?.server.tables().put_group(name, entry);
+        Ok(())
+    }
+
+    /// Take a consumer group's entry away.
+    fn remove_group(&self, name: &str) -> PyResult<()> {
+        self.0.get()?.server.tables().remove_group(name);
+        Ok(())
+    }
+
+    /// Send an encoded TelemetryCommand to a client; False where the stream is gone.
+    fn send_telemetry(&self, stream: u64, message: &[u8]) -> PyResult<bool> {
+        Ok(self.0.get()?.server.send_telemetry(stream, Bytes::copy_from_slice(message)))
+    }
+
+    /// Close a connection; an unknown number is ignored.
+    fn close_connection(&self, connection: u64) -> PyResult<()> {
+        self.0.get()?.server.close_connection(connection);
+        Ok(())
+    }
+
+    /// Return the counters.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = PyDict::new(py);
+        for (name, value) in self.0.get()?.server.stats() {
+            counters.set_item(name, value)?;
+        }
+        Ok(counters)
+    }
+
+    /// Stop listening, let requests under way end, close connections.
+    #[pyo3(signature = (timeout=5.0))]
+    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let running = self.0.get()?;
+        let timeout = Duration::try_from_secs_f64(timeout).map_err(value_error)?;
+        py.detach(|| {
+            running.runtime.block_on(running.server.stop(timeout));
+            if !running.handlers.stop(timeout) {
+                tracing::warn!("a handler still runs after the server has stopped");
+            }
+        });
+        running.handlers.clear();
+        Ok(())
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.0.here().map_or(Ok(()), |running| running.handlers.traverse(&visit))
+    }
+
+    fn __clear__(&self) {
+        if let Some(running) = self.0.here() {
+            running.handlers.clear();
+        }
+    }
+}
+
+fn bind(py: Python<'_>, address: &str) -> PyResult<TcpListener> {
+    py.detach(|| TcpListener::bind(address))
+        .map_err(|source| error::of_os(&format!("cannot listen on {address}"), &source))
+}
+
+fn callable(py: Python<'_>, handler: Py<PyAny>) -> PyResult<Py<PyAny>> {
+    if handler.bind(py).is_callable() {
+        Ok(handler)
+    } else {
+        Err(PyTypeError::new_err("a handler must be callable"))
+    }
+}
+
+fn value_error(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
