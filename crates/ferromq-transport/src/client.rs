@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -116,7 +116,10 @@ impl RemotingClient {
         let mut kept = slot.lock().await;
         if self.0.closed.load(Ordering::Acquire) {
             kept.take();
-            return Err(io_error(address, io::Error::new(io::ErrorKind::NotConnected, "the client is closed")));
+            return Err(io_error(
+                address,
+                io::Error::new(io::ErrorKind::NotConnected, "the client is closed"),
+            ));
         }
         if let Some(link) = kept.as_ref().filter(|link| !link.is_lost()) {
             return Ok(Arc::clone(link));
@@ -254,11 +257,7 @@ async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost
     }
 }
 
-async fn write_requests(
-    mut socket: OwnedWriteHalf,
-    mut requests: mpsc::Receiver<Frame>,
-    _lost: Lost,
-) {
+async fn write_requests(mut socket: OwnedWriteHalf, mut requests: mpsc::Receiver<Frame>, _lost: Lost) {
     while let Some(frame) = requests.recv().await {
         let mut bytes = bytes::Buf::chain(frame.head, frame.body);
         if socket.write_all_buf(&mut bytes).await.is_err() {

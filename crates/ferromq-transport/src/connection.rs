@@ -132,7 +132,9 @@ impl Connection {
 
     fn log(&self, error: &TransportError) {
         match error {
-            TransportError::Io { .. } => debug!(connection = self.id, peer = %self.peer, %error, "connection failed"),
+            TransportError::Io { .. } => {
+                debug!(connection = self.id, peer = %self.peer, %error, "connection failed")
+            }
             _ => {
                 self.counters.malformed.add(1);
                 warn!(connection = self.id, peer = %self.peer, %error, "connection closed for a bad frame");
@@ -267,7 +269,11 @@ impl Connection {
     }
 
     /// Writes everything; each step must come forward within the time allowed, however long the whole takes.
-    async fn write_all(&self, socket: &mut OwnedWriteHalf, bytes: &mut impl Buf) -> Result<(), TransportError> {
+    async fn write_all(
+        &self,
+        socket: &mut OwnedWriteHalf,
+        bytes: &mut impl Buf,
+    ) -> Result<(), TransportError> {
         while bytes.has_remaining() {
             let step = timeout(self.limits.write, socket.write_buf(bytes)).await;
             step.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|source| self.io(source))?;

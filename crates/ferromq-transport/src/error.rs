@@ -69,7 +69,9 @@ impl TransportError {
     #[must_use]
     pub fn response_code(&self) -> i32 {
         match self {
-            Self::Malformed(_) | Self::Handler(_) | Self::HotRoute(_) | Self::Io { .. } => response::SYSTEM_ERROR,
+            Self::Malformed(_) | Self::Handler(_) | Self::HotRoute(_) | Self::Io { .. } => {
+                response::SYSTEM_ERROR
+            }
             Self::FrameTooLarge { .. } => response::MESSAGE_ILLEGAL,
             Self::Unsupported(_) => response::REQUEST_CODE_NOT_SUPPORTED,
             Self::NoSuchTopic(_) => response::TOPIC_NOT_EXIST,

@@ -33,8 +33,8 @@ pub struct Language(pub u8);
 impl Language {
     /// Names by number; the list every release since 4.9 knows.
     const NAMES: [&'static str; 14] = [
-        "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
-        "NODE_JS",
+        "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
+        "RUST", "NODE_JS",
     ];
 
     /// Java.

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use bytes::{BufMut, BytesMut};
-use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::{Language, RemotingCommand};
@@ -34,7 +34,9 @@ pub(super) fn encode(command: &RemotingCommand, out: &mut BytesMut) {
         out.put_slice(b",\"remark\":");
         put_text(out, remark);
     }
-    out.put_slice(format!(",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":{}}}", command.version).as_bytes());
+    out.put_slice(
+        format!(",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":{}}}", command.version).as_bytes(),
+    );
 }
 
 fn put_text(out: &mut BytesMut, text: &str) {
@@ -142,7 +144,9 @@ fn whole(number: f64) -> Option<i64> {
 fn language(value: &Value) -> Language {
     match value {
         Value::String(name) => Language::from_name(name),
-        Value::Number(number) => number.as_u64().and_then(|n| u8::try_from(n).ok()).map_or(Language::OTHER, Language),
+        Value::Number(number) => {
+            number.as_u64().and_then(|n| u8::try_from(n).ok()).map_or(Language::OTHER, Language)
+        }
         _ => Language::OTHER,
     }
 }
