@@ -14,6 +14,8 @@ from ferromq import _ferromq
 
 _log = logging.getLogger("ferromq.time")
 
+_STOP_SECONDS = 0.5
+
 
 class Clock:
     """
@@ -78,7 +80,7 @@ class Timer:
     again in the next period. One call runs at a time.
     """
 
-    def __init__(self, name: str, clock: Clock, period: timedelta, function: Callable[[int], None]) -> None:
+    def __init__(self, name: str, clock: Clock, period: timedelta, function: Callable[[int], object]) -> None:
         self._name = name
         self._clock = clock
         self._period_ms = max(1, period // timedelta(milliseconds=1))
@@ -94,18 +96,18 @@ class Timer:
         self._clock.on_advance(self._fire)
         self._thread.start()
 
-    def soon(self) -> None:
-        """Call the function now, on the timer's thread."""
-        self._due_ms = 0
+    def within(self, period: timedelta) -> None:
+        """Make the next call come after *period* at the latest."""
+        self._due_ms = min(self._due_ms, self._clock.now_ms() + period // timedelta(milliseconds=1))
         self._wake.set()
 
     def stop(self) -> None:
-        """End; a call under way is waited for."""
+        """End; a call under way is waited for, half a second at most."""
         self._stopping = True
         self._clock.forget(self._fire)
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping:

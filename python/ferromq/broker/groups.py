@@ -91,7 +91,8 @@ class GroupTable:
     """
     The consumer groups of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before `on_change` hears of it. Raises `CorruptStore` as `TopicTable`.
+    A change is on disk before the call returns, and before `on_change` hears of it. Raises `CorruptStore` as
+    `TopicTable` does.
     """
 
     def __init__(

@@ -87,8 +87,8 @@ class TopicTable:
     """
     The topics of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before `on_change` hears of it. Raises `CorruptStore` where the file
-    is there and neither it nor its `.bak` can be read.
+    A change is on disk before the call returns, and before `on_change` hears of it. Raises `CorruptStore` where the
+    file is there and neither it nor its `.bak` can be read.
     """
 
     def __init__(
@@ -116,6 +116,10 @@ class TopicTable:
         with self._lock:
             return self._version, dict(self._topics)
 
+    def may_create(self, name: str) -> bool:
+        """Say whether a topic of this name may be created on first use."""
+        return self._config.auto_create_topics and not self._is_system(name)
+
     def ensure(self, name: str, peer: str) -> TopicConfig | None:
         """
         Return the topic, created where it is missing and topics may be created on first use; else None.
@@ -126,7 +130,7 @@ class TopicTable:
         if topic is not None:
             return topic
         _names.check_topic(name)
-        if not self._config.auto_create_topics or self._is_system(name):
+        if not self.may_create(name):
             return None
         queues = self._config.default_queues
         return self._put(TopicConfig(name, queues, queues), peer, replace=False)
@@ -172,7 +176,7 @@ class TopicTable:
             raise CorruptStore(f"{self._path} is no table of topics: {error}; restore it from its .bak") from error
         if not self._config.auto_create_topics:
             topics.pop(_names.AUTO_CREATE_TOPIC, None)
-        missing = {name: topic for name, topic in self._system.items() if topics.get(name) != topic}
+        missing = {name: topic for name, topic in self._system.items() if name not in topics}
         return {**topics, **missing}, version.next(self._now_ms()) if missing else version
 
 

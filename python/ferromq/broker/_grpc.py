@@ -1,0 +1,81 @@
+"""
+Cold gRPC requests in Python: bytes in, bytes out, exceptions turned into a status.
+
+The HTTP/2 side is the transport's business.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from ferromq import _names
+from ferromq._ferromq import Request
+from ferromq._proto import messages as pb
+from ferromq.errors import IllegalName
+
+_log = logging.getLogger("ferromq.grpc")
+Q = TypeVar("Q")
+Q_co = TypeVar("Q_co", covariant=True)
+
+
+class Refused(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """The request cannot be done; code and text tell the client why and what to do."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _RequestType(Protocol[Q_co]):
+    def FromString(self, data: bytes) -> Q_co: ...  # noqa: N802 (protobuf's name)
+
+
+Rpc = Callable[[Request], bytes]
+
+
+def status(code: int, message: str) -> pb.Status:
+    """Return a status."""
+    return pb.Status(code=code, message=message)
+
+
+OK = status(pb.Code.OK, "OK")
+
+
+def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer: Callable[[Q, Request], Any]) -> Rpc:
+    """Make a function from bytes to bytes of *answer*, which gets the decoded message and returns the response."""
+
+    def handle(request: Request) -> bytes:
+        try:
+            response = answer(request_type.FromString(request.body), request)
+        except DecodeError as error:
+            response = response_type(status=status(pb.Code.BAD_REQUEST, f"not a message of this RPC: {error}"))
+        except Refused as error:
+            response = response_type(status=status(error.code, str(error)))
+        except Exception as error:  # noqa: BLE001 (the client gets an answer whatever happens)
+            _log.exception("request failed rpc=%s peer=%s", request.route, request.peer)
+            text = f"{type(error).__name__}: {error}"
+            response = response_type(status=status(pb.Code.INTERNAL_SERVER_ERROR, text))
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+    return handle
+
+
+def topic_name(resource: pb.Resource) -> str:
+    """Return the name of a topic; raises `Refused` for an illegal one."""
+    try:
+        _names.check_topic(resource.name)
+    except IllegalName as error:
+        raise Refused(pb.Code.ILLEGAL_TOPIC, str(error)) from error
+    return resource.name
+
+
+def group_name(resource: pb.Resource) -> str:
+    """Return the name of a consumer group; raises `Refused` for an illegal one."""
+    try:
+        _names.check_group(resource.name)
+    except IllegalName as error:
+        raise Refused(pb.Code.ILLEGAL_CONSUMER_GROUP, str(error)) from error
+    return resource.name

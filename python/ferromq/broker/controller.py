@@ -1,0 +1,228 @@
+"""
+The life of a broker: open the store, make the tables, start the servers, register; and all of it back.
+
+It decides order only. What is answered is in `rpc`, what exists in `topics` and `groups`.
+"""
+
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from ferromq._ferromq import Server, Store
+from ferromq._fork import Owner
+from ferromq._time import Clock, Timer
+from ferromq.broker import rpc
+from ferromq.broker.admin import Administration
+from ferromq.broker.clients import Clients, ClientTable
+from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.name_servers import Identity, NameServers
+from ferromq.broker.query import Queries
+from ferromq.broker.routes import Routes
+from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.config import BrokerConfig
+from ferromq.errors import IllegalName
+
+_log = logging.getLogger("ferromq.broker")
+
+_MILLISECOND = timedelta(milliseconds=1)
+_RETRY = timedelta(seconds=2)
+_CLIENT_SCAN = timedelta(seconds=10)
+_STOP_SECONDS = 0.5
+_MAX_BODY = 4 << 20
+_WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, not bound)
+
+
+class BrokerController:
+    """
+    A running broker; ready, and registered with the name servers that answer, when the constructor returns.
+
+    Raises `StoreLocked`, `CorruptStore`, or `OSError` where an address is taken; nothing is left running then.
+    """
+
+    def __init__(self, config: BrokerConfig | None = None, *, clock: Clock | None = None) -> None:
+        self.config = config or BrokerConfig()
+        self._owner = Owner("broker")
+        self._clock = clock or Clock.system()
+        # What was started is stopped in reverse order, also when the start fails halfway.
+        with contextlib.ExitStack() as started:
+            with _reserved(self.config.listen) as listen, _reserved(self.config.grpc_listen) as grpc_listen:
+                self.identity = _identify(self.config, listen, grpc_listen)
+                self._start(started, listen, grpc_listen)
+            self._started = started.pop_all()
+        _log.info("broker ready broker=%s remoting=%s grpc=%s", self.identity.name, self.address, self.endpoint)
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the remoting listener, as others reach it."""
+        return self.identity.address
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` of the gRPC listener, as others reach it."""
+        return self.identity.grpc_address
+
+    def close(self) -> None:
+        """Say goodbye to name servers, stop the servers, close the store. Idempotent; nothing in a forked child."""
+        if self._owner.is_here:
+            self._started.close()
+
+    def _start(self, started: contextlib.ExitStack, listen: str, grpc_listen: str) -> None:
+        self.store = _open_store(self.config, self._clock, self.identity)
+        started.callback(self.store.close)
+        self._server = Server(
+            self._clock.raw,
+            store=self.store,
+            broker_name=self.config.name,
+            handler_threads=self.config.handler_threads,
+        )
+        started.callback(self._server.stop, timeout=_STOP_SECONDS)
+        self._name_servers = NameServers(
+            self.config.namesrv,
+            self.identity,
+            period=self.config.register_interval,
+            timeout=self.config.register_timeout,
+        )
+        started.callback(self._name_servers.close)
+        self._make_rooms()
+        self._server.listen_remoting(listen)
+        self._server.listen_grpc(grpc_listen)
+        self._register(self._clock.now_ms())
+        started.callback(self._name_servers.unregister)
+        for timer in self._timers:
+            timer.start()
+            started.callback(timer.stop)
+
+    def _make_rooms(self) -> None:
+        """Make the tables and push them, and register who answers what."""
+        config, now_ms, directory = self.config, self._clock.now_ms, Path(self.config.store)
+        self.topics = TopicTable(config, directory, now_ms, self._topic_changed)
+        self.groups = GroupTable(config, directory, now_ms, self._push_group)
+        clients = ClientTable(config.client_lease // _MILLISECOND)
+        rooms = rpc.Rooms(
+            admin=Administration(self.topics),
+            clients=Clients(
+                clients,
+                self.groups,
+                max_body_size=config.max_message_size or _MAX_BODY,
+                now_ms=now_ms,
+                send=self._server.send_telemetry,
+            ),
+            queries=Queries(self.store, self.topics),
+            routes=Routes(self.identity, self.topics, self.groups, self._name_servers),
+        )
+        for topic in self.topics.all():
+            self._push_topic(topic)
+        for group in self.groups.all():
+            self._push_group(group)
+        for route, handler in rpc.table(rooms).items():
+            self._server.register(route, handler)
+        self._server.on_missing(self._create_missing)
+        self._server.on_telemetry(rooms.clients.telemetry)
+        self._server.on_close(clients.close_connection)
+        self._registration = Timer("ferromq-registration", self._clock, config.register_interval, self._register)
+        self._timers = [self._registration, Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)]
+
+    def _register(self, _now: int) -> None:
+        if self._name_servers and not self._name_servers.register(*self.topics.snapshot()):
+            self._registration.within(_RETRY)
+
+    def _topic_changed(self, topic: TopicConfig) -> None:
+        self._push_topic(topic)
+        version, topics = self.topics.snapshot()
+        if self._name_servers and not self._name_servers.register_change(version, topic, topics):
+            self._registration.within(_RETRY)
+
+    def _push_topic(self, topic: TopicConfig) -> None:
+        self._server.put_topic(
+            topic.name,
+            read_queues=topic.read_queues,
+            write_queues=topic.write_queues,
+            permission=int(topic.permission),
+            message_type=topic.message_type,
+        )
+
+    def _push_group(self, group: GroupConfig) -> None:
+        self._server.put_group(group.name, enabled=group.enabled, max_attempts=group.max_attempts, from_beginning=True)
+
+    def _create_missing(self, kind: str, name: str, peer: str) -> bool:
+        """Create a topic or group the hot path met and does not know, where that is allowed."""
+        try:
+            if kind == "topic":
+                topic = self.topics.ensure(name, peer)
+                if topic is not None:
+                    # Somebody else may have created it a moment ago and not pushed it yet.
+                    self._push_topic(topic)
+                return topic is not None
+            group = self.groups.ensure(name, peer)
+            if group is not None:
+                self._push_group(group)
+        except IllegalName as error:
+            _log.debug("illegal name peer=%s: %s", peer, error)
+            return False
+        return group is not None
+
+
+def _open_store(config: BrokerConfig, clock: Clock, identity: Identity) -> Store:
+    Path(config.store).mkdir(parents=True, exist_ok=True)
+    host, _, port = identity.address.rpartition(":")
+    return Store(
+        config.store,
+        clock.raw,
+        commit_log_file_size=config.commit_log_file_size,
+        consume_queue_file_entries=config.consume_queue_file_entries,
+        index_slots=config.index_slots,
+        index_entries=config.index_entries,
+        sync_flush=config.flush == "sync",
+        flush_interval_ms=None if config.flush_interval is None else config.flush_interval // _MILLISECOND,
+        max_message_size=config.max_message_size,
+        disk_reserve=config.disk_reserve,
+        store_host=f"{socket.gethostbyname(host)}:{port}",
+    )
+
+
+@contextlib.contextmanager
+def _reserved(address: str) -> Iterator[str]:
+    """
+    Keep a free port for `host:0` until somebody listens there, and yield `host:port`.
+
+    Every record holds the broker's address, so the port has to be known before the store is open. On Linux a bound
+    socket that does not listen lets another one, that may reuse addresses, bind and listen beside it.
+    """
+    host, _, port = address.rpartition(":")
+    if port != "0":
+        yield address
+        return
+    family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(where)
+        yield f"{host}:{reservation.getsockname()[1]}"
+
+
+def _identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
+    address = _advertised(config.advertise, listen, config.namesrv)
+    host = address.rpartition(":")[0]
+    grpc_address = _advertised(config.grpc_advertise or host, grpc_listen, config.namesrv)
+    return Identity(config.name, config.cluster, address, grpc_address)
+
+
+def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:
+    """Return the `host:port` others use: what is configured, else the listener's, with our address for a wildcard."""
+    host, _, port = listen.rpartition(":")
+    if wanted:
+        return wanted if ":" in wanted.rpartition("]")[2] else f"{wanted}:{port}"
+    return f"{_own_address(name_servers) if host in _WILDCARDS else host}:{port}"
+
+
+def _own_address(name_servers: tuple[str, ...]) -> str:
+    """Return the address of this machine on the way to the first name server; no packet is sent."""
+    host, _, port = (name_servers[0] if name_servers else "192.0.2.1:9").rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, int(port)))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

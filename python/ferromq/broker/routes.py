@@ -1,0 +1,157 @@
+"""
+Routes for gRPC clients: QueryRoute and QueryAssignment.
+
+A route comes from the name servers, a broker's gRPC address from their key-value table. The own tables fill in what a
+name server cannot know yet.
+"""
+
+import ipaddress
+import logging
+import threading
+
+from ferromq._ferromq import Request
+from ferromq._proto import messages as pb
+from ferromq.broker._grpc import OK, Refused, group_name, topic_name
+from ferromq.broker.groups import GroupTable
+from ferromq.broker.name_servers import Identity, NameServerFailed, NameServers
+from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.route import MASTER, Permission, QueueData, TopicRoute
+
+_log = logging.getLogger("ferromq.broker")
+
+_ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION)
+
+
+class Routes:
+    """Answers where the queues of a topic are; thread-safe."""
+
+    def __init__(self, identity: Identity, topics: TopicTable, groups: GroupTable, name_servers: NameServers) -> None:
+        self._identity = identity
+        self._topics = topics
+        self._groups = groups
+        self._name_servers = name_servers
+        self._lock = threading.Lock()
+        self._without_grpc: set[str] = set()
+
+    def query_route(self, message: pb.QueryRouteRequest, request: Request) -> pb.QueryRouteResponse:
+        """Answer with every queue of the topic, created on first use where allowed."""
+        name = topic_name(message.topic)
+        queues = self._message_queues(message.topic, self._find(name, request.peer))
+        return pb.QueryRouteResponse(status=OK, message_queues=queues)
+
+    def query_assignment(self, message: pb.QueryAssignmentRequest, request: Request) -> pb.QueryAssignmentResponse:
+        """Answer with every readable queue: each member of a group receives from all, leases keep them apart."""
+        name = topic_name(message.topic)
+        group = group_name(message.group)
+        if self._groups.ensure(group, request.peer) is None:
+            raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(group))
+        queues = self._message_queues(message.topic, self._find(name, request.peer))
+        readable = [q for q in queues if q.permission in {pb.Permission.READ, pb.Permission.READ_WRITE}]
+        if not readable:
+            raise Refused(pb.Code.FORBIDDEN, f"no queue of {name} may be read; give the topic read permission")
+        return pb.QueryAssignmentResponse(
+            status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in readable]
+        )
+
+    def _find(self, name: str, peer: str) -> list[tuple[QueueData, str]]:
+        """Return the topic's queues, each with the gRPC address of its broker."""
+        own = self._topics.get(name)
+        try:
+            route = self._name_servers.route(name) if self._name_servers else None
+        except NameServerFailed as error:
+            if own is None and not self._topics.may_create(name):
+                raise Refused(pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is unknown: {error}") from error
+            route = None
+        if own is None and route is None:
+            # Registered with every name server before it returns.
+            own = self._topics.ensure(name, peer)
+        if own is None and route is None:
+            raise Refused(pb.Code.TOPIC_NOT_FOUND, unknown_topic(name))
+        return self._reachable(name, own, route)
+
+    def _reachable(self, name: str, own: TopicConfig | None, route: TopicRoute | None) -> list[tuple[QueueData, str]]:
+        found = [(own.queue_data(self._identity.name), self._identity.grpc_address)] if own else []
+        masters = {broker.broker_name for broker in route.brokers if broker.master} if route else set()
+        for queue in route.queues if route else ():
+            if queue.broker_name != self._identity.name and queue.broker_name in masters:
+                address = self._grpc_address(queue.broker_name)
+                if address is not None:
+                    found.append((queue, address))
+        if not found:
+            raise Refused(
+                pb.Code.TOPIC_NOT_FOUND,
+                f"the topic {name} is only on brokers without gRPC; connect to them by the remoting protocol, "
+                f"or create it here: mqadmin updateTopic -b {self._identity.address} -t {name}",
+            )
+        return found
+
+    def _grpc_address(self, broker_name: str) -> str | None:
+        try:
+            address = self._name_servers.grpc_address(broker_name)
+        except NameServerFailed as error:
+            _log.debug("gRPC address not asked broker=%s: %s", broker_name, error)
+            return None
+        with self._lock:
+            if address is not None:
+                self._without_grpc.discard(broker_name)
+            elif broker_name not in self._without_grpc:
+                self._without_grpc.add(broker_name)
+                _log.warning("broker left out of gRPC routes, it names no gRPC address broker=%s", broker_name)
+        return address
+
+    def _message_queues(self, topic: pb.Resource, found: list[tuple[QueueData, str]]) -> list[pb.MessageQueue]:
+        own = self._topics.get(topic.name)
+        types = _ANY_TYPE if own is None else accepted_types(own.message_type)
+        return [
+            pb.MessageQueue(
+                topic=topic,
+                id=queue_id,
+                permission=permission,
+                broker=pb.Broker(name=queue.broker_name, id=MASTER, endpoints=endpoints(address)),
+                accept_message_types=types,
+            )
+            for queue, address in found
+            for queue_id, permission in enumerate(queue_permissions(queue))
+        ]
+
+
+def queue_permissions(queue: QueueData) -> list[pb.Permission]:
+    """Return the permission of each queue: the first are read and written, the rest only the one or the other."""
+    read = queue.read_queues if queue.permission & Permission.READ else 0
+    write = queue.write_queues if queue.permission & Permission.WRITE else 0
+    if not read and not write:
+        return [pb.Permission.NONE] * max(1, queue.read_queues, queue.write_queues)
+    rest = pb.Permission.READ if read > write else pb.Permission.WRITE
+    return [pb.Permission.READ_WRITE] * min(read, write) + [rest] * abs(read - write)
+
+
+def accepted_types(message_type: str) -> tuple[pb.MessageType, ...]:
+    """Return the kinds of messages a topic takes."""
+    return _ANY_TYPE if message_type == "UNSPECIFIED" else (pb.MessageType.Value(message_type),)
+
+
+def endpoints(address: str) -> pb.Endpoints:
+    """Return `host:port` as gRPC clients expect it."""
+    host, _, port = address.rpartition(":")
+    try:
+        is_v4 = ipaddress.ip_address(host.strip("[]")).version == 4  # noqa: PLR2004
+        scheme = pb.AddressScheme.IPv4 if is_v4 else pb.AddressScheme.IPv6
+    except ValueError:
+        scheme = pb.AddressScheme.DOMAIN_NAME
+    return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host.strip("[]"), port=int(port))])
+
+
+def unknown_topic(name: str) -> str:
+    """Return what to tell who asks for a topic that is not there and may not be created on first use."""
+    return (
+        f"the topic {name} does not exist, and topics are not created on first use here (auto_create_topics is off); "
+        f"create it: ferromq.Admin(...).create_topic({name!r}), or mqadmin updateTopic -c CLUSTER -t {name}"
+    )
+
+
+def unknown_group(name: str) -> str:
+    """Return what to tell who asks for a consumer group that is not there and may not be created on first use."""
+    return (
+        f"the consumer group {name} does not exist, and groups are not created on first use here "
+        f"(auto_create_groups is off); create it: mqadmin updateSubGroup -c CLUSTER -g {name}"
+    )

@@ -1,0 +1,156 @@
+"""
+A name server and a broker inside the calling process, on free ports of 127.0.0.1.
+
+It wires the same parts the servers are made of; nothing in it is special to tests or demos.
+"""
+
+import contextlib
+import os
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ferromq import _ferromq
+from ferromq._fork import Owner
+from ferromq._time import Clock
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.namesrv.server import NamesrvController
+
+if TYPE_CHECKING:
+    from ferromq.admin import Admin
+    from ferromq.client.consumer import Consumer
+    from ferromq.client.producer import Producer
+
+__all__ = ["Embedded", "embedded"]
+
+SMALL_FILES = {"commit_log_file_size": 64 << 20, "index_slots": 100_000, "index_entries": 400_000}
+"""What new files hold where nobody serves millions: no empty gigabytes in a temporary directory."""
+_FREE_PORT = "127.0.0.1:0"
+
+
+class Embedded:
+    """
+    A running name server and broker; made by `embedded`. Use it in a `with`, or call `close`.
+
+    In a forked child it belongs to the parent: using it raises `ForkedProcess`, closing it does nothing.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None, clock: Clock, options: dict[str, Any]) -> None:
+        self._owner = Owner("embedded broker")
+        self._clock = clock
+        with contextlib.ExitStack() as started:
+            if directory is None:
+                directory = started.enter_context(tempfile.TemporaryDirectory(prefix="ferromq-"))
+            name_server = NamesrvController(NameServerConfig(listen=_FREE_PORT), clock=clock)
+            started.callback(name_server.close)
+            config = BrokerConfig(
+                store=os.fspath(Path(directory)),
+                namesrv=(name_server.address,),
+                listen=_FREE_PORT,
+                grpc_listen=_FREE_PORT,
+                **{**SMALL_FILES, **options},
+            )
+            self._broker = BrokerController(config, clock=clock)
+            started.callback(self._broker.close)
+            self._name_server = name_server
+            self._started = started.pop_all()
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` clients connect to (gRPC)."""
+        return self._broker.endpoint
+
+    @property
+    def remoting(self) -> str:
+        """`host:port` of the broker for clients of RocketMQ 4."""
+        return self._broker.address
+
+    @property
+    def namesrv(self) -> str:
+        """`host:port` of the name server."""
+        return self._name_server.address
+
+    @property
+    def clock(self) -> Clock:
+        """The one clock; `mq.clock.advance(days=3)` makes due what is due until then."""
+        return self._clock
+
+    @property
+    def store(self) -> _ferromq.Store:
+        """The store behind the broker, to look at; writing goes through a producer."""
+        self._owner.check()
+        return self._broker.store
+
+    @property
+    def broker(self) -> BrokerController:
+        """The broker."""
+        self._owner.check()
+        return self._broker
+
+    @property
+    def name_server(self) -> NamesrvController:
+        """The name server."""
+        self._owner.check()
+        return self._name_server
+
+    def producer(self, **options: Any) -> "Producer":
+        """Return a new producer; the options are those of `ferromq.Producer`."""
+        from ferromq.client.producer import Producer  # noqa: PLC0415 (servers alone need no grpcio)
+
+        self._owner.check()
+        return Producer(self.endpoint, **options)
+
+    def consumer(self, group: str, topic: str, **options: Any) -> "Consumer":
+        """Return a new consumer in *group* of *topic*; the options are those of `ferromq.Consumer`."""
+        from ferromq.client.consumer import Consumer  # noqa: PLC0415
+
+        self._owner.check()
+        return Consumer(self.endpoint, group, topic, **options)
+
+    def admin(self) -> "Admin":
+        """Return a new administrator of this broker."""
+        from ferromq.admin import Admin  # noqa: PLC0415
+
+        self._owner.check()
+        return Admin(self.namesrv)
+
+    def close(self) -> None:
+        """Stop the broker and the name server, and remove the directory if it was a temporary one. Idempotent."""
+        if self._owner.is_here:
+            self._started.close()
+
+    def __enter__(self) -> Self:
+        self._owner.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def embedded(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    clock: Clock | _ferromq.Clock | None = None,
+    sync_flush: bool = False,
+    flush_interval: timedelta | None = None,
+    **options: Any,
+) -> Embedded:
+    """
+    Start a name server and a broker in this process, and return once they are ready.
+
+    *directory* is the store directory, opened where there is one; None takes a temporary one, removed at `close`. With
+    *sync_flush* a send is answered once it is on disk. Further options are the fields of `BrokerConfig`.
+    Raises `StoreLocked` where another broker has the directory open, `ConfigError` for an option that may not be.
+
+        with ferromq.embedded() as mq, mq.producer() as producer:
+            producer.send("orders", b"hello")
+    """
+    if not isinstance(clock, Clock):
+        clock = Clock(clock)
+    settings = {"flush": "sync" if sync_flush else "async", "flush_interval": flush_interval, **options}
+    return Embedded(directory, clock, settings)
