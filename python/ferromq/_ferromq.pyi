@@ -1,7 +1,7 @@
 """Bindings of the Rust core. No logic lives here; `ferromq` re-exports what users need."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 @final
 class Clock:
@@ -184,6 +184,16 @@ def encode_register_body(topics_json: bytes) -> bytes: ...
 def crc32(data: bytes) -> int: ...
 def decode_records(data: bytes) -> list[StoredMessage]:
     """Decode records laid one after the other, as QUERY_MESSAGE and PULL_MESSAGE answer. Raises `ValueError` for bytes that are not records."""
+
+def pull_columns(parts: Sequence[bytes], packed: bool, until: int) -> dict[str, Any]:
+    """
+    Decode the messages of one PullMessage stream into the buffers of Arrow columns.
+
+    *packed*: each part is a sequence of length-prefixed responses (`x-ferromq-packed`), else one response. Rows at
+    and after queue offset *until* are left out. Returns `rows`, `status` ((code, message) or None), `next_offset` (or
+    None) and `columns`: name → (null count, validity or None, buffers in Arrow's order, children's after their
+    parents'). Raises `ValueError` for bytes that are no responses.
+    """
 
 def init_logging(filter: str) -> None:
     """Print Rust logs to stderr, filtered as `info,ferromq_store=debug`."""

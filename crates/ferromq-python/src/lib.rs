@@ -3,6 +3,7 @@
 //! Bindings only. What they bind to is in ferromq-store and ferromq-transport; policy is in Python.
 
 mod clock;
+mod columns;
 mod error;
 mod handler;
 mod logging;
@@ -25,6 +26,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<request::PyRequest>()?;
     module.add_class::<server::PyServer>()?;
     module.add_class::<remoting_client::PyRemotingClient>()?;
+    module.add_function(wrap_pyfunction!(columns::pull_columns, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(logging::init_logging, module)?)?;

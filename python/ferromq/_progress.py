@@ -1,0 +1,67 @@
+"""
+A progress bar for commands: on a terminal one line that moves, elsewhere a plain line now and then.
+
+It only shows; what is counted is the caller's.
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+_WIDTH = 28
+_REDRAW = 0.1
+"""Seconds between two pictures of the bar."""
+_LINES = 4
+"""Plain lines until the end, where there is no terminal."""
+
+
+class Progress:
+    """Shows how much of *total* is done, and the rate. Used as a context manager, it ends its line."""
+
+    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
+        self.done = 0
+        self._what, self._total = what, total
+        self._stream = sys.stderr if stream is None else stream
+        self._moves = self._stream.isatty()
+        self._begin = self._drawn = time.monotonic()
+        self._lines = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._moves:
+            self._draw()
+            self._stream.write("\n")
+            self._stream.flush()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._begin
+
+    def update(self, done: int) -> None:
+        """Show that *done* of the total are done."""
+        self.done = done
+        if self._moves:
+            now = time.monotonic()
+            if now - self._drawn >= _REDRAW:
+                self._drawn = now
+                self._draw()
+        elif self._total and done * _LINES // self._total > self._lines:
+            self._lines = done * _LINES // self._total
+            self._stream.write(f"{self._text()}\n")
+            self._stream.flush()
+
+    def _text(self) -> str:
+        share = self.done / self._total if self._total else 1.0
+        rate = self.done / max(self.seconds, 1e-9)
+        return f"  {self._what:<10} {share:4.0%}  {self.done:>9,} of {self._total:,}  {rate:>9,.0f}/s"
+
+    def _draw(self) -> None:
+        filled = _WIDTH * self.done // self._total if self._total else _WIDTH
+        self._stream.write(f"\r{self._text()}  [{'#' * filled:<{_WIDTH}}]")
+        self._stream.flush()

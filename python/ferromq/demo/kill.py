@@ -1,0 +1,84 @@
+"""
+The demo's last step: a broker in a child process, killed with -9 while it takes rows.
+
+The child sends to its own broker, which flushes before it answers, and tells each acknowledgement through a
+pipe. What comes out of the pipe is therefore a promise that the store must hold.
+"""
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import ferromq
+from ferromq.demo import flights as data
+
+TOPIC = "flights"
+BATCH = 50
+"""Rows sent before their acknowledgements are told."""
+
+Acknowledged = dict[tuple[int, int], tuple[int, str]]
+"""(queue id, queue offset) → (row, message id)."""
+
+
+def send_and_kill(directory: Path, rows: int, on_progress: Callable[[int], None]) -> Acknowledged:
+    """Start the child, kill it at a random moment after some acknowledgements, and return those it told."""
+    acknowledged: Acknowledged = {}
+    enough = random.randint(rows // 10, rows * 8 // 10)  # noqa: S311 (no secret)
+    command = [sys.executable, "-m", "ferromq.demo.kill", str(directory), str(rows)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603
+        assert child.stdout is not None
+        for line in child.stdout:  # goes on to the end of the pipe: what was told before the kill counts
+            if not line.endswith("\n"):
+                break  # torn by the kill
+            row, queue_id, queue_offset, message_id = line.split()
+            acknowledged[int(queue_id), int(queue_offset)] = (int(row), message_id)
+            on_progress(len(acknowledged))
+            if len(acknowledged) == enough:
+                child.kill()
+        code = child.wait()
+    data.expect("exit code of the killed child", code, -9)
+    return acknowledged
+
+
+def compare(
+    flights: data.Flights, acknowledged: Acknowledged, found: Mapping[tuple[int, int], ferromq.MessageView]
+) -> None:
+    """Compare every acknowledged row with what lies at its place, and the order of the rows in each queue."""
+    for place, (row, message_id) in acknowledged.items():
+        message = found.get(place)
+        if message is None:
+            raise data.Mismatch(f"row {row} was acknowledged at (queue, offset) {place}, but is not there")
+        data.expect(f"message id at {place}", message.message_id, message_id)
+        data.expect(f"row {row}", message.body, flights.bodies[row])
+    for queue_id in {queue_id for queue_id, _ in found}:
+        offsets = sorted(offset for queue, offset in found if queue == queue_id)
+        data.expect(f"queue offsets of queue {queue_id}", offsets, list(range(len(offsets))))
+        rows = [int(found[queue_id, offset].properties["row"]) for offset in offsets]
+        if any(earlier >= later for earlier, later in pairwise(rows)):
+            raise data.Mismatch(f"the rows of queue {queue_id} are not in the order they were sent in")
+
+
+def send_until_killed(directory: str, rows: int) -> None:
+    """Be the child: send row after row, tell what is acknowledged, then wait for the end."""
+    flights = data.load(rows)
+    messages = [
+        ferromq.Message(message.body, keys=message.keys, tag=message.tag, properties={"row": str(row)})
+        for row, message in enumerate(flights.messages())
+    ]
+    with ferromq.embedded(directory, sync_flush=True) as mq, mq.producer() as producer:
+        for start in range(0, rows, BATCH):
+            receipts = producer.send_all(TOPIC, messages[start : start + BATCH])
+            told = [
+                f"{row} {receipt.queue_id} {receipt.queue_offset} {receipt.message_id}\n"
+                for row, receipt in enumerate(receipts, start)
+            ]
+            sys.stdout.write("".join(told))
+            sys.stdout.flush()
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    send_until_killed(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,26 @@
+"""
+A topic as a Spark DataFrame: `spark.read.format("ferromq")`, without a jar and without registration.
+
+    from ferromq import spark
+
+    flights = (
+        spark.session()
+        .read.format("ferromq")
+        .option("endpoint", "127.0.0.1:8081")
+        .option("topic", "flights")
+        .load()
+    )
+
+Spark 4 finds the format by the top-level module `pyspark_ferromq` of the same wheel. `session` is a
+convenience: any SparkSession will do whose Python has ferromq installed. Options are in `options`, columns in
+`schema`. Needs the extra: `pip install 'ferromq[spark]'`.
+"""
+
+from ferromq.spark._requirements import require
+
+require("pyspark")
+
+from ferromq.spark.session import session  # noqa: E402 (only where there is PySpark)
+from ferromq.spark.source import FerromqSource  # noqa: E402
+
+__all__ = ["FerromqSource", "session"]

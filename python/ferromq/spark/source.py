@@ -1,0 +1,78 @@
+"""
+The data source `ferromq` as Spark sees it: options to partitions in the driver, partitions to Arrow batches in the workers.
+
+What a partition is, is `plan`'s business; what a broker says, `pull`'s.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ferromq.spark import plan
+from ferromq.spark._requirements import require
+from ferromq.spark.options import ReadOptions
+from ferromq.spark.schema import SCHEMA, check_schema
+
+__all__ = ["FerromqSource"]
+
+
+class FerromqSource(DataSource):  # type: ignore[misc] (PySpark is not typed for us)
+    """A topic, read through its brokers. The options are in `ferromq.spark.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the word for `format(…)`."""
+        return "ferromq"
+
+    def schema(self) -> StructType:
+        """Return the columns; wrong options are an error already here, where the user's line is on the stack."""
+        ReadOptions.parse(self.options)
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> "BatchReader":
+        """Return the reader of a batch query."""
+        require("pyarrow")
+        check_schema(schema)
+        return BatchReader(ReadOptions.parse(self.options), schema)
+
+
+@dataclass(frozen=True)
+class QueuePartition(InputPartition):  # type: ignore[misc]
+    """The range of one queue that one task reads."""
+
+    range: plan.QueueRange
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """Reads what the topic holds when the query is planned; what comes later is not in the result."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[QueuePartition]:
+        """Ask the brokers for their queues and offsets, and cut the ranges."""
+        from ferromq.spark.pull import queues  # noqa: PLC0415 (keeps the search for data sources light)
+
+        options = self._options
+        ranges = plan.ranges(
+            queues(options.endpoint, options.topic), options.starting_offsets, options.ending_offsets
+        )
+        cut = plan.partitions(ranges, max_records=options.max_records_per_partition, min_partitions=options.min_partitions)
+        return [QueuePartition(part) for part in cut]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the rows of *partition* as Arrow batches."""
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+        from ferromq.spark.arrow import record_batch  # noqa: PLC0415
+        from ferromq.spark.pull import pull  # noqa: PLC0415
+
+        if not isinstance(partition, QueuePartition):  # Spark makes one empty partition where there are none
+            return
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for rows, columns in pull(partition.range, self._options.topic):
+            yield record_batch(columns, rows, schema)
