@@ -1,7 +1,8 @@
 """Bindings of the Rust core. No logic lives here; `ferromq` re-exports what users need."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Protocol, final, type_check_only
 
 @final
 class Clock:
@@ -199,3 +200,152 @@ def init_logging(filter: str) -> None:
     """Print Rust logs to stderr, filtered as `info,ferromq_store=debug`."""
 
 def forked_child() -> None: ...
+
+# --- the client's messages -------------------------------------------------------------------------------------
+
+@final
+class Message:
+    """
+    A message to send: a body, and what finds it.
+
+    *keys* (one or several) find it in queries, *tag* lets consumers filter, *properties* travel along. Raises
+    `TypeError` and `ValueError` for what RocketMQ's records cannot hold: an empty body, a blank or barred tag, a key
+    with white space, control characters.
+    """
+
+    def __new__(
+        cls,
+        body: bytes | bytearray | memoryview,
+        *,
+        keys: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Message: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def properties(self) -> dict[str, str]: ...
+
+@type_check_only
+class LeaseKeeper(Protocol):
+    """Whoever received messages: their `ack` and `change_invisible_duration` end here."""
+
+    def ack_later(self, message: MessageView, /) -> None: ...
+    def change_invisible_duration(self, message: MessageView, duration: timedelta, /) -> Any: ...
+
+@final
+class MessageView:
+    """
+    A received message under a lease; attributes are made when asked for.
+
+    It keeps the answer it came with in memory, which holds its neighbours, too: keep `body` rather than many views.
+    Timestamps are milliseconds since 1970, as in `StoredMessage`.
+    """
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent, decompressed where needed. Raises `ValueError` where that fails."""
+
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def properties(self) -> dict[str, str]: ...
+    @property
+    def message_group(self) -> str | None: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def delivery_attempt(self) -> int:
+        """1 the first time."""
+
+    @property
+    def receipt_handle(self) -> str:
+        """Names the lease; changes with its duration."""
+
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def born_host(self) -> str: ...
+    @property
+    def store_timestamp(self) -> int: ...
+    @property
+    def store_host(self) -> str: ...
+    @property
+    def invisible_ms(self) -> int:
+        """Length of the lease it came with."""
+
+    @property
+    def endpoint(self) -> str:
+        """The broker it came from, which takes the acknowledgement."""
+
+    def ack(self) -> None:
+        """
+        End the message's life in the group, soon: acknowledgements travel together.
+
+        Failures are raised by `flush` and `close` of the consumer; its `ack` does not return before the broker knows.
+        """
+
+    def change_invisible_duration(self, duration: timedelta) -> Any:
+        """
+        Let the lease end *duration* from now; zero gives the message back at once.
+
+        Of a consumer of `ferromq.aio`: await it. Raises `ReceiptHandleExpired` where the lease is no longer held.
+        """
+
+    def renew(self, receipt_handle: str) -> None:
+        """Replace the receipt handle by the one the broker answered."""
+
+@final
+class MessageIds:
+    """The ids of one batch, made when looked at."""
+
+    @staticmethod
+    def reserve(process: bytes, seconds: int, count: int) -> MessageIds:
+        """Take *count* ids nobody else in this process gets; *process*: 8 bytes, *seconds*: since 2021."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> str: ...
+
+def batch_end(messages: list[Message | bytes], start: int, max_count: int, max_bytes: int) -> int:
+    """Where the batch that begins at *start* ends: at *max_count* messages or about *max_bytes*; at least one."""
+
+def encode_send(
+    topic: str,
+    messages: list[Message | bytes],
+    ids: MessageIds,
+    queue_id: int,
+    born_timestamp: int,
+    born_host: str,
+    max_body: int,
+) -> bytes:
+    """A SendMessageRequest. Raises `MessageTooLarge`, and `TypeError` or `ValueError` naming the message."""
+
+def decode_sent(answer: bytes) -> tuple[int, str, list[int], list[tuple[int, int, str]]]:
+    """Of a SendMessageResponse: code, text, queue offsets; index, code and text of each message that failed."""
+
+def encode_acks(group: str, topic: str, messages: Sequence[MessageView]) -> bytes:
+    """An AckMessageRequest."""
+
+def decode_acked(answer: bytes) -> tuple[int, str, list[tuple[str, int, str]]]:
+    """Of an AckMessageResponse: code, text; message id, code and text of each entry that failed."""
+
+def decode_received(
+    packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str
+) -> tuple[tuple[int, str] | None, list[MessageView]]:
+    """
+    Of a ReceiveMessage stream: its status (code, text), where it had one, and its messages.
+
+    *packed*: each packet is a row of length-prefixed responses, else one. Raises `ValueError` for other bytes.
+    """

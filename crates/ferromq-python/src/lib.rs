@@ -2,6 +2,7 @@
 //!
 //! Bindings only. What they bind to is in ferromq-store and ferromq-transport; policy is in Python.
 
+mod client;
 mod clock;
 mod columns;
 mod error;
@@ -20,6 +21,7 @@ use pyo3::{prelude::*, types::PyBytes};
 /// Bindings of the Rust core.
 #[pymodule(name = "_ferromq", gil_used = false)]
 fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    client::register(module)?;
     module.add_class::<clock::PyClock>()?;
     module.add_class::<message::PyStoredMessage>()?;
     module.add_class::<store::PyStore>()?;

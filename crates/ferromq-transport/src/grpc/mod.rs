@@ -13,6 +13,7 @@ use crate::{
     hot::{Counters, Hot},
 };
 
+pub mod client_codec;
 pub mod columns;
 pub mod wire;
 

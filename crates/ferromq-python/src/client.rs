@@ -1,0 +1,463 @@
+//! What the Python client needs of Rust: messages as objects, and whole batches of them as bytes.
+//!
+//! Bindings of `ferromq_transport::grpc::client_codec`. The interpreter lock is kept: a batch of 256 KiB is
+//! copied in less time than it takes to get the lock back from a busy thread.
+
+use ferromq_transport::grpc::{
+    client_codec::{self as codec, Batch, Body, Headers, Received},
+    wire::Malformed,
+};
+use parking_lot::Mutex;
+use pyo3::{
+    exceptions::{PyIndexError, PyTypeError, PyValueError},
+    intern,
+    prelude::*,
+    types::{PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PyString, PyTuple},
+};
+
+/// Adds this file's names to the module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Message>()?;
+    module.add_class::<MessageIds>()?;
+    module.add_class::<MessageView>()?;
+    module.add_function(wrap_pyfunction!(batch_end, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_send, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_sent, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_acks, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_acked, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_received, module)?)
+}
+
+fn malformed(error: Malformed) -> PyErr {
+    PyValueError::new_err(format!("the answer does not follow the protocol: {}", error.0))
+}
+
+/// A message to send.
+#[pyclass(frozen, module = "ferromq")]
+pub struct Message {
+    body: Py<PyBytes>,
+    headers: Headers,
+}
+
+#[pymethods]
+impl Message {
+    #[new]
+    #[pyo3(signature = (body, *, keys=None, tag=None, properties=None))]
+    fn new(
+        body: &Bound<'_, PyAny>,
+        keys: Option<&Bound<'_, PyAny>>,
+        tag: Option<&str>,
+        properties: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let body = bytes_of(body)?;
+        if keys.is_none() && tag.is_none() && properties.is_none() {
+            return Ok(Self { body: body.unbind(), headers: Headers::default() });
+        }
+        let keys = keys.map(texts_of).transpose()?.unwrap_or_default();
+        let properties = properties.map(pairs_of).transpose()?.unwrap_or_default();
+        let headers = Headers::new(
+            tag,
+            keys.iter().map(String::as_str),
+            properties.iter().map(|(name, value)| (name.as_str(), value.as_str())),
+        )
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { body: body.unbind(), headers })
+    }
+
+    #[getter]
+    fn body(&self, py: Python<'_>) -> Py<PyBytes> {
+        self.body.clone_ref(py)
+    }
+
+    #[getter]
+    fn tag(&self) -> Option<&str> {
+        self.headers.tag()
+    }
+
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.headers.keys().collect::<Vec<_>>())
+    }
+
+    #[getter]
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        dict(py, self.headers.properties())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let len = self.body.as_bytes(py).len();
+        let keys: Vec<_> = self.headers.keys().collect();
+        format!("Message(<{len} bytes>, keys={keys:?}, tag={:?})", self.headers.tag())
+    }
+}
+
+fn dict<'py, 'a>(
+    py: Python<'py>,
+    entries: impl Iterator<Item = (&'a str, &'a str)>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, value) in entries {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}
+
+fn bytes_of<'py>(body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = if let Ok(bytes) = body.cast::<PyBytes>() {
+        bytes.clone()
+    } else if body.is_instance_of::<PyByteArray>() || body.is_instance_of::<PyMemoryView>() {
+        body.py().get_type::<PyBytes>().call1((body,))?.cast_into()?
+    } else {
+        let kind = body.get_type().name()?;
+        let way_out = if body.is_instance_of::<PyString>() { ": encode it with .encode()" } else { "" };
+        return Err(PyTypeError::new_err(format!("the body of a message is bytes, not {kind}{way_out}")));
+    };
+    if bytes.as_bytes().is_empty() {
+        return Err(PyValueError::new_err(
+            "the body of a message is empty; RocketMQ takes at least one byte",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// One text, or several.
+fn texts_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    if let Ok(key) = keys.cast::<PyString>() {
+        return Ok(vec![key.extract()?]);
+    }
+    keys.try_iter()?
+        .map(|key| {
+            let key = key?;
+            key.extract().map_err(|_| wrong_type("a key", &key))
+        })
+        .collect()
+}
+
+fn pairs_of(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    let properties =
+        properties.cast::<PyMapping>().map_err(|_| wrong_type("properties", properties))?.items()?;
+    properties
+        .iter()
+        .map(|item| {
+            let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+            let name = name.extract().map_err(|_| wrong_type("the name of a property", &name))?;
+            let value = value.extract().map_err(|_| wrong_type("the value of a property", &value))?;
+            Ok((name, value))
+        })
+        .collect()
+}
+
+fn wrong_type(what: &str, value: &Bound<'_, PyAny>) -> PyErr {
+    let kind = value.get_type();
+    let expected = if what == "properties" { "a mapping of str to str" } else { "str" };
+    PyTypeError::new_err(format!("{what} is {expected}, not {kind}"))
+}
+
+/// Message ids of one batch, made when looked at.
+#[pyclass(frozen, module = "ferromq._ferromq")]
+pub struct MessageIds(codec::MessageIds);
+
+#[pymethods]
+impl MessageIds {
+    #[staticmethod]
+    fn reserve(process: [u8; 8], seconds: u32, count: u32) -> Self {
+        Self(codec::MessageIds::reserve(process, seconds, count))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.count as usize
+    }
+
+    fn __getitem__(&self, index: u32) -> PyResult<String> {
+        let id = self.0.get(index).ok_or_else(|| PyIndexError::new_err("the batch has fewer messages"))?;
+        Ok(id.iter().copied().map(char::from).collect())
+    }
+}
+
+/// One item of a batch: a `Message`, or the bare body of one.
+enum Item<'a, 'py> {
+    Bare(&'a Bound<'py, PyBytes>),
+    Full(&'a Message, Python<'py>),
+}
+
+static NO_HEADERS: std::sync::LazyLock<Headers> = std::sync::LazyLock::new(Headers::default);
+
+impl<'a, 'py> Item<'a, 'py> {
+    fn of(item: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(body) = item.cast::<PyBytes>() {
+            Ok(Self::Bare(body))
+        } else if let Ok(message) = item.cast::<Message>() {
+            Ok(Self::Full(message.get(), item.py()))
+        } else {
+            let kind = item.get_type().name()?;
+            Err(PyTypeError::new_err(format!("a message to send is a Message or bytes, not {kind}")))
+        }
+    }
+
+    fn parts(&self) -> (&Headers, &[u8]) {
+        match self {
+            Self::Bare(body) => (&NO_HEADERS, body.as_bytes()),
+            Self::Full(message, py) => (&message.headers, message.body.as_bytes(*py)),
+        }
+    }
+}
+
+/// What a message costs beside body and headers, about.
+const OVERHEAD: usize = 160;
+
+#[pyfunction]
+fn batch_end(
+    messages: &Bound<'_, PyList>,
+    start: usize,
+    max_count: usize,
+    max_bytes: usize,
+) -> PyResult<usize> {
+    let mut bytes = 0usize;
+    let mut end = start;
+    for item in messages.iter().skip(start).take(max_count) {
+        let item = Item::of(&item)?.parts().1.len() + Item::of(&item)?.parts().0.len() + OVERHEAD;
+        bytes = bytes.saturating_add(item);
+        if bytes > max_bytes && end > start {
+            break;
+        }
+        end += 1;
+    }
+    Ok(end)
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // one call a batch, without an object in between
+fn encode_send<'py>(
+    py: Python<'py>,
+    topic: &str,
+    messages: &Bound<'py, PyList>,
+    ids: &Bound<'py, MessageIds>,
+    queue_id: i32,
+    born_timestamp: i64,
+    born_host: &str,
+    max_body: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let ids = ids.get().0;
+    if ids.count as usize != messages.len() {
+        return Err(PyValueError::new_err("as many message ids as messages are needed"));
+    }
+    let items: Vec<_> = messages.iter().collect();
+    let items = items.iter().map(Item::of).collect::<PyResult<Vec<_>>>()?;
+    for (index, item) in items.iter().enumerate() {
+        let len = item.parts().1.len();
+        if len == 0 {
+            return Err(PyValueError::new_err(format!(
+                "message {index} is empty; RocketMQ takes at least one byte"
+            )));
+        }
+        if len > max_body {
+            let text = format!("the body of message {index} has {len} bytes; the limit is {max_body}");
+            return Err(crate::error::raised::MessageTooLarge::new_err(text));
+        }
+    }
+    let batch = Batch { topic, queue_id, born_timestamp, born_host, ids };
+    Ok(PyBytes::new(py, &codec::encode_send(&batch, items.iter().map(Item::parts))))
+}
+
+type Failure = (usize, i32, String);
+
+#[pyfunction]
+fn decode_sent(answer: &[u8]) -> PyResult<(i32, String, Vec<i64>, Vec<Failure>)> {
+    let sent = codec::decode_sent(answer).map_err(malformed)?;
+    let failures =
+        sent.failures.into_iter().map(|(index, status)| (index, status.code, status.message)).collect();
+    Ok((sent.status.code, sent.status.message, sent.queue_offsets, failures))
+}
+
+/// A received message under a lease.
+#[pyclass(frozen, module = "ferromq")]
+pub struct MessageView {
+    answer: Py<PyBytes>,
+    received: Received,
+    lease: Py<PyAny>,
+    endpoint: Py<PyString>,
+    renewed: Mutex<Option<String>>,
+}
+
+impl MessageView {
+    fn bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
+        self.answer.as_bytes(py)
+    }
+
+    fn handle(&self, py: Python<'_>) -> String {
+        let renewed = self.renewed.lock().clone();
+        renewed.unwrap_or_else(|| self.received.receipt_handle.text(self.bytes(py)).to_owned())
+    }
+}
+
+#[pymethods]
+impl MessageView {
+    #[getter]
+    fn topic<'a>(&'a self, py: Python<'a>) -> &'a str {
+        self.received.topic.text(self.bytes(py))
+    }
+
+    #[getter]
+    fn message_id<'a>(&'a self, py: Python<'a>) -> &'a str {
+        self.received.message_id.text(self.bytes(py))
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        match self.received.body(self.bytes(py)) {
+            Ok(Body::Plain(body)) => Ok(PyBytes::new(py, body)),
+            Ok(Body::Unpacked(body)) => Ok(PyBytes::new(py, &body)),
+            Err(text) => Err(PyValueError::new_err(format!("message {}: {text}", self.message_id(py)))),
+        }
+    }
+
+    #[getter]
+    fn tag<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
+        self.received.tag.map(|tag| tag.text(self.bytes(py)))
+    }
+
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.received.keys(self.bytes(py)).collect::<Vec<_>>())
+    }
+
+    #[getter]
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        dict(py, self.received.properties(self.bytes(py)))
+    }
+
+    #[getter]
+    fn message_group<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
+        self.received.message_group.map(|group| group.text(self.bytes(py)))
+    }
+
+    #[getter]
+    fn queue_id(&self) -> i32 {
+        self.received.queue_id
+    }
+
+    #[getter]
+    fn queue_offset(&self) -> i64 {
+        self.received.queue_offset
+    }
+
+    #[getter]
+    fn delivery_attempt(&self) -> i32 {
+        self.received.delivery_attempt
+    }
+
+    #[getter]
+    fn born_timestamp(&self) -> i64 {
+        self.received.born_timestamp
+    }
+
+    #[getter]
+    fn born_host<'a>(&'a self, py: Python<'a>) -> &'a str {
+        self.received.born_host.text(self.bytes(py))
+    }
+
+    #[getter]
+    fn store_timestamp(&self) -> i64 {
+        self.received.store_timestamp
+    }
+
+    #[getter]
+    fn store_host<'a>(&'a self, py: Python<'a>) -> &'a str {
+        self.received.store_host.text(self.bytes(py))
+    }
+
+    #[getter]
+    fn invisible_ms(&self) -> i64 {
+        self.received.invisible_ms
+    }
+
+    #[getter]
+    fn receipt_handle(&self, py: Python<'_>) -> String {
+        self.handle(py)
+    }
+
+    #[getter]
+    fn endpoint(&self, py: Python<'_>) -> Py<PyString> {
+        self.endpoint.clone_ref(py)
+    }
+
+    /// Hands the message to whoever keeps its lease; so does the next one.
+    fn ack<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().lease.bind(slf.py()).call_method1(intern!(slf.py(), "ack_later"), (slf,))
+    }
+
+    fn change_invisible_duration<'py>(
+        slf: &Bound<'py, Self>,
+        duration: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let name = intern!(slf.py(), "change_invisible_duration");
+        slf.get().lease.bind(slf.py()).call_method1(name, (slf, duration))
+    }
+
+    /// Replaces the receipt handle: the server answered a new one.
+    fn renew(&self, receipt_handle: String) {
+        *self.renewed.lock() = Some(receipt_handle);
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let Received { queue_id, queue_offset, delivery_attempt, .. } = self.received;
+        format!(
+            "<MessageView topic={:?} queue_id={queue_id} queue_offset={queue_offset} attempt={delivery_attempt} \
+             message_id={}>",
+            self.topic(py),
+            self.message_id(py),
+        )
+    }
+}
+
+#[pyfunction]
+fn encode_acks<'py>(
+    py: Python<'py>,
+    group: &str,
+    topic: &str,
+    messages: Vec<Bound<'py, MessageView>>,
+) -> Bound<'py, PyBytes> {
+    let handles: Vec<_> = messages.iter().map(|message| message.get().handle(py)).collect();
+    let entries = messages
+        .iter()
+        .zip(&handles)
+        .map(|(message, handle)| (message.get().message_id(py), handle.as_str()));
+    PyBytes::new(py, &codec::encode_acks(group, topic, entries))
+}
+
+type Refused = (String, i32, String);
+
+#[pyfunction]
+fn decode_acked(answer: &[u8]) -> PyResult<(i32, String, Vec<Refused>)> {
+    let (status, failures) = codec::decode_acked(answer).map_err(malformed)?;
+    let failures = failures.into_iter().map(|(id, status)| (id, status.code, status.message)).collect();
+    Ok((status.code, status.message, failures))
+}
+
+type Receipt<'py> = (Option<(i32, String)>, Bound<'py, PyList>);
+
+#[pyfunction]
+fn decode_received<'py>(
+    py: Python<'py>,
+    packets: Vec<Bound<'py, PyBytes>>,
+    packed: bool,
+    lease: &Bound<'py, PyAny>,
+    endpoint: &Bound<'py, PyString>,
+) -> PyResult<Receipt<'py>> {
+    let mut status = None;
+    let views = PyList::empty(py);
+    for packet in packets {
+        let (told, messages) = codec::decode_received(packet.as_bytes(), packed).map_err(malformed)?;
+        status = told.map(|told| (told.code, told.message)).or(status);
+        for received in messages {
+            views.append(MessageView {
+                answer: packet.clone().unbind(),
+                received,
+                lease: lease.clone().unbind(),
+                endpoint: endpoint.clone().unbind(),
+                renewed: Mutex::new(None),
+            })?;
+        }
+    }
+    Ok((status, views))
+}

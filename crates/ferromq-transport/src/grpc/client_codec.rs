@@ -1,0 +1,381 @@
+//! The client's side of the messages that come in bulk: batches to send, receipts, leases, acknowledgements.
+//!
+//! Pure: values in, bytes out, and back. Who calls whom, and when, is the client's business; so are the small
+//! messages, which it builds with protobuf's own classes. Received messages are not copied: a [`Received`] says
+//! where in the answer its fields lie.
+
+mod received;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use thiserror::Error;
+
+use super::wire::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field};
+
+pub use received::{Body, Received, Span, decode_received};
+
+/// `Code.OK`.
+pub const OK: i32 = 20_000;
+
+const IDENTITY: u64 = 1;
+const NORMAL: u64 = 1;
+
+/// Length of a message id.
+pub const MESSAGE_ID_LEN: usize = 34;
+
+/// Message ids of one batch, in RocketMQ's second format: `01`, six bytes of the network address, two of the
+/// process id, four of seconds since 2021, four of a number; hexadecimal in upper case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageIds {
+    /// Network address and process id.
+    pub process: [u8; 8],
+    /// Seconds since 2021-01-01T00:00:00Z.
+    pub seconds: u32,
+    /// The number of the first message; the next ones count up.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+/// Where the next batch of this process begins. Starts anywhere, so that processes that share network address
+/// and process id, as containers do, still differ.
+static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
+    let anything = RandomState::new().build_hasher().finish();
+    AtomicU32::new((anything & u64::from(u32::MAX)) as u32)
+});
+
+impl MessageIds {
+    /// Takes ids that no other batch of this process gets.
+    #[must_use]
+    pub fn reserve(process: [u8; 8], seconds: u32, count: u32) -> Self {
+        let first = NEXT.fetch_add(count, Ordering::Relaxed);
+        Self { process, seconds, first, count }
+    }
+
+    /// The id of message `index`; none past the end.
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<[u8; MESSAGE_ID_LEN]> {
+        (index < self.count).then(|| self.text(index))
+    }
+
+    fn text(&self, index: u32) -> [u8; MESSAGE_ID_LEN] {
+        let mut id = [b'0'; MESSAGE_ID_LEN];
+        let seconds = self.seconds.to_be_bytes();
+        let number = self.first.wrapping_add(index).to_be_bytes();
+        let bytes = [1].iter().chain(&self.process).chain(&seconds).chain(&number);
+        for (digits, byte) in id.chunks_exact_mut(2).zip(bytes) {
+            digits.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
+        }
+        id
+    }
+}
+
+const fn hex_digit(value: u8) -> u8 {
+    if value < 10 { b'0' + value } else { b'A' + value - 10 }
+}
+
+/// Why a tag, a key or a property cannot be sent.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IllegalHeader {
+    /// A tag subscribes with others joined by `||`, so it cannot hold a bar, and it cannot be blank.
+    #[error("the tag {0:?} {1}")]
+    Tag(String, &'static str),
+    /// Keys are joined by spaces in the record.
+    #[error("the key {0:?} {1}")]
+    Key(String, &'static str),
+    /// The record separates properties by control characters.
+    #[error("the property {0:?} {1}")]
+    Property(String, &'static str),
+}
+
+const BLANK: &str = "is blank; leave it out instead";
+const CONTROL: &str = "holds a control character, which RocketMQ's records use as a separator";
+const BAR: &str = "holds a |, which separates tags in a filter";
+const SPACE: &str = "holds white space, which separates keys in the record; give several keys as a list";
+
+/// What a message to send says beside its body, encoded once.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Headers {
+    user_properties: Vec<u8>,
+    system_properties: Vec<u8>,
+}
+
+impl Headers {
+    /// Checks and encodes them.
+    pub fn new<'a>(
+        tag: Option<&str>,
+        keys: impl IntoIterator<Item = &'a str>,
+        properties: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, IllegalHeader> {
+        let mut headers = Self::default();
+        if let Some(tag) = tag {
+            let fail = |why| Err(IllegalHeader::Tag(tag.to_owned(), why));
+            match tag {
+                _ if tag.trim().is_empty() => return fail(BLANK),
+                _ if tag.contains('|') => return fail(BAR),
+                _ if tag.contains(char::is_control) => return fail(CONTROL),
+                _ => put_bytes_field(&mut headers.system_properties, 1, tag.as_bytes()),
+            }
+        }
+        for key in keys {
+            let fail = |why| Err(IllegalHeader::Key(key.to_owned(), why));
+            match key {
+                _ if key.trim().is_empty() => return fail(BLANK),
+                _ if key.contains(char::is_control) => return fail(CONTROL),
+                _ if key.contains(char::is_whitespace) => return fail(SPACE),
+                _ => put_bytes_field(&mut headers.system_properties, 2, key.as_bytes()),
+            }
+        }
+        for (name, value) in properties {
+            let fail = |why| Err(IllegalHeader::Property(name.to_owned(), why));
+            match name {
+                _ if name.trim().is_empty() => return fail(BLANK),
+                _ if name.contains(char::is_control) || value.contains(char::is_control) => {
+                    return fail(CONTROL);
+                }
+                _ => headers.put_property(name, value),
+            }
+        }
+        Ok(headers)
+    }
+
+    fn put_property(&mut self, name: &str, value: &str) {
+        let len = bytes_field_len(1, name.len()) + bytes_field_len(2, value.len());
+        put_len_prefix(&mut self.user_properties, 2, len);
+        put_bytes_field(&mut self.user_properties, 1, name.as_bytes());
+        put_bytes_field(&mut self.user_properties, 2, value.as_bytes());
+    }
+
+    /// The tag.
+    #[must_use]
+    pub fn tag(&self) -> Option<&str> {
+        texts(&self.system_properties, 1).next()
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        texts(&self.system_properties, 2)
+    }
+
+    /// The properties.
+    pub fn properties(&self) -> impl Iterator<Item = (&str, &str)> {
+        entries(&self.user_properties)
+    }
+
+    /// About how many bytes they take in a request.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.user_properties.len() + self.system_properties.len()
+    }
+
+    /// Says whether there is no tag, no key and no property.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What all messages of a send request share.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// Topic.
+    pub topic: &'a str,
+    /// Queue of the topic.
+    pub queue_id: i32,
+    /// Milliseconds since 1970.
+    pub born_timestamp: i64,
+    /// The sender's host name.
+    pub born_host: &'a str,
+    /// An id for each message.
+    pub ids: MessageIds,
+}
+
+/// Encodes a `SendMessageRequest` of `messages`: their headers and bodies, in order.
+#[must_use]
+pub fn encode_send<'a>(
+    batch: &Batch<'_>,
+    messages: impl IntoIterator<Item = (&'a Headers, &'a [u8])>,
+) -> Vec<u8> {
+    let messages = messages.into_iter();
+    let topic = resource(batch.topic, 1);
+    let shared = shared_system_properties(batch);
+    let mut out = Vec::with_capacity(messages.size_hint().0 * (topic.len() + shared.len() + 64));
+    for ((headers, body), index) in messages.zip(0..batch.ids.count) {
+        let system_len = headers.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len();
+        let len = topic.len()
+            + headers.user_properties.len()
+            + bytes_field_len(3, system_len)
+            + bytes_field_len(4, body.len());
+        out.reserve(bytes_field_len(1, len));
+        put_len_prefix(&mut out, 1, len);
+        out.extend_from_slice(&topic);
+        out.extend_from_slice(&headers.user_properties);
+        put_len_prefix(&mut out, 3, system_len);
+        out.extend_from_slice(&headers.system_properties);
+        put_bytes_field(&mut out, 3, &batch.ids.text(index));
+        out.extend_from_slice(&shared);
+        put_bytes_field(&mut out, 4, body);
+    }
+    out
+}
+
+fn shared_system_properties(batch: &Batch<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint_field(&mut out, 5, IDENTITY);
+    put_varint_field(&mut out, 6, NORMAL);
+    let mut born = Vec::new();
+    put_varint_field(&mut born, 1, batch.born_timestamp.div_euclid(1000).cast_unsigned());
+    put_varint_field(&mut born, 2, (batch.born_timestamp.rem_euclid(1000) * 1_000_000).cast_unsigned());
+    put_bytes_field(&mut out, 7, &born);
+    put_bytes_field(&mut out, 8, batch.born_host.as_bytes());
+    put_varint_field(&mut out, 13, i64::from(batch.queue_id).cast_unsigned());
+    out
+}
+
+/// A topic or group as field `number` of its message.
+fn resource(name: &str, number: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_len_prefix(&mut out, number, bytes_field_len(2, name.len()));
+    put_bytes_field(&mut out, 2, name.as_bytes());
+    out
+}
+
+/// A code of the protocol and the server's words.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// `Code`.
+    pub code: i32,
+    /// What the server says about it.
+    pub message: String,
+}
+
+impl Status {
+    fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut status = Self::default();
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, value) => status.code = value.int32()?,
+                (2, value) => value.text()?.clone_into(&mut status.message),
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// Of the whole request.
+    pub status: Status,
+    /// Queue offset of each message, in the order sent; 0 for one that failed.
+    pub queue_offsets: Vec<i64>,
+    /// Messages that were not stored, by index.
+    pub failures: Vec<(usize, Status)>,
+}
+
+/// Decodes a `SendMessageResponse`.
+pub fn decode_sent(bytes: &[u8]) -> Result<Sent, Malformed> {
+    let mut sent = Sent::default();
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => sent.status = Status::read(value.bytes()?)?,
+            (2, value) => {
+                let (mut status, mut queue_offset) = (Status { code: OK, ..Status::default() }, 0);
+                for field in Fields::new(value.bytes()?) {
+                    match field? {
+                        (1, value) => status = Status::read(value.bytes()?)?,
+                        (4, value) => queue_offset = value.int64()?,
+                        _ => {}
+                    }
+                }
+                if status.code != OK {
+                    sent.failures.push((sent.queue_offsets.len(), status));
+                }
+                sent.queue_offsets.push(queue_offset);
+            }
+            _ => {}
+        }
+    }
+    Ok(sent)
+}
+
+/// Encodes an `AckMessageRequest` of message ids and receipt handles.
+#[must_use]
+pub fn encode_acks<'a>(
+    group: &str,
+    topic: &str,
+    entries: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Vec<u8> {
+    let mut out = resource(group, 1);
+    out.extend_from_slice(&resource(topic, 2));
+    for (message_id, receipt_handle) in entries {
+        let len = bytes_field_len(1, message_id.len()) + bytes_field_len(2, receipt_handle.len());
+        put_len_prefix(&mut out, 3, len);
+        put_bytes_field(&mut out, 1, message_id.as_bytes());
+        put_bytes_field(&mut out, 2, receipt_handle.as_bytes());
+    }
+    out
+}
+
+/// Decodes an `AckMessageResponse`: its status, and message id and status of each entry that failed.
+pub fn decode_acked(bytes: &[u8]) -> Result<(Status, Vec<(String, Status)>), Malformed> {
+    let (mut status, mut failures) = (Status::default(), Vec::new());
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => status = Status::read(value.bytes()?)?,
+            (2, value) => {
+                let (mut message_id, mut entry) = ("", Status { code: OK, ..Status::default() });
+                for field in Fields::new(value.bytes()?) {
+                    match field? {
+                        (1, value) => message_id = value.text()?,
+                        (3, value) => entry = Status::read(value.bytes()?)?,
+                        _ => {}
+                    }
+                }
+                if entry.code != OK {
+                    failures.push((message_id.to_owned(), entry));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((status, failures))
+}
+
+/// The text fields `number` of a message that was checked before.
+fn texts(message: &[u8], number: u32) -> impl Iterator<Item = &str> {
+    Fields::new(message).filter_map(move |field| match field {
+        Ok((found, value)) if found == number => value.text().ok(),
+        _ => None,
+    })
+}
+
+/// The entries of `user_properties` of a message that was checked before.
+fn entries(message: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    Fields::new(message).filter_map(|field| match field {
+        Ok((2, value)) => value.bytes().and_then(entry).ok(),
+        _ => None,
+    })
+}
+
+fn entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
+    let (mut name, mut value) = ("", "");
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, text) => name = text.text()?,
+            (2, text) => value = text.text()?,
+            _ => {}
+        }
+    }
+    Ok((name, value))
+}
