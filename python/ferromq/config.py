@@ -42,21 +42,28 @@ class _Config:
         cls,
         file: str | Path | None = None,
         *,
+        defaults: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         flags: Mapping[str, Any] | None = None,
     ) -> Self:
         """
-        Combine a file (RocketMQ's format where it ends in `.conf` or `.properties`, else TOML), environment and flags.
+        Combine defaults, a file, environment and flags.
 
-        A flag that is None was not given. Raises `ConfigError`.
+        The file is in RocketMQ's format where its name ends in `.conf` or `.properties`, else TOML. A flag that is None
+        was not given. Raises `ConfigError`.
         """
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(defaults or {})
         if file is not None:
             is_properties = Path(file).suffix in {".conf", ".properties"}
             values |= cls._parse_properties(file) if is_properties else cls._parse_toml(file)
         values |= cls._parse_environment(os.environ if environment is None else environment)
         values |= {name: value for name, value in (flags or {}).items() if value is not None}
-        return cls._build(values, "option")
+        return cls.from_options(values)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Take options by the fields' names, as ready values or as text. Raises `ConfigError`."""
+        return cls._build(options, "option")
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:

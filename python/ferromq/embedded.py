@@ -4,11 +4,12 @@ A name server and a broker inside the calling process, on free ports of 127.0.0.
 It wires the same parts the servers are made of; nothing in it is special to tests or demos.
 """
 
+import atexit
 import contextlib
 import os
+import shutil
 import tempfile
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,19 +44,18 @@ class Embedded:
         self._clock = clock
         with contextlib.ExitStack() as started:
             if directory is None:
-                directory = started.enter_context(tempfile.TemporaryDirectory(prefix="ferromq-"))
+                directory = tempfile.mkdtemp(prefix="ferromq-")
+                started.callback(shutil.rmtree, directory, ignore_errors=True)
             name_server = NamesrvController(NameServerConfig(listen=_FREE_PORT), clock=clock)
             started.callback(name_server.close)
-            config = BrokerConfig(
-                store=os.fspath(Path(directory)),
-                namesrv=(name_server.address,),
-                listen=_FREE_PORT,
-                grpc_listen=_FREE_PORT,
-                **{**SMALL_FILES, **options},
-            )
+            addresses = {"namesrv": (name_server.address,), "listen": _FREE_PORT, "grpc_listen": _FREE_PORT}
+            config = BrokerConfig.from_options({"store": directory, **addresses, **SMALL_FILES, **options})
             self._broker = BrokerController(config, clock=clock)
             started.callback(self._broker.close)
             self._name_server = name_server
+            # A program that ends without `close` leaves neither a temporary directory nor an unclean store.
+            atexit.register(self.close)
+            started.callback(atexit.unregister, self.close)
             self._started = started.pop_all()
 
     @property

@@ -6,6 +6,7 @@ When to register is `controller`'s business, what to make of a route that of `ro
 
 import logging
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ class NameServers:
             "heartbeatTimeoutMillis": str(self._lease_ms),
             "enableActingMaster": "false",
             "compressed": "false",
-            "bodyCrc32": str(_ferromq.crc32(body) & _POSITIVE),
+            "bodyCrc32": str(zlib.crc32(body) & _POSITIVE),
         }
 
     def _register(self, address: str, body: bytes) -> None:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from ferromq import _ferromq, _json
+from ferromq import _json
 from ferromq.namesrv.route_info import RegisteredTopics
 from ferromq.route import READ_WRITE, DataVersion, Permission, QueueData
 
@@ -21,7 +21,7 @@ _INT = 4
 
 def is_intact(body: bytes, crc32: int) -> bool:
     """Say whether *body* has the checksum its header announces; 0 announces none."""
-    return crc32 == 0 or _ferromq.crc32(body) & _POSITIVE == crc32
+    return crc32 == 0 or zlib.crc32(body) & _POSITIVE == crc32
 
 
 def decode(body: bytes, broker_name: str, *, compressed: bool) -> RegisteredTopics:

@@ -188,7 +188,8 @@ class RouteInfoManager:
     def unregister(self, broker: Registration) -> None:
         """Forget a broker, and what was reachable through it alone."""
         with self._lock:
-            self._forget(broker.key, broker.broker_name)
+            live = self.broker_live_table.get(broker.key)
+            self._forget(broker.key, live.broker_name if live else broker.broker_name)
 
     def _forget(self, key: BrokerAddress, broker_name: str) -> None:
         self.broker_live_table.pop(key, None)

@@ -1,0 +1,185 @@
+"""
+The command `ferromq`: servers, the demo, the version.
+
+It parses, starts, waits for a signal and stops; what it starts is in `namesrv.server` and `broker.controller`. Exit
+codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage or configuration.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from typing import Any, Self
+
+from ferromq import _logging
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.embedded import SMALL_FILES
+from ferromq.errors import ConfigError, FerromqError
+from ferromq.namesrv.server import NamesrvController
+
+_DEV = {"listen": "127.0.0.1:10911", "grpc_listen": "127.0.0.1:8081", **SMALL_FILES}
+_DEV_NAMESRV = "127.0.0.1:9876"
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser(with_demo="demo" in words[:1]).parse_args(words)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except ConfigError as error:
+        return _complain(error, code=2)
+    except (FerromqError, OSError) as error:
+        return _complain(error, code=1)
+
+
+def _complain(error: Exception, *, code: int) -> int:
+    _say(f"ferromq: {error}", file=sys.stderr)
+    return code
+
+
+def _say(text: str, file: Any = None) -> None:
+    print(text, file=file or sys.stdout, flush=True)
+
+
+def _parser(*, with_demo: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ferromq", description="Apache RocketMQ in one wheel.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="the main job, end to end, on 336,776 real rows")
+    demo.set_defaults(run=_demo)
+    if with_demo:
+        from ferromq.demo import add_arguments  # noqa: PLC0415 (servers need neither clients nor pandas)
+
+        add_arguments(demo)
+
+    dev = commands.add_parser("dev", help="name server and broker in one process, on 127.0.0.1 and RocketMQ's ports")
+    dev.set_defaults(run=_dev)
+    dev.add_argument("--namesrv-listen", metavar="HOST:PORT", help=f"the name server's address ({_DEV_NAMESRV})")
+    _add_broker_options(dev)
+
+    namesrv = commands.add_parser("namesrv", help="a name server")
+    namesrv.set_defaults(run=_namesrv)
+    namesrv.add_argument("-c", "--config", metavar="FILE", help="TOML, or RocketMQ's .conf")
+    namesrv.add_argument("--listen", metavar="HOST:PORT", help="address to listen on (0.0.0.0:9876)")
+    namesrv.add_argument("--kv-config", metavar="FILE", dest="kv_config_path", help="keep the key-value table here")
+
+    broker = commands.add_parser("broker", help="a broker")
+    broker.set_defaults(run=_broker)
+    broker.add_argument("--namesrv", metavar="A;B", help="the name servers, HOST:PORT each")
+    _add_broker_options(broker)
+
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(run=_version)
+    return parser
+
+
+def _add_broker_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-c", "--config", metavar="FILE", help="TOML, or RocketMQ's .conf")
+    add("--store", metavar="DIR", help="the store directory (./store)")
+    add("--listen", metavar="HOST:PORT", help="address for clients of RocketMQ 4 (port 10911)")
+    add("--grpc-listen", metavar="HOST:PORT", help="address for gRPC clients (port 8081)")
+    add("--advertise", metavar="HOST[:PORT]", help="the first address, as others reach it")
+    add("--grpc-advertise", metavar="HOST[:PORT]", help="the second address, as others reach it")
+    add("--name", help="the broker's name (broker-a)")
+    add("--cluster", help="the cluster's name (DefaultCluster)")
+    add("--flush", choices=("async", "sync"), help="answer a send once written (async), or once on disk")
+    add("--auto-create-topics", action=argparse.BooleanOptionalAction, default=None, help="create topics on first use")
+    add("--auto-create-groups", action=argparse.BooleanOptionalAction, default=None, help="create groups on first use")
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from ferromq import demo  # noqa: PLC0415
+
+    _logging.install(os.environ.get("FERROMQ_LOG", "warn"))
+    return demo.main(options)
+
+
+def _dev(options: argparse.Namespace) -> int:
+    name_server_config = NameServerConfig.load(flags={"listen": options.namesrv_listen or _DEV_NAMESRV})
+    config = _broker_config(options, _DEV)
+    with _Stop() as stop, contextlib.ExitStack() as started:
+        name_server = NamesrvController(name_server_config)
+        started.callback(name_server.close)
+        broker = BrokerController(replace(config, namesrv=(name_server.address,)))
+        started.callback(broker.close)
+        _say(f"name server  {name_server.address}")
+        _show(broker)
+        stop.wait()
+    return 0
+
+
+def _namesrv(options: argparse.Namespace) -> int:
+    flags = {"listen": options.listen, "kv_config_path": options.kv_config_path}
+    config = NameServerConfig.load(options.config, flags=flags)
+    with _Stop() as stop, contextlib.closing(NamesrvController(config)) as name_server:
+        _say(f"name server  {name_server.address}")
+        _say("ready; stop with Ctrl-C")
+        stop.wait()
+    return 0
+
+
+def _broker(options: argparse.Namespace) -> int:
+    config = _broker_config(options, {})
+    with _Stop() as stop, contextlib.closing(BrokerController(config)) as broker:
+        _show(broker)
+        stop.wait()
+    return 0
+
+
+def _show(broker: BrokerController) -> None:
+    _say(f"broker       {broker.address}")
+    _say(f"gRPC         {broker.endpoint}")
+    _say(f"store        {os.path.abspath(broker.config.store)}")  # noqa: PTH100 (shown, not used)
+    _say("ready; stop with Ctrl-C")
+
+
+def _version(_options: argparse.Namespace) -> int:
+    _say(f"ferromq {metadata.version('ferromq')}")
+    return 0
+
+
+def _broker_config(options: argparse.Namespace, defaults: Mapping[str, Any]) -> BrokerConfig:
+    names = ("store", "listen", "grpc_listen", "advertise", "grpc_advertise", "name", "cluster", "flush", "namesrv")
+    switches = ("auto_create_topics", "auto_create_groups")
+    flags = {name: getattr(options, name, None) for name in (*names, *switches)}
+    return BrokerConfig.load(options.config, defaults=defaults, flags=flags)
+
+
+class _Stop:
+    """Waits for SIGINT or SIGTERM; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    def __enter__(self) -> Self:
+        _logging.install(os.environ.get("FERROMQ_LOG", "info"))
+        for number in _STOP_SIGNALS:
+            signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    def wait(self) -> None:
+        """Return once a signal came."""
+        self._asked.wait()
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self._asked.set()
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
