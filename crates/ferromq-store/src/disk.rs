@@ -4,12 +4,24 @@
 //! what was not flushed. Nothing here knows what the bytes mean.
 
 use std::{
-    io,
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
     ops::Range,
     path::{Path, PathBuf},
 };
 
-/// How the blocks of a new file are obtained.
+use nix::{
+    errno::Errno,
+    fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
+    libc,
+    sys::statvfs::statvfs,
+};
+use parking_lot::Mutex;
+
+use crate::MappedRegion;
+
+/// How the blocks of a file are obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
     /// All blocks are reserved now, so that writing through a map can never meet a full disk.
@@ -28,12 +40,12 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// Makes a file of `len` zero bytes; it must not exist.
     fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<Self::Region>;
     /// Opens an existing file; its size is taken from the file.
-    fn open(&self, path: &Path) -> io::Result<Self::Region>;
+    fn open(&self, path: &Path, allocation: Allocation) -> io::Result<Self::Region>;
     /// Removes a file. Readers that hold its region keep their bytes.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Renames a file, replacing `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Names of the entries of a directory; empty where there is none.
+    /// Paths of the entries of a directory, sorted; empty where there is none.
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
     /// Makes a directory and its parents.
     fn create_dir(&self, directory: &Path) -> io::Result<()>;
@@ -62,6 +74,8 @@ pub trait Region: Send + Sync + 'static {
     }
     /// Bytes in `range`, which must lie below what was published. Out of bounds gives an empty slice.
     fn read(&self, range: Range<u64>) -> &[u8];
+    /// Copies bytes from `offset` on, also such as another thread may be writing: they come as they are.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
     /// Copies `parts` one after the other to `offset`.
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()>;
     /// Makes the bytes of `range` durable; returns after the disk has said so.
@@ -72,59 +86,133 @@ pub trait Region: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
-/// A file of the operating system, mapped.
-#[derive(Debug)]
-pub struct MappedRegion;
+/// Directories this process holds open: the system's lock does not exclude a process from itself.
+static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-impl Region for MappedRegion {
-    fn len(&self) -> u64 {
-        todo!()
+/// The lock of a store directory, let go on drop and by the system when the process ends.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    path: PathBuf,
+    /// Closing any descriptor of a locked file lets the lock go, so nothing else ever opens it.
+    _file: File,
+}
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        HELD.lock().remove(&self.path);
     }
-    fn read(&self, _range: Range<u64>) -> &[u8] {
-        todo!()
-    }
-    fn write_at(&self, _offset: u64, _parts: &[&[u8]]) -> io::Result<()> {
-        todo!()
-    }
-    fn flush(&self, _range: Range<u64>) -> io::Result<()> {
-        todo!()
+}
+
+/// Reserves all blocks. `false` where the file system cannot: the file is then written by `pwrite`.
+fn reserve(file: &File, len: u64) -> io::Result<bool> {
+    let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    loop {
+        return match fallocate(file, FallocateFlags::empty(), 0, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::EINTR) => continue,
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        };
     }
 }
 
 impl Disk for RealDisk {
     type Region = MappedRegion;
-    type Lock = std::fs::File;
-    fn create(&self, _path: &Path, _len: u64, _allocation: Allocation) -> io::Result<Self::Region> {
-        todo!()
+    type Lock = DirectoryLock;
+
+    fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<Self::Region> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        let made = (|| {
+            let is_reserved = allocation == Allocation::Reserved && reserve(&file, len)?;
+            file.set_len(len)?;
+            MappedRegion::new(file, is_reserved)
+        })();
+        if made.is_err() {
+            // Half a file must not stay behind; the first error is the one worth telling.
+            let _ = fs::remove_file(path);
+        }
+        made
     }
-    fn open(&self, _path: &Path) -> io::Result<Self::Region> {
-        todo!()
+
+    fn open(&self, path: &Path, allocation: Allocation) -> io::Result<Self::Region> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        // A Java broker's files have holes. Where the disk cannot fill them, `pwrite` meets the error later.
+        let is_reserved =
+            allocation == Allocation::Reserved && reserve(&file, file.metadata()?.len()).unwrap_or(false);
+        MappedRegion::new(file, is_reserved)
     }
-    fn remove(&self, _path: &Path) -> io::Result<()> {
-        todo!()
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
     }
-    fn rename(&self, _from: &Path, _to: &Path) -> io::Result<()> {
-        todo!()
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
     }
-    fn list(&self, _directory: &Path) -> io::Result<Vec<PathBuf>> {
-        todo!()
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut paths = entries.map(|entry| entry.map(|e| e.path())).collect::<io::Result<Vec<_>>>()?;
+        paths.sort();
+        Ok(paths)
     }
-    fn create_dir(&self, _directory: &Path) -> io::Result<()> {
-        todo!()
+
+    fn create_dir(&self, directory: &Path) -> io::Result<()> {
+        fs::create_dir_all(directory)
     }
-    fn sync_dir(&self, _directory: &Path) -> io::Result<()> {
-        todo!()
+
+    fn sync_dir(&self, directory: &Path) -> io::Result<()> {
+        File::open(directory)?.sync_all()
     }
-    fn read_file(&self, _path: &Path) -> io::Result<Vec<u8>> {
-        todo!()
+
+    fn read_file(&self, path: &Path) -> io::Result<Vec<u8>> {
+        fs::read(path)
     }
-    fn replace_file(&self, _path: &Path, _bytes: &[u8]) -> io::Result<()> {
-        todo!()
+
+    fn replace_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".tmp");
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        match path.parent() {
+            Some(directory) => self.sync_dir(directory),
+            None => Ok(()),
+        }
     }
-    fn free_space(&self, _path: &Path) -> io::Result<u64> {
-        todo!()
+
+    fn free_space(&self, path: &Path) -> io::Result<u64> {
+        let found = statvfs(path)?;
+        Ok(u64::from(found.blocks_available()) * u64::from(found.fragment_size()))
     }
-    fn lock(&self, _path: &Path) -> io::Result<Self::Lock> {
-        todo!()
+
+    fn lock(&self, path: &Path) -> io::Result<Self::Lock> {
+        let directory = fs::canonicalize(path.parent().unwrap_or(Path::new(".")))?;
+        let path = directory.join(path.file_name().unwrap_or_default());
+        let mut held = HELD.lock();
+        if held.contains(&path) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        // What Java's FileChannel.tryLock(0, 1) asks for: a write lock on the first byte.
+        let wanted = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: 0,
+            l_len: 1,
+            l_pid: 0,
+        };
+        match fcntl(&file, FcntlArg::F_SETLK(&wanted)) {
+            Ok(_) => {}
+            Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(errno) => return Err(errno.into()),
+        }
+        held.insert(path.clone());
+        Ok(DirectoryLock { path, _file: file })
     }
 }

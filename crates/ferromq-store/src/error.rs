@@ -1,6 +1,9 @@
 //! What can go wrong in the store, grouped by what the caller does next.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// The result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -39,6 +42,14 @@ pub enum StoreError {
         /// The largest size allowed.
         limit: u64,
     },
+    /// A name or number a caller passed cannot be stored; nothing was written.
+    #[error("{what} is not valid: {reason}")]
+    Invalid {
+        /// `topic` or `queue id`.
+        what: &'static str,
+        /// Which rule is broken.
+        reason: &'static str,
+    },
     /// Another store, of this process, of another one or of a Java broker, has the directory open.
     #[error("{path} is locked: another broker has this store open; stop it, or use another directory")]
     Locked {
@@ -46,12 +57,17 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The disk has less free space than the reserve; sends are refused until space is back.
-    #[error("disk full: {free} bytes free under {path}, the reserve is {reserve}; free some space or lower the reserve")]
+    #[error(
+        "disk full: {free} bytes free under {path}; the next write needs {needed} and {reserve} stay in reserve; \
+         free some space or lower the reserve"
+    )]
     Full {
-        /// The directory of the commit log.
+        /// The directory that ran out of space.
         path: PathBuf,
         /// Bytes free now.
         free: u64,
+        /// Bytes the next write needs: a whole file where a new one is due.
+        needed: u64,
         /// Bytes that must stay free.
         reserve: u64,
     },
@@ -62,6 +78,20 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// The receipt handle no longer holds a lease: acknowledged, expired and received again, or not ours.
-    #[error("the receipt handle is stale: the message was acknowledged, or its lease ended and it was received again")]
+    #[error(
+        "the receipt handle is stale: the message was acknowledged, or its lease ended and it was received again"
+    )]
     StaleReceipt,
+}
+
+impl StoreError {
+    /// An operation on `path` that the operating system refused.
+    pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io { operation, path: path.to_path_buf(), source }
+    }
+
+    /// Says whether the operating system has no space (or quota) left.
+    pub(crate) fn is_full(source: &io::Error) -> bool {
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
 }

@@ -1,6 +1,65 @@
 //! The record on disk and on the wire: encode, decode, checksum.
+//!
+//! Knows nothing of files and queues. All integers are big-endian, hosts and topic lengths vary:
+//!
+//! | bytes | field | | bytes | field |
+//! | --- | --- | --- | --- | --- |
+//! | 4 | total size | | 8 | born timestamp |
+//! | 4 | magic code | | 8 or 20 | born host: address, port in 4 bytes |
+//! | 4 | CRC32 of the body, top bit cleared | | 8 | store timestamp |
+//! | 4 | queue id | | 8 or 20 | store host |
+//! | 4 | flag | | 4 | reconsume times |
+//! | 8 | queue offset | | 8 | prepared transaction offset |
+//! | 8 | physical offset | | 4 + n | body |
+//! | 4 | system flag | | 1 (V2: 2) + n | topic |
+//! | | | | 2 + n | properties |
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Magic code of a record whose topic length takes one byte.
+pub(crate) const MAGIC_V1: u32 = 0xDAA3_20A7;
+/// Magic code of a record whose topic length takes two bytes.
+pub(crate) const MAGIC_V2: u32 = 0xDAA3_20AB;
+/// Magic code of the record that fills the end of a file.
+pub(crate) const MAGIC_BLANK: u32 = 0xCBD4_3194;
+/// Size and magic code: what a blank record needs at least.
+pub(crate) const BLANK_LEN: u64 = 8;
+/// The shortest record there can be: two IPv4 hosts, nothing else.
+pub(crate) const MIN_RECORD_LEN: u32 = 91;
+/// RocketMQ keeps the length of properties in a signed 16-bit integer.
+pub(crate) const MAX_PROPERTIES_LEN: usize = 32_767;
+/// RocketMQ's limit for topic names.
+pub(crate) const MAX_TOPIC_LEN: usize = 255;
+const MAX_V1_TOPIC_LEN: usize = 127;
+
+const BORN_HOST_V6: i32 = 16;
+const STORE_HOST_V6: i32 = 32;
+const TRANSACTION_BITS: i32 = 12;
+const TRANSACTION_COMMIT: i32 = 8;
+const TRANSACTION_ROLLBACK: i32 = 12;
+
+/// Where the queue offset lies in a record; the physical offset follows.
+pub(crate) const QUEUE_OFFSET_AT: usize = 20;
+/// Where the physical offset lies in a record.
+pub(crate) const PHYSICAL_OFFSET_AT: usize = 28;
+
+/// Says whether records with this flag enter the consume queue: half and rolled-back ones do not.
+pub(crate) fn is_consumable(sys_flag: i32) -> bool {
+    matches!(sys_flag & TRANSACTION_BITS, 0 | TRANSACTION_COMMIT)
+}
+
+/// Says whether records with this flag are found by key: all but rolled-back ones.
+pub(crate) fn is_indexed(sys_flag: i32) -> bool {
+    sys_flag & TRANSACTION_BITS != TRANSACTION_ROLLBACK
+}
+
+/// Where the system flag lies in a record.
+const SYS_FLAG_AT: usize = 36;
+
+/// Where the store timestamp lies in a record with this system flag.
+pub(crate) fn store_timestamp_at(sys_flag: i32) -> usize {
+    if sys_flag & BORN_HOST_V6 == 0 { 56 } else { 68 }
+}
 
 /// A message to append. Everything is borrowed; the body is copied once, into the log.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +84,114 @@ pub struct NewMessage<'a> {
     pub body: &'a [u8],
     /// Properties in RocketMQ's text form: `NAME \x01 VALUE \x02 …`, see [`properties`].
     pub properties: &'a [u8],
+}
+
+/// What [`encode`] produced: everything of a record but its body lies in the caller's buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Encoded {
+    /// Where the bytes before the body begin in the buffer.
+    pub(crate) head_at: usize,
+    /// Where they end and the bytes after the body begin.
+    pub(crate) tail_at: usize,
+    /// Where the bytes after the body end.
+    pub(crate) tail_end: usize,
+    /// Length of the whole record.
+    pub(crate) len: u32,
+    /// The system flag as stored.
+    pub(crate) sys_flag: i32,
+}
+
+/// Appends the head and tail of a record to `out`; queue offset, physical offset and store timestamp stay 0.
+///
+/// The caller has checked the limits.
+pub(crate) fn encode(message: &NewMessage<'_>, store_host: SocketAddr, out: &mut Vec<u8>) -> Encoded {
+    let mut sys_flag = message.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
+    if message.born_host.is_ipv6() {
+        sys_flag |= BORN_HOST_V6;
+    }
+    if store_host.is_ipv6() {
+        sys_flag |= STORE_HOST_V6;
+    }
+    let wide_topic = message.topic.len() > MAX_V1_TOPIC_LEN;
+    let magic = if wide_topic { MAGIC_V2 } else { MAGIC_V1 };
+
+    let head_at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&magic.to_be_bytes());
+    out.extend_from_slice(&body_crc(message.body).to_be_bytes());
+    out.extend_from_slice(&message.queue_id.to_be_bytes());
+    out.extend_from_slice(&message.flag.to_be_bytes());
+    out.extend_from_slice(&[0; 16]);
+    out.extend_from_slice(&sys_flag.to_be_bytes());
+    out.extend_from_slice(&message.born_timestamp.to_be_bytes());
+    push_host(out, message.born_host);
+    out.extend_from_slice(&[0; 8]);
+    push_host(out, store_host);
+    out.extend_from_slice(&message.reconsume_times.to_be_bytes());
+    out.extend_from_slice(&message.prepared_transaction_offset.to_be_bytes());
+    out.extend_from_slice(&(message.body.len() as u32).to_be_bytes());
+    let tail_at = out.len();
+    if wide_topic {
+        out.extend_from_slice(&(message.topic.len() as u16).to_be_bytes());
+    } else {
+        out.push(message.topic.len() as u8);
+    }
+    out.extend_from_slice(message.topic.as_bytes());
+    out.extend_from_slice(&(message.properties.len() as u16).to_be_bytes());
+    out.extend_from_slice(message.properties);
+    let tail_end = out.len();
+
+    let len = (tail_end - head_at + message.body.len()) as u32;
+    patch(out, head_at, len.to_be_bytes());
+    Encoded { head_at, tail_at, tail_end, len, sys_flag }
+}
+
+/// Overwrites `bytes` at `at`; positions are the codec's own, so they always fit.
+pub(crate) fn patch<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
+    if let Some(place) = out.get_mut(at..at + N) {
+        place.copy_from_slice(&bytes);
+    }
+}
+
+fn push_host(out: &mut Vec<u8>, host: SocketAddr) {
+    match host.ip() {
+        IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+    }
+    out.extend_from_slice(&u32::from(host.port()).to_be_bytes());
+}
+
+/// RocketMQ's checksum of a body: CRC32 with the top bit cleared.
+pub(crate) fn body_crc(body: &[u8]) -> u32 {
+    crc32fast::hash(body) & 0x7FFF_FFFF
+}
+
+/// The store timestamp of a record, without looking at the rest.
+pub(crate) fn store_timestamp(record: &[u8]) -> Option<i64> {
+    let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
+    Some(i64::from_be_bytes(*record.get(store_timestamp_at(sys_flag)..)?.first_chunk::<8>()?))
+}
+
+/// What lies at a place of the commit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peek {
+    /// A message record of this total size, not checked further.
+    Message(u32),
+    /// The rest of the file is unused.
+    Blank,
+    /// No record begins here.
+    Nothing,
+}
+
+/// Looks at the first eight bytes of a record.
+pub(crate) fn peek(bytes: &[u8]) -> Peek {
+    let mut reader = Reader { bytes };
+    let (Some(size), Some(magic)) = (reader.u32(), reader.u32()) else { return Peek::Nothing };
+    match magic {
+        MAGIC_V1 | MAGIC_V2 if size >= MIN_RECORD_LEN && size <= i32::MAX as u32 => Peek::Message(size),
+        MAGIC_BLANK => Peek::Blank,
+        _ => Peek::Nothing,
+    }
 }
 
 /// A record, decoded in place.
@@ -66,22 +233,171 @@ pub struct MessageView<'a> {
 
 impl<'a> MessageView<'a> {
     /// Decodes the record at the start of `bytes` and checks lengths, magic code and, where `check_crc`, the body's CRC32.
-    pub fn decode(_bytes: &'a [u8], _check_crc: bool) -> std::result::Result<Self, &'static str> {
-        todo!()
+    ///
+    /// Any bytes may be given. The reason of a refusal names the rule that is broken.
+    pub fn decode(bytes: &'a [u8], check_crc: bool) -> std::result::Result<Self, &'static str> {
+        const SHORT: &str = "the record is shorter than its fields";
+        let Peek::Message(total_size) = peek(bytes) else { return Err("no record begins here") };
+        let bytes = bytes.get(..total_size as usize).ok_or("the record is longer than its file")?;
+        let mut reader = Reader { bytes };
+        let _size = reader.u32().ok_or(SHORT)?;
+        let wide_topic = reader.u32().ok_or(SHORT)? == MAGIC_V2;
+        let body_crc = reader.u32().ok_or(SHORT)?;
+        let queue_id = reader.i32().ok_or(SHORT)?;
+        let flag = reader.i32().ok_or(SHORT)?;
+        let queue_offset = reader.u64().ok_or(SHORT)?;
+        let physical_offset = reader.u64().ok_or(SHORT)?;
+        let sys_flag = reader.i32().ok_or(SHORT)?;
+        let born_timestamp = reader.i64().ok_or(SHORT)?;
+        let born_host = reader.host(sys_flag & BORN_HOST_V6 != 0).ok_or(SHORT)?;
+        let store_timestamp = reader.i64().ok_or(SHORT)?;
+        let store_host = reader.host(sys_flag & STORE_HOST_V6 != 0).ok_or(SHORT)?;
+        let reconsume_times = reader.i32().ok_or(SHORT)?;
+        let prepared_transaction_offset = reader.i64().ok_or(SHORT)?;
+        let body_len = reader.i32().ok_or(SHORT)?;
+        let body = reader.take(usize::try_from(body_len).unwrap_or(0)).ok_or(SHORT)?;
+        let topic_len =
+            if wide_topic { reader.u16().ok_or(SHORT)? } else { u16::from(reader.u8().ok_or(SHORT)?) };
+        let topic = reader.take(usize::from(topic_len)).ok_or(SHORT)?;
+        let topic = std::str::from_utf8(topic).map_err(|_| "the topic is not UTF-8")?;
+        let properties_len = reader.u16().ok_or(SHORT)?;
+        let properties = reader.take(usize::from(properties_len)).ok_or(SHORT)?;
+        if !reader.bytes.is_empty() {
+            return Err("the record is longer than its fields");
+        }
+        if check_crc && !body.is_empty() && self::body_crc(body) != body_crc {
+            return Err("the body does not match its checksum");
+        }
+        Ok(Self {
+            total_size,
+            body_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body,
+            topic,
+            properties,
+        })
+    }
+
+    /// The properties the store itself looks at; the last of a name counts, as in RocketMQ.
+    pub(crate) fn marks(&self) -> Marks<'a> {
+        let mut marks = Marks::default();
+        for (name, value) in properties::iter_bytes(self.properties) {
+            match name {
+                b"TAGS" => marks.tags = std::str::from_utf8(value).ok(),
+                b"KEYS" => marks.keys = std::str::from_utf8(value).ok(),
+                b"UNIQ_KEY" => marks.unique_key = std::str::from_utf8(value).ok(),
+                _ => {}
+            }
+        }
+        marks
+    }
+}
+
+/// The properties the store itself looks at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Marks<'a> {
+    pub(crate) tags: Option<&'a str>,
+    pub(crate) keys: Option<&'a str>,
+    pub(crate) unique_key: Option<&'a str>,
+}
+
+impl<'a> Marks<'a> {
+    /// Each key the message is found by: the unique key first, then the words of `KEYS`.
+    pub(crate) fn each_key(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let words = self.keys.unwrap_or_default().split(' ').filter(|word| !word.is_empty());
+        self.unique_key.into_iter().chain(words)
+    }
+}
+
+/// Java's `String.hashCode`, continued from `hash` (0 at the beginning).
+pub(crate) fn java_hash(hash: i32, text: &str) -> i32 {
+    if text.is_ascii() {
+        return text.bytes().fold(hash, |h, byte| h.wrapping_mul(31).wrapping_add(i32::from(byte)));
+    }
+    text.encode_utf16().fold(hash, |h, unit| h.wrapping_mul(31).wrapping_add(i32::from(unit)))
+}
+
+/// The tag hash of a consume queue entry; 0 without tag.
+pub(crate) fn tag_hash(tags: Option<&str>) -> i64 {
+    tags.map_or(0, |tags| i64::from(java_hash(0, tags)))
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(len)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = rest;
+        Some(*taken)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_be_bytes)
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+    fn i32(&mut self) -> Option<i32> {
+        self.array().map(i32::from_be_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+    fn i64(&mut self) -> Option<i64> {
+        self.array().map(i64::from_be_bytes)
+    }
+    fn host(&mut self, is_v6: bool) -> Option<SocketAddr> {
+        let ip: IpAddr = if is_v6 {
+            Ipv6Addr::from(self.array::<16>()?).into()
+        } else {
+            Ipv4Addr::from(self.array::<4>()?).into()
+        };
+        // Four bytes on disk, as Java writes an int; the port is the low half.
+        Some(SocketAddr::new(ip, self.u32()? as u16))
     }
 }
 
 /// RocketMQ's text form of properties.
 pub mod properties {
     /// Walks over name and value of each property; parts that are not UTF-8 are skipped.
-    pub fn iter(_properties: &[u8]) -> impl Iterator<Item = (&str, &str)> {
-        std::iter::empty()
+    pub fn iter(properties: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+        iter_bytes(properties).filter_map(|(name, value)| {
+            Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?))
+        })
     }
 
-    /// Returns the value of `name`.
+    /// As [`iter`], without looking at the encoding. Empty names and values count as absent, as in RocketMQ.
+    pub(crate) fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+        properties.split(|byte| *byte == 2).filter_map(|pair| {
+            let at = pair.iter().position(|byte| *byte == 1)?;
+            let (name, value) = (pair.get(..at)?, pair.get(at + 1..)?);
+            (!name.is_empty() && !value.is_empty()).then_some((name, value))
+        })
+    }
+
+    /// Returns the value of `name`; the last one where a name stands twice, as in RocketMQ.
     #[must_use]
     pub fn get<'a>(properties: &'a [u8], name: &str) -> Option<&'a str> {
-        iter(properties).find(|(n, _)| *n == name).map(|(_, v)| v)
+        iter(properties).filter(|(n, _)| *n == name).last().map(|(_, v)| v)
     }
 
     /// Appends one property to `out`.
@@ -90,5 +406,110 @@ pub mod properties {
         out.push(1);
         out.extend_from_slice(value.as_bytes());
         out.push(2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message<'a>(topic: &'a str, body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
+        NewMessage {
+            topic,
+            queue_id: 3,
+            flag: 7,
+            sys_flag: 0,
+            born_timestamp: 1_700_000_000_123,
+            born_host: SocketAddr::from(([10, 0, 0, 1], 4567)),
+            reconsume_times: 2,
+            prepared_transaction_offset: 99,
+            body,
+            properties,
+        }
+    }
+
+    fn whole(message: &NewMessage<'_>, host: SocketAddr) -> Vec<u8> {
+        let mut out = Vec::new();
+        let encoded = encode(message, host, &mut out);
+        let mut record = out[..encoded.tail_at].to_vec();
+        record.extend_from_slice(message.body);
+        record.extend_from_slice(&out[encoded.tail_at..]);
+        assert_eq!(record.len(), encoded.len as usize);
+        record
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            topic in "[a-zA-Z0-9_%-]{1,255}",
+            body in proptest::collection::vec(any::<u8>(), 0..300),
+            properties in proptest::collection::vec(any::<u8>(), 0..100),
+            v6 in any::<bool>(),
+        ) {
+            let host: SocketAddr = if v6 { "[::1]:80".parse().unwrap() } else { "1.2.3.4:80".parse().unwrap() };
+            let message = message(&topic, &body, &properties);
+            let record = whole(&message, host);
+            let view = MessageView::decode(&record, true).unwrap();
+            prop_assert_eq!(view.topic, &topic);
+            prop_assert_eq!(view.body, &body);
+            prop_assert_eq!(view.properties, &properties);
+            prop_assert_eq!(view.store_host, host);
+            prop_assert_eq!(view.born_host, message.born_host);
+            prop_assert_eq!(view.prepared_transaction_offset, 99);
+        }
+
+        #[test]
+        fn decoding_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400), magic in 0..4) {
+            let mut bytes = bytes;
+            if bytes.len() > 8 {
+                let size = bytes.len() as u32;
+                patch(&mut bytes, 0, size.to_be_bytes());
+                match magic {
+                    0 => patch(&mut bytes, 4, MAGIC_V1.to_be_bytes()),
+                    1 => patch(&mut bytes, 4, MAGIC_V2.to_be_bytes()),
+                    _ => {}
+                }
+            }
+            let _ = MessageView::decode(&bytes, true).map(|view| view.marks().each_key().count());
+        }
+
+        #[test]
+        fn a_changed_body_or_length_is_noticed(at in 0usize..200, bit in 0u8..8) {
+            let body = [7u8; 100];
+            let record = whole(&message("topic", &body, b"TAGS\x01a\x02"), "1.2.3.4:80".parse().unwrap());
+            let mut changed = record.clone();
+            let at = at % record.len();
+            changed[at] ^= 1 << bit;
+            let in_body = (88..188).contains(&at);
+            let in_lengths = at < 8 || (84..88).contains(&at) || at == 188 || (194..196).contains(&at);
+            let decoded = MessageView::decode(&changed, true);
+            // A top bit of the checksum is not part of it.
+            if in_body || in_lengths {
+                prop_assert!(decoded.is_err(), "byte {} bit {}", at, bit);
+            }
+        }
+    }
+
+    #[test]
+    fn hashes_are_those_of_java() {
+        assert_eq!(java_hash(0, ""), 0);
+        assert_eq!(java_hash(0, "TagA"), 2_598_919);
+        assert_eq!(java_hash(0, "hello world"), 1_794_106_052);
+        assert_eq!(
+            java_hash(0, "ü€😀"),
+            "ü€😀".encode_utf16().fold(0, |h: i32, c| h.wrapping_mul(31) + i32::from(c))
+        );
+        assert_eq!(java_hash(java_hash(0, "topic#"), "key"), java_hash(0, "topic#key"));
+    }
+
+    #[test]
+    fn properties_follow_the_rules_of_rocketmq() {
+        let text = b"KEYS\x01a b\x02TAGS\x01x\x02\x02=\x01\x02NO\x02TAGS\x01y\x02END\x01z";
+        assert_eq!(properties::get(text, "TAGS"), Some("y"));
+        assert_eq!(properties::get(text, "END"), Some("z"));
+        assert_eq!(properties::get(text, "NO"), None);
+        assert_eq!(properties::iter(text).count(), 4);
     }
 }

@@ -1,314 +1,473 @@
 //! `MessageStore`: open, append, get, receive, look up, close. The only door.
+//!
+//! Here the parts are put together, started and stopped; lookups are in `lookup`, leases in `receive`.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    cell::RefCell,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
 
-use crate::{Clock, Disk, NewMessage, RealDisk, Region, Result, StoreConfig};
+use parking_lot::{Mutex, RwLock};
 
-/// Where one appended message lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Location {
-    /// Index in its queue.
-    pub queue_offset: u64,
-    /// Byte position in the commit log.
-    pub physical_offset: u64,
-    /// Length of the record in bytes.
-    pub len: u32,
+use crate::{
+    Allocation, Appended, Arrival, Clock, Disk, FlushMode, NewMessage, RealDisk, Result, StoreConfig,
+    StoreError, StoreStats,
+    checkpoint::Checkpoint,
+    commit_log::{self, CommitLog, Pending},
+    consume_queue::{ConsumeQueue, ConsumeQueues, check_name},
+    dispatch,
+    flush::Flusher,
+    index_file::Index,
+    mapped_file_queue::MappedFileQueue,
+    message,
+    progress::{Progress, ProgressThread},
+    recovery::{self, LastStop, Recovered},
+    signal::Signal,
+};
+
+type Listener = Arc<dyn Fn(&Arrival<'_>) + Send + Sync>;
+
+/// How often derived files are flushed and the checkpoint advanced while messages come.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// What our abort file begins with; a Java broker writes only its process id.
+const ABORT_MARK: &str = "ferromq ";
+/// A buffer for records grows with the largest batch; above this it is not kept.
+const MAX_SCRATCH: usize = 1 << 20;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The outcome of an append.
-#[derive(Debug, Clone)]
-pub struct Appended {
-    /// One entry a message, in the order given.
-    pub locations: Vec<Location>,
-    /// The broker's time, milliseconds since 1970.
-    pub store_timestamp: i64,
-    /// End of the last record: pass it to [`MessageStore::when_durable`].
-    pub end: u64,
+/// The parts of an open store, shared with its threads.
+pub(crate) struct Inner<D: Disk> {
+    pub(crate) disk: D,
+    pub(crate) root: PathBuf,
+    pub(crate) clock: Clock,
+    config: StoreConfig,
+    pub(crate) log: CommitLog<D>,
+    pub(crate) queues: ConsumeQueues<D>,
+    pub(crate) index: Index<D>,
+    pub(crate) checkpoint: Checkpoint<D>,
+    flusher: Flusher,
+    progress: OnceLock<Progress>,
+    /// Rung when there is something to dispatch.
+    pub(crate) arrived: Signal,
+    checkpoint_due: Signal,
+    dispatched: AtomicU64,
+    /// End of what is dispatched and the newest store timestamp below it.
+    dispatched_mark: Mutex<(u64, i64)>,
+    dirty_queues: Mutex<Vec<Arc<ConsumeQueue<D>>>>,
+    listener: RwLock<Option<Listener>>,
+    appended: AtomicU64,
+    recovered: OnceLock<Recovered>,
+    is_closed: AtomicBool,
+    lock: Mutex<Option<D::Lock>>,
 }
 
-/// A record in the log, kept mapped as long as this lives. Cloning copies no bytes.
-pub struct Record<R: Region = <RealDisk as Disk>::Region> {
-    _region: Arc<R>,
-}
-
-impl<R: Region> Record<R> {
-    /// The record's bytes as they lie on disk; decode them with [`crate::MessageView`].
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        todo!()
+impl<D: Disk> Inner<D> {
+    pub(crate) fn dispatched(&self) -> u64 {
+        self.dispatched.load(Ordering::Acquire)
     }
-}
 
-impl<R: Region> AsRef<[u8]> for Record<R> {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes()
+    pub(crate) fn set_dispatched(&self, end: u64, timestamp: i64) {
+        let mut mark = self.dispatched_mark.lock();
+        *mark = (end, timestamp.max(mark.1));
+        self.dispatched.store(end, Ordering::Release);
     }
-}
 
-/// RocketMQ's outcomes of reading from a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GetStatus {
-    /// At least one message.
-    Found,
-    /// There are messages at and after the offset, none matches the filter; go on at `next_offset`.
-    NoMatchedMessage,
-    /// The offset points at a message that was deleted while being read.
-    MessageWasRemoving,
-    /// The queue holds nothing at the offset although it should.
-    OffsetFoundNull,
-    /// The offset is past the end by more than one.
-    OffsetOverflowBadly,
-    /// The offset is the next one to be written: nothing there yet.
-    OffsetOverflowOne,
-    /// The offset is below the first one kept.
-    OffsetTooSmall,
-    /// The topic has no such queue.
-    NoMatchedLogicQueue,
-    /// The queue is empty.
-    NoMessageInQueue,
-}
-
-/// Messages read from a queue.
-pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
-    /// What happened.
-    pub status: GetStatus,
-    /// Found messages with their queue offsets.
-    pub messages: Vec<(u64, Record<R>)>,
-    /// Where to read next: a valid offset whatever the status.
-    pub next_offset: u64,
-    /// First offset kept.
-    pub min_offset: u64,
-    /// Next offset to be written.
-    pub max_offset: u64,
-}
-
-/// Which tags a reader wants.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum TagFilter {
-    /// Every message.
-    #[default]
-    All,
-    /// Messages with one of these tags: Java hash (looked up in the consume queue) and the tag itself.
-    Tags(Vec<(i64, String)>),
-}
-
-impl TagFilter {
-    /// Parses `*`, an empty string, or tags joined by `||`.
-    #[must_use]
-    pub fn parse(_expression: &str) -> Self {
-        todo!()
+    pub(crate) fn mark_dirty(&self, queue: Arc<ConsumeQueue<D>>) {
+        self.dirty_queues.lock().push(queue);
     }
-}
 
-/// Asks for messages under a lease.
-#[derive(Debug, Clone, Copy)]
-pub struct ReceiveRequest<'a> {
-    /// Consumer group.
-    pub group: &'a str,
-    /// Topic.
-    pub topic: &'a str,
-    /// Queues `0..queue_count` of the topic are looked at …
-    pub queue_count: u32,
-    /// … beginning with this one.
-    pub first_queue: u32,
-    /// Most messages to return.
-    pub max_count: usize,
-    /// Most bytes to return; at least one message comes whatever its size.
-    pub max_bytes: usize,
-    /// Length of the lease in milliseconds.
-    pub invisible_ms: i64,
-    /// Which messages; others are passed over for good.
-    pub filter: &'a TagFilter,
-    /// Where a group that is new to a queue begins: at its min offset (`true`) or its max offset.
-    pub from_beginning: bool,
-}
+    pub(crate) fn listener(&self) -> Option<Listener> {
+        self.listener.read().clone()
+    }
 
-/// Names one lease of one message; the text form is RocketMQ's receipt handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ReceiptHandle {
-    /// Queue of the topic.
-    pub queue_id: u32,
-    /// Index in its queue.
-    pub queue_offset: u64,
-    /// When it was received, milliseconds since 1970; strictly grows with each lease of the same message.
-    pub pop_time: i64,
-    /// Length of the lease in milliseconds.
-    pub invisible_ms: i64,
-}
+    fn is_sync(&self) -> bool {
+        self.config.flush == FlushMode::Sync
+    }
 
-/// A message under a lease.
-pub struct Leased<R: Region = <RealDisk as Disk>::Region> {
-    /// The record.
-    pub record: Record<R>,
-    /// Names the lease.
-    pub handle: ReceiptHandle,
-    /// 1 the first time.
-    pub attempt: u32,
-}
+    /// Makes everything dispatched so far durable, log first, and says so in the checkpoint.
+    fn write_checkpoint(&self, is_closing: bool) -> Result<()> {
+        // Taken before the flushes: what they cover is at least this.
+        let (end, timestamp) = *self.dispatched_mark.lock();
+        if self.log.flushed() < end {
+            self.log.flush()?;
+        }
+        let dirty = std::mem::take(&mut *self.dirty_queues.lock());
+        for (number, queue) in dirty.iter().enumerate() {
+            if let Err(error) = queue.flush() {
+                self.dirty_queues.lock().extend(dirty.iter().skip(number).map(Arc::clone));
+                return Err(error);
+            }
+        }
+        let index_timestamp = self.index.flush(is_closing)?;
+        self.checkpoint.update(|marks| {
+            marks.log_timestamp = timestamp;
+            marks.queues_timestamp = timestamp;
+            marks.index_timestamp = index_timestamp;
+            marks.durable_end = end as i64;
+        })
+    }
 
-/// The outcome of a receive.
-pub struct Received<R: Region = <RealDisk as Disk>::Region> {
-    /// The messages, in queue order within a queue.
-    pub messages: Vec<Leased<R>>,
-    /// When the next lease in these queues ends, where one is held: look again then.
-    pub next_expiry_ms: Option<i64>,
-    /// Whether there may be more to receive right now: the receive was full before it saw everything.
-    pub more: bool,
-}
+    fn run_checkpoints(&self) {
+        while !self.checkpoint_due.is_stopped() {
+            self.checkpoint_due.wait(|| false, Some(CHECKPOINT_INTERVAL));
+            self.log.watch_space();
+            let has_more = self.dispatched() as i64 != self.checkpoint.marks().durable_end;
+            if has_more && !self.log.is_poisoned() && !self.checkpoint_due.is_stopped() {
+                if let Err(error) = self.write_checkpoint(false) {
+                    tracing::warn!(%error, "checkpoint not written, trying again");
+                }
+            }
+        }
+    }
 
-/// New messages in one queue, told to the arrival listener once readers can see them.
-#[derive(Debug, Clone, Copy)]
-pub struct Arrival<'a> {
-    /// Topic.
-    pub topic: &'a str,
-    /// Queue.
-    pub queue_id: u32,
-    /// The queue's new max offset.
-    pub max_offset: u64,
-}
+    fn persist_progress(&self) -> Result<()> {
+        self.progress().persist(&self.disk, &self.root, || self.log.flush())
+    }
 
-/// Counters and positions, for people and tests.
-#[derive(Debug, Clone, Default)]
-pub struct StoreStats {
-    /// First byte kept in the commit log.
-    pub min_physical_offset: u64,
-    /// End of what is written.
-    pub max_physical_offset: u64,
-    /// End of what is flushed.
-    pub flushed_offset: u64,
-    /// End of what is dispatched to consume queues and indexes.
-    pub dispatched_offset: u64,
-    /// Messages appended since open.
-    pub appended: u64,
-    /// Flushes of the commit log since open.
-    pub flushes: u64,
-    /// Bytes cut from the tail by the last recovery.
-    pub recovered_cut_bytes: u64,
-    /// Messages walked by the last recovery.
-    pub recovered_messages: u64,
+    fn progress(&self) -> &Progress {
+        self.progress.get_or_init(Progress::default)
+    }
 }
 
 /// The message store. All methods take `&self` and may be called from any thread.
 pub struct MessageStore<D: Disk = RealDisk> {
-    _disk: D,
+    inner: Arc<Inner<D>>,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Default)]
+struct Threads {
+    dispatcher: Option<JoinHandle<()>>,
+    flusher: Option<JoinHandle<()>>,
+    preparer: Option<JoinHandle<()>>,
+    checkpoints: Option<JoinHandle<()>>,
+    progress: Option<ProgressThread>,
 }
 
 impl MessageStore<RealDisk> {
     /// Opens the store in `directory` on the real disk, recovering it where needed.
-    pub fn open(_directory: &Path, _config: StoreConfig, _clock: Clock) -> Result<Self> {
-        todo!()
+    ///
+    /// Errors: `Locked` where another store has it open, `Corrupt` where files are missing or damaged that
+    /// were known to be on disk.
+    pub fn open(directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
+        Self::open_on(RealDisk, directory, config, clock)
     }
 }
 
 impl<D: Disk> MessageStore<D> {
     /// Opens the store in `directory` on `disk`, recovering it where needed.
-    pub fn open_on(_disk: D, _directory: &Path, _config: StoreConfig, _clock: Clock) -> Result<Self> {
-        todo!()
+    pub fn open_on(disk: D, directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
+        let staging = directory.join("ferromq");
+        for needed in [directory, &staging, &commit_log::directory(directory), &directory.join("config")] {
+            disk.create_dir(needed).map_err(|source| StoreError::io("create", needed, source))?;
+        }
+        let lock_path = directory.join("lock");
+        let lock = disk.lock(&lock_path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::WouldBlock => StoreError::Locked { path: lock_path.clone() },
+            _ => StoreError::io("lock", &lock_path, source),
+        })?;
+        let last_stop = read_last_stop(&disk, directory)?;
+        let inner = Arc::new(open_parts(disk, directory, staging, config, clock, lock)?);
+        mark_open(&inner)?;
+        let (recovered, dispatcher) = recovery::recover(&inner, last_stop)?;
+        // A set value would mean a second recovery, which cannot be.
+        let _ = inner.recovered.set(recovered);
+        inner.write_checkpoint(false)?;
+        let progress = Progress::load(&inner.disk, directory, |topic, queue_id| {
+            inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset())
+        })?;
+        let _ = inner.progress.set(progress);
+        let store = Self { inner, threads: Mutex::new(Threads::default()) };
+        store.start(dispatcher)?;
+        Ok(store)
+    }
+
+    fn start(&self, dispatcher: dispatch::Dispatcher<D>) -> Result<()> {
+        let mut threads = self.threads.lock();
+        let inner = &self.inner;
+        threads.dispatcher =
+            Some(spawn(inner, "ferromq-dispatch", move |inner| dispatch::run(inner, dispatcher))?);
+        let interval = match inner.config.flush {
+            FlushMode::Async { interval } => Some(interval),
+            FlushMode::Sync => None,
+        };
+        threads.flusher = Some(spawn(inner, "ferromq-flush", move |inner| {
+            inner.flusher.run(&inner.log, interval, || inner.arrived.ring());
+        })?);
+        threads.preparer = Some(spawn(inner, "ferromq-prepare", |inner| {
+            while !inner.log.prepare.is_stopped() {
+                if !inner.log.prepare() {
+                    inner.log.prepare.wait(|| false, None);
+                }
+            }
+        })?);
+        threads.checkpoints = Some(spawn(inner, "ferromq-checkpoint", |inner| inner.run_checkpoints())?);
+        let persisted = Arc::clone(inner);
+        let progress = ProgressThread::start(inner.config.progress_interval, move || {
+            if let Err(error) = persisted.persist_progress() {
+                tracing::warn!(%error, "progress not written, trying again");
+            }
+        });
+        threads.progress =
+            Some(progress.map_err(|source| StoreError::io("start a thread for", &inner.root, source))?);
+        Ok(())
     }
 
     /// Appends `messages` in order, each its own record. Limits are checked before anything is written.
     ///
     /// The promise of the flush mode holds once [`Self::when_durable`] of `Appended::end` says so.
-    pub fn append(&self, _messages: &[NewMessage<'_>]) -> Result<Appended> {
-        todo!()
+    /// Errors: `TooLarge`, `Invalid`, `Full`, `Poisoned`, `Closed`, `Io`: nothing was stored.
+    pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        self.check_open()?;
+        let appended = SCRATCH.with_borrow_mut(|bytes| {
+            bytes.clear();
+            bytes.shrink_to(MAX_SCRATCH);
+            if let [message] = messages {
+                let pending = [self.encode(message, None, bytes)?];
+                return self.inner.log.append(&self.inner.clock, messages, &pending, bytes);
+            }
+            let mut pending: Vec<Pending<D>> = Vec::with_capacity(messages.len());
+            for message in messages {
+                let before = pending.last().and_then(|pending| pending.queue.as_ref());
+                let next = self.encode(message, before, bytes)?;
+                pending.push(next);
+            }
+            self.inner.log.append(&self.inner.clock, messages, &pending, bytes)
+        })?;
+        self.inner.appended.fetch_add(messages.len() as u64, Ordering::Relaxed);
+        if self.inner.is_sync() {
+            self.inner.flusher.signal.ring();
+        } else {
+            self.inner.arrived.ring();
+        }
+        Ok(appended)
+    }
+
+    /// Checks a message and encodes it; `before` is the queue of the message before it, most often the same.
+    fn encode(
+        &self,
+        message: &NewMessage<'_>,
+        before: Option<&Arc<ConsumeQueue<D>>>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Pending<D>> {
+        let config = &self.inner.config;
+        let queue_id = check_name(message.topic, message.queue_id)?;
+        let max_record = self.inner.log.max_record_len();
+        commit_log::check_limits(message, u64::from(config.max_message_size), max_record, config.store_host)?;
+        let encoded = message::encode(message, config.store_host, bytes);
+        if !message::is_consumable(encoded.sys_flag) {
+            return Ok(Pending { encoded, queue: None });
+        }
+        let queue = match before {
+            Some(queue) if queue.queue_id() == queue_id && queue.topic() == message.topic => {
+                Arc::clone(queue)
+            }
+            _ => self.inner.queues.find_or_make(message.topic, queue_id),
+        };
+        Ok(Pending { encoded, queue: Some(queue) })
     }
 
     /// Calls `done` once everything below `end` is as durable as the flush mode promises: at once under
     /// asynchronous flush, after the covering flush under synchronous, with an error when it failed.
-    pub fn when_durable(&self, _end: u64, _done: impl FnOnce(Result<()>) + Send + 'static) {
-        todo!()
+    ///
+    /// `done` may run on the flushing thread, so it must return quickly.
+    pub fn when_durable(&self, end: u64, done: impl FnOnce(Result<()>) + Send + 'static) {
+        if self.inner.is_sync() {
+            self.inner.flusher.when_durable(&self.inner.log, end, Box::new(done));
+        } else {
+            done(self.check_sound());
+        }
     }
 
     /// As [`Self::when_durable`], waiting for it.
-    pub fn wait_durable(&self, _end: u64) -> Result<()> {
-        todo!()
+    pub fn wait_durable(&self, end: u64) -> Result<()> {
+        if self.inner.is_sync() {
+            self.inner.flusher.wait_durable(&self.inner.log, end)
+        } else {
+            self.check_sound()
+        }
     }
 
-    /// Reads up to `max_count` messages and about `max_bytes` from `from_offset` on.
-    pub fn get(
-        &self,
-        _topic: &str,
-        _queue_id: u32,
-        _from_offset: u64,
-        _max_count: usize,
-        _max_bytes: usize,
-        _filter: &TagFilter,
-    ) -> GetResult<D::Region> {
-        todo!()
-    }
-
-    /// First queue offset kept (0 for an unknown queue).
-    #[must_use]
-    pub fn min_offset(&self, _topic: &str, _queue_id: u32) -> u64 {
-        todo!()
-    }
-
-    /// Next queue offset readers have not seen yet (0 for an unknown queue).
-    #[must_use]
-    pub fn max_offset(&self, _topic: &str, _queue_id: u32) -> u64 {
-        todo!()
-    }
-
-    /// First queue offset whose message was stored at or after `timestamp_ms`; the max offset where there is none.
-    #[must_use]
-    pub fn offset_by_time(&self, _topic: &str, _queue_id: u32, _timestamp_ms: i64) -> u64 {
-        todo!()
-    }
-
-    /// The record that begins at `physical_offset`, if one does.
-    #[must_use]
-    pub fn record_at(&self, _physical_offset: u64) -> Option<Record<D::Region>> {
-        todo!()
-    }
-
-    /// Messages of `topic` with the key or unique key `key`, stored in the time range, newest first.
-    pub fn query_by_key(
-        &self,
-        _topic: &str,
-        _key: &str,
-        _max_count: usize,
-        _begin_ms: i64,
-        _end_ms: i64,
-    ) -> Vec<Record<D::Region>> {
-        todo!()
-    }
-
-    /// The clock.
-    pub(crate) fn clock(&self) -> &Clock {
-        todo!()
-    }
-
-    /// Progress of all groups; `receive.rs` works on it.
-    pub(crate) fn progress(&self) -> &crate::progress::Progress {
-        todo!()
-    }
-
-    /// `Closed` after [`Self::close`].
-    pub(crate) fn check_open(&self) -> Result<()> {
-        todo!()
-    }
-
-    /// Topics that have messages, each with the ids of its queues.
-    #[must_use]
-    pub fn queues(&self) -> Vec<(String, Vec<u32>)> {
-        todo!()
+    fn check_sound(&self) -> Result<()> {
+        if self.inner.log.is_poisoned() { Err(StoreError::Poisoned) } else { Ok(()) }
     }
 
     /// Sets the listener told of new messages by the dispatching thread; it must return quickly.
-    pub fn on_arrival(&self, _listener: impl Fn(&Arrival<'_>) + Send + Sync + 'static) {
-        todo!()
+    pub fn on_arrival(&self, listener: impl Fn(&Arrival<'_>) + Send + Sync + 'static) {
+        *self.inner.listener.write() = Some(Arc::new(listener));
     }
 
     /// Counters and positions.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        todo!()
+        let inner = &self.inner;
+        let recovered = inner.recovered.get().copied().unwrap_or_default();
+        StoreStats {
+            min_physical_offset: inner.log.start(),
+            max_physical_offset: inner.log.written(),
+            flushed_offset: inner.log.flushed(),
+            dispatched_offset: inner.dispatched(),
+            appended: inner.appended.load(Ordering::Relaxed),
+            flushes: inner.log.flushes(),
+            recovered_cut_bytes: recovered.cut_bytes,
+            recovered_messages: recovered.messages,
+        }
     }
 
     /// Flushes everything, writes the checkpoint, removes the abort file and lets the lock go.
     ///
-    /// Also done on drop; further calls of any method answer `Closed` or nothing.
+    /// Also done on drop; further calls of any method answer `Closed` or nothing. Where something cannot be
+    /// written the abort file stays, so that the next open recovers.
     pub fn close(&self) -> Result<()> {
-        todo!()
+        let inner = &self.inner;
+        if inner.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        inner.log.close();
+        let mut threads = std::mem::take(&mut *self.threads.lock());
+        inner.flusher.signal.stop();
+        join(threads.flusher.take());
+        let flushed = inner.log.flush();
+        inner.flusher.end(&inner.log);
+        inner.arrived.stop();
+        join(threads.dispatcher.take());
+        inner.log.prepare.stop();
+        join(threads.preparer.take());
+        inner.checkpoint_due.stop();
+        join(threads.checkpoints.take());
+        drop(threads);
+        let closed = flushed.and_then(|end| {
+            inner.write_checkpoint(true)?;
+            inner.persist_progress()?;
+            if inner.dispatched() == end { mark_closed(inner) } else { Ok(()) }
+        });
+        *inner.listener.write() = None;
+        *inner.lock.lock() = None;
+        closed
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.inner.is_closed.load(Ordering::Acquire) { Err(StoreError::Closed) } else { Ok(()) }
+    }
+
+    pub(crate) fn open_inner(&self) -> Option<&Inner<D>> {
+        self.check_open().ok().map(|()| &*self.inner)
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    pub(crate) fn progress(&self) -> &Progress {
+        self.inner.progress()
+    }
+}
+
+impl<D: Disk> Drop for MessageStore<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "store not closed cleanly");
+        }
+    }
+}
+
+fn open_parts<D: Disk>(
+    disk: D,
+    root: &Path,
+    staging: PathBuf,
+    config: StoreConfig,
+    clock: Clock,
+    lock: D::Lock,
+) -> Result<Inner<D>> {
+    let mut files = MappedFileQueue::new(
+        disk.clone(),
+        commit_log::directory(root),
+        staging.clone(),
+        config.commit_log_file_size,
+        Allocation::Reserved,
+    );
+    files.load()?;
+    let is_sync = config.flush == FlushMode::Sync;
+    Ok(Inner {
+        log: CommitLog::new(disk.clone(), files, &config, is_sync),
+        queues: ConsumeQueues::load(&disk, root, staging, &config)?,
+        index: Index::load(&disk, root, &config)?,
+        checkpoint: Checkpoint::open(&disk, root)?,
+        disk,
+        root: root.to_path_buf(),
+        clock,
+        config,
+        flusher: Flusher::default(),
+        progress: OnceLock::new(),
+        arrived: Signal::default(),
+        checkpoint_due: Signal::default(),
+        dispatched: AtomicU64::new(0),
+        dispatched_mark: Mutex::new((0, 0)),
+        dirty_queues: Mutex::new(Vec::new()),
+        listener: RwLock::new(None),
+        appended: AtomicU64::new(0),
+        recovered: OnceLock::new(),
+        is_closed: AtomicBool::new(false),
+        lock: Mutex::new(Some(lock)),
+    })
+}
+
+fn read_last_stop<D: Disk>(disk: &D, root: &Path) -> Result<LastStop> {
+    let path = root.join("abort");
+    match disk.read_file(&path) {
+        Ok(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) => Ok(LastStop::Unclean),
+        Ok(_) => Ok(LastStop::UncleanForeign),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(LastStop::Clean),
+        Err(source) => Err(StoreError::io("read", &path, source)),
+    }
+}
+
+/// Leaves the abort file, durably, before anything else is written.
+fn mark_open<D: Disk>(inner: &Inner<D>) -> Result<()> {
+    let path = inner.root.join("abort");
+    if read_last_stop(&inner.disk, &inner.root)?.is_clean() {
+        let text = format!("{ABORT_MARK}{}\n", std::process::id());
+        inner
+            .disk
+            .replace_file(&path, text.as_bytes())
+            .map_err(|source| StoreError::io("write", &path, source))?;
+    }
+    Ok(())
+}
+
+fn mark_closed<D: Disk>(inner: &Inner<D>) -> Result<()> {
+    let path = inner.root.join("abort");
+    inner.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
+    inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))
+}
+
+fn spawn<D: Disk>(
+    inner: &Arc<Inner<D>>,
+    name: &str,
+    work: impl FnOnce(&Inner<D>) + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let shared = Arc::clone(inner);
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || work(&shared))
+        .map_err(|source| StoreError::io("start a thread for", &inner.root, source))
+}
+
+/// Waits for a thread, unless it is the one that asks: a listener may hold the last reference to the store.
+fn join(thread: Option<JoinHandle<()>>) {
+    if let Some(thread) = thread
+        && thread.thread().id() != std::thread::current().id()
+    {
+        // A panic of the thread was printed where it happened.
+        let _ = thread.join();
     }
 }

@@ -1,0 +1,265 @@
+//! From the log to the files derived from it: consume queues and indexes. Recovery replays through it.
+//!
+//! One thread dispatches. It never writes the log, and it gives out no offsets: they are in the records.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    Arrival, Disk, Result, StoreError,
+    consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
+    index_file::{IndexKey, key_hash},
+    message::{self, MessageView},
+    store::Inner,
+};
+
+/// Most bytes of the log in a round: bounds memory and how long a reader waits for what is at its beginning.
+const ROUND_BYTES: u64 = 4 << 20;
+
+/// Entries of one queue in a round, in order and without gap.
+struct Batch<D: Disk> {
+    queue: Arc<ConsumeQueue<D>>,
+    first: u64,
+    next: u64,
+    entries: Vec<u8>,
+}
+
+/// Where the index stood when the store was opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Resume {
+    /// Keys of records before it are in the index; the record at it may be there in part.
+    pub(crate) indexed_to: Option<u64>,
+}
+
+/// Reusable buffers of the dispatching thread.
+pub(crate) struct Dispatcher<D: Disk> {
+    batches: Vec<Batch<D>>,
+    used: usize,
+    keys: Vec<IndexKey>,
+    buffer: Vec<u8>,
+    resume: Resume,
+    last_timestamp: i64,
+    pub(crate) messages: u64,
+    /// A record was met whose queue lacks entries before it: the queue's files are incomplete.
+    pub(crate) found_gap: bool,
+}
+
+impl<D: Disk> Dispatcher<D> {
+    pub(crate) fn new(resume: Resume) -> Self {
+        Self {
+            batches: Vec::new(),
+            used: 0,
+            keys: Vec::new(),
+            buffer: Vec::new(),
+            resume,
+            last_timestamp: 0,
+            messages: 0,
+            found_gap: false,
+        }
+    }
+
+    /// Dispatches the records from `from` up to `limit`, but not more than a round holds. Returns where it ended.
+    ///
+    /// On an error nothing of the round is visible, and the same round may be tried again.
+    pub(crate) fn round(&mut self, inner: &Inner<D>, from: u64, limit: u64) -> Result<u64> {
+        let (mut count, mut last_timestamp) = (0, self.last_timestamp);
+        let walked = inner.log.walk(from..limit, |place, record| {
+            match MessageView::decode(record, false) {
+                Ok(view) => {
+                    count += 1;
+                    last_timestamp = last_timestamp.max(view.store_timestamp);
+                    self.take(inner, place, &view);
+                }
+                Err(reason) => tracing::error!(physical_offset = place, reason, "record not dispatched"),
+            }
+            let end = place + record.len() as u64;
+            if end - from > ROUND_BYTES { Err(end) } else { Ok(()) }
+        });
+        let (Ok(to) | Err(to)) = walked;
+        if let Err(error) = self.write(inner) {
+            // What is in the index already must not be added again when the round is tried again.
+            self.resume.indexed_to = inner.index.last_physical_offset().or(self.resume.indexed_to);
+            self.forget();
+            return Err(error);
+        }
+        self.messages += count;
+        self.last_timestamp = last_timestamp;
+        self.publish(inner, to);
+        Ok(to)
+    }
+
+    fn take(&mut self, inner: &Inner<D>, place: u64, view: &MessageView<'_>) {
+        let marks = view.marks();
+        if message::is_consumable(view.sys_flag) {
+            match check_name(view.topic, view.queue_id) {
+                Ok(queue_id) => {
+                    let entry = Entry {
+                        physical_offset: place,
+                        size: view.total_size,
+                        tag_hash: message::tag_hash(marks.tags),
+                    };
+                    self.take_entry(inner, view.topic, queue_id, view.queue_offset, entry);
+                }
+                Err(error) => tracing::error!(physical_offset = place, %error, "record enters no queue"),
+            }
+        }
+        if message::is_indexed(view.sys_flag) && self.resume.indexed_to.is_none_or(|to| place >= to) {
+            let is_partly_indexed = self.resume.indexed_to == Some(place);
+            for key in marks.each_key() {
+                let key = IndexKey {
+                    hash: key_hash(view.topic, key),
+                    physical_offset: place,
+                    store_timestamp: view.store_timestamp,
+                };
+                if !(is_partly_indexed && inner.index.has_last(&key)) {
+                    self.keys.push(key);
+                }
+            }
+        }
+    }
+
+    fn take_entry(&mut self, inner: &Inner<D>, topic: &str, queue_id: u32, queue_offset: u64, entry: Entry) {
+        // Most records follow one of the same queue.
+        let last = self.used.checked_sub(1).and_then(|last| self.batches.get(last));
+        let queue = match last {
+            Some(batch) if batch.queue.queue_id() == queue_id && batch.queue.topic() == topic => {
+                Arc::clone(&batch.queue)
+            }
+            _ => inner.queues.find_or_make(topic, queue_id),
+        };
+        let number = queue.batch.load(Ordering::Relaxed);
+        let open = self.batches.get_mut(number as usize).filter(|batch| batch.next == queue_offset);
+        if let Some(batch) = open {
+            batch.entries.extend_from_slice(&entry.encode());
+            batch.next += 1;
+            return;
+        }
+        let known = self.batches.get(number as usize).map_or(queue.max_offset(), |batch| batch.next);
+        if queue_offset < known {
+            return;
+        }
+        if queue_offset > known {
+            self.found_gap = true;
+        }
+        self.begin_batch(queue, queue_offset, entry);
+    }
+
+    fn begin_batch(&mut self, queue: Arc<ConsumeQueue<D>>, queue_offset: u64, entry: Entry) {
+        queue.batch.store(self.used as u32, Ordering::Relaxed);
+        match self.batches.get_mut(self.used) {
+            Some(batch) => {
+                batch.queue = queue;
+                batch.first = queue_offset;
+                batch.entries.clear();
+            }
+            None => self.batches.push(Batch { queue, first: queue_offset, next: 0, entries: Vec::new() }),
+        }
+        if let Some(batch) = self.batches.get_mut(self.used) {
+            batch.entries.extend_from_slice(&entry.encode());
+            batch.next = queue_offset + 1;
+        }
+        self.used += 1;
+    }
+
+    fn write(&mut self, inner: &Inner<D>) -> Result<()> {
+        for batch in self.batches.iter().take(self.used) {
+            batch.queue.write(batch.first, &batch.entries)?;
+        }
+        inner.index.add(&self.keys, inner.clock.now_ms(), &mut self.buffer)?;
+        self.keys.clear();
+        Ok(())
+    }
+
+    fn publish(&mut self, inner: &Inner<D>, to: u64) {
+        for batch in self.batches.iter().take(self.used) {
+            if batch.queue.publish(batch.next) {
+                inner.mark_dirty(Arc::clone(&batch.queue));
+            }
+        }
+        inner.set_dispatched(to, self.last_timestamp);
+        if let Some(listener) = inner.listener() {
+            for batch in self.batches.iter().take(self.used) {
+                listener(&Arrival {
+                    topic: batch.queue.topic(),
+                    queue_id: batch.queue.queue_id(),
+                    max_offset: batch.next,
+                });
+            }
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        for batch in self.batches.iter().take(self.used) {
+            batch.queue.batch.store(NO_BATCH, Ordering::Relaxed);
+        }
+        self.used = 0;
+        self.keys.clear();
+        // Rounds over thousands of queues must not keep a buffer for each for ever.
+        self.batches.truncate(64);
+    }
+}
+
+/// How often an idle dispatcher looks again before it sleeps: waking it costs the appender more than that.
+const LOOKS_BEFORE_SLEEP: u32 = 50;
+/// A round of at least so many messages is the sign of a busy log.
+const BUSY_ROUND: u64 = 2;
+/// Pause after a round that failed, where nobody can tell when the disk is well again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Dispatches whatever readers may see until the store stops and everything is dispatched.
+pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
+    let mut at = inner.dispatched();
+    let mut looks = 0;
+    loop {
+        let limit = inner.log.readable();
+        if at >= limit {
+            if inner.arrived.is_stopped() {
+                return;
+            }
+            if looks > 0 {
+                looks -= 1;
+                thread::yield_now();
+            } else {
+                inner.arrived.wait(|| inner.log.readable() > at, None);
+            }
+            continue;
+        }
+        let before = dispatcher.messages;
+        match dispatcher.round(inner, at, limit) {
+            Ok(to) if to > at => {
+                at = to;
+                if dispatcher.messages - before >= BUSY_ROUND {
+                    looks = LOOKS_BEFORE_SLEEP;
+                }
+                continue;
+            }
+            Ok(_) => {
+                tracing::error!(physical_offset = at, "no record begins where one should: dispatch stops");
+                inner.arrived.wait(|| false, None);
+            }
+            Err(error) => {
+                tracing::warn!(%error, physical_offset = at, "dispatch failed, trying again");
+                if is_retriable(&error) {
+                    inner.log.set_full();
+                }
+                inner.arrived.wait(|| false, Some(RETRY_PAUSE));
+            }
+        }
+        if inner.arrived.is_stopped() {
+            return;
+        }
+    }
+}
+
+/// Says whether a failed round may go well later, once there is space.
+fn is_retriable(error: &StoreError) -> bool {
+    match error {
+        StoreError::Full { .. } => true,
+        StoreError::Io { source, .. } => StoreError::is_full(source),
+        _ => false,
+    }
+}

@@ -1,0 +1,640 @@
+//! The on-disk hash from keys to physical offsets, by which messages are queried.
+//!
+//! One dispatching thread adds, anyone queries. A file is a header of 40 bytes, slots of 4 and entries of 20;
+//! the slots of the file being filled are kept in memory and written when it is full or the store closes,
+//! because they follow from the entries. Whether a found message really has the key is the caller's to check.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    Allocation, Disk, Region, Result, StoreConfig, StoreError, mapped_file::MappedFile, message::java_hash,
+};
+
+const HEADER_LEN: u64 = 40;
+const SLOT_LEN: u64 = 4;
+const ENTRY_LEN: u64 = 20;
+const ENTRY: usize = ENTRY_LEN as usize;
+
+/// A key to add.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexKey {
+    pub(crate) hash: u32,
+    pub(crate) physical_offset: u64,
+    pub(crate) store_timestamp: i64,
+}
+
+/// RocketMQ's hash of a key of a topic: Java's hash of `topic#key`, made positive.
+pub(crate) fn key_hash(topic: &str, key: &str) -> u32 {
+    let hash = java_hash(java_hash(java_hash(0, topic), "#"), key);
+    // Java: abs of the smallest integer stays negative and becomes 0.
+    if hash == i32::MIN { 0 } else { hash.unsigned_abs() }
+}
+
+/// The first 40 bytes of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Header {
+    begin_timestamp: i64,
+    end_timestamp: i64,
+    begin_physical_offset: u64,
+    end_physical_offset: u64,
+    used_slots: u32,
+    /// Entries plus one: the first is never used.
+    count: u32,
+}
+
+impl Header {
+    fn encode(self) -> [u8; HEADER_LEN as usize] {
+        let mut bytes = [0; HEADER_LEN as usize];
+        let fields = [
+            self.begin_timestamp as u64,
+            self.end_timestamp as u64,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            u64::from(self.used_slots) << 32 | u64::from(self.count),
+        ];
+        for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_be_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEADER_LEN as usize]) -> Self {
+        let mut fields = bytes.as_chunks::<8>().0.iter().map(|field| u64::from_be_bytes(*field));
+        let mut next = || fields.next().unwrap_or(0);
+        let (begin_timestamp, end_timestamp) = (next() as i64, next() as i64);
+        let (begin_physical_offset, end_physical_offset, counts) = (next(), next(), next());
+        Self {
+            begin_timestamp,
+            end_timestamp,
+            begin_physical_offset,
+            end_physical_offset,
+            used_slots: (counts >> 32) as u32,
+            count: (counts as u32).max(1),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    hash: u32,
+    physical_offset: u64,
+    /// Seconds since the file's begin timestamp.
+    seconds: u32,
+    /// The entry of the same slot before this one, 0 where there is none.
+    before: u32,
+}
+
+impl Entry {
+    fn encode_into(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.hash.to_be_bytes());
+        out.extend_from_slice(&self.physical_offset.to_be_bytes());
+        out.extend_from_slice(&self.seconds.to_be_bytes());
+        out.extend_from_slice(&self.before.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (hash, rest) = bytes.split_first_chunk::<4>()?;
+        let (physical_offset, rest) = rest.split_first_chunk::<8>()?;
+        let (seconds, rest) = rest.split_first_chunk::<4>()?;
+        let (before, _) = rest.split_first_chunk::<4>()?;
+        Some(Self {
+            hash: u32::from_be_bytes(*hash),
+            physical_offset: u64::from_be_bytes(*physical_offset),
+            seconds: u32::from_be_bytes(*seconds),
+            before: u32::from_be_bytes(*before),
+        })
+    }
+}
+
+/// Slots and entries of a file, which its length alone does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    slots: u32,
+    entries: u32,
+}
+
+impl Shape {
+    fn len(self) -> u64 {
+        HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(self.entries) * ENTRY_LEN
+    }
+
+    /// The shape of a file found: the configured one, or RocketMQ's four entries a slot.
+    fn of_len(self, len: u64) -> Option<Self> {
+        if len == self.len() {
+            return Some(self);
+        }
+        let slots = u32::try_from(len.checked_sub(HEADER_LEN)? / (SLOT_LEN + 4 * ENTRY_LEN)).ok()?;
+        let shape = Self { slots, entries: slots.checked_mul(4)? };
+        (slots > 0 && shape.len() == len).then_some(shape)
+    }
+
+    fn slot_at(self, hash: u32) -> u64 {
+        HEADER_LEN + u64::from(hash % self.slots) * SLOT_LEN
+    }
+
+    fn entry_at(self, index: u32) -> u64 {
+        HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(index) * ENTRY_LEN
+    }
+}
+
+struct State {
+    header: Header,
+    /// The slots of a file that is being filled or whose slots on disk cannot be trusted.
+    slots: Option<Vec<u32>>,
+}
+
+/// One index file.
+struct IndexFile<R: Region> {
+    file: MappedFile<R>,
+    shape: Shape,
+    state: Mutex<State>,
+}
+
+impl<R: Region> IndexFile<R> {
+    fn entry(&self, index: u32) -> Option<Entry> {
+        let at = self.shape.entry_at(index);
+        Entry::decode(self.file.read(at..at + ENTRY_LEN))
+    }
+
+    /// Adds keys until the file is full; returns how many. Queries see them when it returns.
+    fn add(&self, keys: &[IndexKey], buffer: &mut Vec<u8>) -> Result<usize> {
+        let mut guard = self.state.lock();
+        let State { header, slots: Some(slots) } = &mut *guard else { return Ok(0) };
+        let room = self.shape.entries.saturating_sub(header.count) as usize;
+        let before = *header;
+        buffer.clear();
+        for key in keys.iter().take(room) {
+            let Some(slot) = slots.get_mut((key.hash % self.shape.slots) as usize) else { break };
+            let seconds = match header.begin_timestamp {
+                0 => 0,
+                begin => ((key.store_timestamp - begin) / 1000).clamp(0, i64::from(i32::MAX)) as u32,
+            };
+            let entry =
+                Entry { hash: key.hash, physical_offset: key.physical_offset, seconds, before: *slot };
+            entry.encode_into(buffer);
+            if *slot == 0 {
+                header.used_slots += 1;
+            }
+            *slot = header.count;
+            if header.count == 1 {
+                header.begin_timestamp = key.store_timestamp;
+                header.begin_physical_offset = key.physical_offset;
+            }
+            header.count += 1;
+            header.end_timestamp = key.store_timestamp;
+            header.end_physical_offset = key.physical_offset;
+        }
+        let written = self.file.write(self.shape.entry_at(before.count), &[buffer]);
+        if let Err(error) = written {
+            // The slots must not lead to entries that are not there.
+            for (index, bytes) in
+                (before.count..).zip(buffer.chunks_exact(ENTRY)).collect::<Vec<_>>().into_iter().rev()
+            {
+                let Some(entry) = Entry::decode(bytes) else { continue };
+                if let Some(slot) = slots.get_mut((entry.hash % self.shape.slots) as usize)
+                    && *slot == index
+                {
+                    *slot = entry.before;
+                }
+            }
+            *header = before;
+            return Err(error);
+        }
+        Ok(buffer.len() / ENTRY)
+    }
+
+    fn is_full(&self) -> bool {
+        self.state.lock().header.count >= self.shape.entries
+    }
+
+    fn header(&self) -> Header {
+        self.state.lock().header
+    }
+
+    /// Calls `visit` with physical offsets of entries with this hash, newest first, until it says `false`.
+    fn find(
+        &self,
+        hash: u32,
+        begin_ms: i64,
+        end_ms: i64,
+        visit: &mut impl FnMut(u64) -> bool,
+    ) -> Result<bool> {
+        let (header, mut index) = {
+            let state = self.state.lock();
+            let first = match &state.slots {
+                Some(slots) => slots.get((hash % self.shape.slots) as usize).copied().unwrap_or(0),
+                None => {
+                    let mut bytes = [0; SLOT_LEN as usize];
+                    self.file.read_into(self.shape.slot_at(hash), &mut bytes)?;
+                    u32::from_be_bytes(bytes)
+                }
+            };
+            (state.header, first)
+        };
+        while index > 0 && index < header.count {
+            let Some(entry) = self.entry(index) else { break };
+            // Whole seconds after the begin; the first entry's may count from the file before.
+            let time = match index {
+                1 => header.begin_timestamp,
+                _ => header.begin_timestamp + i64::from(entry.seconds) * 1000,
+            };
+            if time.saturating_add(999) < begin_ms {
+                break;
+            }
+            if entry.hash == hash && time <= end_ms && !visit(entry.physical_offset) {
+                return Ok(false);
+            }
+            if entry.before >= index {
+                break;
+            }
+            index = entry.before;
+        }
+        Ok(true)
+    }
+
+    /// Makes the entries durable, then the header that counts them; slots too where the file is full or closing.
+    fn flush(&self, with_slots: bool) -> Result<()> {
+        let (header, slots) = {
+            let state = self.state.lock();
+            let is_due = with_slots || state.header.count >= self.shape.entries;
+            (state.header, if is_due { state.slots.clone() } else { None })
+        };
+        let whole = 0..self.shape.len();
+        if let Some(slots) = &slots {
+            self.write_slots(slots)?;
+        }
+        self.file.flush(whole.clone())?;
+        self.file.write(0, &[&header.encode()])?;
+        self.file.flush(whole)?;
+        let mut state = self.state.lock();
+        if slots.is_some() && state.header.count >= self.shape.entries {
+            state.slots = None;
+        }
+        Ok(())
+    }
+
+    /// Writes the slots that are in use; the others are holes of the file or zero already.
+    fn write_slots(&self, slots: &[u32]) -> Result<()> {
+        const STEP: usize = 16 << 10;
+        let mut bytes = Vec::with_capacity(STEP * SLOT_LEN as usize);
+        for (number, chunk) in slots.chunks(STEP).enumerate() {
+            if chunk.iter().all(|slot| *slot == 0) {
+                continue;
+            }
+            bytes.clear();
+            chunk.iter().for_each(|slot| bytes.extend_from_slice(&slot.to_be_bytes()));
+            self.file.write(HEADER_LEN + (number * STEP) as u64 * SLOT_LEN, &[&bytes])?;
+        }
+        Ok(())
+    }
+
+    /// Reads the slots of a file that goes on being filled.
+    fn load_slots(&self) -> Result<()> {
+        let mut bytes = vec![0; self.shape.slots as usize * SLOT_LEN as usize];
+        self.file.read_into(HEADER_LEN, &mut bytes)?;
+        let slots = bytes.as_chunks::<4>().0.iter().map(|slot| u32::from_be_bytes(*slot)).collect();
+        self.state.lock().slots = Some(slots);
+        Ok(())
+    }
+
+    /// Takes the entries that can be trusted and derives header and slots from them.
+    ///
+    /// Entries follow each other in the log, so the first that goes back, or past `limit`, ends them.
+    fn rebuild(&self, limit: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut slots = vec![0; self.shape.slots as usize];
+        // Without a header that was once flushed nobody knows what the seconds of the entries count from.
+        let has_header = state.header.count > 1;
+        let mut header = Header { count: 1, used_slots: 0, ..state.header };
+        while has_header && header.count < self.shape.entries {
+            let Some(entry) = self.entry(header.count) else { break };
+            let is_first = header.count == 1;
+            let follows = if is_first {
+                entry.physical_offset == header.begin_physical_offset
+            } else {
+                entry.physical_offset >= header.end_physical_offset && entry.hash | entry.before != 0
+            };
+            let slot = slots.get_mut((entry.hash % self.shape.slots) as usize);
+            let is_sound = follows && entry.physical_offset < limit;
+            let Some(slot) = slot.filter(|slot| is_sound && entry.before == **slot) else { break };
+            if *slot == 0 {
+                header.used_slots += 1;
+            }
+            *slot = header.count;
+            header.count += 1;
+            header.end_physical_offset = entry.physical_offset;
+            header.end_timestamp =
+                header.begin_timestamp + if is_first { 0 } else { i64::from(entry.seconds) * 1000 };
+        }
+        if header.count == 1 {
+            header = Header { count: 1, ..Header::default() };
+        }
+        let cut = self.shape.entry_at(header.count)..self.shape.len();
+        state.header = header;
+        state.slots = Some(slots);
+        drop(state);
+        self.file.erase(cut).map(drop)
+    }
+}
+
+/// All index files.
+pub(crate) struct Index<D: Disk> {
+    disk: D,
+    directory: PathBuf,
+    shape: Shape,
+    files: RwLock<Vec<Arc<IndexFile<D::Region>>>>,
+    /// Files before it are full and durable; Java may trust them after a crash.
+    durable_timestamp: AtomicU64,
+    is_directory_dirty: AtomicBool,
+    was_missing: bool,
+}
+
+impl<D: Disk> Index<D> {
+    /// Opens the files found in `index`. What they hold is checked by [`Self::recover`].
+    pub(crate) fn load(disk: &D, root: &Path, config: &StoreConfig) -> Result<Self> {
+        let directory = root.join("index");
+        let entries = disk.list(root).map_err(|source| StoreError::io("list", root, source))?;
+        let was_missing = !entries.contains(&directory);
+        disk.create_dir(&directory).map_err(|source| StoreError::io("create", &directory, source))?;
+        let index = Self {
+            disk: disk.clone(),
+            directory,
+            shape: Shape { slots: config.index_slots.max(1), entries: config.index_entries.max(2) },
+            files: RwLock::new(Vec::new()),
+            durable_timestamp: AtomicU64::new(0),
+            is_directory_dirty: AtomicBool::new(false),
+            was_missing,
+        };
+        let found =
+            disk.list(&index.directory).map_err(|source| StoreError::io("list", &index.directory, source))?;
+        for path in found {
+            let is_ours = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| name.len() == 17 && name.bytes().all(|byte| byte.is_ascii_digit()));
+            if is_ours {
+                index.open_file(path)?;
+            }
+        }
+        Ok(index)
+    }
+
+    fn open_file(&self, path: PathBuf) -> Result<()> {
+        let region = self
+            .disk
+            .open(&path, Allocation::Sparse)
+            .map_err(|source| StoreError::io("open", &path, source))?;
+        let Some(shape) = self.shape.of_len(region.len()) else {
+            tracing::warn!(file = %path.display(), len = region.len(), "index file of unknown shape left out");
+            return Ok(());
+        };
+        let file = MappedFile::new(0, path, region);
+        let mut bytes = [0; HEADER_LEN as usize];
+        file.read_into(0, &mut bytes)?;
+        let state = State { header: Header::decode(&bytes), slots: None };
+        self.files.write().push(Arc::new(IndexFile { file, shape, state: Mutex::new(state) }));
+        Ok(())
+    }
+
+    /// Checks what a stop left behind and prepares the last file for more.
+    ///
+    /// `limit` is the log's end, `trusted_timestamp` the checkpoint's: after an unclean stop slots and header
+    /// of newer files are derived anew from their entries. Returns the physical offset of the last record
+    /// that is in the index: indexing goes on there.
+    pub(crate) fn recover(&self, limit: u64, trusted_timestamp: i64, was_clean: bool) -> Result<Option<u64>> {
+        let mut files = self.files.write();
+        let mut is_cut = false;
+        let mut kept: Vec<Arc<IndexFile<D::Region>>> = Vec::new();
+        for (number, file) in files.iter().enumerate() {
+            let is_last = number + 1 == files.len();
+            let header = file.header();
+            let is_trusted = was_clean || header.end_timestamp <= trusted_timestamp;
+            if is_cut {
+                self.disk
+                    .remove(file.file.path())
+                    .map_err(|source| StoreError::io("remove", file.file.path(), source))?;
+                continue;
+            }
+            let is_full = header.count >= file.shape.entries;
+            if !is_trusted || (header.count > 1 && header.end_physical_offset >= limit) {
+                file.rebuild(limit)?;
+                is_cut = !is_last && !file.is_full();
+            } else if !is_full {
+                file.load_slots()?;
+            }
+            kept.push(Arc::clone(file));
+        }
+        *files = kept;
+        drop(files);
+        Ok(self.last_physical_offset())
+    }
+
+    /// Says whether the directory was not there: then no key of any message is in it.
+    pub(crate) fn was_missing(&self) -> bool {
+        self.was_missing
+    }
+
+    /// Adds keys in log order.
+    pub(crate) fn add(&self, mut keys: &[IndexKey], now_ms: i64, buffer: &mut Vec<u8>) -> Result<()> {
+        while !keys.is_empty() {
+            let file = self.file_with_room(now_ms)?;
+            let added = file.add(keys, buffer)?;
+            keys = keys.get(added..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Physical offset of the last record that is in the index, wholly or in part.
+    pub(crate) fn last_physical_offset(&self) -> Option<u64> {
+        let files = self.files.read();
+        files
+            .iter()
+            .rev()
+            .map(|file| file.header())
+            .find(|header| header.count > 1)
+            .map(|h| h.end_physical_offset)
+    }
+
+    /// Says whether the key of the last indexed record is there already: a record may have been cut between its keys.
+    pub(crate) fn has_last(&self, key: &IndexKey) -> bool {
+        for file in self.files.read().iter().rev() {
+            let header = file.header();
+            let newest = (1..header.count).rev().filter_map(|index| file.entry(index));
+            for entry in newest {
+                if entry.physical_offset != key.physical_offset {
+                    return false;
+                }
+                if entry.hash == key.hash {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn file_with_room(&self, now_ms: i64) -> Result<Arc<IndexFile<D::Region>>> {
+        let last = self.files.read().last().map(Arc::clone);
+        match last {
+            Some(file) if !file.is_full() => Ok(file),
+            last => {
+                let file = Arc::new(self.make(last.as_deref(), now_ms)?);
+                self.files.write().push(Arc::clone(&file));
+                Ok(file)
+            }
+        }
+    }
+
+    fn make(&self, last: Option<&IndexFile<D::Region>>, now_ms: i64) -> Result<IndexFile<D::Region>> {
+        let directory = &self.directory;
+        // Java takes the last name as the newest file, so a name must sort behind all others whatever the clock says.
+        let after = last
+            .and_then(|file| file.file.path().file_name()?.to_str()?.parse::<u64>().ok())
+            .map_or(0, |name| name + 1);
+        let path = directory.join(format!("{:017}", file_name(now_ms).max(after)));
+        let region = self.disk.create(&path, self.shape.len(), Allocation::Sparse).map_err(|source| {
+            if StoreError::is_full(&source) {
+                let free = self.disk.free_space(directory).unwrap_or(0);
+                return StoreError::Full { path: directory.clone(), free, needed: HEADER_LEN, reserve: 0 };
+            }
+            StoreError::io("create", &path, source)
+        })?;
+        self.is_directory_dirty.store(true, Ordering::Release);
+        // RocketMQ begins a file with the end of the one before it; the first entry replaces both.
+        let mut header = Header { count: 1, ..Header::default() };
+        if let Some(before) = last.map(|file| file.header()) {
+            header.begin_timestamp = before.end_timestamp;
+            header.end_timestamp = before.end_timestamp;
+            header.begin_physical_offset = before.end_physical_offset;
+            header.end_physical_offset = before.end_physical_offset;
+        }
+        let slots = vec![0; self.shape.slots as usize];
+        let state = Mutex::new(State { header, slots: Some(slots) });
+        Ok(IndexFile { file: MappedFile::new(0, path, region), shape: self.shape, state })
+    }
+
+    /// Calls `visit` with physical offsets of records that may have the key, newest first, until it says `false`.
+    pub(crate) fn find(
+        &self,
+        hash: u32,
+        begin_ms: i64,
+        end_ms: i64,
+        mut visit: impl FnMut(u64) -> bool,
+    ) -> Result<()> {
+        let files = self.files.read().clone();
+        for file in files.iter().rev() {
+            let header = file.header();
+            if header.count > 1
+                && header.begin_timestamp <= end_ms
+                && header.end_timestamp.saturating_add(999) >= begin_ms
+                && !file.find(hash, begin_ms, end_ms, &mut visit)?
+            {
+                return Ok(());
+            }
+            if header.begin_timestamp < begin_ms {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was added durable. `is_closing` writes the slots of the last file too.
+    ///
+    /// Returns the timestamp up to which whole files are durable: what the checkpoint says of the index.
+    pub(crate) fn flush(&self, is_closing: bool) -> Result<i64> {
+        let files = self.files.read().clone();
+        for file in &files {
+            // Slots in memory mean that the file on disk is not whole yet.
+            let is_pending = file.state.lock().slots.is_some();
+            if is_pending {
+                file.flush(is_closing)?;
+            }
+            let header = file.header();
+            if header.count >= file.shape.entries || is_closing {
+                self.durable_timestamp.fetch_max(header.end_timestamp.max(0) as u64, Ordering::AcqRel);
+            }
+        }
+        if self.is_directory_dirty.swap(false, Ordering::AcqRel) {
+            let synced = self.disk.sync_dir(&self.directory).and_then(|()| match self.directory.parent() {
+                Some(root) => self.disk.sync_dir(root),
+                None => Ok(()),
+            });
+            if let Err(source) = synced {
+                self.is_directory_dirty.store(true, Ordering::Release);
+                return Err(StoreError::io("flush", &self.directory, source));
+            }
+        }
+        Ok(self.durable_timestamp.load(Ordering::Acquire) as i64)
+    }
+}
+
+/// The name Java gives a file made at this time, `yyyyMMddHHmmssSSS` (in UTC), as a number.
+fn file_name(now_ms: i64) -> u64 {
+    let now_ms = now_ms.max(0) as u64;
+    let (days, ms) = (now_ms / 86_400_000, now_ms % 86_400_000);
+    // Days to year, month and day with years that begin in March, so that the leap day comes last.
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (seconds, millis) = (ms / 1000, ms % 1000);
+    let clock = seconds / 3600 * 10_000 + seconds / 60 % 60 * 100 + seconds % 60;
+    ((year * 10_000 + month * 100 + day) * 1_000_000 + clock) * 1000 + millis
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_calendar_times() {
+        assert_eq!(file_name(0), 19_700_101_000_000_000);
+        assert_eq!(file_name(951_782_399_999), 20_000_228_235_959_999);
+        assert_eq!(file_name(951_782_400_000), 20_000_229_000_000_000);
+        assert_eq!(file_name(1_793_232_000_123), 20_261_029_000_000_123);
+    }
+
+    #[test]
+    fn a_key_hash_is_never_negative() {
+        assert_eq!(key_hash("bench", "k1"), java_hash(0, "bench#k1").unsigned_abs());
+        for key in ["", "a", "ü", "polygenelubricants"] {
+            assert!(key_hash("t", key) <= i32::MAX as u32);
+        }
+    }
+
+    #[test]
+    fn a_shape_is_found_by_the_length_of_a_file() {
+        let configured = Shape { slots: 500, entries: 2000 };
+        let rocketmq = Shape { slots: 5_000_000, entries: 20_000_000 };
+        assert_eq!(configured.of_len(configured.len()), Some(configured));
+        assert_eq!(configured.of_len(rocketmq.len()), Some(rocketmq));
+        assert_eq!(configured.of_len(41), None);
+        assert_eq!(configured.of_len(0), None);
+    }
+
+    #[test]
+    fn a_header_comes_back_as_written() {
+        let header = Header {
+            begin_timestamp: 1,
+            end_timestamp: 2,
+            begin_physical_offset: 3,
+            end_physical_offset: 4,
+            used_slots: 5,
+            count: 6,
+        };
+        assert_eq!(Header::decode(&header.encode()), header);
+        assert_eq!(Header::decode(&[0; 40]).count, 1);
+    }
+}

@@ -1,0 +1,204 @@
+//! One fixed-size file: mapped for reading, and written through the map or by `pwrite`.
+//!
+//! The only unsafe code of the crate. It never hands out a `&mut [u8]` over a map, and it neither knows
+//! what the bytes mean nor which of them may be read: that is the owner's published watermark.
+
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    ptr,
+};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::{Region, Result, StoreError};
+
+/// A file of the operating system, mapped.
+#[derive(Debug)]
+pub struct MappedRegion {
+    file: File,
+    map: MmapRaw,
+    /// All blocks exist, so a write through the map can never meet a full disk (which would be a SIGBUS).
+    is_reserved: bool,
+}
+
+impl MappedRegion {
+    /// Maps `file`, whose size stays as it is from now on.
+    ///
+    /// `is_reserved` promises that every block of the file is allocated.
+    pub(crate) fn new(file: File, is_reserved: bool) -> io::Result<Self> {
+        let map = if is_reserved {
+            MmapOptions::new().map_raw(&file)?
+        } else {
+            MmapOptions::new().map_raw_read_only(&file)?
+        };
+        Ok(Self { file, map, is_reserved })
+    }
+
+    /// Translates to positions in the map; `None` where the range leaves the file.
+    fn bounds(&self, range: Range<u64>) -> Option<(usize, usize)> {
+        let start = usize::try_from(range.start).ok()?;
+        let end = usize::try_from(range.end).ok()?;
+        (start <= end && end <= self.map.len()).then_some((start, end))
+    }
+}
+
+impl Region for MappedRegion {
+    fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> &[u8] {
+        let Some((start, end)) = self.bounds(range) else { return &[] };
+        // SAFETY: `bounds` keeps the range inside the map, which lives as long as `self` and was not made
+        // shorter (the store holds the lock of its directory). Callers read below a watermark published
+        // after the bytes were written, and bytes below it are written again only while the store recovers,
+        // before it has readers.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start), end - start) }
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let Some((start, _)) = self.bounds(offset..offset.saturating_add(len as u64)) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a write past the end of a file"));
+        };
+        if !self.is_reserved {
+            let mut at = offset;
+            for part in parts {
+                self.file.write_all_at(part, at)?;
+                at += part.len() as u64;
+            }
+            return Ok(());
+        }
+        let mut at = start;
+        for part in parts {
+            // SAFETY: `bounds` keeps `at + part.len()` inside the map, which is writable because the region is
+            // reserved. A byte has one writer at a time and no reader before it is published, and `part`
+            // is memory of the caller, never of this map.
+            unsafe { ptr::copy_nonoverlapping(part.as_ptr(), self.map.as_mut_ptr().add(at), part.len()) };
+            at += part.len();
+        }
+        Ok(())
+    }
+
+    fn flush(&self, range: Range<u64>) -> io::Result<()> {
+        if !self.is_reserved {
+            return self.file.sync_data();
+        }
+        match self.bounds(range) {
+            Some((start, end)) if start < end => self.map.flush_range(start, end - start),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A file in a row of files, named by the offset of its first byte.
+///
+/// Readers hold it by `Arc`; the bytes stay readable until the last one lets go, also when the file is removed.
+pub(crate) struct MappedFile<R: Region> {
+    base: u64,
+    path: PathBuf,
+    region: R,
+}
+
+impl<R: Region> MappedFile<R> {
+    pub(crate) fn new(base: u64, path: PathBuf, region: R) -> Self {
+        Self { base, path, region }
+    }
+
+    /// Offset of the first byte.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Offset after the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.region.len()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes between two offsets of the row; empty where they leave this file.
+    pub(crate) fn read(&self, range: Range<u64>) -> &[u8] {
+        match (range.start.checked_sub(self.base), range.end.checked_sub(self.base)) {
+            (Some(start), Some(end)) => self.region.read(start..end),
+            _ => &[],
+        }
+    }
+
+    /// Copies bytes from an offset of the row on.
+    pub(crate) fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.region
+            .read_at(offset.wrapping_sub(self.base), out)
+            .map_err(|source| StoreError::io("read", &self.path, source))
+    }
+
+    /// Writes `parts` one after the other at an offset of the row.
+    pub(crate) fn write(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.region
+            .write_at(offset.wrapping_sub(self.base), parts)
+            .map_err(|source| StoreError::io("write", &self.path, source))
+    }
+
+    /// Writes zeros over a range of the row.
+    pub(crate) fn zero(&self, range: Range<u64>) -> Result<()> {
+        const ZEROS: &[u8] = &[0; 64 << 10];
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(ZEROS.len() as u64);
+            self.write(at, &[ZEROS.get(..len as usize).unwrap_or(ZEROS)])?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Zeroes what was once written in a range of the row; untouched parts of a sparse file stay holes.
+    ///
+    /// Returns the end of what was written, the range's start where there was nothing.
+    pub(crate) fn erase(&self, range: Range<u64>) -> Result<u64> {
+        // Copied out instead of read through the map, which would fill the holes of a file in memory.
+        let mut buffer = vec![0; 64 << 10];
+        let (mut at, mut written_to) = (range.start, range.start);
+        while at < range.end {
+            let len = (range.end - at).min(buffer.len() as u64);
+            let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
+            self.read_into(at, bytes)?;
+            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
+                self.zero(at..at + len)?;
+                written_to = at + last as u64 + 1;
+            }
+            at += len;
+        }
+        Ok(written_to)
+    }
+
+    /// Writes a range of the row again as it is, so that the next flush carries it whatever an earlier one did.
+    pub(crate) fn rewrite(&self, range: Range<u64>) -> Result<()> {
+        let mut buffer = vec![0; 256 << 10];
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(buffer.len() as u64);
+            let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
+            self.read_into(at, bytes)?;
+            self.write(at, &[bytes])?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Makes a range of the row durable.
+    pub(crate) fn flush(&self, range: Range<u64>) -> Result<()> {
+        let inside =
+            range.start.saturating_sub(self.base)..range.end.min(self.end()).saturating_sub(self.base);
+        self.region.flush(inside).map_err(|source| StoreError::io("flush", &self.path, source))
+    }
+}

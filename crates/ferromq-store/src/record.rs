@@ -1,0 +1,44 @@
+//! A record in the log, as readers hold it.
+
+use std::{ops::Range, sync::Arc};
+
+use crate::{Disk, RealDisk, Region, mapped_file::MappedFile};
+
+/// A record in the log, kept mapped as long as this lives. Cloning copies no bytes.
+pub struct Record<R: Region = <RealDisk as Disk>::Region> {
+    file: Arc<MappedFile<R>>,
+    range: Range<u64>,
+}
+
+impl<R: Region> Record<R> {
+    pub(crate) fn new(file: Arc<MappedFile<R>>, range: Range<u64>) -> Self {
+        Self { file, range }
+    }
+
+    /// The record's bytes as they lie on disk; decode them with [`crate::MessageView`].
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.file.read(self.range.clone())
+    }
+}
+
+impl<R: Region> Clone for Record<R> {
+    fn clone(&self) -> Self {
+        Self { file: Arc::clone(&self.file), range: self.range.clone() }
+    }
+}
+
+impl<R: Region> AsRef<[u8]> for Record<R> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl<R: Region> std::fmt::Debug for Record<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Record")
+            .field("physical_offset", &self.range.start)
+            .field("len", &self.bytes().len())
+            .finish()
+    }
+}

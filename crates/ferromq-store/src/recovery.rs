@@ -1,0 +1,230 @@
+//! What happens between opening the files and the first append: find the log's end, cut what is torn behind
+//! it, redo the derived files.
+//!
+//! It reads what the checkpoint and the abort file say; how entries and slots are cut is their files' business.
+
+use std::{sync::Arc, time::Instant};
+
+use crate::{
+    Disk, Result, StoreError,
+    dispatch::{Dispatcher, Resume},
+    mapped_file::MappedFile,
+    message::{self, BLANK_LEN, MAGIC_BLANK, MessageView, Peek},
+    store::Inner,
+};
+
+type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
+
+/// How the store was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastStop {
+    /// Closed: everything is on disk.
+    Clean,
+    /// Killed while we had it open.
+    Unclean,
+    /// Killed while another broker had it open, whose index promises less.
+    UncleanForeign,
+}
+
+impl LastStop {
+    pub(crate) fn is_clean(self) -> bool {
+        self == Self::Clean
+    }
+}
+
+/// What a recovery did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Recovered {
+    pub(crate) messages: u64,
+    pub(crate) cut_bytes: u64,
+}
+
+/// What the walk over the log's tail found.
+#[derive(Default)]
+struct Walked {
+    end: u64,
+    last_timestamp: i64,
+    messages: u64,
+}
+
+/// Recovers log, consume queues and index, and returns the dispatcher that goes on from there.
+pub(crate) fn recover<D: Disk>(inner: &Inner<D>, last_stop: LastStop) -> Result<(Recovered, Dispatcher<D>)> {
+    let began = Instant::now();
+    let marks = inner.checkpoint.marks();
+    let durable_end = marks.durable_end as u64;
+    let files = inner.log.files().snapshot();
+    let walk_start = start_of_walk(&files, last_stop, marks.walk_from_timestamp());
+    let walked = walk(&files, walk_start, !last_stop.is_clean());
+    if walked.end < durable_end {
+        let file = files.iter().rev().find(|file| file.base() <= walked.end);
+        return Err(StoreError::Corrupt {
+            file: file.map_or(inner.log.files().directory(), |file| file.path()).to_path_buf(),
+            offset: walked.end - file.map_or(0, |file| file.base()),
+            reason: "records that were on disk are missing or damaged",
+        });
+    }
+    let cut_bytes = cut_tail(inner, &files, walked.end)?;
+    inner.log.begin_at(walked.end, walked.last_timestamp);
+    if !last_stop.is_clean() {
+        // After a crash or a failed flush the page cache may hold what the disk does not.
+        rewrite(&files, durable_end.max(inner.log.start()), walked.end)?;
+        inner.log.files().flush(durable_end.max(inner.log.start())..walked.end)?;
+    }
+    let (from, resume) = recover_derived(inner, last_stop, walk_start, walked.end)?;
+    let dispatcher = redo(inner, from, walked.end, resume)?;
+    inner.queues.all().iter().for_each(|queue| queue.continue_after_entries());
+    inner.set_dispatched(walked.end, walked.last_timestamp);
+    let recovered = Recovered { messages: walked.messages, cut_bytes };
+    let elapsed = began.elapsed();
+    let walked_bytes = walked.end.saturating_sub(walk_start);
+    tracing::info!(
+        clean = last_stop.is_clean(),
+        messages = recovered.messages,
+        redone = dispatcher.messages,
+        cut_bytes,
+        physical_offset = walked.end,
+        elapsed_us = elapsed.as_micros() as u64,
+        mib_per_second = walked_bytes as f64 / 1048576.0 / elapsed.as_secs_f64().max(1e-6),
+        "store recovered"
+    );
+    Ok((recovered, dispatcher))
+}
+
+/// The physical offset where the walk begins: all before it is known to be sound.
+fn start_of_walk<R: crate::Region>(files: &[Arc<MappedFile<R>>], last_stop: LastStop, timestamp: i64) -> u64 {
+    let is_sound = |file: &&Arc<MappedFile<R>>| match record_at(file, file.base(), true) {
+        Some(Found::Message(view)) => last_stop.is_clean() || view.store_timestamp <= timestamp,
+        _ => false,
+    };
+    let found = files.iter().rev().find(is_sound).or(files.first());
+    found.map_or(0, |file| file.base())
+}
+
+enum Found<'a> {
+    Message(MessageView<'a>),
+    Blank,
+}
+
+/// The record at `at`, if a sound one lies there.
+fn record_at<R: crate::Region>(file: &MappedFile<R>, at: u64, check_crc: bool) -> Option<Found<'_>> {
+    let bytes = file.read(at..file.end());
+    match message::peek(bytes) {
+        Peek::Message(_) => {
+            let view = MessageView::decode(bytes, check_crc).ok()?;
+            // Bytes of an older file, or of a body, are no record of this place.
+            (view.physical_offset == at).then_some(Found::Message(view))
+        }
+        Peek::Blank => is_blank_sound(bytes).then_some(Found::Blank),
+        Peek::Nothing => None,
+    }
+}
+
+/// A blank record says how much room it fills: all there is.
+fn is_blank_sound(bytes: &[u8]) -> bool {
+    let expected = [(bytes.len() as u32).to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
+    bytes.len() as u64 >= BLANK_LEN && bytes.starts_with(&expected)
+}
+
+fn walk<R: crate::Region>(files: &[Arc<MappedFile<R>>], start: u64, check_crc: bool) -> Walked {
+    let mut walked = Walked { end: start, ..Walked::default() };
+    for file in files.iter().filter(|file| file.base() >= start) {
+        loop {
+            match record_at(file, walked.end, check_crc) {
+                Some(Found::Message(view)) => {
+                    walked.messages += 1;
+                    walked.last_timestamp = walked.last_timestamp.max(view.store_timestamp);
+                    walked.end += u64::from(view.total_size);
+                }
+                Some(Found::Blank) => {
+                    walked.end = file.end();
+                    break;
+                }
+                None => return walked,
+            }
+        }
+    }
+    walked
+}
+
+/// Zeroes what lies behind the end, so that it can never be read as records later, and removes later files.
+fn cut_tail<D: Disk>(inner: &Inner<D>, files: &[File<D>], end: u64) -> Result<u64> {
+    let mut cut = 0;
+    // Newest first: a crash in the middle must leave a contiguous prefix.
+    for file in files.iter().rev().filter(|file| file.end() > end) {
+        let from = end.max(file.base());
+        let written_to = file.erase(from..file.end())?;
+        cut += written_to - from;
+        file.flush(from..file.end())?;
+    }
+    inner.log.files().truncate(end)?;
+    inner.log.files().sync_directory()?;
+    Ok(cut)
+}
+
+fn rewrite<R: crate::Region>(files: &[Arc<MappedFile<R>>], from: u64, to: u64) -> Result<()> {
+    for file in files.iter().filter(|file| file.end() > from && file.base() < to) {
+        file.rewrite(from.max(file.base())..to.min(file.end()))?;
+    }
+    Ok(())
+}
+
+/// Cuts what the derived files may hold in excess, and says from where on they must be redone.
+fn recover_derived<D: Disk>(
+    inner: &Inner<D>,
+    last_stop: LastStop,
+    walk_start: u64,
+    end: u64,
+) -> Result<(u64, Resume)> {
+    let log_start = inner.log.start();
+    let is_clean = last_stop.is_clean();
+    let limit = if is_clean { end } else { walk_start };
+    let mut queues_to = log_start;
+    for queue in inner.queues.all() {
+        queues_to = queues_to.max(queue.recover(log_start, limit, is_clean)?.unwrap_or(0));
+    }
+    let queues_to = queues_to.min(if is_clean { end } else { limit.max(log_start) });
+    let marks = inner.checkpoint.marks();
+    let indexed_to = inner.index.recover(end, marks.index_timestamp, is_clean)?;
+    // The index is flushed before the checkpoint says so; only then keys of old messages cannot be missing.
+    let promised = match last_stop {
+        LastStop::Clean => queues_to,
+        LastStop::Unclean => (marks.durable_end as u64).min(end),
+        LastStop::UncleanForeign => log_start,
+    };
+    let promised = if inner.index.was_missing() { log_start } else { promised };
+    let index_from = indexed_to.unwrap_or(log_start).max(promised).max(log_start);
+    Ok((queues_to.min(index_from), Resume { indexed_to: Some(index_from) }))
+}
+
+fn redo<D: Disk>(inner: &Inner<D>, from: u64, end: u64, resume: Resume) -> Result<Dispatcher<D>> {
+    let mut dispatcher = Dispatcher::new(resume);
+    redo_range(inner, &mut dispatcher, from, end)?;
+    if dispatcher.found_gap && from > inner.log.start() {
+        tracing::warn!(
+            physical_offset = from,
+            "consume queues are incomplete: redoing them from the log's start"
+        );
+        let again = Resume { indexed_to: inner.index.last_physical_offset().or(resume.indexed_to) };
+        dispatcher = Dispatcher::new(again);
+        redo_range(inner, &mut dispatcher, inner.log.start(), end)?;
+    }
+    Ok(dispatcher)
+}
+
+fn redo_range<D: Disk>(inner: &Inner<D>, dispatcher: &mut Dispatcher<D>, from: u64, end: u64) -> Result<()> {
+    let mut at = from;
+    while at < end {
+        let to = dispatcher.round(inner, at, end)?;
+        if to <= at {
+            let file = inner.log.files().find(at);
+            return Err(StoreError::Corrupt {
+                offset: at - file.as_ref().map_or(0, |file| file.base()),
+                file: file
+                    .map_or(inner.log.files().directory().to_path_buf(), |file| file.path().to_path_buf()),
+                reason: "no record begins where one should",
+            });
+        }
+        at = to;
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! What goes into and comes out of the store's door: plain data, no behaviour beyond parsing a filter.
+
+use crate::{Disk, RealDisk, Region, message::java_hash, record::Record};
+
+/// Where one appended message lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Index in its queue.
+    pub queue_offset: u64,
+    /// Byte position in the commit log.
+    pub physical_offset: u64,
+    /// Length of the record in bytes.
+    pub len: u32,
+}
+
+/// The outcome of an append.
+#[derive(Debug, Clone)]
+pub struct Appended {
+    /// One entry a message, in the order given.
+    pub locations: Vec<Location>,
+    /// The broker's time, milliseconds since 1970.
+    pub store_timestamp: i64,
+    /// End of the last record: pass it to [`MessageStore::when_durable`].
+    pub end: u64,
+}
+
+/// RocketMQ's outcomes of reading from a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GetStatus {
+    /// At least one message.
+    Found,
+    /// There are messages at and after the offset, none matches the filter; go on at `next_offset`.
+    NoMatchedMessage,
+    /// The offset points at a message that was deleted while being read.
+    MessageWasRemoving,
+    /// The queue holds nothing at the offset although it should.
+    OffsetFoundNull,
+    /// The offset is past the end by more than one.
+    OffsetOverflowBadly,
+    /// The offset is the next one to be written: nothing there yet.
+    OffsetOverflowOne,
+    /// The offset is below the first one kept.
+    OffsetTooSmall,
+    /// The topic has no such queue.
+    NoMatchedLogicQueue,
+    /// The queue is empty.
+    NoMessageInQueue,
+}
+
+/// Messages read from a queue.
+pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
+    /// What happened.
+    pub status: GetStatus,
+    /// Found messages with their queue offsets.
+    pub messages: Vec<(u64, Record<R>)>,
+    /// Where to read next: a valid offset whatever the status.
+    pub next_offset: u64,
+    /// First offset kept.
+    pub min_offset: u64,
+    /// Next offset to be written.
+    pub max_offset: u64,
+}
+
+/// Which tags a reader wants.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum TagFilter {
+    /// Every message.
+    #[default]
+    All,
+    /// Messages with one of these tags: Java hash (looked up in the consume queue) and the tag itself.
+    Tags(Vec<(i64, String)>),
+}
+
+impl TagFilter {
+    /// Parses `*`, an empty string, or tags joined by `||`.
+    #[must_use]
+    pub fn parse(expression: &str) -> Self {
+        let tags: Vec<(i64, String)> = expression
+            .split("||")
+            .map(str::trim)
+            .filter(|tag| !tag.is_empty())
+            .map(|tag| (i64::from(java_hash(0, tag)), tag.to_owned()))
+            .collect();
+        if tags.is_empty() || tags.iter().any(|(_, tag)| tag == "*") { Self::All } else { Self::Tags(tags) }
+    }
+
+    /// Looks at what the consume queue knows: `false` is final, `true` asks for [`Self::has_tag`].
+    pub(crate) fn may_have_hash(&self, hash: i64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Tags(tags) => tags.iter().any(|(wanted, _)| *wanted == hash),
+        }
+    }
+
+    /// Looks at the tag itself.
+    pub(crate) fn has_tag(&self, tag: Option<&str>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Tags(tags) => tags.iter().any(|(_, wanted)| Some(wanted.as_str()) == tag),
+        }
+    }
+}
+
+/// Asks for messages under a lease.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceiveRequest<'a> {
+    /// Consumer group.
+    pub group: &'a str,
+    /// Topic.
+    pub topic: &'a str,
+    /// Queues `0..queue_count` of the topic are looked at …
+    pub queue_count: u32,
+    /// … beginning with this one.
+    pub first_queue: u32,
+    /// Most messages to return.
+    pub max_count: usize,
+    /// Most bytes to return; at least one message comes whatever its size.
+    pub max_bytes: usize,
+    /// Length of the lease in milliseconds.
+    pub invisible_ms: i64,
+    /// Which messages; others are passed over for good.
+    pub filter: &'a TagFilter,
+    /// Where a group that is new to a queue begins: at its min offset (`true`) or its max offset.
+    pub from_beginning: bool,
+}
+
+/// Names one lease of one message; the text form is RocketMQ's receipt handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReceiptHandle {
+    /// Queue of the topic.
+    pub queue_id: u32,
+    /// Index in its queue.
+    pub queue_offset: u64,
+    /// When it was received, milliseconds since 1970; strictly grows with each lease of the same message.
+    pub pop_time: i64,
+    /// Length of the lease in milliseconds.
+    pub invisible_ms: i64,
+}
+
+/// A message under a lease.
+pub struct Leased<R: Region = <RealDisk as Disk>::Region> {
+    /// The record.
+    pub record: Record<R>,
+    /// Names the lease.
+    pub handle: ReceiptHandle,
+    /// 1 the first time.
+    pub attempt: u32,
+}
+
+/// The outcome of a receive.
+pub struct Received<R: Region = <RealDisk as Disk>::Region> {
+    /// The messages, in queue order within a queue.
+    pub messages: Vec<Leased<R>>,
+    /// When the next lease in these queues ends, where one is held: look again then.
+    pub next_expiry_ms: Option<i64>,
+    /// Whether there may be more to receive right now: the receive was full before it saw everything.
+    pub more: bool,
+}
+
+/// New messages in one queue, told to the arrival listener once readers can see them.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// Topic.
+    pub topic: &'a str,
+    /// Queue.
+    pub queue_id: u32,
+    /// The queue's new max offset.
+    pub max_offset: u64,
+}
+
+/// Counters and positions, for people and tests.
+#[derive(Debug, Clone, Default)]
+pub struct StoreStats {
+    /// First byte kept in the commit log.
+    pub min_physical_offset: u64,
+    /// End of what is written.
+    pub max_physical_offset: u64,
+    /// End of what is flushed.
+    pub flushed_offset: u64,
+    /// End of what is dispatched to consume queues and indexes.
+    pub dispatched_offset: u64,
+    /// Messages appended since open.
+    pub appended: u64,
+    /// Flushes of the commit log since open.
+    pub flushes: u64,
+    /// Bytes cut from the tail by the last recovery.
+    pub recovered_cut_bytes: u64,
+    /// Messages walked by the last recovery.
+    pub recovered_messages: u64,
+}

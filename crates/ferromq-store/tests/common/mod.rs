@@ -1,0 +1,87 @@
+//! What the tests of the store share: small files, messages by number, waiting for the dispatcher.
+#![allow(dead_code, missing_docs)]
+
+use std::{net::SocketAddr, time::Duration};
+
+use ferromq_store::{
+    Disk, FlushMode, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter, properties,
+};
+
+pub const ALL: &TagFilter = &TagFilter::All;
+
+/// Small files, so that a test rolls them.
+pub fn small(flush: FlushMode) -> StoreConfig {
+    StoreConfig {
+        commit_log_file_size: 64 << 10,
+        consume_queue_file_entries: 50,
+        index_slots: 50,
+        index_entries: 200,
+        flush,
+        disk_reserve: 0,
+        store_host: SocketAddr::from(([127, 0, 0, 1], 10911)),
+        ..StoreConfig::default()
+    }
+}
+
+pub fn asynchronous() -> StoreConfig {
+    small(FlushMode::Async { interval: Duration::from_millis(50) })
+}
+
+pub fn synchronous() -> StoreConfig {
+    small(FlushMode::Sync)
+}
+
+pub fn message<'a>(topic: &'a str, queue_id: i32, body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
+    NewMessage {
+        topic,
+        queue_id,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp: 1_700_000_000_000,
+        born_host: SocketAddr::from(([127, 0, 0, 1], 5000)),
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        body,
+        properties,
+    }
+}
+
+/// Properties with a key and a tag.
+pub fn named(key: &str, tag: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    properties::push(&mut out, "KEYS", key);
+    properties::push(&mut out, "TAGS", tag);
+    out
+}
+
+/// Waits until everything written is dispatched.
+pub fn settle<D: Disk>(store: &MessageStore<D>) {
+    for _ in 0..10_000 {
+        let stats = store.stats();
+        if stats.dispatched_offset == stats.max_physical_offset {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the dispatcher did not get there: {:?}", store.stats());
+}
+
+/// All bodies of a queue in order, each record checked, queue offsets without gap.
+pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<Vec<u8>> {
+    let mut bodies = Vec::new();
+    let mut at = store.min_offset(topic, queue_id);
+    let end = store.max_offset(topic, queue_id);
+    while at < end {
+        let found = store.get(topic, queue_id, at, 32, usize::MAX, ALL);
+        assert!(!found.messages.is_empty(), "nothing at {at} of {end}: {:?}", found.status);
+        for (queue_offset, record) in found.messages {
+            assert_eq!(queue_offset, at, "a gap");
+            let view = MessageView::decode(record.bytes(), true).expect("a sound record");
+            assert_eq!((view.topic, view.queue_id as u32, view.queue_offset), (topic, queue_id, at));
+            bodies.push(view.body.to_vec());
+            at += 1;
+        }
+        assert_eq!(found.next_offset, at);
+    }
+    bodies
+}
