@@ -80,7 +80,7 @@ impl<'de> Visitor<'de> for Header {
     }
 }
 
-/// `extFields`, in the order written; null is no field, and no object at all is no fields.
+/// `extFields`, in the order written. A null and an empty text in place of the object are no fields.
 struct Fields(Vec<(String, String)>);
 
 impl<'de> serde::Deserialize<'de> for Fields {
@@ -100,6 +100,10 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 
     fn visit_unit<E>(self) -> Result<Fields, E> {
         Ok(Fields(Vec::new()))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Fields, E> {
+        if text.is_empty() { Ok(Fields(Vec::new())) } else { Err(E::custom("extFields is a text")) }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
