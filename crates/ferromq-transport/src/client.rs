@@ -83,22 +83,6 @@ impl RemotingClient {
         answer.await.unwrap_or_else(|_| Err(timed_out(address, limit)))
     }
 
-    /// Sends `request` as one-way: returns once it is queued for writing, nobody answers.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
-    pub async fn send(
-        &self,
-        address: &str,
-        mut request: RemotingCommand,
-        limit: Duration,
-    ) -> Result<(), TransportError> {
-        request.set_one_way();
-        request.opaque = self.0.next_opaque.fetch_add(1, Ordering::Relaxed);
-        let sent = timeout(limit, async { self.link(address).await?.send(&request).await });
-        sent.await.unwrap_or_else(|_| Err(timed_out(address, limit)))
-    }
-
     /// Closes every connection; calls under way fail, and so do later ones.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);

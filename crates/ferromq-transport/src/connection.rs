@@ -89,10 +89,16 @@ struct Flow {
 }
 
 impl Connection {
-    /// Serves until the peer leaves, breaks the protocol, or `drain` ends and the last answer is written.
+    /// Serves until the peer leaves or breaks the protocol, `drain` ends and the last answer is written, or
+    /// `close` ends.
     ///
     /// Returns once no request is under way. Dropping the future closes the connection at once.
-    pub(crate) async fn serve(self: Arc<Self>, stream: TcpStream, drain: impl Future<Output = ()>) {
+    pub(crate) async fn serve(
+        &self,
+        stream: TcpStream,
+        drain: impl Future<Output = ()>,
+        close: impl Future<Output = ()>,
+    ) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(connection = self.id, %error, "no TCP_NODELAY");
         }
@@ -101,33 +107,42 @@ impl Connection {
             queued: AtomicUsize::new(0),
             written: Notify::new(),
         });
-        let (read, write) = stream.into_split();
-        // Room for every permit, so that an answering task never waits to hand over its answer.
-        let (answers, outgoing) = mpsc::channel(usize::from(self.limits.in_flight));
-        let mut writer = pin!(self.write(write, outgoing, &flow));
-        let reader = async {
-            tokio::select! {
-                ended = self.read(read, answers, &flow) => ended,
-                () = drain => Ok(()),
-            }
-        };
         let ended = tokio::select! {
-            ended = reader => match ended {
-                // The sender went with the reader: the writer ends after the last answer, also of requests
-                // that came before a bad frame.
-                Ok(()) => writer.await,
-                Err(error) => {
-                    self.log(&error);
-                    writer.await
-                }
-            },
-            ended = &mut writer => ended,
+            ended = self.exchange(stream, drain, &flow) => ended,
+            () = close => Ok(()),
         };
         if let Err(error) = ended {
             self.log(&error);
         }
         // A closed semaphore is impossible: nobody closes it.
         let _ = flow.in_flight.acquire_many(u32::from(self.limits.in_flight)).await;
+    }
+
+    async fn exchange(
+        &self,
+        stream: TcpStream,
+        drain: impl Future<Output = ()>,
+        flow: &Arc<Flow>,
+    ) -> Result<(), TransportError> {
+        let (read, write) = stream.into_split();
+        // Room for every permit, so that an answering task never waits to hand over its answer.
+        let (answers, outgoing) = mpsc::channel(usize::from(self.limits.in_flight));
+        let mut writer = pin!(self.write(write, outgoing, flow));
+        let reader = async {
+            tokio::select! {
+                ended = self.read(read, answers, flow) => ended,
+                () = drain => Ok(()),
+            }
+        };
+        tokio::select! {
+            ended = reader => {
+                // The sender went with the reader: the writer ends after the last answer, also of requests
+                // that came before a bad frame.
+                let written = writer.await;
+                ended.and(written)
+            }
+            ended = &mut writer => ended,
+        }
     }
 
     fn log(&self, error: &TransportError) {

@@ -85,6 +85,6 @@ pub trait ColdHandler: Send + Sync + 'static {
         fields: &[(String, String)],
         body: Option<Bytes>,
     ) -> bool;
-    /// The connection is gone and none of its cold calls is still under way.
+    /// The connection is gone. None of its cold calls is still under way, unless a stopping server cut it off.
     fn on_close(&self, connection: u64);
 }

@@ -253,21 +253,20 @@ impl Server {
         let close = Arc::new(Notify::new());
         inner.open.lock().insert(id, Arc::clone(&close));
         inner.counters.connections.add(1);
-        let connection = Arc::new(Connection {
+        let connection = Connection {
             id,
             peer,
             limits: inner.options.connection,
             cold: Arc::clone(&inner.cold),
             counters: Arc::clone(&inner.counters),
-        });
+        };
         let farewell = Farewell { server: self.clone(), id };
         let server = self.clone();
         connections.spawn(async move {
             let _slot = slot;
             let _farewell = farewell;
             tokio::select! {
-                () = connection.serve(stream, server.reached(Phase::Draining)) => {}
-                () = close.notified() => {}
+                () = connection.serve(stream, server.reached(Phase::Draining), close.notified()) => {}
                 () = server.reached(Phase::Ended) => {}
             }
         });

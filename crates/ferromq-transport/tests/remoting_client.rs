@@ -1,0 +1,152 @@
+//! The outgoing remoting client against servers that behave and servers that do not.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ferromq_transport::{TransportError, client::RemotingClient, remoting::RemotingCommand};
+use support::{ECHO, HELD, PATIENCE, Peer, Rig, request};
+use tokio::{net::TcpListener, runtime::Handle, time::timeout};
+
+fn client() -> RemotingClient {
+    RemotingClient::new(Handle::current())
+}
+
+fn echo(text: &'static str) -> RemotingCommand {
+    RemotingCommand::request(ECHO, Vec::new(), Bytes::from_static(text.as_bytes()))
+}
+
+async fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_share_one_connection() {
+    let rig = Rig::new();
+    let (client, address) = (client(), rig.address.to_string());
+    let calls: Vec<_> = (0..50)
+        .map(|_| {
+            let (client, address) = (client.clone(), address.clone());
+            tokio::spawn(async move { client.call(&address, echo("hello"), PATIENCE).await.unwrap() })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(&call.await.unwrap().body[..], b"hello");
+    }
+    assert_eq!(rig.stat("connections"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_answer_does_not_hold_up_a_quick_one() {
+    let mut rig = Rig::new();
+    let (client, address) = (client(), rig.address.to_string());
+    let slow = tokio::spawn({
+        let (client, address) = (client.clone(), address.clone());
+        async move { client.call(&address, request(HELD, 0), PATIENCE).await }
+    });
+    rig.next_call().await;
+    client.call(&address, echo("quick"), PATIENCE).await.unwrap();
+    assert!(!slow.is_finished());
+    rig.fake.release();
+    slow.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_answer_is_a_timeout_that_names_the_peer_and_the_connection_stays() {
+    let mut rig = Rig::new();
+    let (client, address) = (client(), rig.address.to_string());
+    let started = Instant::now();
+    let failure = client.call(&address, request(HELD, 0), Duration::from_millis(100)).await.unwrap_err();
+    assert!(matches!(&failure, TransportError::Timeout { peer, timeout_ms: 100 } if *peer == address));
+    assert!(started.elapsed() >= Duration::from_millis(100));
+    rig.next_call().await;
+    // The late answer finds nobody and must not be taken for the next one.
+    rig.fake.release();
+    assert_eq!(&client.call(&address, echo("next"), PATIENCE).await.unwrap().body[..], b"next");
+    assert_eq!(rig.stat("connections"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_is_not_there_is_an_io_error_that_names_it() {
+    let (listener, address) = listen().await;
+    drop(listener);
+    let failure = client().call(&address, echo(""), PATIENCE).await.unwrap_err();
+    assert!(matches!(&failure, TransportError::Io { peer, .. } if *peer == address));
+    assert!(failure.to_string().contains(&address));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_connection_fails_its_calls_at_once_and_the_next_call_connects_again() {
+    let (listener, address) = listen().await;
+    let client = client();
+    let lost = tokio::spawn({
+        let (client, address) = (client.clone(), address.clone());
+        async move { client.call(&address, echo("lost"), PATIENCE).await }
+    });
+    let mut first = Peer::of(listener.accept().await.unwrap().0);
+    first.receive().await.unwrap();
+    let started = Instant::now();
+    drop(first);
+    assert!(matches!(lost.await.unwrap(), Err(TransportError::Io { .. })));
+    assert!(started.elapsed() < Duration::from_secs(2));
+
+    let again = tokio::spawn(async move { client.call(&address, echo("again"), PATIENCE).await });
+    let mut second = Peer::of(listener.accept().await.unwrap().0);
+    let asked = second.receive().await.unwrap();
+    second.send(&asked.respond(0, None)).await;
+    assert_eq!(again.await.unwrap().unwrap().code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_answers_with_garbage_is_a_lost_connection() {
+    let (listener, address) = listen().await;
+    let client = client();
+    let call = tokio::spawn(async move { client.call(&address, echo(""), PATIENCE).await });
+    let mut peer = Peer::of(listener.accept().await.unwrap().0);
+    peer.receive().await.unwrap();
+    peer.send_bytes(&[0xff; 64]).await;
+    assert!(matches!(call.await.unwrap(), Err(TransportError::Io { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_come_the_other_way_are_answered_as_unsupported() {
+    let (listener, address) = listen().await;
+    let client = client();
+    let call = tokio::spawn(async move { client.call(&address, echo(""), PATIENCE).await });
+    let mut peer = Peer::of(listener.accept().await.unwrap().0);
+    let asked = peer.receive().await.unwrap();
+    let refused = peer.call(&request(40, 77)).await;
+    assert_eq!((refused.code, refused.opaque), (3, 77));
+    peer.send(&asked.respond(0, None)).await;
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_client_fails_calls_under_way_and_later_ones() {
+    let mut rig = Rig::new();
+    let (client, address) = (client(), rig.address.to_string());
+    let held = tokio::spawn({
+        let (client, address) = (client.clone(), address.clone());
+        async move { client.call(&address, request(HELD, 0), PATIENCE).await }
+    });
+    rig.next_call().await;
+    client.close();
+    let failed = timeout(Duration::from_secs(2), held).await.unwrap().unwrap();
+    assert!(matches!(failed, Err(TransportError::Io { .. })));
+    assert!(matches!(client.call(&address, echo(""), PATIENCE).await, Err(TransportError::Io { .. })));
+    rig.fake.release();
+    rig.next_close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_too_large_for_a_frame_is_refused_before_it_is_sent() {
+    let rig = Rig::new();
+    let fields = vec![("a".to_owned(), "x".repeat(17 << 20))];
+    let request = RemotingCommand::request(ECHO, fields, Bytes::new());
+    let failure = client().call(&rig.address.to_string(), request, PATIENCE).await.unwrap_err();
+    assert!(matches!(failure, TransportError::FrameTooLarge { .. }));
+}
