@@ -1,0 +1,86 @@
+"""The body of a registration: Java's JSON, plain and deflated, and bytes that are neither."""
+
+import contextlib
+import json
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferromq.namesrv import registration
+from ferromq.route import DataVersion, Permission, QueueData
+
+TOPIC = {
+    "attributes": {},
+    "order": False,
+    "perm": 6,
+    "readQueueNums": 8,
+    "topicFilterType": "SINGLE_TAG",
+    "topicName": "orders",
+    "topicSysFlag": 1,
+    "writeQueueNums": 4,
+}
+VERSION = {"counter": 3, "stateVersion": 1, "timestamp": 1700000000000}
+
+
+def plain() -> bytes:
+    """Return a body as a Java broker sends it."""
+    wrapper = {"dataVersion": VERSION, "topicConfigTable": {"orders": TOPIC}, "topicQueueMappingInfoMap": {}}
+    return json.dumps({"filterServerList": ["f:1"], "topicConfigSerializeWrapper": wrapper}).encode()
+
+
+def deflated() -> bytes:
+    """Return the same, as a Java broker compresses it: length-prefixed pieces, the topic as one line."""
+    pieces = [json.dumps(VERSION).encode(), None, b'orders 8 4 6 SINGLE_TAG {"message.type":"NORMAL"}', b'["f:1"]']
+    data = b"".join(struct.pack(">i", 1) if p is None else struct.pack(">i", len(p)) + p for p in pieces)
+    return zlib.compress(data + struct.pack(">i", 0))
+
+
+def test_plain_json_is_decoded() -> None:
+    """Topics, version and filter servers are there."""
+    topics = registration.decode(plain(), "a", compressed=False)
+    assert topics.version == DataVersion(1700000000000, 3, 1)
+    assert topics.queues == {"orders": QueueData("a", 8, 4, Permission(6), 1)}
+    assert topics.filter_servers == ("f:1",)
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_deflated_body_is_decoded(*, says_so: bool) -> None:
+    """Also where the header does not say so, as Java's broker does not."""
+    topics = registration.decode(deflated(), "a", compressed=says_so)
+    assert topics.version == DataVersion(1700000000000, 3, 1)
+    assert topics.queues == {"orders": QueueData("a", 8, 4, Permission(6))}
+    assert topics.filter_servers == ("f:1",)
+
+
+def test_a_body_that_inflates_without_end_is_refused() -> None:
+    """A bomb costs no more memory than the limit."""
+    with pytest.raises(ValueError, match="inflates to more than"):
+        registration.decode(zlib.compress(b"\0" * (registration.INFLATED_LIMIT + 1)), "a", compressed=True)
+
+
+@pytest.mark.parametrize("number", [-1, 2**31 - 1])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_length_past_the_end_is_refused(number: int, place: int) -> None:
+    """Neither a piece nor the number of topics may be longer than what is there."""
+    data = (struct.pack(">i", 2) + b"{}") * place + struct.pack(">i", number)
+    with pytest.raises(ValueError, match="bytes left"):
+        registration.decode(zlib.compress(data), "a", compressed=True)
+
+
+@given(st.binary(max_size=300), st.booleans(), st.booleans())
+def test_any_other_bytes_are_a_value_error(data: bytes, compressed: bool, deflate: bool) -> None:
+    """Nothing else comes out of the decoder."""
+    with contextlib.suppress(ValueError):
+        registration.decode(zlib.compress(data) if deflate else data, "a", compressed=compressed)
+
+
+def test_the_checksum_is_javas() -> None:
+    """Java masks the CRC32 to a positive number; 0 means that there is none."""
+    body = b"ferromq3"
+    assert zlib.crc32(body) > 0x7FFF_FFFF
+    assert registration.is_intact(body, zlib.crc32(body) & 0x7FFF_FFFF)
+    assert not registration.is_intact(body, 1)
+    assert registration.is_intact(body, 0)

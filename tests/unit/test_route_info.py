@@ -1,0 +1,234 @@
+"""The routes of a name server, against a model that keeps plain facts."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from ferromq.namesrv.route_info import BrokerAddress, Registered, RegisteredTopics, Registration, RouteInfoManager
+from ferromq.route import MASTER, DataVersion, Permission, QueueData
+
+LEASE = 120_000
+NAMES = st.sampled_from(["a", "b", "c"])
+ADDRESSES = st.sampled_from(["h:1", "h:2", "h:3", "h:4"])
+TOPICS = st.dictionaries(st.sampled_from(["t", "u", "v", "w"]), st.integers(1, 3), max_size=4)
+VERSIONS = st.integers(0, 2)
+
+
+def broker(name: str = "a", address: str = "h:1", broker_id: int = MASTER, **more: Any) -> Registration:
+    """Return a broker of the cluster `c`."""
+    return Registration("c", address, name, broker_id, ha_address=f"ha-{address}", **more)
+
+
+def topics(version: int = 0, name: str = "a", **queues: int) -> RegisteredTopics:
+    """Return the topics of a broker, each with a number of queues; two system topics make the table whole."""
+    data = {topic: QueueData(name, count, count) for topic, count in {**queues, "s1": 1, "s2": 1}.items()}
+    return RegisteredTopics(DataVersion(counter=version), data)
+
+
+class RouteTable(RuleBasedStateMachine):
+    """Random registrations, ends of leases and closed connections against records, leases and queues in plain dicts."""
+
+    connections = Bundle("connections")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routes = RouteInfoManager(LEASE)
+        self.now = 0
+        self.records: dict[tuple[str, int], str] = {}
+        self.leases: dict[str, tuple[str, int, int, int]] = {}  # address → name, end, version, connection
+        self.queues: dict[tuple[str, str], int] = {}
+
+    def drop(self, address: str) -> None:
+        """Forget an address, and the queues of a broker name without addresses."""
+        name, *_ = self.leases.pop(address)
+        self.records = {(n, i): a for (n, i), a in self.records.items() if (n, a) != (name, address)}
+        if not any(n == name for n, _ in self.records):
+            self.queues = {(t, n): q for (t, n), q in self.queues.items() if n != name}
+
+    @rule(
+        target=connections,
+        name=NAMES,
+        address=ADDRESSES,
+        broker_id=st.integers(0, 2),
+        version=VERSIONS,
+        table=TOPICS,
+        connection=st.integers(1, 5),
+        lease=st.sampled_from([None, 10_000]),
+    )
+    def register(
+        self,
+        *,
+        name: str,
+        address: str,
+        broker_id: int,
+        version: int,
+        table: dict[str, int],
+        connection: int,
+        lease: int | None,
+    ) -> Any:
+        """Register or renew."""
+        data = {topic: QueueData(name, count, count) for topic, count in table.items()}
+        answer = self.routes.register(
+            broker(name, address, broker_id, lease_ms=lease),
+            RegisteredTopics(DataVersion(counter=version), data),
+            self.now,
+            connection,
+        )
+        if (name, broker_id) not in self.records and len(table) == 1:
+            assert answer is None
+            return multiple()
+        if address in self.leases and self.leases[address][0] != name:
+            self.drop(address)
+        self.records = {
+            (n, i): a for (n, i), a in self.records.items() if not (n == name and a == address and i != broker_id)
+        }
+        is_first = (name, broker_id) not in self.records
+        self.records[name, broker_id] = address
+        is_changed = is_first or address not in self.leases or self.leases[address][2] != version
+        for topic, count in table.items():
+            if broker_id == MASTER and (is_changed or (topic, name) not in self.queues):
+                self.queues[topic, name] = count
+        self.leases[address] = (name, self.now + (lease or LEASE), version, connection)
+        master = self.records.get((name, MASTER))
+        known = broker_id != MASTER and master is not None and master in self.leases
+        assert answer == (Registered(master, f"ha-{master}") if known else Registered())
+        return connection
+
+    @rule(address=ADDRESSES, name=NAMES)
+    def unregister(self, address: str, name: str) -> None:
+        """Say goodbye, maybe under a wrong name."""
+        if address in self.leases:
+            self.routes.unregister(broker(name, address))
+            self.drop(address)
+
+    @rule(connection=connections)
+    def close(self, connection: int) -> None:
+        """Lose a connection."""
+        self.routes.close_connection(connection)
+        for address in [a for a, (*_, c) in self.leases.items() if c == connection]:
+            self.drop(address)
+
+    @rule(address=ADDRESSES)
+    def heartbeat(self, address: str) -> None:
+        """Renew a lease only; its length stays, and what it is is seen when it ends."""
+        if address in self.leases:
+            length = self.routes.broker_live_table[BrokerAddress("c", address)].lease_ms
+            self.routes.renew(BrokerAddress("c", address), self.now)
+            name, _, version, connection = self.leases[address]
+            self.leases[address] = (name, self.now + length, version, connection)
+
+    @rule(step=st.sampled_from([1, 9_999, 10_000, 10_001, 60_000, 120_001]))
+    def advance(self, step: int) -> None:
+        """Let time pass and end leases."""
+        self.now += step
+        ended = [a for a, (_, end, *_) in self.leases.items() if end < self.now]
+        expected = sorted(self.leases[address][3] for address in ended)
+        assert sorted(self.routes.expire(self.now)) == expected
+        for address in ended:
+            self.drop(address)
+
+    @invariant()
+    def routes_are_the_facts(self) -> None:
+        """Every topic leads to exactly the brokers that have it, at the addresses there are."""
+        assert self.routes.topics() == sorted({topic for topic, _ in self.queues})
+        for topic in ("t", "u", "v", "w"):
+            route = self.routes.lookup(topic)
+            expected = {name: count for (t, name), count in self.queues.items() if t == topic}
+            assert {q.broker_name: q.write_queues for q in route.queues} == expected if route else not expected
+            for data in route.brokers if route else ():
+                assert data.addresses == {i: a for (n, i), a in self.records.items() if n == data.broker_name}
+
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        """No empty entries, one record an address and name, clusters name only brokers there are."""
+        names = {name for name, _ in self.records}
+        assert set(self.routes.broker_addr_table) == names
+        assert self.routes.cluster_addr_table == ({"c": names} if names else {})
+        assert {key.address for key in self.routes.broker_live_table} == set(self.leases)
+        assert all(self.routes.topic_queue_table.values())
+
+
+RouteTable.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestRouteTable = RouteTable.TestCase
+
+
+@pytest.fixture
+def routes() -> RouteInfoManager:
+    """Return an empty table."""
+    return RouteInfoManager()
+
+
+def test_a_slave_turned_master_has_one_record(routes: RouteInfoManager) -> None:
+    """The record under the old broker id is removed."""
+    routes.register(broker(broker_id=1), topics(), now=0)
+    routes.register(broker(broker_id=MASTER), topics(t=4), now=0)
+    route = routes.lookup("t")
+    assert route is not None
+    assert route.brokers[0].addresses == {MASTER: "h:1"}
+
+
+def test_queue_data_comes_from_a_master_alone(routes: RouteInfoManager) -> None:
+    """What a slave registers makes no route."""
+    routes.register(broker(broker_id=1), topics(t=4), now=0)
+    assert routes.lookup("t") is None
+
+
+def test_queue_data_changes_with_the_version_alone(routes: RouteInfoManager) -> None:
+    """The same version again changes nothing but the lease; a new one does."""
+    routes.register(broker(), topics(1, t=4), now=0)
+    routes.register(broker(), topics(1, t=8), now=0)
+    route = routes.lookup("t")
+    assert route is not None
+    assert route.queues[0].read_queues == 4
+    routes.register(broker(), topics(2, t=8), now=0)
+    route = routes.lookup("t")
+    assert route is not None
+    assert route.queues[0].read_queues == 8
+
+
+def test_a_slave_is_told_its_master(routes: RouteInfoManager) -> None:
+    """The answer has the master's address and where it serves replication."""
+    assert routes.register(broker(address="h:2", broker_id=1), topics(), now=0) == Registered()
+    routes.register(broker(address="h:1"), topics(), now=0)
+    answer = routes.register(broker(address="h:2", broker_id=1), topics(), now=0)
+    assert answer == Registered(master_address="h:1", ha_address="ha-h:1")
+
+
+def test_an_older_broker_does_not_replace_a_newer_one(routes: RouteInfoManager) -> None:
+    """The state version decides between two addresses for the same broker id."""
+    newer = RegisteredTopics(DataVersion(state_version=2), topics().queues)
+    routes.register(broker(address="h:1"), newer, now=0)
+    older = RegisteredTopics(DataVersion(state_version=1), topics().queues)
+    assert routes.register(broker(address="h:2"), older, now=0) is None
+    assert routes.cluster_info()["brokerAddrTable"]["a"]["brokerAddrs"] == {"0": "h:1"}
+
+
+def test_filter_servers_are_replaced_removed_or_left(routes: RouteInfoManager) -> None:
+    """A list replaces them, an empty list removes them, no list leaves them."""
+    key = BrokerAddress("c", "h:1")
+    for servers, expected in ((("f:1",), ("f:1",)), (None, ("f:1",)), ((), None)):
+        routes.register(broker(), RegisteredTopics(queues=topics().queues, filter_servers=servers), now=0)
+        assert routes.filter_server_table.get(key) == expected
+
+
+def test_a_lease_holds_to_its_last_millisecond(routes: RouteInfoManager) -> None:
+    """It is 120 s by default, or what the broker asks for."""
+    routes.register(broker("a", "h:1"), topics(name="a"), now=0, connection=7)
+    routes.register(broker("b", "h:2", lease_ms=1_000), topics(name="b"), now=0, connection=8)
+    assert routes.expire(1_000) == []
+    assert routes.expire(1_001) == [8]
+    assert routes.expire(120_000) == []
+    assert routes.expire(120_001) == [7]
+    assert routes.topics() == []
+
+
+def test_write_permission_is_part_of_the_route(routes: RouteInfoManager) -> None:
+    """A read-only topic is registered as it is."""
+    data = {"t": QueueData("a", 4, 4, Permission.READ), "s": QueueData("a", 1, 1)}
+    routes.register(broker(), RegisteredTopics(queues=data), now=0)
+    route = routes.lookup("t")
+    assert route is not None
+    assert route.queues[0].permission is Permission.READ

@@ -1,0 +1,245 @@
+"""A broker's topics and groups, their files, and its clients."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferromq.broker.admin import parse_changes
+from ferromq.broker.clients import ClientTable
+from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
+from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.config import BrokerConfig
+from ferromq.errors import CorruptStore, IllegalName, RequestError
+from ferromq.route import Permission, QueueData
+
+NOW = 1_700_000_000_000
+
+
+def topics(directory: Path, heard: list[Any] | None = None, **options: Any) -> TopicTable:
+    """Return the topics of the broker in *directory*."""
+    return TopicTable(BrokerConfig(**options), directory, lambda: NOW, (heard if heard is not None else []).append)
+
+
+def groups(directory: Path, **options: Any) -> GroupTable:
+    """Return the groups of the broker in *directory*."""
+    return GroupTable(BrokerConfig(**options), directory, lambda: NOW, lambda _group: None)
+
+
+def saved(directory: Path, name: str) -> Any:
+    """Return a file as it lies on disk."""
+    return json.loads((directory / "config" / name).read_text())
+
+
+def test_a_topic_is_created_on_first_use(tmp_path: Path) -> None:
+    """With 8 queues; the file has it before anybody hears of it; the second use finds it."""
+    heard: list[TopicConfig] = []
+    table = topics(tmp_path, heard)
+    before, _ = table.snapshot()
+    created = table.ensure("orders", "peer")
+    assert created == TopicConfig("orders", 8, 8)
+    assert table.ensure("orders", "peer") is created
+    assert heard == [created]
+    content = saved(tmp_path, "topics.json")
+    assert content["topicConfigTable"]["orders"] == {
+        "attributes": {},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 8,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "orders",
+        "topicSysFlag": 0,
+        "writeQueueNums": 8,
+    }
+    assert content["dataVersion"]["counter"] == before.counter + 1
+
+
+def test_topics_survive_a_restart(tmp_path: Path) -> None:
+    """With everything Java's file has of them."""
+    table = topics(tmp_path)
+    table.put(TopicConfig("fifo", 2, 3, Permission.READ, order=True), {"message.type": "FIFO"}, "peer")
+    again = topics(tmp_path).get("fifo")
+    assert again == TopicConfig("fifo", 2, 3, Permission.READ, order=True, attributes={"message.type": "FIFO"})
+    assert again.message_type == "FIFO"
+
+
+def test_off_means_off(tmp_path: Path) -> None:
+    """Without auto-creation nothing is made, and the topic that tells clients otherwise is not registered."""
+    topics(tmp_path).ensure("before", "peer")
+    table = topics(tmp_path, auto_create_topics=False)
+    assert table.ensure("orders", "peer") is None
+    assert table.ensure("before", "peer") is not None
+    _, everything = table.snapshot()
+    assert "TBW102" not in everything
+    assert "orders" not in everything
+
+
+@pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a", "rmq_sys_x"])
+def test_system_topics_are_not_for_clients(tmp_path: Path, name: str) -> None:
+    """They are neither found, nor created, nor changed."""
+    table = topics(tmp_path)
+    assert table.get(name) is None
+    assert table.ensure(name, "peer") is None
+    with pytest.raises(RequestError, match=name):
+        table.put(TopicConfig(name, 1, 1), {}, "peer")
+    assert name not in [topic.name for topic in table.all()]
+
+
+def test_an_illegal_name_creates_nothing(tmp_path: Path) -> None:
+    """Not even a file."""
+    table = topics(tmp_path)
+    with pytest.raises(IllegalName):
+        table.ensure("with space", "peer")
+    with pytest.raises(IllegalName):
+        groups(tmp_path).ensure("g" * 121, "peer")
+    assert not (tmp_path / "config").exists()
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes", "named"),
+    [
+        (TopicConfig("t", -1, 1), {}, "readQueueNums"),
+        (TopicConfig("t", 1, 70_000), {}, "65536"),
+        (TopicConfig("t", 1, 1, Permission(8)), {}, "perm"),
+        (TopicConfig("t", 1, 1), {"colour": "red"}, "colour"),
+        (TopicConfig("t", 1, 1), {"message.type": "LETTER"}, "LETTER"),
+        (TopicConfig("t", 1, 1), {"queue.type": "BatchCQ"}, "BatchCQ"),
+    ],
+)
+def test_a_topic_that_may_not_be_is_refused(
+    tmp_path: Path, topic: TopicConfig, changes: dict[str, str | None], named: str
+) -> None:
+    """The error names the field and what it may be."""
+    with pytest.raises(RequestError, match=named):
+        topics(tmp_path).put(topic, changes, "peer")
+
+
+def test_attributes_are_altered_not_replaced(tmp_path: Path) -> None:
+    """What is not mentioned stays, None removes."""
+    table = topics(tmp_path)
+    table.put(TopicConfig("t", 1, 1), {"message.type": "FIFO", "reserve.time": "5"}, "peer")
+    changed = table.put(TopicConfig("t", 2, 2), {"reserve.time": None}, "peer")
+    assert changed.attributes == {"message.type": "FIFO"}
+    assert changed.read_queues == 2
+
+
+def test_the_old_file_is_kept_and_used(tmp_path: Path) -> None:
+    """A file that cannot be read is replaced by its .bak; without one the broker does not start."""
+    table = topics(tmp_path)
+    table.ensure("first", "peer")
+    table.ensure("second", "peer")
+    file = tmp_path / "config" / "topics.json"
+    file.write_text("")
+    assert topics(tmp_path).get("first") is not None
+    file.with_name("topics.json.bak").write_text("{")
+    with pytest.raises(CorruptStore, match=r"topics\.json"):
+        topics(tmp_path)
+
+
+def test_a_java_brokers_files_are_opened(tmp_path: Path) -> None:
+    """Topics, retries and order are taken over; what has no meaning here is written back as it was."""
+    config = tmp_path / "config"
+    config.mkdir()
+    group = {
+        "groupName": "g",
+        "retryMaxTimes": 3,
+        "consumeMessageOrderly": True,
+        "attributes": {"x": "y"},
+        "brokerId": 5,
+    }
+    policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2]}}
+    (config / "subscriptionGroup.json").write_text(
+        json.dumps(
+            {
+                "dataVersion": {"counter": 4, "timestamp": 5, "stateVersion": 0},
+                "forbiddenTable": {"g": {"t": 1}},
+                "subscriptionGroupTable": {"g": {**group, "groupRetryPolicy": policy}},
+            }
+        )
+    )
+    table = groups(tmp_path)
+    found = table.get("g")
+    assert found is not None
+    assert (found.max_attempts, found.fifo, found.backoff_ms) == (4, True, (1, 2))
+    table.ensure("new", "peer")
+    content = saved(tmp_path, "subscriptionGroup.json")
+    assert content["subscriptionGroupTable"]["g"].items() >= {**group, "groupRetryPolicy": policy}.items()
+    assert content["forbiddenTable"] == {"g": {"t": 1}}
+    assert content["dataVersion"] == {"counter": 5, "timestamp": NOW, "stateVersion": 0}
+    assert content["subscriptionGroupTable"]["new"]["consumeEnable"] is True
+
+
+def test_groups_are_created_where_allowed(tmp_path: Path) -> None:
+    """Off means off here, too."""
+    assert groups(tmp_path, auto_create_groups=False).ensure("g", "peer") is None
+    assert groups(tmp_path).ensure("g", "peer") == GroupConfig("g")
+    assert groups(tmp_path, auto_create_groups=False).ensure("g", "peer") is not None
+
+
+def test_clients_live_as_long_as_their_lease() -> None:
+    """A heartbeat renews it; what settings said stays; members are those of the group."""
+    table = ClientTable(lease_ms=100)
+    table.seen("c", 1, now=0, group="g", topics=frozenset({"t"}), stream=9)
+    table.seen("c", 1, now=60)
+    table.seen("d", 2, now=0, group="g")
+    assert table.expire(101) == ["d"]
+    client = table.get("c")
+    assert client is not None
+    assert (client.group, client.topics, client.stream) == ("g", frozenset({"t"}), 9)
+    assert table.members("g") == ["c"]
+    assert table.expire(160) == []
+    assert table.expire(161) == ["c"]
+
+
+def test_a_lost_connection_ends_its_clients_a_lost_stream_does_not() -> None:
+    """A stream is opened again over the same connection."""
+    table = ClientTable(lease_ms=100)
+    table.seen("c", 1, now=0, stream=9)
+    table.seen("d", 2, now=0, stream=8)
+    table.end_stream(9)
+    client = table.get("c")
+    assert client is not None
+    assert client.stream is None
+    table.close_connection(1)
+    assert table.get("c") is None
+    assert table.get("d") is not None
+
+
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [
+        (QueueData("a", 3, 2), [4, 4, 2]),
+        (QueueData("a", 1, 2), [4, 3]),
+        (QueueData("a", 2, 2, Permission.READ), [2, 2]),
+        (QueueData("a", 2, 1, Permission.WRITE), [3]),
+        (QueueData("a", 2, 1, Permission.NONE), [1, 1]),
+        (QueueData("a", 0, 0), [1]),
+    ],
+)
+def test_each_queue_has_its_permission(queue: QueueData, expected: list[int]) -> None:
+    """Queue ids are those of the store: the first are both read and written."""
+    assert queue_permissions(queue) == expected
+
+
+@pytest.mark.parametrize(("address", "scheme"), [("10.0.0.1:8081", 1), ("[::1]:8081", 2), ("mq.example:8081", 3)])
+def test_endpoints_say_what_kind_of_address_they_are(address: str, scheme: int) -> None:
+    """Clients build their target from it."""
+    found = endpoints(address)
+    assert (found.scheme, found.addresses[0].port) == (scheme, 8081)
+
+
+def test_an_unspecified_topic_takes_any_message() -> None:
+    """Others take their own kind."""
+    assert accepted_types("FIFO") == (2,)
+    assert accepted_types("UNSPECIFIED") == (1, 2, 3, 4)
+
+
+def test_changes_of_attributes_are_parsed() -> None:
+    """RocketMQ's own notation."""
+    assert parse_changes("+message.type=FIFO,-reserve.time") == {"message.type": "FIFO", "reserve.time": None}
+    assert parse_changes("") == {}
+    for wrong in ("message.type=FIFO", "+message.type", "-a=b", "+a=1,-a", "+"):
+        with pytest.raises(Exception, match="attribute"):
+            parse_changes(wrong)
