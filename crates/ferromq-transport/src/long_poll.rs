@@ -1,12 +1,28 @@
 //! Parked receives and pulls: who waits for messages, and who is woken.
 //!
 //! Knows topics, queues and groups by name only; whether a woken poll finds something is its own business.
+//! An arrival wakes one poll of each group; one that leaves messages behind wakes the next. So a thousand
+//! parked polls cost as many wake-ups as there are batches, not a thousand.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use ferromq_store::{Arrival, Clock};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, futures::Notified, watch};
 
 use crate::hot::Counters;
+
+/// Longest sleep of the timer: a bound on how late it notices a system clock nobody told it about.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Stands for "no expiry is watched".
+const NEVER: i64 = i64::MAX;
 
 /// The parked polls of a server; clones share them.
 #[derive(Clone)]
@@ -15,17 +31,316 @@ pub struct LongPolls(Arc<Inner>);
 struct Inner {
     clock: Clock,
     counters: Arc<Counters>,
+    /// Topics and groups somebody polled; as many as exist at most, so none is ever taken out.
+    topics: RwLock<HashMap<Box<str>, Arc<TopicPolls>>>,
+    timer: OnceLock<()>,
+    expiries: Arc<Expiries>,
+    closing: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct TopicPolls {
+    groups: RwLock<HashMap<Box<str>, Arc<GroupPolls>>>,
+    pulls: RwLock<HashMap<u32, Arc<Notify>>>,
+}
+
+/// The receives of one group in one topic.
+struct GroupPolls {
+    /// One permit is kept where nobody waits, so that no arrival falls between a look and a wait.
+    work: Notify,
+    /// The earliest lease end the timer knows of.
+    next_expiry: AtomicI64,
+}
+
+/// Lease ends somebody waits for, earliest first.
+#[derive(Default)]
+struct Expiries {
+    due: Mutex<BTreeSet<(i64, usize)>>,
+    groups: Mutex<HashMap<usize, Weak<GroupPolls>>>,
+    changed: Notify,
 }
 
 impl LongPolls {
     /// Returns an empty set that follows `clock`.
     #[must_use]
     pub fn new(clock: Clock, counters: Arc<Counters>) -> Self {
-        Self(Arc::new(Inner { clock, counters }))
+        let expiries = Arc::new(Expiries::default());
+        let changed = Arc::clone(&expiries);
+        clock.on_advance(move || changed.changed.notify_one());
+        Self(Arc::new(Inner {
+            clock,
+            counters,
+            topics: RwLock::default(),
+            timer: OnceLock::new(),
+            expiries,
+            closing: watch::Sender::new(false),
+        }))
     }
 
     /// Wakes the polls that new messages can serve; called by the store's dispatching thread.
     pub fn arrived(&self, arrival: &Arrival<'_>) {
-        let _ = (arrival, &self.0.clock, &self.0.counters);
+        let Some(topic) = self.0.topics.read().get(arrival.topic).cloned() else { return };
+        for group in topic.groups.read().values() {
+            group.work.notify_one();
+        }
+        if let Some(pulls) = topic.pulls.read().get(&arrival.queue_id) {
+            pulls.notify_waiters();
+        }
+    }
+
+    /// Ends all polls, parked now or later: the server stops.
+    pub fn close(&self) {
+        self.0.closing.send_replace(true);
+    }
+
+    /// Resolves once [`Self::close`] was called.
+    pub(crate) async fn closed(&self) {
+        // The sender lives in `self`, so the channel cannot be closed.
+        let _ = self.0.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+
+    /// Registers a receive that is about to wait. Look for messages *after* this.
+    pub(crate) fn park(&self, topic: &str, group: &str) -> ParkedReceive {
+        self.start_timer();
+        let polls = self.topic(topic);
+        let found = polls.groups.read().get(group).cloned();
+        let group = found.unwrap_or_else(|| {
+            let made = || Arc::new(GroupPolls { work: Notify::new(), next_expiry: AtomicI64::new(NEVER) });
+            Arc::clone(polls.groups.write().entry(group.into()).or_insert_with(made))
+        });
+        self.0.counters.parked.add(1);
+        ParkedReceive { polls: self.clone(), group }
+    }
+
+    /// Registers a pull of one queue that is about to wait. Look for messages *after* waiting has begun.
+    pub(crate) fn park_pull(&self, topic: &str, queue_id: u32) -> ParkedPull {
+        let polls = self.topic(topic);
+        let found = polls.pulls.read().get(&queue_id).cloned();
+        let arrivals = found.unwrap_or_else(|| Arc::clone(polls.pulls.write().entry(queue_id).or_default()));
+        self.0.counters.parked.add(1);
+        ParkedPull { polls: self.clone(), arrivals }
+    }
+
+    /// Tells polls of the group that a lease ends at `expiry_ms`.
+    pub(crate) fn lease_ends(&self, topic: &str, group: &str, expiry_ms: i64) {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
+        if let Some(group) = topic.groups.read().get(group) {
+            self.0.expiries.watch(group, expiry_ms);
+        }
+    }
+
+    fn topic(&self, name: &str) -> Arc<TopicPolls> {
+        if let Some(topic) = self.0.topics.read().get(name) {
+            return Arc::clone(topic);
+        }
+        Arc::clone(self.0.topics.write().entry(name.into()).or_default())
+    }
+
+    /// One task for all lease ends; it ends with the polls. Must be called on a runtime.
+    fn start_timer(&self) {
+        self.0.timer.get_or_init(|| {
+            let (polls, expiries) = (Arc::downgrade(&self.0), Arc::clone(&self.0.expiries));
+            tokio::spawn(async move {
+                loop {
+                    let Some(sleep) = polls.upgrade().map(|inner| expiries.fire(&inner.clock)) else {
+                        return;
+                    };
+                    // A failed timeout means that it is time; both outcomes lead to the next look.
+                    let _ = tokio::time::timeout(sleep, expiries.changed.notified()).await;
+                }
+            });
+        });
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.expiries.changed.notify_one();
+    }
+}
+
+impl Expiries {
+    fn watch(&self, group: &Arc<GroupPolls>, expiry_ms: i64) {
+        if group.next_expiry.fetch_min(expiry_ms, Ordering::AcqRel) <= expiry_ms {
+            return;
+        }
+        let id = Arc::as_ptr(group) as usize;
+        self.groups.lock().entry(id).or_insert_with(|| Arc::downgrade(group));
+        let mut due = self.due.lock();
+        due.insert((expiry_ms, id));
+        if due.first() == Some(&(expiry_ms, id)) {
+            drop(due);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Wakes one poll of each group whose lease has ended; says how long to sleep until the next.
+    fn fire(&self, clock: &Clock) -> Duration {
+        let now = clock.now_ms();
+        loop {
+            let mut due = self.due.lock();
+            let Some(&(at, id)) = due.first() else { return LONGEST_SLEEP };
+            if at > now {
+                let wait = u64::try_from(at.saturating_sub(now)).unwrap_or(0);
+                // A manual clock says by itself when it moves.
+                return if clock.is_manual() {
+                    LONGEST_SLEEP
+                } else {
+                    Duration::from_millis(wait).min(LONGEST_SLEEP)
+                };
+            }
+            due.pop_first();
+            drop(due);
+            if let Some(group) = self.groups.lock().get(&id).and_then(Weak::upgrade) {
+                // Before the poll looks: what it finds is watched anew.
+                group.next_expiry.store(NEVER, Ordering::Release);
+                group.work.notify_one();
+            }
+        }
+    }
+}
+
+/// A receive that waits.
+pub(crate) struct ParkedReceive {
+    polls: LongPolls,
+    group: Arc<GroupPolls>,
+}
+
+impl ParkedReceive {
+    /// Resolves when there may be messages; a wake-up that is dropped goes to another receive of the group.
+    pub(crate) fn woken(&self) -> Notified<'_> {
+        self.group.work.notified()
+    }
+
+    /// Wakes the next receive of the group: there are messages left.
+    pub(crate) fn pass_on(&self) {
+        self.group.work.notify_one();
+    }
+
+    /// Wakes a receive of the group when a lease ends.
+    pub(crate) fn lease_ends(&self, expiry_ms: i64) {
+        self.polls.0.expiries.watch(&self.group, expiry_ms);
+    }
+}
+
+impl Drop for ParkedReceive {
+    fn drop(&mut self) {
+        self.polls.0.counters.parked.sub(1);
+    }
+}
+
+/// A pull that waits.
+pub(crate) struct ParkedPull {
+    polls: LongPolls,
+    arrivals: Arc<Notify>,
+}
+
+impl ParkedPull {
+    /// Resolves when messages arrived in the queue after the future was first polled or enabled.
+    pub(crate) fn woken(&self) -> Notified<'_> {
+        self.arrivals.notified()
+    }
+}
+
+impl Drop for ParkedPull {
+    fn drop(&mut self) {
+        self.polls.0.counters.parked.sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn polls(clock: &Clock) -> LongPolls {
+        LongPolls::new(clock.clone(), Arc::default())
+    }
+
+    fn arrival(topic: &str) -> Arrival<'_> {
+        Arrival { topic, queue_id: 0, max_offset: 1 }
+    }
+
+    async fn until(condition: impl Fn() -> bool) {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Parks `count` receives; the answer counts those that were woken.
+    fn parked(polls: &LongPolls, group: &'static str, count: usize) -> Arc<AtomicUsize> {
+        let woken = Arc::new(AtomicUsize::new(0));
+        for _ in 0..count {
+            let (parked, woken) = (polls.park("topic", group), Arc::clone(&woken));
+            tokio::spawn(async move {
+                parked.woken().await;
+                woken.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        woken
+    }
+
+    #[tokio::test]
+    async fn an_arrival_wakes_one_receive_of_each_group() {
+        let polls = polls(&Clock::manual(0));
+        let (a, b) = (parked(&polls, "a", 100), parked(&polls, "b", 100));
+        tokio::task::yield_now().await;
+        polls.arrived(&arrival("other"));
+        polls.arrived(&arrival("topic"));
+        until(|| a.load(Ordering::SeqCst) == 1 && b.load(Ordering::SeqCst) == 1).await;
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((a.load(Ordering::SeqCst), b.load(Ordering::SeqCst)), (1, 1));
+        assert_eq!(polls.0.counters.parked.get(), 198);
+    }
+
+    #[tokio::test]
+    async fn an_arrival_before_the_wait_is_not_lost() {
+        let polls = polls(&Clock::manual(0));
+        let parked = polls.park("topic", "a");
+        polls.arrived(&arrival("topic"));
+        parked.woken().await;
+    }
+
+    #[tokio::test]
+    async fn a_wake_up_nobody_takes_goes_to_the_next() {
+        let polls = polls(&Clock::manual(0));
+        let (first, second) = (polls.park("topic", "a"), polls.park("topic", "a"));
+        let mut gone = Box::pin(first.woken());
+        gone.as_mut().enable();
+        let mut next = Box::pin(second.woken());
+        next.as_mut().enable();
+        polls.arrived(&arrival("topic"));
+        drop(gone);
+        next.await;
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_lease_wakes_one_receive_when_the_clock_gets_there() {
+        let clock = Clock::manual(1_000);
+        let polls = polls(&clock);
+        let woken = parked(&polls, "a", 10);
+        polls.lease_ends("topic", "a", 5_000);
+        polls.lease_ends("topic", "a", 3_000);
+        clock.advance(1_999);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(woken.load(Ordering::SeqCst), 0);
+        clock.advance(1);
+        until(|| woken.load(Ordering::SeqCst) == 1).await;
+        clock.advance(86_400_000);
+        until(|| woken.load(Ordering::SeqCst) == 2).await;
+    }
+
+    #[tokio::test]
+    async fn real_time_ends_a_lease_too() {
+        let clock = Clock::system();
+        let polls = polls(&clock);
+        let woken = parked(&polls, "a", 1);
+        polls.lease_ends("topic", "a", clock.now_ms() + 20);
+        until(|| woken.load(Ordering::SeqCst) == 1).await;
     }
 }

@@ -1,21 +1,51 @@
 //! The gRPC v2 service: every method carries bytes, hot ones are parsed in place, cold ones pass through.
+//!
+//! `docs/decisions/003-grpc-as-bytes.md` says why.
+
+mod ack;
+pub mod client_codec;
+pub mod codec;
+pub mod columns;
+mod connection;
+mod convert;
+pub mod message;
+mod outgoing;
+pub mod proto;
+mod receive;
+mod send;
+mod service;
+mod stream;
+mod telemetry;
+pub mod wire;
 
 use std::{
     future::Future,
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::net::TcpListener;
+use tonic::transport::Server;
 
 use crate::{
     ColdHandler, TransportError,
     hot::{Counters, Hot},
 };
+use connection::{Connections, Incoming};
+use service::Messaging;
+use telemetry::TelemetryStreams;
 
-pub mod client_codec;
-pub mod columns;
-pub mod wire;
+/// Bytes a client may send ahead on one stream, and on all streams of a connection: a batch never waits for
+/// a window update.
+const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// Large frames, so that a batch is few of them.
+const MAX_FRAME: u32 = 1 << 20;
+/// Calls at a time on one connection; more wait in the client.
+const MAX_CALLS: u32 = 4_096;
+/// A client that is gone without a word is noticed by pings.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The gRPC half of a server; clones share it.
 #[derive(Clone)]
@@ -25,7 +55,8 @@ struct Inner {
     hot: Option<Arc<Hot>>,
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
-    next_connection: Arc<AtomicU64>,
+    connections: Arc<Connections>,
+    telemetry: Arc<TelemetryStreams>,
 }
 
 impl GrpcServer {
@@ -39,34 +70,64 @@ impl GrpcServer {
         counters: Arc<Counters>,
         next_connection: Arc<AtomicU64>,
     ) -> Self {
-        Self(Arc::new(Inner { hot, cold, counters, next_connection }))
+        let connections = Connections::new(Arc::clone(&cold), Arc::clone(&counters), next_connection);
+        let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
+        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry }))
     }
 
     /// Serves connections of `listener` until `shutdown` ends, then lets requests under way finish.
     ///
     /// After `shutdown` parked polls end empty and telemetry streams end; returns when the last connection is
-    /// gone. A caller that does not want to wait that long drops the future.
+    /// gone. Dropping the future cuts the connections off.
+    ///
+    /// # Errors
+    /// `Io` where the listener cannot be served.
     pub async fn serve(
         &self,
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), TransportError> {
-        let _ = (listener, &self.0.hot, &self.0.cold, &self.0.counters, &self.0.next_connection);
-        shutdown.await;
-        Ok(())
+        let _cut_off = CutOff(&self.0.connections);
+        let incoming = Incoming::new(listener, Arc::clone(&self.0.connections));
+        let drain = async {
+            shutdown.await;
+            if let Some(hot) = &self.0.hot {
+                hot.polls.close();
+            }
+            self.0.telemetry.close();
+        };
+        Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(MAX_FRAME)
+            .max_concurrent_streams(MAX_CALLS)
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .serve_with_incoming_shutdown(Messaging(Arc::clone(&self.0)), incoming, drain)
+            .await
+            .map_err(|error| TransportError::Io {
+                peer: "grpc listener".to_owned(),
+                source: std::io::Error::other(error),
+            })
     }
 
     /// Sends an encoded `TelemetryCommand` on stream `stream`; false where it is gone or its buffer is full.
     #[must_use]
     pub fn send_telemetry(&self, stream: u64, message: Bytes) -> bool {
-        let _ = (stream, message);
-        false
+        self.0.telemetry.send(stream, message)
     }
 
     /// Closes a connection; false where it is not one of ours.
     #[must_use]
     pub fn close_connection(&self, connection: u64) -> bool {
-        let _ = connection;
-        false
+        self.0.connections.close(connection)
+    }
+}
+
+/// Cuts all connections off when the future that served them is gone.
+struct CutOff<'a>(&'a Connections);
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        self.0.close_all();
     }
 }

@@ -41,6 +41,8 @@ counters! {
     acked,
     /// Receipt handles refused as stale.
     stale_receipts,
+    /// Messages given back because their receiver was gone.
+    given_back,
     /// Leases whose length was changed.
     invisible_changed,
     /// Polls that wait for messages now.

@@ -3,8 +3,12 @@
 //! One verb a file; gRPC and remoting translate to and from them. They read the pushed [`Tables`] and the
 //! store, and never ask the control plane, except to demote a request for an unknown name.
 
+pub mod ack;
 mod counters;
 mod demote;
+pub mod pull;
+pub mod receive;
+pub mod send;
 
 use std::{net::SocketAddr, sync::Arc};
 

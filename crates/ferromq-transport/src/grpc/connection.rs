@@ -1,0 +1,198 @@
+//! gRPC connections: their numbers, how they are cut off, and who hears that they are gone.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    time::Sleep,
+};
+use tokio_stream::Stream;
+use tonic::transport::server::Connected;
+use tracing::warn;
+
+use crate::{ColdHandler, hot::Counters};
+
+/// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The open connections of a server, by number.
+pub(super) struct Connections {
+    open: Mutex<HashMap<u64, oneshot::Sender<()>>>,
+    next: Arc<AtomicU64>,
+    cold: Arc<dyn ColdHandler>,
+    counters: Arc<Counters>,
+}
+
+impl Connections {
+    pub(super) fn new(
+        cold: Arc<dyn ColdHandler>,
+        counters: Arc<Counters>,
+        next: Arc<AtomicU64>,
+    ) -> Arc<Self> {
+        Arc::new(Self { open: Mutex::default(), next, cold, counters })
+    }
+
+    /// Cuts a connection off; false where it is not open.
+    pub(super) fn close(&self, id: u64) -> bool {
+        self.open.lock().remove(&id).is_some()
+    }
+
+    /// Cuts all connections off.
+    pub(super) fn close_all(&self) {
+        self.open.lock().clear();
+    }
+
+    fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> GrpcStream {
+        // Without it a small answer would wait for the acknowledgement of the one before; a socket that
+        // refuses is about to fail anyway.
+        let _ = stream.set_nodelay(true);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (keep, cut) = oneshot::channel();
+        self.open.lock().insert(id, keep);
+        self.counters.connections.add(1);
+        let link = Link(Arc::new(LinkInner { id, peer, connections: Arc::clone(self) }));
+        GrpcStream { stream, cut, is_cut: false, link }
+    }
+}
+
+/// A connection as requests see it. The last clone that goes tells that the connection is gone, so no
+/// request is still under way then.
+#[derive(Clone)]
+pub(super) struct Link(Arc<LinkInner>);
+
+struct LinkInner {
+    id: u64,
+    peer: SocketAddr,
+    connections: Arc<Connections>,
+}
+
+impl Link {
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+}
+
+impl Drop for LinkInner {
+    fn drop(&mut self) {
+        self.connections.open.lock().remove(&self.id);
+        self.connections.counters.connections.sub(1);
+        self.connections.cold.on_close(self.id);
+    }
+}
+
+/// Accepted connections, endless.
+pub(super) struct Incoming {
+    listener: TcpListener,
+    connections: Arc<Connections>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Incoming {
+    pub(super) fn new(listener: TcpListener, connections: Arc<Connections>) -> Self {
+        Self { listener, connections, pause: None }
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<GrpcStream>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                if pause.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                self.pause = None;
+            }
+            match self.listener.poll_accept(context) {
+                Poll::Ready(Ok((stream, peer))) => {
+                    return Poll::Ready(Some(Ok(self.connections.admit(stream, peer))));
+                }
+                Poll::Ready(Err(error)) => {
+                    warn!(%error, "accept failed");
+                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+/// A TCP connection that can be cut off from outside.
+pub(super) struct GrpcStream {
+    stream: TcpStream,
+    /// Resolves when the other half, in the table of open connections, is dropped.
+    cut: oneshot::Receiver<()>,
+    is_cut: bool,
+    link: Link,
+}
+
+impl Connected for GrpcStream {
+    type ConnectInfo = Link;
+
+    fn connect_info(&self) -> Link {
+        self.link.clone()
+    }
+}
+
+impl AsyncRead for GrpcStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_cut || Pin::new(&mut self.cut).poll(context).is_ready() {
+            self.is_cut = true;
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for GrpcStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,324 @@
+//! Codes, statuses, receipt handles and names, as the gRPC protocol writes them.
+//!
+//! Every error of the hot path gets its code here, in one match. What a request means is not decided here.
+
+use std::{borrow::Cow, fmt::Write};
+
+use ferromq_store::{ReceiptHandle, StoreError};
+
+use super::wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len};
+
+/// `apache.rocketmq.v2.Code`, as far as the hot path answers with it.
+pub mod code {
+    #![allow(missing_docs)] // the names are RocketMQ's
+    pub const OK: i32 = 20_000;
+    pub const MULTIPLE_RESULTS: i32 = 30_000;
+    pub const BAD_REQUEST: i32 = 40_000;
+    pub const ILLEGAL_TOPIC: i32 = 40_002;
+    pub const ILLEGAL_CONSUMER_GROUP: i32 = 40_003;
+    pub const ILLEGAL_MESSAGE_TAG: i32 = 40_004;
+    pub const ILLEGAL_MESSAGE_KEY: i32 = 40_005;
+    pub const ILLEGAL_MESSAGE_PROPERTY_KEY: i32 = 40_007;
+    pub const ILLEGAL_MESSAGE_ID: i32 = 40_009;
+    pub const ILLEGAL_FILTER_EXPRESSION: i32 = 40_010;
+    pub const ILLEGAL_INVISIBLE_TIME: i32 = 40_011;
+    pub const INVALID_RECEIPT_HANDLE: i32 = 40_013;
+    pub const MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: i32 = 40_014;
+    pub const MESSAGE_CORRUPTED: i32 = 40_016;
+    pub const ILLEGAL_OFFSET: i32 = 40_019;
+    pub const FORBIDDEN: i32 = 40_300;
+    pub const MESSAGE_NOT_FOUND: i32 = 40_401;
+    pub const TOPIC_NOT_FOUND: i32 = 40_402;
+    pub const CONSUMER_GROUP_NOT_FOUND: i32 = 40_403;
+    pub const MESSAGE_BODY_TOO_LARGE: i32 = 41_301;
+    pub const MESSAGE_BODY_EMPTY: i32 = 41_302;
+    pub const MESSAGE_PROPERTIES_TOO_LARGE: i32 = 43_101;
+    pub const INTERNAL_SERVER_ERROR: i32 = 50_001;
+    pub const UNSUPPORTED: i32 = 50_500;
+}
+
+/// Why a request is refused: a code and words for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub code: i32,
+    pub message: Cow<'static, str>,
+}
+
+impl Refusal {
+    pub(super) fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub(super) fn no_topic(topic: &str) -> Self {
+        Self::new(
+            code::TOPIC_NOT_FOUND,
+            format!("topic {topic} does not exist; create it, or let the broker create topics on first use"),
+        )
+    }
+
+    pub(super) fn no_group(group: &str) -> Self {
+        Self::new(
+            code::CONSUMER_GROUP_NOT_FOUND,
+            format!(
+                "consumer group {group} does not exist; create it, or let the broker create groups on first use"
+            ),
+        )
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        let code = match &error {
+            StoreError::TooLarge { what, .. } => match *what {
+                "properties" => code::MESSAGE_PROPERTIES_TOO_LARGE,
+                "topic" => code::ILLEGAL_TOPIC,
+                _ => code::MESSAGE_BODY_TOO_LARGE,
+            },
+            StoreError::Invalid { what, .. } => match *what {
+                "topic" => code::ILLEGAL_TOPIC,
+                _ => code::BAD_REQUEST,
+            },
+            StoreError::StaleReceipt => code::INVALID_RECEIPT_HANDLE,
+            StoreError::Io { .. } | StoreError::Corrupt { .. } => {
+                tracing::error!(%error, "store failed");
+                code::INTERNAL_SERVER_ERROR
+            }
+            StoreError::Locked { .. }
+            | StoreError::Full { .. }
+            | StoreError::Poisoned
+            | StoreError::Closed => code::INTERNAL_SERVER_ERROR,
+            // The error enum grows with the store: an unknown one is the server's fault.
+            _ => code::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Appends a `Status` as field `number`.
+pub(super) fn put_status(out: &mut Vec<u8>, number: u32, code: i32, message: &str) {
+    let code = i64::from(code).cast_unsigned();
+    put_len_prefix(out, number, 1 + varint_len(code) + bytes_field_len(2, message.len()));
+    put_varint_field(out, 1, code);
+    put_bytes_field(out, 2, message.as_bytes());
+}
+
+/// Appends a `Timestamp` as field `number`.
+pub(super) fn put_timestamp(out: &mut Vec<u8>, number: u32, ms: i64) {
+    let seconds = ms.div_euclid(1_000).cast_unsigned();
+    let nanos = (ms.rem_euclid(1_000) * 1_000_000).cast_unsigned();
+    put_len_prefix(out, number, 2 + varint_len(seconds) + varint_len(nanos));
+    put_varint_field(out, 1, seconds);
+    put_varint_field(out, 2, nanos);
+}
+
+/// Appends a `Duration` as field `number`.
+pub(super) fn put_duration(out: &mut Vec<u8>, number: u32, ms: i64) {
+    put_timestamp(out, number, ms);
+}
+
+/// Appends RocketMQ's text of a receipt handle: start offset, pop time, invisible milliseconds, revive
+/// queue, kind of topic, broker, queue, queue offset, physical offset. We have no revive queues and lease
+/// messages one by one, so those fields are 0 and the message's own offset.
+pub(super) fn write_handle(
+    out: &mut String,
+    handle: &ReceiptHandle,
+    broker_name: &str,
+    physical_offset: i64,
+) {
+    let ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms } = *handle;
+    // Writing to a String cannot fail.
+    let _ = write!(
+        out,
+        "{queue_offset} {pop_time} {invisible_ms} 0 0 {broker_name} {queue_id} {queue_offset} {physical_offset}"
+    );
+}
+
+/// Reads a receipt handle of this broker; the second value is the physical offset, -1 where it has none.
+pub(super) fn parse_handle(text: &str, broker_name: &str) -> Result<(ReceiptHandle, i64), Refusal> {
+    let refused = |why: &'static str| Refusal::new(code::INVALID_RECEIPT_HANDLE, why);
+    let mut fields = text.split(' ');
+    let mut next = || fields.next().ok_or_else(|| refused("the receipt handle has too few fields"));
+    let (_start_offset, pop_time, invisible_ms) = (next()?, next()?, next()?);
+    let (_revive_queue, _topic_kind, broker) = (next()?, next()?, next()?);
+    let (queue_id, queue_offset) = (next()?, next()?);
+    let physical_offset = next().unwrap_or("-1");
+    if broker != broker_name {
+        return Err(refused("the receipt handle is another broker's"));
+    }
+    let number = |_| refused("a number of the receipt handle cannot be read");
+    let handle = ReceiptHandle {
+        queue_id: queue_id.parse().map_err(number)?,
+        queue_offset: queue_offset.parse().map_err(number)?,
+        pop_time: pop_time.parse().map_err(number)?,
+        invisible_ms: invisible_ms.parse().map_err(number)?,
+    };
+    Ok((handle, physical_offset.parse().map_err(number)?))
+}
+
+/// Says whether a text holds a control character in Java's sense; records separate properties by them.
+pub(super) fn has_control(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.iter().any(|&b| b < 0x20 || b == 0x7f)
+        || bytes.windows(2).any(|pair| matches!(pair, [0xc2, 0x80..=0x9f]))
+}
+
+/// Checks a topic name by RocketMQ's rules.
+pub(super) fn check_topic(name: &str) -> Result<(), Refusal> {
+    let refused = |why: &str| Err(Refusal::new(code::ILLEGAL_TOPIC, format!("topic {name:?} {why}")));
+    let is_derived = name.starts_with("%RETRY%") || name.starts_with("%DLQ%");
+    match name {
+        "" => refused("is empty"),
+        _ if !name.bytes().all(is_name_byte) => refused("may hold only letters, digits, %, |, - and _"),
+        _ if name.len() > if is_derived { 255 } else { 127 } => refused("is longer than 127 characters"),
+        _ if is_system_topic(name) => refused("is a system topic"),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the name of a consumer group by RocketMQ's rules.
+pub(super) fn check_group(name: &str) -> Result<(), Refusal> {
+    let refused =
+        |why: &str| Err(Refusal::new(code::ILLEGAL_CONSUMER_GROUP, format!("consumer group {name:?} {why}")));
+    match name {
+        "" => refused("is empty"),
+        _ if !name.bytes().all(is_name_byte) => refused("may hold only letters, digits, %, |, - and _"),
+        _ if name.len() > 120 => refused("is longer than 120 characters"),
+        _ if name.starts_with("CID_RMQ_SYS_") => refused("is a system group"),
+        _ => Ok(()),
+    }
+}
+
+const fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'%' | b'|' | b'-' | b'_')
+}
+
+fn is_system_topic(name: &str) -> bool {
+    name.starts_with("rmq_sys_")
+        || matches!(
+            name,
+            "TBW102"
+                | "SCHEDULE_TOPIC_XXXX"
+                | "BenchmarkTest"
+                | "RMQ_SYS_TRANS_HALF_TOPIC"
+                | "RMQ_SYS_TRACE_TOPIC"
+                | "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+                | "TRANS_CHECK_MAX_TIME_TOPIC"
+                | "SELF_TEST_TOPIC"
+                | "OFFSET_MOVED_EVENT"
+                | "CHECKPOINT_TOPIC"
+        )
+}
+
+/// Says whether RocketMQ keeps a property name for itself: producers may not set it, consumers do not see it.
+pub(super) fn is_reserved(name: &str) -> bool {
+    matches!(
+        name,
+        "TRACE_ON"
+            | "MSG_REGION"
+            | "KEYS"
+            | "TAGS"
+            | "WAIT"
+            | "DELAY"
+            | "RETRY_TOPIC"
+            | "REAL_TOPIC"
+            | "REAL_QID"
+            | "TRAN_MSG"
+            | "PGROUP"
+            | "MIN_OFFSET"
+            | "MAX_OFFSET"
+            | "BUYER_ID"
+            | "ORIGIN_MESSAGE_ID"
+            | "TRANSFER_FLAG"
+            | "CORRECTION_FLAG"
+            | "MQ2_FLAG"
+            | "RECONSUME_TIME"
+            | "UNIQ_KEY"
+            | "MAX_RECONSUME_TIMES"
+            | "CONSUME_START_TIME"
+            | "POP_CK"
+            | "POP_CK_OFFSET"
+            | "1ST_POP_TIME"
+            | "TRAN_PREPARED_QUEUE_OFFSET"
+            | "DUP_INFO"
+            | "EXTEND_UNIQ_INFO"
+            | "INSTANCE_ID"
+            | "CORRELATION_ID"
+            | "REPLY_TO_CLIENT"
+            | "TTL"
+            | "ARRIVE_TIME"
+            | "PUSH_REPLY_TIME"
+            | "CLUSTER"
+            | "MSG_TYPE"
+            | "INNER_MULTI_QUEUE_OFFSET"
+            | "TIMER_DELAY_MS"
+            | "TIMER_DELAY_SEC"
+            | "TIMER_DELIVER_MS"
+            | "TIMER_ENQUEUE_MS"
+            | "TIMER_DEQUEUE_MS"
+            | "TIMER_ROLL_TIMES"
+            | "TIMER_OUT_MS"
+            | "TIMER_DEL_UNIQKEY"
+            | "TIMER_DELAY_LEVEL"
+            | "__BORNHOST"
+            | "BORN_TIMESTAMP"
+            | "DLQ_ORIGIN_TOPIC"
+            | "DLQ_ORIGIN_MESSAGE_ID"
+            | "__CRC32#"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_handle_has_the_fields_rocketmq_reads() {
+        let handle = ReceiptHandle { queue_id: 3, queue_offset: 17, pop_time: 1_700, invisible_ms: 30_000 };
+        let mut text = String::new();
+        write_handle(&mut text, &handle, "broker-a", 4_096);
+        assert_eq!(text, "17 1700 30000 0 0 broker-a 3 17 4096");
+        assert_eq!(parse_handle(&text, "broker-a").unwrap(), (handle, 4_096));
+        assert_eq!(parse_handle("17 1700 30000 0 0 broker-a 3 17", "broker-a").unwrap(), (handle, -1));
+        assert_eq!(parse_handle(&text, "broker-b").unwrap_err().code, code::INVALID_RECEIPT_HANDLE);
+    }
+
+    #[test]
+    fn names_follow_rocketmqs_rules() {
+        for good in ["flights", "%RETRY%group", "a|b-c_d", &"x".repeat(127)] {
+            assert!(check_topic(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "tür", "a@b", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", &"x".repeat(128)] {
+            assert_eq!(check_topic(bad).unwrap_err().code, code::ILLEGAL_TOPIC, "{bad}");
+        }
+        assert!(check_group("billing").is_ok());
+        for bad in ["", "a b", &"x".repeat(121)] {
+            assert_eq!(check_group(bad).unwrap_err().code, code::ILLEGAL_CONSUMER_GROUP, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_and_a_large_body_have_their_own_codes() {
+        let large = StoreError::TooLarge { what: "message body", len: 9, limit: 8 };
+        assert_eq!(Refusal::from(large).code, code::MESSAGE_BODY_TOO_LARGE);
+        let large = StoreError::TooLarge { what: "properties", len: 9, limit: 8 };
+        assert_eq!(Refusal::from(large).code, code::MESSAGE_PROPERTIES_TOO_LARGE);
+        assert_eq!(Refusal::from(StoreError::StaleReceipt).code, code::INVALID_RECEIPT_HANDLE);
+        assert_eq!(Refusal::from(StoreError::Poisoned).code, code::INTERNAL_SERVER_ERROR);
+    }
+
+    proptest! {
+        #[test]
+        fn control_characters_are_those_of_java(text in "\\PC{0,6}[\\x00-\\xff]{0,6}") {
+            prop_assert_eq!(has_control(&text), text.chars().any(char::is_control));
+        }
+
+        #[test]
+        fn any_text_is_a_handle_or_a_refusal(text in "[0-9 a-z-]{0,60}") {
+            if let Err(refusal) = parse_handle(&text, "broker-a") {
+                prop_assert_eq!(refusal.code, code::INVALID_RECEIPT_HANDLE);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Messages to send, parsed in place: what lies where in a `SendMessageRequest`.
+//!
+//! No object a message but this one, whose fields are slices of the request. What is allowed is `send`'s
+//! business.
+
+use std::ops::Range;
+
+use super::wire::{Fields, Malformed};
+
+/// A message as the producer wrote it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outgoing<'a> {
+    /// Topic name.
+    pub topic: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+    /// The tag.
+    pub tag: &'a str,
+    /// Where its keys lie in [`SendRequest::keys`].
+    pub keys: Range<usize>,
+    /// Where its user properties lie in [`SendRequest::properties`].
+    pub properties: Range<usize>,
+    /// The producer's id of the message.
+    pub message_id: &'a str,
+    /// `Encoding`.
+    pub body_encoding: i32,
+    /// `MessageType`.
+    pub message_type: i32,
+    /// Milliseconds since 1970, where given.
+    pub born_timestamp: Option<i64>,
+    /// The producer's host, as it calls itself.
+    pub born_host: &'a str,
+    /// Whether it is to be delivered later.
+    pub has_delivery_timestamp: bool,
+    /// The queue, where the producer chose one: a field that is there counts even where it is 0.
+    pub queue_id: Option<i32>,
+    /// The message group.
+    pub message_group: &'a str,
+    /// The trace context.
+    pub trace_context: &'a str,
+    /// Whether it names a lite topic or a priority.
+    pub is_lite_or_priority: bool,
+}
+
+/// A `SendMessageRequest`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SendRequest<'a> {
+    /// The messages.
+    pub messages: Vec<Outgoing<'a>>,
+    /// Keys of all messages.
+    pub keys: Vec<&'a str>,
+    /// User properties of all messages.
+    pub properties: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> SendRequest<'a> {
+    /// Parses an encoded request. Fields it does not know are skipped; a field that comes twice counts as
+    /// protobuf says: the last number or text, embedded messages merged.
+    pub fn parse(request: &'a [u8]) -> Result<Self, Malformed> {
+        let mut parsed = Self::default();
+        for field in Fields::new(request) {
+            if let (1, value) = field? {
+                let message = parsed.message(value.bytes()?)?;
+                parsed.messages.push(message);
+            }
+        }
+        Ok(parsed)
+    }
+
+    fn message(&mut self, bytes: &'a [u8]) -> Result<Outgoing<'a>, Malformed> {
+        let (first_key, first_property) = (self.keys.len(), self.properties.len());
+        let mut message = Outgoing::default();
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, value) => {
+                    for field in Fields::new(value.bytes()?) {
+                        match field? {
+                            (1, value) => _ = value.text()?,
+                            (2, value) => message.topic = value.text()?,
+                            _ => {}
+                        }
+                    }
+                }
+                (2, value) => self.properties.push(map_entry(value.bytes()?)?),
+                (3, value) => self.system_properties(&mut message, value.bytes()?)?,
+                (4, value) => message.body = value.bytes()?,
+                _ => {}
+            }
+        }
+        message.keys = first_key..self.keys.len();
+        message.properties = first_property..self.properties.len();
+        Ok(message)
+    }
+
+    fn system_properties(&mut self, message: &mut Outgoing<'a>, bytes: &'a [u8]) -> Result<(), Malformed> {
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, value) => message.tag = value.text()?,
+                (2, value) => self.keys.push(value.text()?),
+                (3, value) => message.message_id = value.text()?,
+                (5, value) => message.body_encoding = value.int32()?,
+                (6, value) => message.message_type = value.int32()?,
+                (7, value) => message.born_timestamp = Some(millis(value.bytes()?)?),
+                (8, value) => message.born_host = value.text()?,
+                (11, value) => {
+                    millis(value.bytes()?)?;
+                    message.has_delivery_timestamp = true;
+                }
+                (13, value) => message.queue_id = Some(value.int32()?),
+                (17, value) => message.message_group = value.text()?,
+                (18, value) => message.trace_context = value.text()?,
+                (21 | 22, _) => message.is_lite_or_priority = true,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn map_entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
+    let (mut name, mut text) = ("", "");
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => name = value.text()?,
+            (2, value) => text = value.text()?,
+            _ => {}
+        }
+    }
+    Ok((name, text))
+}
+
+/// A `Timestamp` in milliseconds; what does not fit is cut to the ends of the range.
+fn millis(bytes: &[u8]) -> Result<i64, Malformed> {
+    let (mut seconds, mut nanos) = (0i64, 0i32);
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => seconds = value.int64()?,
+            (2, value) => nanos = value.int32()?,
+            _ => {}
+        }
+    }
+    Ok(seconds.saturating_mul(1_000).saturating_add(i64::from(nanos) / 1_000_000))
+}

@@ -1,0 +1,290 @@
+//! ReceiveMessage and PullMessage: from the request to messages on a stream.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ferromq_store::{GetStatus, Leased, MessageView, Record, TagFilter};
+use prost::Message as _;
+
+use super::{
+    convert::{Refusal, check_group, check_topic, code, put_status, put_timestamp},
+    outgoing::{BodyDigest, LeaseInfo, MessageWriter},
+    proto::{FilterExpression, MessageQueue, PullMessageRequest, ReceiveMessageRequest, Resource},
+    stream::{Packer, ResponseStream, ReturnTo},
+    wire::{Malformed, bytes_field_len, put_len_prefix, put_varint_field, varint_len},
+};
+use crate::{
+    hot::{Hot, pull::Pull, receive::Receive},
+    tables::TopicEntry,
+};
+
+/// Messages of one answer: as RocketMQ, and for packed streams.
+const MAX_BATCH: usize = 32;
+const MAX_PACKED_BATCH: usize = 4_096;
+const MAX_BYTES: usize = 4 << 20;
+/// RocketMQ's defaults and limits.
+const DEFAULT_INVISIBLE: Duration = Duration::from_secs(60);
+const MAX_INVISIBLE: Duration = Duration::from_secs(12 * 3_600);
+const DEFAULT_POLL: Duration = Duration::from_secs(20);
+/// An answer that says "nothing" must arrive before the client gives up.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
+const SQL: i32 = 2;
+
+/// What a request says beside its message.
+pub(super) struct Terms {
+    pub peer: SocketAddr,
+    pub packed: bool,
+    /// How long the client waits for the answer.
+    pub deadline: Option<Duration>,
+}
+
+impl Terms {
+    fn max_batch(&self, asked: i32) -> Result<usize, Refusal> {
+        let limit = if self.packed { MAX_PACKED_BATCH } else { MAX_BATCH };
+        match usize::try_from(asked) {
+            Ok(count) if count > 0 => Ok(count.min(limit)),
+            _ => Err(Refusal::new(
+                code::BAD_REQUEST,
+                format!("the batch size is {asked}; it must be 1 or more"),
+            )),
+        }
+    }
+
+    /// How long to wait for a message: what was asked, but not past the client's own patience.
+    fn wait(&self, asked: Option<Duration>) -> Duration {
+        let patience = self.deadline.map(|left| left.saturating_sub(ANSWER_TIME.min(left / 2)));
+        asked.unwrap_or(DEFAULT_POLL).min(patience.unwrap_or(Duration::MAX))
+    }
+
+    fn digest(&self) -> BodyDigest {
+        if self.packed { BodyDigest::Crc32 } else { BodyDigest::Md5 }
+    }
+}
+
+/// Answers an encoded `ReceiveMessageRequest`: status, messages, time of delivery.
+///
+/// Waits parked; dropped meanwhile, it leases nothing.
+pub(super) async fn receive_message(
+    hot: &Arc<Hot>,
+    request: Bytes,
+    terms: &Terms,
+) -> Result<ResponseStream, Malformed> {
+    let request =
+        ReceiveMessageRequest::decode(request).map_err(|_| Malformed("not a ReceiveMessageRequest"))?;
+    let mut packer;
+    let mut return_to = None;
+    match receive(hot, &request, terms).await {
+        Ok(leased) if leased.is_empty() => {
+            packer = Packer::new(terms.packed, 64);
+            put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message");
+        }
+        Ok(leased) => {
+            let bytes = leased.iter().map(|leased| leased.record.bytes().len() + 256).sum();
+            packer = Packer::new(terms.packed, bytes);
+            put_status_item(&mut packer, code::OK, "OK");
+            put_leased(&mut packer, hot, leased, terms.digest());
+            let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
+            return_to =
+                Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: topic.to_owned() });
+        }
+        Err(refusal) => {
+            packer = Packer::new(terms.packed, 128);
+            put_status_item(&mut packer, refusal.code, &refusal.message);
+        }
+    }
+    let mut time = Vec::new();
+    put_timestamp(&mut time, 3, hot.clock.now_ms());
+    packer.put(time.len(), None, |out| out.extend_from_slice(&time));
+    Ok(packer.finish(return_to))
+}
+
+async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> Result<Vec<Leased>, Refusal> {
+    let (topic, group) = (topic_name(request.message_queue.as_ref()), name(request.group.as_ref()));
+    check_topic(topic)?;
+    check_group(group)?;
+    let max_count = terms.max_batch(request.batch_size)?;
+    let invisible_duration = match request.invisible_duration {
+        None => DEFAULT_INVISIBLE,
+        Some(duration) => check_invisible(duration.get())?,
+    };
+    let filter = filter(request.filter_expression.as_ref())?;
+    let entry = readable(hot, topic, terms.peer).await?;
+    let group_entry = hot.group(group, terms.peer).await.ok_or_else(|| Refusal::no_group(group))?;
+    if !group_entry.enabled {
+        return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
+    }
+    let receive = Receive {
+        group,
+        topic,
+        queue_count: entry.read_queues,
+        max_count,
+        max_bytes: MAX_BYTES,
+        invisible_duration,
+        filter: &filter,
+        from_beginning: group_entry.from_beginning,
+        wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
+    };
+    Ok(hot.receive(&receive).await?.messages)
+}
+
+/// A lease is longer than nothing and at most twelve hours.
+fn check_invisible(duration: Option<Duration>) -> Result<Duration, Refusal> {
+    match duration {
+        Some(duration) if duration >= Duration::from_millis(1) && duration <= MAX_INVISIBLE => Ok(duration),
+        _ => Err(Refusal::new(code::ILLEGAL_INVISIBLE_TIME, "the invisible duration must be 1 ms to 12 h")),
+    }
+}
+
+fn put_leased(packer: &mut Packer, hot: &Hot, leased: Vec<Leased>, digest: BodyDigest) {
+    let mut writer = MessageWriter::new(digest);
+    for Leased { record, handle, attempt } in leased {
+        let lease = LeaseInfo { handle: &handle, attempt, broker_name: &hot.broker_name };
+        put_message(packer, &mut writer, &record, Some(lease));
+    }
+}
+
+fn put_message(
+    packer: &mut Packer,
+    writer: &mut MessageWriter,
+    record: &Record,
+    lease: Option<LeaseInfo<'_>>,
+) {
+    match MessageView::decode(record.bytes(), false) {
+        Ok(message) => {
+            let len = writer.prepare(&message, lease);
+            packer.put(bytes_field_len(2, len), lease.map(|lease| *lease.handle), |out| {
+                put_len_prefix(out, 2, len);
+                writer.finish(out, &message);
+            });
+        }
+        // It was decodable when it was dispatched: the disk has changed under us. The lease ends by itself.
+        Err(reason) => tracing::error!(reason, "record in the log cannot be decoded"),
+    }
+}
+
+fn put_status_item(packer: &mut Packer, code: i32, message: &str) {
+    let mut status = Vec::new();
+    put_status(&mut status, 1, code, message);
+    packer.put(status.len(), None, |out| out.extend_from_slice(&status));
+}
+
+/// Answers an encoded `PullMessageRequest`: status, messages, next offset.
+pub(super) async fn pull_message(
+    hot: &Hot,
+    request: Bytes,
+    terms: &Terms,
+) -> Result<ResponseStream, Malformed> {
+    let request = PullMessageRequest::decode(request).map_err(|_| Malformed("not a PullMessageRequest"))?;
+    let mut packer;
+    match pull(hot, &request, terms).await {
+        Ok((records, next_offset)) => {
+            packer = Packer::new(terms.packed, records.iter().map(|record| record.bytes().len() + 256).sum());
+            match records.is_empty() {
+                true => put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message"),
+                false => put_status_item(&mut packer, code::OK, "OK"),
+            }
+            let mut writer = MessageWriter::new(terms.digest());
+            for record in &records {
+                put_message(&mut packer, &mut writer, record, None);
+            }
+            packer.put(1 + varint_len(next_offset), None, |out| put_varint_field(out, 3, next_offset));
+        }
+        Err(refusal) => {
+            packer = Packer::new(terms.packed, 128);
+            put_status_item(&mut packer, refusal.code, &refusal.message);
+        }
+    }
+    Ok(packer.finish(None))
+}
+
+async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<(Vec<Record>, u64), Refusal> {
+    let topic = topic_name(request.message_queue.as_ref());
+    check_topic(topic)?;
+    // A pull does not move the group, so a reader without one is welcome; one that is named must be allowed.
+    let group = name(request.group.as_ref());
+    if !group.is_empty() {
+        check_group(group)?;
+    }
+    let filter = filter(request.filter_expression.as_ref())?;
+    let max_count = terms.max_batch(request.batch_size)?;
+    let entry = readable(hot, topic, terms.peer).await?;
+    if hot.tables.group(group).is_some_and(|group| !group.enabled) {
+        return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
+    }
+    let queue_id = queue_id(request.message_queue.as_ref(), topic, &entry)?;
+    let offset = u64::try_from(request.offset).map_err(|_| {
+        Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))
+    })?;
+    let wait = terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default()));
+    let found = hot
+        .pull(&Pull { topic, queue_id, offset, max_count, max_bytes: MAX_BYTES, filter: &filter, wait })
+        .await;
+    match found.status {
+        GetStatus::OffsetTooSmall | GetStatus::OffsetOverflowBadly => Err(Refusal::new(
+            code::ILLEGAL_OFFSET,
+            format!(
+                "queue {queue_id} of topic {topic} holds {} to {}, {offset} was asked for",
+                found.min_offset, found.max_offset
+            ),
+        )),
+        _ => Ok((found.messages.into_iter().map(|(_, record)| record).collect(), found.next_offset)),
+    }
+}
+
+/// The queue a request names, if the topic has it.
+pub(super) fn queue_id(
+    queue: Option<&MessageQueue>,
+    topic: &str,
+    entry: &TopicEntry,
+) -> Result<u32, Refusal> {
+    let asked = queue.map_or(0, |queue| queue.id);
+    u32::try_from(asked).ok().filter(|id| *id < entry.read_queues).ok_or_else(|| {
+        let why = format!("topic {topic} has {} read queues, there is no queue {asked}", entry.read_queues);
+        Refusal::new(code::BAD_REQUEST, why)
+    })
+}
+
+/// The topic's entry, if consumers may read it.
+pub(super) async fn readable(hot: &Hot, topic: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
+    let entry = hot.topic(topic, peer).await.ok_or_else(|| Refusal::no_topic(topic))?;
+    if entry.is_readable() {
+        return Ok(entry);
+    }
+    Err(Refusal::new(code::FORBIDDEN, format!("topic {topic} may not be read")))
+}
+
+fn filter(expression: Option<&FilterExpression>) -> Result<TagFilter, Refusal> {
+    match expression {
+        None => Ok(TagFilter::All),
+        Some(expression) if expression.kind == SQL => {
+            let why = "SQL filters are not supported yet; use a tag expression such as a || b";
+            Err(Refusal::new(code::ILLEGAL_FILTER_EXPRESSION, why))
+        }
+        Some(expression) => Ok(TagFilter::parse(&expression.expression)),
+    }
+}
+
+/// The name of a resource, empty where there is none.
+pub(super) fn name(resource: Option<&Resource>) -> &str {
+    resource.map_or("", |resource| &resource.name)
+}
+
+/// The topic of a queue, empty where there is none.
+pub(super) fn topic_name(queue: Option<&MessageQueue>) -> &str {
+    queue.map_or("", |queue| name(queue.topic.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poll_ends_before_the_client_gives_up() {
+        let terms = |deadline| Terms { peer: SocketAddr::from(([127, 0, 0, 1], 1)), packed: false, deadline };
+        let seconds = Duration::from_secs;
+        assert_eq!(terms(None).wait(Some(seconds(5))), seconds(5));
+        assert_eq!(terms(Some(seconds(30))).wait(Some(seconds(5))), seconds(5));
+        assert!(terms(Some(seconds(3))).wait(Some(seconds(5))) < seconds(3));
+        assert_eq!(terms(Some(Duration::from_millis(20))).wait(None), Duration::from_millis(10));
+    }
+}

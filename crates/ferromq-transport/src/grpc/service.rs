@@ -1,0 +1,255 @@
+//! The one gRPC service: routes a method by its path, hot ones to the hot path, the rest to the control plane.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::sync::oneshot;
+use tonic::{
+    Request, Response, Status, Streaming,
+    body::Body,
+    codegen::Service,
+    metadata::{KeyAndValueRef, MetadataMap, MetadataValue},
+    server::{Grpc, ServerStreamingService, StreamingService, UnaryService},
+};
+
+use super::{
+    Inner, ack,
+    codec::BytesCodec,
+    connection::Link,
+    convert::{Refusal, code},
+    receive::{self, Terms},
+    send,
+    stream::ResponseStream,
+    wire::Malformed,
+};
+use crate::{ColdRequest, Route, dispatcher, hot::Hot};
+
+const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
+/// What RocketMQ's proxy accepts.
+const MAX_REQUEST: usize = 130 << 20;
+/// Asks for, and announces, a packed stream.
+const PACKED: &str = "x-ferromq-packed";
+
+type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Serves every method of the messaging service.
+#[derive(Clone)]
+pub(super) struct Messaging(pub(super) Arc<Inner>);
+
+impl Service<http::Request<Body>> for Messaging {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let server = Arc::clone(&self.0);
+        Box::pin(async move { Ok(route(server, request).await) })
+    }
+}
+
+async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Response<Body> {
+    let Some(link) = request.extensions().get::<Link>().cloned() else {
+        return Status::internal("the connection has no number").into_http();
+    };
+    let Some(method) = request.uri().path().strip_prefix(SERVICE).map(str::to_owned) else {
+        return Status::unimplemented(format!("{} is not served here", request.uri().path())).into_http();
+    };
+    let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(MAX_REQUEST);
+    if method == "Telemetry" {
+        return grpc.streaming(Telemetry { server, link }, request).await;
+    }
+    let route = Route::Rpc(method);
+    let Route::Rpc(method) = &route else { return Status::internal("no method").into_http() };
+    match (dispatcher::find(&route, server.cold.as_ref()), server.hot.clone()) {
+        (dispatcher::Path::Hot, Some(hot)) if matches!(method.as_str(), "ReceiveMessage" | "PullMessage") => {
+            grpc.server_streaming(HotStream { hot, link, is_pull: method == "PullMessage" }, request).await
+        }
+        (dispatcher::Path::Hot, Some(hot)) => {
+            grpc.unary(HotCall { hot, link, method: method.clone() }, request).await
+        }
+        (dispatcher::Path::Cold, _) => grpc.unary(ColdCall { server, link, route }, request).await,
+        (dispatcher::Path::Hot | dispatcher::Path::Unsupported, _) => {
+            Status::unimplemented(format!("{method} is not served here")).into_http()
+        }
+    }
+}
+
+/// A hot method with one answer.
+struct HotCall {
+    hot: Arc<Hot>,
+    link: Link,
+    method: String,
+}
+
+impl UnaryService<Bytes> for HotCall {
+    type Response = Bytes;
+    type Future = Answer<Result<Response<Bytes>, Status>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        let (hot, peer) = (Arc::clone(&self.hot), self.link.peer());
+        let (method, body) = (std::mem::take(&mut self.method), request.into_inner());
+        Box::pin(async move {
+            let answer = match method.as_str() {
+                "SendMessage" => send::send_message(&hot, &body, peer).await,
+                "AckMessage" => ack::ack_message(&hot, body),
+                "ChangeInvisibleDuration" => ack::change_invisible_duration(&hot, body),
+                "UpdateOffset" => ack::update_offset(&hot, body, peer).await,
+                _ => Ok(ack::refused(&Refusal::new(
+                    code::UNSUPPORTED,
+                    format!("{method} is not supported yet"),
+                ))),
+            };
+            answer.map(Response::new).map_err(malformed)
+        })
+    }
+}
+
+/// A hot method that answers with a stream.
+struct HotStream {
+    hot: Arc<Hot>,
+    link: Link,
+    is_pull: bool,
+}
+
+impl ServerStreamingService<Bytes> for HotStream {
+    type Response = Bytes;
+    type ResponseStream = ResponseStream;
+    type Future = Answer<Result<Response<ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        let (hot, is_pull) = (Arc::clone(&self.hot), self.is_pull);
+        let packed = request.metadata().get(PACKED).is_some_and(|value| value == "1");
+        let deadline = deadline(request.metadata().as_ref());
+        let terms = Terms { peer: self.link.peer(), packed, deadline };
+        let body = request.into_inner();
+        Box::pin(async move {
+            let stream = if is_pull {
+                receive::pull_message(&hot, body, &terms).await
+            } else {
+                receive::receive_message(&hot, body, &terms).await
+            };
+            let mut response = Response::new(stream.map_err(malformed)?);
+            if packed {
+                response.metadata_mut().insert(PACKED, MetadataValue::from_static("1"));
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// A cold method: bytes to the control plane, bytes back.
+struct ColdCall {
+    server: Arc<Inner>,
+    link: Link,
+    route: Route,
+}
+
+impl UnaryService<Bytes> for ColdCall {
+    type Response = Bytes;
+    type Future = Answer<Result<Response<Bytes>, Status>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        let (server, link, route) = (Arc::clone(&self.server), self.link.clone(), self.route.clone());
+        let fields = fields(request.metadata());
+        let body = request.into_inner();
+        server.counters.cold_calls.add(1);
+        let call = ColdRequest { route, connection: link.id(), peer: link.peer(), fields, body };
+        let (reply, answer) = oneshot::channel();
+        server.cold.call(call, reply);
+        // A task of its own holds the link until the handler is done, even where the client is gone by then.
+        let answer = tokio::spawn(async move {
+            let answer = answer.await;
+            drop(link);
+            answer
+        });
+        Box::pin(async move {
+            match answer.await {
+                Ok(Ok(Ok(Some(response)))) => Ok(Response::new(response.body)),
+                Ok(Ok(Ok(None)) | Err(_)) | Err(_) => Err(Status::internal("the handler gave no answer")),
+                Ok(Ok(Err(error))) => Err(Status::internal(error.to_string())),
+            }
+        })
+    }
+}
+
+/// The telemetry stream.
+struct Telemetry {
+    server: Arc<Inner>,
+    link: Link,
+}
+
+impl StreamingService<Bytes> for Telemetry {
+    type Response = Bytes;
+    type ResponseStream = tokio_stream::wrappers::ReceiverStream<Result<Bytes, Status>>;
+    type Future = std::future::Ready<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
+        let fields = fields(request.metadata());
+        let stream = self.server.telemetry.open(self.link.clone(), fields, request.into_inner());
+        std::future::ready(Ok(Response::new(stream)))
+    }
+}
+
+fn malformed(Malformed(reason): Malformed) -> Status {
+    Status::invalid_argument(format!("malformed request: {reason}"))
+}
+
+/// ASCII metadata; binary values are of no use to the control plane.
+fn fields(metadata: &MetadataMap) -> Vec<(String, String)> {
+    let ascii = metadata.iter().filter_map(|field| match field {
+        KeyAndValueRef::Ascii(name, value) => {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        }
+        KeyAndValueRef::Binary(..) => None,
+    });
+    ascii.collect()
+}
+
+/// The client's patience: gRPC's `grpc-timeout`, at most eight digits and a unit.
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = Some(number).filter(|n| n.len() <= 8)?.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(number * 3_600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deadline_of_a_call_is_read_in_all_units() {
+        let read = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            deadline(&headers)
+        };
+        assert_eq!(read("3S"), Some(Duration::from_secs(3)));
+        assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
+        assert_eq!(read("20000m"), Some(Duration::from_secs(20)));
+        assert_eq!(read("5u"), Some(Duration::from_micros(5)));
+        for bad in ["", "S", "5", "-1S", "123456789S", "5x"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The answer of ReceiveMessage and PullMessage: a stream of small messages, or the same ones packed.
+//!
+//! RocketMQ sends one gRPC message for each status, message and timestamp. Our own client asks for packed
+//! streams (`x-ferromq-packed: 1`): each gRPC message is then a sequence of `varint length, response`.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use ferromq_store::ReceiptHandle;
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::wire::put_varint;
+use crate::hot::Hot;
+
+/// A packed gRPC message is closed once it holds this many bytes.
+const PACKET: usize = 1 << 20;
+
+/// Builds the items of a stream.
+pub(super) struct Packer {
+    packed: bool,
+    open: Vec<u8>,
+    /// Leases of the messages in `open`.
+    leases: Vec<ReceiptHandle>,
+    items: VecDeque<(Bytes, Vec<ReceiptHandle>)>,
+}
+
+impl Packer {
+    pub(super) fn new(packed: bool, expected_bytes: usize) -> Self {
+        let open = if packed { Vec::with_capacity(expected_bytes.min(PACKET)) } else { Vec::new() };
+        Self { packed, open, leases: Vec::new(), items: VecDeque::new() }
+    }
+
+    /// Adds one response of `len` bytes, which `write` appends.
+    pub(super) fn put(&mut self, len: usize, lease: Option<ReceiptHandle>, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.packed {
+            put_varint(&mut self.open, len as u64);
+        }
+        self.open.reserve(len);
+        write(&mut self.open);
+        self.leases.extend(lease);
+        if !self.packed || self.open.len() >= PACKET {
+            self.close_item();
+        }
+    }
+
+    fn close_item(&mut self) {
+        if !self.open.is_empty() {
+            let bytes = Bytes::from(std::mem::take(&mut self.open));
+            self.items.push_back((bytes, std::mem::take(&mut self.leases)));
+        }
+    }
+
+    /// Ends the stream. `return_to` is where leases go whose messages nobody took.
+    pub(super) fn finish(mut self, return_to: Option<ReturnTo>) -> ResponseStream {
+        self.close_item();
+        ResponseStream { items: self.items, return_to }
+    }
+}
+
+/// Whose leases a stream carries.
+pub(super) struct ReturnTo {
+    pub hot: Arc<Hot>,
+    pub group: String,
+    pub topic: String,
+}
+
+/// A stream whose items are all there. Where it is dropped before the connection took them, the leases of
+/// the messages left are given back: the next receive gets them, instead of nobody until they expire.
+pub(super) struct ResponseStream {
+    items: VecDeque<(Bytes, Vec<ReceiptHandle>)>,
+    return_to: Option<ReturnTo>,
+}
+
+impl Stream for ResponseStream {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.items.pop_front().map(|(bytes, _leases)| Ok(bytes)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.items.len(), Some(self.items.len()))
+    }
+}
+
+impl Drop for ResponseStream {
+    fn drop(&mut self) {
+        if let Some(to) = &self.return_to {
+            for (_, leases) in &self.items {
+                to.hot.give_back(&to.group, &to.topic, leases);
+            }
+        }
+    }
+}

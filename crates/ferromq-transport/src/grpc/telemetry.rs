@@ -1,0 +1,102 @@
+//! Telemetry: a stream of commands each way, passed as bytes between a client and the control plane.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::connection::Link;
+use crate::{ColdHandler, hot::Counters};
+
+/// Commands a client may leave unread before it counts as gone.
+const MAX_UNREAD: usize = 64;
+
+/// Stream numbers are unique in the process, as connection numbers are.
+static NEXT_STREAM: AtomicU64 = AtomicU64::new(1);
+
+/// The way to a client. Dropping it ends the stream.
+struct Registered {
+    answers: mpsc::Sender<Result<Bytes, Status>>,
+    _keep: oneshot::Sender<()>,
+}
+
+/// The open telemetry streams of a server, by number.
+pub(super) struct TelemetryStreams {
+    open: Mutex<HashMap<u64, Registered>>,
+    cold: Arc<dyn ColdHandler>,
+    counters: Arc<Counters>,
+}
+
+impl TelemetryStreams {
+    pub(super) fn new(cold: Arc<dyn ColdHandler>, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self { open: Mutex::default(), cold, counters })
+    }
+
+    /// Sends a command to a client; false where the stream is gone or the client reads too slowly.
+    pub(super) fn send(&self, stream: u64, command: Bytes) -> bool {
+        self.open.lock().get(&stream).is_some_and(|to| to.answers.try_send(Ok(command)).is_ok())
+    }
+
+    /// Ends all streams; commands already queued still go out.
+    pub(super) fn close(&self) {
+        self.open.lock().clear();
+    }
+
+    /// Registers a stream and hands on what the client sends until one side ends it.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        link: Link,
+        fields: Vec<(String, String)>,
+        mut commands: Streaming<Bytes>,
+    ) -> ReceiverStream<Result<Bytes, Status>> {
+        let stream = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
+        let (sender, answers) = mpsc::channel(MAX_UNREAD);
+        let (keep, mut removed) = oneshot::channel();
+        self.open.lock().insert(stream, Registered { answers: sender.clone(), _keep: keep });
+        self.counters.telemetry_streams.add(1);
+        let streams = Arc::clone(self);
+        tokio::spawn(async move {
+            let _ended = Ended { streams: &streams, stream, link: &link, fields: &fields };
+            loop {
+                let command = tokio::select! {
+                    command = commands.message() => command,
+                    () = sender.closed() => return,
+                    _ = &mut removed => return,
+                };
+                let Ok(Some(command)) = command else { return };
+                if !streams.cold.telemetry(stream, link.id(), link.peer(), &fields, Some(command)) {
+                    let full = Status::resource_exhausted("too many telemetry commands wait for an answer");
+                    // A client that does not read either is cut off by the end of the stream alone.
+                    let _ = sender.try_send(Err(full));
+                    return;
+                }
+            }
+        });
+        ReceiverStream::new(answers)
+    }
+}
+
+/// Tells the end of a stream once, however its task ends.
+struct Ended<'a> {
+    streams: &'a TelemetryStreams,
+    stream: u64,
+    link: &'a Link,
+    fields: &'a [(String, String)],
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.streams.open.lock().remove(&self.stream);
+        self.streams.counters.telemetry_streams.sub(1);
+        self.streams.cold.telemetry(self.stream, self.link.id(), self.link.peer(), self.fields, None);
+    }
+}

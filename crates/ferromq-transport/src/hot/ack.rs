@@ -1,0 +1,54 @@
+//! Acknowledge, change the invisible duration, update an offset.
+
+use std::time::Duration;
+
+use ferromq_store::{ReceiptHandle, Result, StoreError};
+
+use super::{Hot, receive::millis};
+
+impl Hot {
+    /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
+    pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
+        self.counted(self.store.ack(group, topic, handle))?;
+        self.counters.acked.add(1);
+        Ok(())
+    }
+
+    /// Lets the lease end `invisible_duration` from now; the old handle is stale.
+    pub fn change_invisible(
+        &self,
+        group: &str,
+        topic: &str,
+        handle: &ReceiptHandle,
+        invisible_duration: Duration,
+    ) -> Result<ReceiptHandle> {
+        let new = self.store.change_invisible(group, topic, handle, millis(invisible_duration));
+        let new = self.counted(new)?;
+        self.counters.invisible_changed.add(1);
+        self.polls.lease_ends(topic, group, new.pop_time.saturating_add(new.invisible_ms));
+        Ok(new)
+    }
+
+    /// Sets the group's committed offset of a queue.
+    pub fn update_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
+        self.store.commit_offset(group, topic, queue_id, offset)
+    }
+
+    /// Gives back messages that could not be delivered: they are received again at once.
+    pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
+        for handle in handles {
+            match self.change_invisible(group, topic, handle, Duration::ZERO) {
+                Ok(_) => self.counters.given_back.add(1),
+                // It was acknowledged or its lease ended meanwhile, or the store has closed: nothing to give back.
+                Err(error) => tracing::trace!(topic, group, %error, "message not given back"),
+            }
+        }
+    }
+
+    fn counted<T>(&self, outcome: Result<T>) -> Result<T> {
+        if matches!(outcome, Err(StoreError::StaleReceipt)) {
+            self.counters.stale_receipts.add(1);
+        }
+        outcome
+    }
+}

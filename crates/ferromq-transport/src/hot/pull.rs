@@ -1,0 +1,89 @@
+//! Pull: read from an offset the client keeps, or wait parked until something is there.
+
+use std::time::Duration;
+
+use ferromq_store::{GetResult, GetStatus, TagFilter};
+use tokio::time::{Instant, timeout_at};
+
+use super::Hot;
+
+/// A pull as every wire format says it.
+#[derive(Debug)]
+pub struct Pull<'a> {
+    /// Topic.
+    pub topic: &'a str,
+    /// Queue of the topic.
+    pub queue_id: u32,
+    /// First queue offset to read.
+    pub offset: u64,
+    /// Most messages to return.
+    pub max_count: usize,
+    /// Most bytes to return; one message comes whatever its size.
+    pub max_bytes: usize,
+    /// Which messages.
+    pub filter: &'a TagFilter,
+    /// How long to wait for the first message, in real time.
+    pub wait: Duration,
+}
+
+impl Hot {
+    /// Reads messages, waiting for the first one where the offset is the queue's end.
+    ///
+    /// Messages the filter does not want are stepped over; the answer says where to go on.
+    pub async fn pull(&self, request: &Pull<'_>) -> GetResult {
+        let mut offset = request.offset;
+        let found = self.pull_now(request, &mut offset);
+        if is_answer(&found) || request.wait.is_zero() {
+            return found;
+        }
+        let parked = self.polls.park_pull(request.topic, request.queue_id);
+        let closed = self.polls.closed();
+        tokio::pin!(closed);
+        let deadline = Instant::now() + request.wait;
+        loop {
+            let woken = parked.woken();
+            tokio::pin!(woken);
+            // Before the look: an arrival after it must not be missed.
+            woken.as_mut().enable();
+            let found = self.pull_now(request, &mut offset);
+            if is_answer(&found) {
+                return found;
+            }
+            let again = tokio::select! {
+                woken = timeout_at(deadline, woken) => woken.is_ok(),
+                () = &mut closed => false,
+            };
+            if !again {
+                return found;
+            }
+        }
+    }
+
+    fn pull_now(&self, request: &Pull<'_>, offset: &mut u64) -> GetResult {
+        loop {
+            let (count, bytes) = (request.max_count, request.max_bytes);
+            let found =
+                self.store.get(request.topic, request.queue_id, *offset, count, bytes, request.filter);
+            self.counters.pulled.add(found.messages.len() as u64);
+            if found.status != GetStatus::NoMatchedMessage || found.next_offset <= *offset {
+                return found;
+            }
+            *offset = found.next_offset;
+        }
+    }
+}
+
+/// Says whether waiting would not change the answer.
+fn is_answer(found: &GetResult) -> bool {
+    match found.status {
+        GetStatus::OffsetOverflowOne
+        | GetStatus::NoMessageInQueue
+        | GetStatus::NoMatchedLogicQueue
+        | GetStatus::NoMatchedMessage => false,
+        GetStatus::Found
+        | GetStatus::MessageWasRemoving
+        | GetStatus::OffsetFoundNull
+        | GetStatus::OffsetOverflowBadly
+        | GetStatus::OffsetTooSmall => true,
+    }
+}

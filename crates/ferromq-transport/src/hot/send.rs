@@ -1,0 +1,43 @@
+//! Send: append messages and wait until the promise of the flush mode holds.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ferromq_store::{Appended, NewMessage, Result, StoreError};
+use tokio::sync::oneshot;
+
+use super::Hot;
+use crate::tables::TopicEntry;
+
+/// Gives requests that do not choose a queue one after the other. One for all topics: what counts is that
+/// a topic's requests are spread, not in which order.
+static NEXT_QUEUE: AtomicUsize = AtomicUsize::new(0);
+
+/// Picks the queue of a request that did not choose one.
+#[must_use]
+pub fn pick_queue(topic: &TopicEntry) -> u32 {
+    let turn = NEXT_QUEUE.fetch_add(1, Ordering::Relaxed);
+    u32::try_from(turn % (topic.write_queues.max(1) as usize)).unwrap_or(0)
+}
+
+impl Hot {
+    /// Appends `messages`; the answer comes once they are as durable as the flush mode promises.
+    ///
+    /// The messages are in the log when this returns, so what they borrow may go.
+    pub fn send(
+        &self,
+        messages: &[NewMessage<'_>],
+    ) -> Result<impl Future<Output = Result<Appended>> + Send + use<>> {
+        let appended = self.store.append(messages)?;
+        self.counters.send_requests.add(1);
+        self.counters.sent.add(messages.len() as u64);
+        let (done, durable) = oneshot::channel();
+        self.store.when_durable(appended.end, move |outcome| {
+            // The request may have been given up meanwhile.
+            let _ = done.send(outcome);
+        });
+        Ok(async move {
+            // A callback that is dropped belongs to a store that closed.
+            durable.await.unwrap_or(Err(StoreError::Closed)).map(|()| appended)
+        })
+    }
+}
