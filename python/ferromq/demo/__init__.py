@@ -12,6 +12,7 @@ import contextlib
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -145,8 +146,16 @@ def read_with_spark(mq: ferromq.Embedded, flights: data.Flights) -> Step:
 
     from ferromq import spark  # noqa: PLC0415
 
-    session = spark.session(config={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
-    session.sparkContext.setLogLevel("ERROR")
+    _say("Starting Spark")
+    warnings.filterwarnings("ignore", module="pyspark")
+    session = spark.session(
+        config={
+            "spark.log.level": "ERROR",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        }
+    )
     try:
         begin = time.monotonic()
         topic = session.read.format("ferromq").option("endpoint", mq.endpoint).option("topic", TOPIC).load()
@@ -165,7 +174,9 @@ def read_with_spark(mq: ferromq.Embedded, flights: data.Flights) -> Step:
     print("\ncarrier  flights  mean departure delay")  # noqa: T201
     for carrier, (count, delay) in sorted(found.items()):
         print(f"{carrier:<7} {count:>8,}  {'' if delay is None else f'{delay:.2f} min':>20}")  # noqa: T201
-    return Step("Spark read", sum(count for count, _ in found.values()), seconds, f"{len(found)} carriers as in the table")
+    return Step(
+        "Spark read", sum(count for count, _ in found.values()), seconds, f"{len(found)} carriers as in the table"
+    )
 
 
 def survive_kill(flights: data.Flights, directory: Path) -> Step:

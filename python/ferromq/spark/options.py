@@ -46,10 +46,10 @@ class ReadOptions:
         return cls(
             endpoint=_endpoint(given["endpoint"]),
             topic=given["topic"],
-            starting_offsets=_offsets("startingOffsets", given.get("startingOffsets", "earliest")),
-            ending_offsets=_offsets("endingOffsets", given.get("endingOffsets", "latest")),
-            max_records_per_partition=_positive("maxRecordsPerPartition", given.get("maxRecordsPerPartition", "1000000")),
-            min_partitions=_positive("minPartitions", given.get("minPartitions", "1")),
+            starting_offsets=_offsets(given, "startingOffsets", "earliest"),
+            ending_offsets=_offsets(given, "endingOffsets", "latest"),
+            max_records_per_partition=_positive(given, "maxRecordsPerPartition", 1_000_000),
+            min_partitions=_positive(given, "minPartitions", 1),
         )
 
 
@@ -77,13 +77,15 @@ def _endpoint(value: str) -> str:
     return value
 
 
-def _positive(name: str, value: str) -> int:
+def _positive(given: Mapping[str, str], name: str, default: int) -> int:
+    value = given.get(name, str(default))
     if not (value.isdecimal() and int(value) > 0):
         raise ConfigError(f"option {name!r} is {value!r}; allowed: a whole number from 1")
     return int(value)
 
 
-def _offsets(name: str, value: str) -> Offsets:
+def _offsets(given: Mapping[str, str], name: str, default: str) -> Offsets:
+    value = given.get(name, default)
     if value.lower() in {"earliest", "latest"}:
         return value.lower()
     try:

@@ -1,9 +1,12 @@
 """
-Which ranges of which queues a read covers, and how they are cut into partitions. Pure: no Spark, no sockets.
+Which ranges of which queues a read covers, and how they are cut into partitions.
+
+Pure: no Spark, no sockets.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ferromq.errors import ConfigError
 from ferromq.spark.options import Offsets
@@ -88,7 +91,7 @@ def _find(name: str, key: str, queues: Sequence[Queue]) -> int:
 
 
 def partitions(found: Iterable[QueueRange], *, max_records: int, min_partitions: int) -> list[QueueRange]:
-    """Cut *found* into ranges of at most *max_records*, and into about *min_partitions* where there are offsets for it."""
+    """Cut *found* into ranges of at most *max_records*, and into about *min_partitions* or more where it can be."""
     found = list(found)
     total = sum(map(len, found))
     cut: list[QueueRange] = []
@@ -101,4 +104,4 @@ def partitions(found: Iterable[QueueRange], *, max_records: int, min_partitions:
 
 def _split(whole: QueueRange, parts: int) -> Iterable[QueueRange]:
     bounds = [whole.start + len(whole) * part // parts for part in range(parts + 1)]
-    return [replace(whole, start=start, end=end) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [replace(whole, start=start, end=end) for start, end in pairwise(bounds)]

@@ -13,7 +13,10 @@ import grpc
 
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
-from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
+from ferromq.client._protocol import PACKED, SERVICE, Identity, error_of, named, transport_error
+from ferromq.client._routes import endpoint_of, endpoints_message
+from ferromq.errors import FerromqError, ServerError
+from ferromq.route import MASTER
 from ferromq.spark.plan import Queue, QueueRange
 
 BATCH_MESSAGES = 8192
@@ -21,16 +24,13 @@ BATCH_MESSAGES = 8192
 TIMEOUT = 60.0
 """Seconds that one answer may take."""
 
-_SERVICE = "/apache.rocketmq.v2.MessagingService/"
-_METADATA = (("x-mq-client-id", "ferromq-spark"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
-_PACKED = "x-ferromq-packed"
-
 
 class _Broker:
     """A connection to one gRPC endpoint."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
+        self._identity = Identity()
         self._channel = grpc.insecure_channel(endpoint, options=[("grpc.max_receive_message_length", -1)])
 
     def __enter__(self) -> Self:
@@ -43,9 +43,9 @@ class _Broker:
 
     def ask(self, method: str, request: Any, response: Any) -> Any:
         """Return the answer to a unary *request*; the status is the caller's to judge."""
-        call = self._channel.unary_unary(_SERVICE + method, response_deserializer=response.FromString)
+        call = self._channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
         try:
-            return call(request.SerializeToString(), timeout=TIMEOUT, metadata=_METADATA)
+            return call(request.SerializeToString(), timeout=TIMEOUT, metadata=self._identity.metadata())
         except grpc.RpcError as error:
             raise self._failed(method, error) from error
 
@@ -57,38 +57,36 @@ class _Broker:
             batch_size=min(BATCH_MESSAGES, wanted.end - offset),
             filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
         )
-        call = self._channel.unary_stream(_SERVICE + "PullMessage")
-        return call(request.SerializeToString(), timeout=TIMEOUT, metadata=(*_METADATA, (_PACKED, "1")))
+        call = self._channel.unary_stream(SERVICE + "PullMessage")
+        return call(request.SerializeToString(), timeout=TIMEOUT, metadata=(*self._identity.metadata(), (PACKED, "1")))
 
     def pulled(self, call: Any, until: int) -> Any:
         """Wait for the answer of *call* and return its columns."""
         try:
             parts = list(call)
-            packed = any(key == _PACKED for key, _ in call.initial_metadata())
+            packed = any(key == PACKED for key, _ in call.initial_metadata())
         except grpc.RpcError as error:
             raise self._failed("PullMessage", error) from error
         return _ferromq.pull_columns(parts, packed, until)
 
-    def _failed(self, method: str, error: grpc.RpcError) -> Exception:
-        words = f"{method} at {self.endpoint} failed: {error.code().name}: {error.details()}"
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return RequestTimeout(words)
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return ConnectionFailed(words)
-        return ServerError(words)
+    def _failed(self, method: str, error: Any) -> FerromqError:
+        return transport_error(error.code().name, error.details(), self.endpoint, method, TIMEOUT)
 
 
 def queues(endpoint: str, topic: str) -> list[Queue]:
     """Return the readable queues of *topic* on all brokers, with the offsets they hold now."""
     with _Broker(endpoint) as broker:
-        request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=_endpoints(endpoint))
+        request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints_message([endpoint]))
         route = broker.ask("QueryRoute", request, pb.QueryRouteResponse)
-    _check(route.status, f"topic {topic!r} at {endpoint}")
-    readable = [queue for queue in route.message_queues if queue.permission in {pb.READ, pb.READ_WRITE}]
+    _check((route.status.code, route.status.message), f"topic {topic!r} at {endpoint}")
+    by_endpoint: dict[str, list[Any]] = {}
+    for queue in route.message_queues:
+        if queue.broker.id == MASTER and queue.permission in {pb.READ, pb.READ_WRITE}:
+            by_endpoint.setdefault(endpoint_of(queue.broker.endpoints), []).append(queue)
     found: list[Queue] = []
-    for address in sorted({_address(queue) for queue in readable}):
+    for address, readable in by_endpoint.items():
         with _Broker(address) as broker:
-            found += [_queue(broker, topic, queue) for queue in readable if _address(queue) == address]
+            found += [_queue(broker, topic, queue) for queue in readable]
     return sorted(found, key=lambda queue: (queue.broker_name, queue.queue_id))
 
 
@@ -99,7 +97,10 @@ def _queue(broker: _Broker, topic: str, queue: Any) -> Queue:
             message_queue=_message_queue(topic, queue.broker.name, queue.id), query_offset_policy=policy
         )
         answer = broker.ask("QueryOffset", request, pb.QueryOffsetResponse)
-        _check(answer.status, f"the offsets of queue {queue.id} of topic {topic!r} on {queue.broker.name}")
+        _check(
+            (answer.status.code, answer.status.message),
+            f"the offsets of queue {queue.id} of topic {topic!r} on {queue.broker.name}",
+        )
         offsets.append(answer.offset)
     return Queue(queue.broker.name, broker.endpoint, queue.id, *offsets)
 
@@ -116,9 +117,7 @@ def pull(wanted: QueueRange, topic: str) -> Iterator[tuple[int, Mapping[str, Any
         call = broker.pull(wanted, topic, offset)
         while offset < wanted.end:
             answer = broker.pulled(call, wanted.end)
-            if answer["status"] is not None and answer["status"][0] != pb.OK:
-                code, remark = answer["status"]
-                raise ServerError(f"{where} at queue offset {offset}: {remark or 'no reason given'} ({code})", code, remark)
+            _check(answer["status"] or (pb.OK, ""), f"{where} at queue offset {offset}")
             rows = answer["rows"]
             if rows == 0 or answer["next_offset"] is None or answer["next_offset"] != offset + rows:
                 raise ServerError(
@@ -131,22 +130,10 @@ def pull(wanted: QueueRange, topic: str) -> Iterator[tuple[int, Mapping[str, Any
             yield rows, answer["columns"]
 
 
-def _check(status: Any, what: str) -> None:
-    if status.code == pb.OK:
-        return
-    kind = TopicNotFound if status.code == pb.TOPIC_NOT_FOUND else ServerError
-    raise kind(f"{what}: {status.message or 'no reason given'} ({status.code})", status.code, status.message)
+def _check(status: tuple[int, str], what: str) -> None:
+    if status[0] != pb.OK:
+        raise named(error_of(*status), what)
 
 
 def _message_queue(topic: str, broker_name: str, queue_id: int) -> Any:
     return pb.MessageQueue(topic=pb.Resource(name=topic), id=queue_id, broker=pb.Broker(name=broker_name))
-
-
-def _endpoints(endpoint: str) -> Any:
-    host, _, port = endpoint.rpartition(":")
-    return pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host=host, port=int(port))])
-
-
-def _address(queue: Any) -> str:
-    address = queue.broker.endpoints.addresses[0]
-    return f"{address.host}:{address.port}"

@@ -6,15 +6,36 @@ came through a broker. `properties` holds the user's properties without RocketMQ
 or belong to the protocol. `body` is what the producer gave, decompressed where it travelled compressed.
 """
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from ferromq.errors import ConfigError
 
-SCHEMA = StructType.fromDDL(
-    "topic STRING, queue_id INT, queue_offset BIGINT, physical_offset BIGINT, message_id STRING, "
-    "keys ARRAY<STRING>, tag STRING, properties MAP<STRING, STRING>, body BINARY, "
-    "born_timestamp TIMESTAMP, store_timestamp TIMESTAMP, born_host STRING, store_host STRING, "
-    "reconsume_times INT, sys_flag INT"
+SCHEMA = (
+    StructType()
+    .add("topic", StringType())
+    .add("queue_id", IntegerType())
+    .add("queue_offset", LongType())
+    .add("physical_offset", LongType())
+    .add("message_id", StringType())
+    .add("keys", ArrayType(StringType()))
+    .add("tag", StringType())
+    .add("properties", MapType(StringType(), StringType()))
+    .add("body", BinaryType())
+    .add("born_timestamp", TimestampType())
+    .add("store_timestamp", TimestampType())
+    .add("born_host", StringType())
+    .add("store_host", StringType())
+    .add("reconsume_times", IntegerType())
+    .add("sys_flag", IntegerType())
 )
 
 

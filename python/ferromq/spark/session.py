@@ -7,8 +7,11 @@ as long as its Python workers can import ferromq.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
+from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 from ferromq.spark._requirements import find_java, require
@@ -37,4 +40,26 @@ def session(
     settings = {**(LOCAL if master.startswith("local") else {}), **(config or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _started_without_fork():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _started_without_fork() -> Iterator[None]:
+    """
+    Let PySpark start its Java process in a way that gRPC cannot break.
+
+    PySpark passes a `preexec_fn`, so Python forks, and gRPC's handlers run in the child, where they were seen to
+    kill it before it became Java. The function only shields Java from Ctrl-C; a process group of its own does too.
+    """
+    original = java_gateway.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        options.pop("preexec_fn", None)
+        return original(command, **options, **({} if sys.platform == "win32" else {"process_group": 0}))
+
+    java_gateway.Popen = start
+    try:
+        yield
+    finally:
+        java_gateway.Popen = original

@@ -1,7 +1,8 @@
 """
-The data source `ferromq` as Spark sees it: options to partitions in the driver, partitions to Arrow batches in the workers.
+The data source `ferromq` as Spark sees it.
 
-What a partition is, is `plan`'s business; what a broker says, `pull`'s.
+Options become partitions in the driver, and partitions become Arrow batches in the workers. What a partition is, is
+`plan`'s business; what a broker says, `pull`'s.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from ferromq.spark.schema import SCHEMA, check_schema
 __all__ = ["FerromqSource"]
 
 
-class FerromqSource(DataSource):  # type: ignore[misc] (PySpark is not typed for us)
+class FerromqSource(DataSource):  # type: ignore[misc]
     """A topic, read through its brokers. The options are in `ferromq.spark.options`."""
 
     @classmethod
@@ -55,24 +56,24 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[QueuePartition]:
         """Ask the brokers for their queues and offsets, and cut the ranges."""
-        from ferromq.spark.pull import queues  # noqa: PLC0415 (keeps the search for data sources light)
+        from ferromq.spark import pull  # noqa: PLC0415 (keeps the search for data sources light)
 
         options = self._options
-        ranges = plan.ranges(
-            queues(options.endpoint, options.topic), options.starting_offsets, options.ending_offsets
-        )
-        cut = plan.partitions(ranges, max_records=options.max_records_per_partition, min_partitions=options.min_partitions)
+        queues = pull.queues(options.endpoint, options.topic)
+        ranges = plan.ranges(queues, options.starting_offsets, options.ending_offsets)
+        most, least = options.max_records_per_partition, options.min_partitions
+        cut = plan.partitions(ranges, max_records=most, min_partitions=least)
         return [QueuePartition(part) for part in cut]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of *partition* as Arrow batches."""
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
+        from ferromq.spark import pull  # noqa: PLC0415
         from ferromq.spark.arrow import record_batch  # noqa: PLC0415
-        from ferromq.spark.pull import pull  # noqa: PLC0415
 
         if not isinstance(partition, QueuePartition):  # Spark makes one empty partition where there are none
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        for rows, columns in pull(partition.range, self._options.topic):
+        for rows, columns in pull.pull(partition.range, self._options.topic):
             yield record_batch(columns, rows, schema)

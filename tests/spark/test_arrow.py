@@ -1,0 +1,62 @@
+"""Buffers in the order of `grpc/columns.rs`, as Arrow record batches."""
+
+import struct
+
+import pyarrow as pa
+
+from ferromq.spark.arrow import record_batch
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("tag", pa.string()),
+        pa.field("absent", pa.int32()),
+        pa.field("keys", pa.list_(pa.string())),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("body", pa.binary()),
+    ]
+)
+
+
+def ints(*values: int) -> bytes:
+    """Return little-endian 32-bit numbers."""
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def longs(*values: int) -> bytes:
+    """Return little-endian 64-bit numbers."""
+    return struct.pack(f"<{len(values)}q", *values)
+
+
+COLUMNS = {
+    "id": (1, b"\x05", [longs(7, 0, -9)]),
+    "tag": (1, b"\x06", [ints(0, 0, 2, 2), "é".encode()]),
+    "keys": (0, None, [ints(0, 2, 2, 3), ints(0, 1, 3, 3), b"abb"]),
+    "properties": (0, None, [ints(0, 1, 1, 2), ints(0, 1, 2), b"kl", ints(0, 0, 1), b"v"]),
+    "at": (0, None, [longs(0, 1_000_000, -1)]),
+    "body": (0, None, [ints(0, 1, 1, 3), b"\xff\x00\x01"]),
+    "not asked for": (0, None, [b"", b""]),
+}
+
+
+def test_every_kind_of_column_comes_out_whole() -> None:
+    """Numbers, text, lists, maps, times and bytes, with their nulls; what is not carried is null."""
+    batch = record_batch(COLUMNS, 3, SCHEMA)
+    batch.validate(full=True)
+    assert batch.schema == SCHEMA
+    assert batch.drop_columns(["at"]).to_pydict() == {
+        "id": [7, None, -9],
+        "tag": [None, "é", ""],
+        "absent": [None, None, None],
+        "keys": [["a", "bb"], [], [""]],
+        "properties": [[("k", "")], [], [("l", "v")]],
+        "body": [b"\xff", b"", b"\x00\x01"],
+    }
+    assert batch.column("at").cast(pa.int64()).to_pylist() == [0, 1_000_000, -1]
+
+
+def test_fewer_columns_are_fewer_arrays() -> None:
+    """A schema may leave columns out, and name them in another order."""
+    schema = pa.schema([SCHEMA.field("body"), SCHEMA.field("id")])
+    assert record_batch(COLUMNS, 3, schema).to_pydict() == {"body": [b"\xff", b"", b"\x00\x01"], "id": [7, None, -9]}

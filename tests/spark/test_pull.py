@@ -1,0 +1,165 @@
+"""What `ferromq.spark.pull` makes of a broker's answers; the broker here is a few lines that answer by script."""
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from ferromq._proto import messages as pb
+from ferromq.errors import ConnectionFailed, ServerError, TopicNotFound
+from ferromq.spark import pull
+from ferromq.spark.arrow import record_batch
+from ferromq.spark.plan import Queue, QueueRange
+
+SCHEMA = pa.schema([pa.field("queue_offset", pa.int64()), pa.field("body", pa.binary())])
+
+
+@dataclass
+class Script:
+    """A topic of one queue that answers PullMessage with at most *most* messages, and notes what was asked."""
+
+    most: int = 3
+    packed: bool = True
+    min_offset: int = 0
+    max_offset: int = 10
+    code: int = pb.OK
+    pulls: list[tuple[int, int]] = field(default_factory=list)
+    port: int = 0
+
+    def query_route(self, request: Any, _: grpc.ServicerContext) -> Any:
+        """Answer with three queues: one to read and write, one to write, one to read."""
+        if request.topic.name != "flights":
+            return pb.QueryRouteResponse(status=pb.Status(code=pb.TOPIC_NOT_FOUND, message="no such topic"))
+        address = pb.Address(host="127.0.0.1", port=self.port)
+        broker = pb.Broker(name="broker-a", endpoints=pb.Endpoints(scheme=pb.IPv4, addresses=[address]))
+        queues = [
+            pb.MessageQueue(topic=request.topic, id=queue_id, permission=permission, broker=broker)
+            for queue_id, permission in enumerate([pb.READ_WRITE, pb.WRITE, pb.READ])
+        ]
+        return pb.QueryRouteResponse(status=pb.Status(code=pb.OK), message_queues=queues)
+
+    def query_offset(self, request: Any, _: grpc.ServicerContext) -> Any:
+        """Answer with the same offsets for every queue."""
+        offset = self.min_offset if request.query_offset_policy == pb.BEGINNING else self.max_offset
+        return pb.QueryOffsetResponse(status=pb.Status(code=pb.OK), offset=offset)
+
+    def pull(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answer as the script says, in one packet or one by one."""
+        self.pulls.append((request.offset, request.batch_size))
+        if self.packed:
+            assert ("x-ferromq-packed", "1") in context.invocation_metadata()
+            context.send_initial_metadata((("x-ferromq-packed", "1"),))
+        answers = [pb.PullMessageResponse(status=pb.Status(code=self.code, message="said so")).SerializeToString()]
+        begin = max(request.offset, self.min_offset)
+        end = min(begin + min(request.batch_size, self.most), self.max_offset)
+        for offset in range(begin, end):
+            system = pb.SystemProperties(queue_offset=offset, message_id=f"id-{offset}")
+            message = pb.Message(system_properties=system, body=b"body %d" % offset)
+            answers.append(pb.PullMessageResponse(message=message).SerializeToString())
+        answers.append(pb.PullMessageResponse(next_offset=end).SerializeToString())
+        if self.packed:
+            yield b"".join(bytes([len(answer)]) + answer for answer in answers)
+        else:
+            yield from answers
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Script], Script]]:
+    """Serve scripts on ports of their own until the test ends."""
+    servers = []
+
+    def start(script: Script) -> Script:
+        server = grpc.server(futures.ThreadPoolExecutor(2))
+        unary = grpc.unary_unary_rpc_method_handler
+        handlers = {
+            "QueryRoute": unary(
+                script.query_route, pb.QueryRouteRequest.FromString, pb.QueryRouteResponse.SerializeToString
+            ),
+            "QueryOffset": unary(
+                script.query_offset, pb.QueryOffsetRequest.FromString, pb.QueryOffsetResponse.SerializeToString
+            ),
+            "PullMessage": grpc.unary_stream_rpc_method_handler(script.pull, pb.PullMessageRequest.FromString),
+        }
+        service = grpc.method_handlers_generic_handler("apache.rocketmq.v2.MessagingService", handlers)
+        server.add_generic_rpc_handlers((service,))
+        script.port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        servers.append(server)
+        return script
+
+    yield start
+    for server in servers:
+        server.stop(None)
+
+
+def read(script: Script, start: int, end: int) -> list[tuple[int, bytes]]:
+    """Return queue offset and body of what a partition reads."""
+    wanted = QueueRange("broker-a", f"127.0.0.1:{script.port}", 0, start, end)
+    rows: list[tuple[int, bytes]] = []
+    for count, columns in pull.pull(wanted, "flights"):
+        batch = record_batch(columns, count, SCHEMA)
+        rows += zip(*batch.to_pydict().values(), strict=True)
+    return rows
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_range_is_read_whole_and_no_further(serve: Callable[[Script], Script], packed: bool) -> None:
+    """Pull goes on where the answer before ended, from ferromq's packed answers and from RocketMQ's single ones."""
+    script = serve(Script(packed=packed))
+    assert read(script, 2, 9) == [(offset, b"body %d" % offset) for offset in range(2, 9)]
+    assert script.pulls == [(2, 7), (5, 4), (8, 1)]
+
+
+def test_messages_after_the_end_of_the_range_are_not_rows(
+    serve: Callable[[Script], Script], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition never reads into its neighbour."""
+    script = serve(Script(most=100))
+    monkeypatch.setattr(pull, "BATCH_MESSAGES", 4)
+    assert [offset for offset, _ in read(script, 0, 6)] == list(range(6))
+    assert script.pulls == [(0, 4), (4, 2)]
+
+
+def test_messages_that_aged_out_meanwhile_are_an_error(serve: Callable[[Script], Script]) -> None:
+    """A broker that goes on at a later offset does not make a silent gap."""
+    script = serve(Script(min_offset=4))
+    with pytest.raises(ServerError, match="aged out"):
+        read(script, 2, 9)
+
+
+def test_a_queue_that_ends_early_is_an_error(serve: Callable[[Script], Script]) -> None:
+    """An answer without messages inside the range does not end it."""
+    script = serve(Script(max_offset=5))
+    with pytest.raises(ServerError, match="aged out"):
+        read(script, 2, 9)
+
+
+def test_a_bad_status_is_an_error_with_the_brokers_words(serve: Callable[[Script], Script]) -> None:
+    """The error names queue, offset, code and the broker's reason."""
+    script = serve(Script(code=pb.INTERNAL_SERVER_ERROR))
+    with pytest.raises(ServerError, match=r"queue 0 of topic .flights. on broker-a at queue offset 2: said so"):
+        read(script, 2, 9)
+
+
+def test_queues_are_the_readable_ones_with_their_offsets(serve: Callable[[Script], Script]) -> None:
+    """Queues one may only write to hold nothing to read."""
+    script = serve(Script(min_offset=1, max_offset=8))
+    endpoint = f"127.0.0.1:{script.port}"
+    assert pull.queues(endpoint, "flights") == [Queue("broker-a", endpoint, queue_id, 1, 8) for queue_id in (0, 2)]
+
+
+def test_an_unknown_topic_is_named(serve: Callable[[Script], Script]) -> None:
+    """The error names topic and endpoint."""
+    script = serve(Script())
+    with pytest.raises(TopicNotFound, match=f"topic 'trains' at 127.0.0.1:{script.port}: no such topic"):
+        pull.queues(f"127.0.0.1:{script.port}", "trains")
+
+
+def test_an_endpoint_where_nobody_listens_is_named(serve: Callable[[Script], Script]) -> None:
+    """The error names method and endpoint."""
+    with pytest.raises(ConnectionFailed, match=r"QueryRoute did not get through to 127.0.0.1:1: "):
+        pull.queues("127.0.0.1:1", "flights")
