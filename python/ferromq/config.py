@@ -62,7 +62,7 @@ class _Config:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """Take options by the fields' names, as ready values or as text. Raises `ConfigError`."""
+        """Take options by the fields' names, as ready values or as text; None is not given. Raises `ConfigError`."""
         return cls._build(options, "option")
 
     @classmethod
@@ -121,7 +121,7 @@ class _Config:
     def _build(cls, values: Mapping[str, Any], what: str) -> Self:
         _check_known(values, cls._names(), what)
         types = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]
-        converted = {name: _convert(name, value, types[name]) for name, value in values.items()}
+        converted = {name: _convert(name, value, types[name]) for name, value in values.items() if value is not None}
         return cls(**converted)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import tempfile
-from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -137,7 +136,6 @@ def embedded(
     *,
     clock: Clock | _ferromq.Clock | None = None,
     sync_flush: bool = False,
-    flush_interval: timedelta | None = None,
     **options: Any,
 ) -> Embedded:
     """
@@ -152,5 +150,4 @@ def embedded(
     """
     if not isinstance(clock, Clock):
         clock = Clock(clock)
-    settings = {"flush": "sync" if sync_flush else "async", "flush_interval": flush_interval, **options}
-    return Embedded(directory, clock, settings)
+    return Embedded(directory, clock, {"flush": "sync" if sync_flush else "async", **options})
