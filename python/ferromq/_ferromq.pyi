@@ -21,27 +21,49 @@ class Clock:
 class StoredMessage:
     """A record of the commit log, decoded; attributes are made when asked for."""
 
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    body: bytes
-    properties: dict[str, str]
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: str
-    store_timestamp: int
-    store_host: str
-    reconsume_times: int
-    prepared_transaction_offset: int
-    message_id: str
-    """UNIQ_KEY where the producer set one, else RocketMQ's offset message id."""
-    offset_message_id: str
-    tag: str | None
-    keys: tuple[str, ...]
-    raw: bytes
-    """The record as it lies on disk."""
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def body(self) -> bytes:
+        """As stored: compressed where `sys_flag` has bit 1."""
+
+    @property
+    def properties(self) -> dict[str, str]: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def born_host(self) -> str: ...
+    @property
+    def store_timestamp(self) -> int: ...
+    @property
+    def store_host(self) -> str: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_transaction_offset(self) -> int: ...
+    @property
+    def message_id(self) -> str:
+        """UNIQ_KEY where the producer set one, else RocketMQ's offset message id."""
+
+    @property
+    def offset_message_id(self) -> str: ...
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def raw(self) -> bytes:
+        """The record as it lies on disk."""
 
 @final
 class Store:
@@ -106,14 +128,22 @@ class Store:
 class Request:
     """A cold request."""
 
-    route: int | str
-    """Remoting request code, or the bare gRPC method name."""
-    connection: int
-    peer: str
-    """`host:port` of the other side."""
-    fields: dict[str, str]
-    """Remoting extFields, or gRPC metadata with names in lower case."""
-    body: bytes
+    @property
+    def route(self) -> int | str:
+        """Remoting request code, or the bare gRPC method name."""
+
+    @property
+    def connection(self) -> int: ...
+    @property
+    def peer(self) -> str:
+        """`host:port` of the other side."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Remoting extFields, or gRPC metadata with names in lower case."""
+
+    @property
+    def body(self) -> bytes: ...
 
 Response = bytes | tuple[int, str | None, dict[str, str], bytes]
 """gRPC: the encoded message. Remoting: (code, remark, extFields, body)."""
@@ -151,7 +181,9 @@ class Server:
         """permission: RocketMQ's bits, 4 read, 2 write. message_type: NORMAL, FIFO, DELAY, TRANSACTION, UNSPECIFIED (any)."""
 
     def remove_topic(self, name: str) -> None: ...
-    def put_group(self, name: str, *, enabled: bool = True, max_attempts: int = 17, from_beginning: bool = True) -> None: ...
+    def put_group(
+        self, name: str, *, enabled: bool = True, max_attempts: int = 17, from_beginning: bool = True
+    ) -> None: ...
     def remove_group(self, name: str) -> None: ...
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
@@ -181,7 +213,6 @@ class RemotingClient:
 
     def close(self) -> None: ...
 
-def encode_register_body(topics_json: bytes) -> bytes: ...
 def crc32(data: bytes) -> int: ...
 def decode_records(data: bytes) -> list[StoredMessage]:
     """Decode records laid one after the other, as QUERY_MESSAGE and PULL_MESSAGE answer. Raises `ValueError` for bytes that are not records."""

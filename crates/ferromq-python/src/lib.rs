@@ -33,10 +33,11 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(logging::init_logging, module)?)?;
     module.add_function(wrap_pyfunction!(process::forked_child, module)?)?;
-    // What annotations name; defined here so that the stub tells no lie.
-    let response = module.py().import("typing")?.getattr("Any")?;
+    // An annotation of the stub that handlers import.
+    let response = module.py().eval(c"bytes | tuple[int, str | None, dict[str, str], bytes]", None, None)?;
     module.add("Response", response)?;
-    Ok(())
+    // Made by PyO3; nobody imports `*` from here, and the stub would have to repeat every name.
+    module.delattr("__all__")
 }
 
 /// CRC32 as zlib computes it.
