@@ -218,6 +218,7 @@ async fn an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer() {
     rig.next_call().await;
     assert_eq!(idle.receive().await, None);
     assert!(timeout(Duration::from_millis(300), waiting.receive()).await.is_err());
+    assert_eq!(waiting.call(&request(ECHO, 2)).await.opaque, 2);
     rig.fake.release();
     assert_eq!(waiting.receive().await.unwrap().opaque, 1);
     assert_eq!(waiting.receive().await, None);
@@ -269,6 +270,8 @@ async fn the_control_plane_can_close_a_connection() {
     let id = rig.fake.held_connection();
     rig.server.close_connection(id);
     assert_eq!(first.receive().await, None);
+    // Its last call is still under way.
+    assert!(timeout(Duration::from_millis(100), rig.closed.recv()).await.is_err());
     rig.fake.release();
     assert_eq!(rig.next_close().await, id);
     assert_eq!(second.call(&request(ECHO, 3)).await.opaque, 3);

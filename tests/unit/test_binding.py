@@ -1,0 +1,586 @@
+"""The boundary between Rust and Python: what crosses it, and what each side promises the other."""
+
+import contextlib
+import gc
+import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+import ferromq
+from ferromq import _fork  # noqa: F401 (tells the extension of forks)
+from ferromq._ferromq import Clock, RemotingClient, Request, Server, Store, crc32, decode_records
+
+HOT_CODES = [10, 310, 320, 36, 11, 361, 200050, 200051, 200151, 200053, 200054, 15]
+HOT_RPCS = [
+    "SendMessage",
+    "ReceiveMessage",
+    "PullMessage",
+    "AckMessage",
+    "ChangeInvisibleDuration",
+    "UpdateOffset",
+    "ForwardMessageToDeadLetterQueue",
+]
+PATIENCE = 10.0
+Answer = tuple[int, str | None, dict[str, str], bytes]
+
+
+class Rig:
+    """A server on a free port, and a client to it."""
+
+    def __init__(self, handler_threads: int = 4) -> None:
+        self.server = Server(Clock.system(), handler_threads=handler_threads)
+        self.client = RemotingClient()
+        self.address = f"127.0.0.1:{self.server.listen_remoting('127.0.0.1:0')}"
+
+    def serve(self, code: int, handler: Callable[[Request], Answer | None]) -> None:
+        """Answer *code* with *handler*."""
+        self.server.register(code, handler)
+
+    def call(self, code: int, *, timeout: float = PATIENCE) -> Answer:
+        """Call *code* without fields or body."""
+        return self.client.call(self.address, code, timeout=timeout)
+
+    def close(self) -> None:
+        """End both."""
+        self.client.close()
+        self.server.stop(timeout=1.0)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """Serve while the test runs."""
+    rig = Rig()
+    with contextlib.closing(rig):
+        yield rig
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Open a small store."""
+    store = Store(str(tmp_path), Clock.system(), commit_log_file_size=1 << 20, index_slots=500, index_entries=2000)
+    with contextlib.closing(store):
+        yield store
+
+
+def ok(_request: Request) -> Answer:
+    """Answer that it is done."""
+    return 0, None, {}, b""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does soon."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# --- requests ------------------------------------------------------------------------------------------------
+
+
+def test_a_cold_request_reaches_python_whole(rig: Rig) -> None:
+    """Fields, body, route and peer cross the boundary, and the answer crosses back."""
+    seen: list[Request] = []
+
+    def handler(request: Request) -> Answer:
+        seen.append(request)
+        return 7, "because", {"answer": "42"}, request.body[::-1]
+
+    rig.serve(105, handler)
+    answer = rig.client.call(rig.address, 105, {"topic": "orders", "empty": ""}, b"body")
+    assert answer == (7, "because", {"answer": "42"}, b"ydob")
+    request = seen[0]
+    assert (request.route, request.fields, request.body) == (105, {"topic": "orders", "empty": ""}, b"body")
+    assert request.peer.startswith("127.0.0.1:")
+    assert request.connection > 0
+
+
+@pytest.mark.parametrize("route", [*HOT_CODES, *HOT_RPCS])
+def test_hot_verbs_take_no_handler(rig: Rig, route: int | str) -> None:
+    """The registry keeps Python off the data path."""
+    with pytest.raises(ValueError, match="hot path"):
+        rig.server.register(route, ok)
+
+
+def test_handlers_must_be_callable(rig: Rig) -> None:
+    """A mistake shows where it is made, not at the first request."""
+    with pytest.raises(TypeError):
+        rig.server.register(105, "nothing to call")  # type: ignore[arg-type]
+
+
+def test_an_unknown_code_is_answered(rig: Rig) -> None:
+    """RocketMQ's answer to a code nobody serves."""
+    assert rig.call(54) == (3, " request type 54 not supported", {}, b"")
+
+
+def test_an_exception_is_logged_and_answered(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """The peer gets SYSTEM_ERROR with the text, the log gets the traceback."""
+
+    def handler(_request: Request) -> Answer:
+        raise KeyError("no such thing")
+
+    rig.serve(105, handler)
+    code, remark, _, _ = rig.call(105)
+    assert (code, remark) == (1, "KeyError: 'no such thing'")
+    record = next(record for record in caplog.records if record.name == "ferromq.server")
+    assert record.exc_info is not None
+    assert "request code 105" in record.getMessage()
+
+
+@pytest.mark.parametrize("returned", [b"bytes", 5, (0, None, {}), (0, None, {"a": 1}, b""), (0, None, {}, "text")])
+def test_a_wrong_answer_is_an_error_not_a_crash(rig: Rig, returned: object) -> None:
+    """What is no answer becomes SYSTEM_ERROR, and the connection stays."""
+    rig.serve(105, lambda _request: returned)  # type: ignore[arg-type,return-value]
+    assert rig.call(105)[0] == 1
+    rig.serve(105, ok)
+    assert rig.call(105)[0] == 0
+
+
+def test_a_handler_may_stay_silent(rig: Rig) -> None:
+    """None is no answer."""
+    rig.serve(105, lambda _request: None)
+    with pytest.raises(ferromq.RequestTimeout):
+        rig.call(105, timeout=0.1)
+
+
+def test_a_slow_handler_holds_up_nobody(rig: Rig) -> None:
+    """Handlers run beside each other."""
+    release, entered = threading.Event(), threading.Event()
+
+    def slow(_request: Request) -> Answer:
+        entered.set()
+        assert release.wait(PATIENCE)
+        return 0, "slow", {}, b""
+
+    rig.serve(105, slow)
+    rig.serve(106, ok)
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(rig.call(105)))
+    thread.start()
+    assert entered.wait(PATIENCE)
+    assert rig.call(106)[0] == 0
+    assert not answers
+    release.set()
+    thread.join(PATIENCE)
+    assert answers[0][1] == "slow"
+
+
+def test_more_requests_than_may_wait_are_refused_at_once() -> None:
+    """A handler that hangs fills a bounded queue; then the answer is SYSTEM_BUSY."""
+    rig = Rig(handler_threads=1)
+    release = threading.Event()
+
+    def stuck(_request: Request) -> Answer:
+        release.wait(PATIENCE)
+        return 0, None, {}, b""
+
+    rig.serve(105, stuck)
+    with contextlib.closing(rig), contextlib.ExitStack() as sockets:
+        host, port = rig.address.split(":")
+        header = json.dumps({"code": 105, "opaque": 1, "flag": 0}).encode()
+        frame = struct.pack(">ii", 4 + len(header), len(header)) + header
+        busy = 0
+        for _ in range(6):
+            peer = sockets.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE))
+            peer.sendall(frame * 256)
+            with contextlib.suppress(TimeoutError):
+                peer.settimeout(0.3)
+                busy += peer.recv(1 << 20).count(b'"code":2,')
+        assert busy > 0
+        release.set()
+
+
+def test_closed_connections_are_told(rig: Rig) -> None:
+    """The close comes after the connection's requests, with the number they carried."""
+    numbers: list[int] = []
+    closed: list[int] = []
+
+    def handler(request: Request) -> Answer:
+        numbers.append(request.connection)
+        return ok(request)
+
+    rig.serve(105, handler)
+    rig.server.on_close(closed.append)
+    rig.call(105)
+    rig.client.close()
+    wait_until(lambda: closed == numbers)
+
+
+def test_python_can_close_a_connection(rig: Rig) -> None:
+    """The peer sees its connection end."""
+
+    def handler(request: Request) -> Answer | None:
+        rig.server.close_connection(request.connection)
+        return None
+
+    rig.serve(105, handler)
+    with pytest.raises(ferromq.ConnectionFailed, match=rig.address):
+        rig.call(105)
+
+
+def test_counters_are_numbers(rig: Rig) -> None:
+    """The counters say what was done."""
+    rig.serve(105, ok)
+    rig.call(105)
+    rig.call(54)
+    stats = rig.server.stats()
+    assert (stats["connections"], stats["cold_calls"], stats["remoting_requests"]) == (1, 1, 2)
+
+
+# --- gRPC: cold methods and telemetry ----------------------------------------------------------------------------
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+
+
+@pytest.fixture
+def channel(rig: Rig) -> Iterator[grpc.Channel]:
+    """Connect to the server's gRPC listener."""
+    with grpc.insecure_channel(f"127.0.0.1:{rig.server.listen_grpc('127.0.0.1:0')}") as channel:
+        yield channel
+
+
+def test_a_cold_rpc_passes_as_bytes(rig: Rig, channel: grpc.Channel) -> None:
+    """Python gets the message and the metadata as they came, and answers with bytes."""
+    seen: list[Request] = []
+
+    def handler(request: Request) -> bytes:
+        seen.append(request)
+        return request.body * 2
+
+    rig.server.register("QueryRoute", handler)
+    call = channel.unary_unary(SERVICE + "QueryRoute")
+    assert call(b"\x0a\x00", metadata=[("x-mq-client-id", "c1")], timeout=PATIENCE) == b"\x0a\x00" * 2
+    assert seen[0].route == "QueryRoute"
+    assert seen[0].fields["x-mq-client-id"] == "c1"
+
+
+def test_a_failing_rpc_handler_is_an_internal_error(rig: Rig, channel: grpc.Channel) -> None:
+    """The exception's text is the status' text."""
+
+    def handler(_request: Request) -> bytes:
+        raise LookupError("no route")
+
+    rig.server.register("QueryRoute", handler)
+    with pytest.raises(grpc.RpcError, match="LookupError: no route") as failure:
+        channel.unary_unary(SERVICE + "QueryRoute")(b"", timeout=PATIENCE)
+    assert failure.value.code() is grpc.StatusCode.INTERNAL
+
+
+def test_an_unregistered_rpc_is_unimplemented(channel: grpc.Channel) -> None:
+    """Nobody serves it; the client hears so."""
+    with pytest.raises(grpc.RpcError) as failure:
+        channel.unary_unary(SERVICE + "RecallMessage")(b"", timeout=PATIENCE)
+    assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_telemetry_of_a_stream_comes_in_order_and_ends_once(rig: Rig, channel: grpc.Channel) -> None:
+    """Many threads serve the calls; those of one stream keep their order."""
+    seen: dict[int, list[bytes | None]] = {}
+
+    def telemetry(stream: int, _connection: int, _peer: str, _fields: dict[str, str], message: bytes | None) -> None:
+        time.sleep(0 if message is None or message[-1] % 2 else 0.001)
+        seen.setdefault(stream, []).append(message)
+        if message is not None:
+            rig.server.send_telemetry(stream, message)
+
+    rig.server.on_telemetry(telemetry)
+    method = channel.stream_stream(SERVICE + "Telemetry")
+    messages = [bytes([8, number]) for number in range(100)]
+    for call in [method(iter(messages), timeout=PATIENCE) for _ in range(3)]:
+        list(call)
+    wait_until(lambda: len(seen) == 3 and all(got[-1] is None for got in seen.values()))
+    for got in seen.values():
+        assert got == [*messages, None]
+
+
+# --- life cycle --------------------------------------------------------------------------------------------------
+
+
+def test_stop_waits_for_handlers_and_is_idempotent() -> None:
+    """A request under way is answered before the server is gone."""
+    rig = Rig()
+    entered = threading.Event()
+
+    def handler(_request: Request) -> Answer:
+        entered.set()
+        time.sleep(0.2)
+        return 0, "done", {}, b""
+
+    rig.serve(105, handler)
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(rig.call(105)))
+    thread.start()
+    assert entered.wait(PATIENCE)
+    rig.server.stop()
+    rig.server.stop()
+    thread.join(PATIENCE)
+    assert answers == [(0, "done", {}, b"")]
+    with pytest.raises(ferromq.ConnectionFailed):
+        rig.call(105)
+    rig.client.close()
+
+
+def test_stop_lets_go_of_handlers() -> None:
+    """A stopped server keeps nothing alive."""
+
+    class Controller:
+        def __init__(self) -> None:
+            self.server = Server(Clock.system())
+            self.server.register(105, self.handle)
+            self.server.on_close(self.close)
+
+        def handle(self, request: Request) -> Answer:
+            return ok(request)
+
+        def close(self, connection: int) -> None: ...
+
+    controller = Controller()
+    gone = weakref.ref(controller)
+    controller.server.stop()
+    del controller
+    assert gone() is None
+
+
+def test_a_server_nobody_stopped_is_collected() -> None:
+    """The collector sees the handlers through the boundary."""
+
+    class Controller:
+        def __init__(self) -> None:
+            self.server = Server(Clock.system())
+            self.server.register(105, self.handle)
+
+        def handle(self, request: Request) -> Answer:
+            return ok(request)
+
+    controller = Controller()
+    gone = weakref.ref(controller)
+    address = f"127.0.0.1:{controller.server.listen_remoting('127.0.0.1:0')}"
+    del controller
+    gc.collect()
+    assert gone() is None
+    client = RemotingClient()
+
+    def is_down() -> bool:
+        try:
+            client.call(address, 105, timeout=1.0)
+        except ferromq.ConnectionFailed:
+            return True
+        return False
+
+    wait_until(is_down)
+    client.close()
+
+
+def test_a_port_in_use_is_an_error_that_names_it(rig: Rig) -> None:
+    """The operating system's reason comes along."""
+    with pytest.raises(OSError, match=f"cannot listen on {rig.address}"):
+        rig.server.listen_remoting(rig.address)
+
+
+# --- the outgoing client ---------------------------------------------------------------------------------------
+
+
+def test_nobody_there_is_connection_failed() -> None:
+    """It is a ConnectionError, names the peer and keeps the reason."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    client = RemotingClient()
+    with pytest.raises(ConnectionError, match=address) as failure:
+        client.call(address, 105)
+    assert isinstance(failure.value, ferromq.ConnectionFailed)
+    assert isinstance(failure.value.__cause__, ConnectionRefusedError)
+    client.close()
+
+
+def test_no_answer_is_request_timeout() -> None:
+    """It is a TimeoutError and names the peer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        client = RemotingClient()
+        with pytest.raises(TimeoutError, match=address) as failure:
+            client.call(address, 105, timeout=0.1)
+        assert isinstance(failure.value, ferromq.RequestTimeout)
+        client.close()
+
+
+def test_exceptions_of_rust_are_picklable() -> None:
+    """A worker of a process pool can raise them."""
+    client = RemotingClient()
+    with pytest.raises(ferromq.ConnectionFailed) as failure:
+        client.call("127.0.0.1:1", 105)
+    assert str(pickle.loads(pickle.dumps(failure.value))) == str(failure.value)
+    client.close()
+
+
+# --- the store ---------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_stored_and_read_again(store: Store) -> None:
+    """Every attribute comes back as it went in."""
+    properties = {"KEYS": "a b", "TAGS": "new", "UNIQ_KEY": "u1", "colour": "grün"}
+    assert store.append("orders", 3, b"hello", properties, flag=5, born_timestamp=77, born_host="10.0.0.1:99") == (0, 0)
+    wait_until(lambda: store.max_offset("orders", 3) == 1)
+    status, messages, next_offset = store.get("orders", 3, 0)
+    assert (status, next_offset) == ("FOUND", 1)
+    (message,) = messages
+    assert (message.topic, message.queue_id, message.queue_offset, message.physical_offset) == ("orders", 3, 0, 0)
+    assert (message.body, message.properties, message.flag) == (b"hello", properties, 5)
+    assert (message.born_timestamp, message.born_host, message.store_host) == (77, "10.0.0.1:99", "127.0.0.1:10911")
+    assert (message.tag, message.keys, message.message_id) == ("new", ("a", "b"), "u1")
+    assert message.offset_message_id == "7F00000100002A9F0000000000000000"
+    assert [one.body for one in decode_records(message.raw * 2)] == [b"hello", b"hello"]
+    assert store.query_by_key("orders", "b")[0].body == b"hello"
+    assert store.message_at(message.physical_offset) is not None
+    assert store.queues() == {"orders": [3]}
+
+
+def test_a_second_store_on_a_directory_is_refused(store: Store, tmp_path: Path) -> None:
+    """The lock is held while the store is open, and let go when it closes."""
+    with pytest.raises(ferromq.StoreLocked, match=str(tmp_path)):
+        Store(str(tmp_path), Clock.system())
+    store.close()
+    Store(str(tmp_path), Clock.system(), commit_log_file_size=1 << 20, index_slots=500, index_entries=2000).close()
+
+
+def test_errors_of_the_store_are_exceptions_of_ferromq(store: Store, tmp_path: Path) -> None:
+    """Each is the class a caller can act on."""
+    with pytest.raises(ferromq.MessageTooLarge):
+        store.append("orders", 0, bytes((4 << 20) + 1))
+    with pytest.raises(ValueError, match="separator"):
+        store.append("orders", 0, b"x", {"a": "\x01"})
+    with pytest.raises(ValueError, match="no host:port"):
+        store.append("orders", 0, b"x", born_host="nowhere")
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ferromq.StoreError) as failure:
+        Store(str(file / "below"), Clock.system())
+    assert isinstance(failure.value.__cause__, NotADirectoryError)
+    store.close()
+    store.close()
+    with pytest.raises(ferromq.StoreClosed):
+        store.append("orders", 0, b"x")
+
+
+@pytest.mark.parametrize("data", [b"x", bytes(100), b"\xff" * 100])
+def test_bytes_that_are_no_records_are_a_value_error(data: bytes) -> None:
+    """Nothing is made up."""
+    with pytest.raises(ValueError, match="record"):
+        decode_records(data)
+
+
+# --- clock, checksum, logs ---------------------------------------------------------------------------------------
+
+
+def test_clocks_never_go_back() -> None:
+    """A manual clock stands still until it is advanced; a system clock follows wall time."""
+    clock = Clock.manual(1000)
+    clock.advance(5)
+    clock.advance(-5)
+    assert (clock.is_manual, clock.now_ms()) == (True, 1005)
+    assert not Clock.system().is_manual
+    assert abs(Clock.system().now_ms() - time.time() * 1000) < 1000
+
+
+def test_crc32_is_zlibs() -> None:
+    """The check value of CRC-32."""
+    assert crc32(b"123456789") == 0xCBF43926
+
+
+def test_logs_of_rust_are_lines_on_stderr() -> None:
+    """Time, level, target, event, key=value."""
+    script = (
+        "from ferromq._ferromq import *\n"
+        "init_logging('info,ferromq_transport=debug')\n"
+        "server = Server(Clock.system()); server.listen_remoting('127.0.0.1:0'); server.stop()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    line = done.stderr.splitlines()[0].split(" ")
+    assert line[0][:2] == "20"
+    assert line[1:3] == ["INFO", "ferromq_transport::server"]
+    assert line[-1].startswith("address=127.0.0.1:")
+    with pytest.raises(ValueError, match="no log filter"):
+        ferromq._ferromq.init_logging("a=b=c")
+
+
+# --- forks -------------------------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Run *work* in a forked child and assert that it returned, soon."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child hangs")
+        time.sleep(0.01)
+
+
+def test_a_forked_child_gets_a_clear_error_and_can_begin_anew(rig: Rig, store: Store) -> None:
+    """What the parent made is refused, what the child makes works, and the parent goes on."""
+    rig.serve(105, ok)
+    rig.call(105)
+
+    def work() -> None:
+        for use in (
+            lambda: rig.call(105),
+            rig.server.stats,
+            rig.server.stop,
+            lambda: store.append("orders", 0, b"x"),
+            store.close,
+        ):
+            with pytest.raises(ferromq.ForkedProcess, match="make a new one"):
+                use()
+        client = RemotingClient()
+        assert client.call(rig.address, 105)[0] == 0
+        other = Rig()
+        other.serve(105, ok)
+        assert other.call(105)[0] == 0
+        other.close()
+
+    in_child(work)
+    assert rig.call(105)[0] == 0
+    assert store.append("orders", 0, b"x")[0] == 0
+
+
+def test_a_forked_child_can_drop_what_the_parent_made(tmp_path: Path) -> None:
+    """Collecting the parent's objects in the child neither waits nor closes anything."""
+    objects: list[object] = [Rig(), Store(str(tmp_path), Clock.system(), commit_log_file_size=1 << 20)]
+
+    def work() -> None:
+        objects.clear()
+        gc.collect()
+
+    in_child(work)
+    rig, store = objects
+    assert isinstance(rig, Rig)
+    assert isinstance(store, Store)
+    rig.serve(105, ok)
+    assert rig.call(105)[0] == 0
+    rig.close()
+    store.close()
