@@ -1,0 +1,102 @@
+"""
+What producers and consumers are besides sending and receiving: a name, a session, a life that ends.
+
+Shared by the synchronous client and `ferromq.aio`.
+"""
+
+import atexit
+import threading
+import time
+import weakref
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from ferromq._fork import Owner
+from ferromq._proto import messages as pb
+from ferromq.client._connection import Channels, Runner, remaining
+from ferromq.client._plans import Common, no_answer
+from ferromq.client._protocol import Identity, Plan, T, duration, seconds
+from ferromq.client._routes import Routes, parse_endpoints
+from ferromq.client._session import Session
+from ferromq.errors import ConfigError, ConnectionFailed
+
+_AT_EXIT = 2.0
+
+
+class Client:
+    """A name, a session and the means to run plans; thread-safe."""
+
+    def __init__(
+        self, what: str, endpoint: str, *, timeout: float, attempts: int, subscription: pb.Subscription | None = None
+    ) -> None:
+        if attempts < 1:
+            raise ConfigError(f"at least one attempt is needed, {attempts} are given")
+        self._owner = Owner(what)
+        identity = Identity()
+        self.common = Common(identity, parse_endpoints(endpoint), seconds(timeout), attempts, Routes())
+        kind = pb.ClientType.PRODUCER if subscription is None else pb.ClientType.SIMPLE_CONSUMER
+        settings = pb.Settings(
+            client_type=kind,
+            request_timeout=duration(self.common.timeout),
+            backoff_policy=pb.RetryPolicy(max_attempts=attempts),
+            user_agent=identity.user_agent(),
+        )
+        if subscription is None:
+            settings.publishing.SetInParent()
+        else:
+            settings.subscription.CopyFrom(subscription)
+        self.channels = Channels(identity)
+        self.session = Session(self.channels, settings, self._on_settings)
+        self._runner = Runner(self.channels, self._join)
+        self._closing = threading.Lock()
+        self.is_closed = False
+        _living.add(self)
+
+    def check(self) -> None:
+        """Raise unless the client may be used: `ForkedProcess` in a child, `ConnectionFailed` after `close`."""
+        self._owner.check()
+        if self.is_closed:
+            raise ConnectionFailed("the client is closed; make a new one")
+
+    @property
+    def is_here(self) -> bool:
+        """Says whether this is the process that made the client."""
+        return self._owner.is_here
+
+    def run(self, plan: Plan[T]) -> T:
+        """Run a plan in this thread."""
+        return self._runner.run(plan)
+
+    def _join(self, endpoint: str, timeout: float) -> None:
+        if self.session.is_known(endpoint):
+            return
+        try:
+            self.session.join(endpoint).result(timeout)
+        except FutureTimeout:
+            raise no_answer(f"waiting for the settings of {endpoint}", timeout) from None
+
+    def _on_settings(self, settings: pb.Settings) -> None:
+        if settings.publishing.max_body_size > 0:
+            self.common.max_body = settings.publishing.max_body_size
+
+    def close(self, until: float) -> bool:
+        """End everything before *until* (monotonic); says whether it was this call that did. Not in a child."""
+        with self._closing:
+            if self.is_closed or not self._owner.is_here:
+                return False
+            self.is_closed = True
+        _living.discard(self)
+        self.session.close(until)
+        self._runner.close()
+        return True
+
+
+_living: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End what a program left open, so that no thread waits for a broker while the interpreter ends."""
+    until = time.monotonic() + _AT_EXIT
+    for client in list(_living):
+        if remaining(until):
+            client.close(until)

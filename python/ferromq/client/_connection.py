@@ -1,0 +1,167 @@
+"""
+Channels of grpcio that carry bytes, and the synchronous way to run a plan over them.
+
+What is sent, and what an answer means, is decided by plans; who makes the client known is `_session`.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from ferromq.client._protocol import (
+    PACKED,
+    SERVICE,
+    Call,
+    Identity,
+    Join,
+    Packets,
+    Pause,
+    Plan,
+    Stream,
+    T,
+    transport_error,
+)
+from ferromq.errors import ConnectionFailed, FerromqError
+
+_MESSAGE_LIMIT = 130 * 1024 * 1024
+OPTIONS = (
+    ("grpc.max_send_message_length", _MESSAGE_LIMIT),
+    ("grpc.max_receive_message_length", _MESSAGE_LIMIT),
+    # Plans retry, with other brokers, too.
+    ("grpc.enable_retries", 0),
+    # A connection of its own for each client, so that closing one ends what it has under way.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A broker that restarts is found again within a second, not within two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A connection that dies without a word is noticed while calls wait on it.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_frame_size", 1 << 20),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.write_buffer_size", 1 << 20),
+)
+
+
+def target(endpoint: str) -> str:
+    """Return an endpoint as grpc wants it: literal addresses bypass the resolver."""
+    host = endpoint.rpartition(":")[0]
+    if host.startswith("["):
+        return f"ipv6:{endpoint}"
+    return f"ipv4:{endpoint}" if host.replace(".", "").isdecimal() else f"dns:///{endpoint}"
+
+
+def failure(error: Any, endpoint: str, method: str, timeout: float) -> FerromqError:
+    """Return our exception for one of grpc, synchronous or not."""
+    return transport_error(error.code().name, error.details(), endpoint, method, timeout)
+
+
+def has_packed(metadata: Any) -> bool:
+    """Say whether the server confirmed packed streams."""
+    return any(key == PACKED for key, _ in metadata or ())
+
+
+class Channels:
+    """One channel an endpoint, made when first needed; thread-safe."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._lock = threading.Lock()
+        self._channels: dict[str, Any] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
+        self._closed = False
+
+    def method(self, endpoint: str, method: str, kind: str = "unary_unary") -> Any:
+        """Return the callable of a method; it takes and gives bytes."""
+        found = self._methods.get((endpoint, method))
+        if found is None:
+            with self._lock:
+                if self._closed:
+                    raise ConnectionFailed("the client is closed")
+                channel = self._channels.get(endpoint)
+                if channel is None:
+                    channel = self._channels[endpoint] = grpc.insecure_channel(target(endpoint), OPTIONS)
+                found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
+        return found
+
+    def call(self, endpoint: str, method: str, request: bytes, timeout: float) -> bytes:
+        """Call a method and return the bytes of its answer."""
+        try:
+            answer: bytes = self.method(endpoint, method)(request, timeout, self.identity.metadata())
+        except grpc.RpcError as error:
+            raise failure(error, endpoint, method, timeout) from None
+        except ValueError as error:  # what grpc says of a channel closed meanwhile
+            raise ConnectionFailed(f"{method} did not get through to {endpoint}: {error}") from None
+        return answer
+
+    def stream(self, endpoint: str, method: str, request: bytes, timeout: float) -> Packets:
+        """Call a method that answers with a stream and return all of it."""
+        metadata = (*self.identity.metadata(), (PACKED, "1"))
+        try:
+            call = self.method(endpoint, method, "unary_stream")(request, timeout, metadata)
+            return Packets(list(call), has_packed(call.initial_metadata()))
+        except grpc.RpcError as error:
+            raise failure(error, endpoint, method, timeout) from None
+        except ValueError as error:
+            raise ConnectionFailed(f"{method} did not get through to {endpoint}: {error}") from None
+
+    def close(self) -> None:
+        """End everything under way."""
+        with self._lock:
+            self._closed = True
+            channels = list(self._channels.values())
+            self._channels.clear()
+            self._methods.clear()
+        for channel in channels:
+            channel.close()
+
+
+class Runner:
+    """Runs plans in the calling thread."""
+
+    def __init__(self, channels: Channels, join: Callable[[str, float], None]) -> None:
+        self._channels = channels
+        self._join = join
+        self._closed = threading.Event()
+
+    def run(self, plan: Plan[T]) -> T:
+        """Take the plan's steps and return its result."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = self._take(step)
+                except FerromqError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _take(self, step: Call | Stream | Join | Pause) -> Any:
+        match step:
+            case Call(endpoint, method, request, timeout):
+                return self._channels.call(endpoint, method, request, timeout)
+            case Stream(endpoint, method, request, timeout):
+                return self._channels.stream(endpoint, method, request, timeout)
+            case Join(endpoint, timeout):
+                return self._join(endpoint, timeout)
+            case Pause(duration):
+                if self._closed.wait(duration):
+                    raise ConnectionFailed("the client was closed meanwhile")
+                return None
+
+    def close(self) -> None:
+        """End pauses and calls under way."""
+        self._closed.set()
+        self._channels.close()
+
+
+def remaining(until: float) -> float:
+    """Return the seconds left, at least 0."""
+    return max(0.0, until - time.monotonic())

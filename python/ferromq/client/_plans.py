@@ -1,0 +1,285 @@
+"""
+What a client says to servers, in which order, and what the answers mean: written once, without I/O.
+
+Each function is a plan: it yields steps (`_protocol.Call` and its like), is sent their answers, and returns its
+result. It retries, refreshes routes and keeps message ids over repetitions. Threads, tasks and queues are the
+business of those who run plans.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ferromq import _ferromq, _names
+from ferromq._ferromq import Message, MessageIds, MessageView
+from ferromq._proto import messages as pb
+from ferromq.client._protocol import (
+    RETRYABLE,
+    Call,
+    Identity,
+    Join,
+    Packets,
+    Pause,
+    Plan,
+    Stream,
+    T,
+    backoff,
+    check,
+    duration,
+    error_of,
+    resource,
+)
+from ferromq.client._routes import Route, Routes, endpoints_message
+from ferromq.errors import FerromqError, NotDurable, OutcomeUnknown, RequestTimeout, ServerError
+from ferromq.message import Batch
+
+if TYPE_CHECKING:
+    from ferromq._ferromq import LeaseKeeper
+
+ID_EPOCH = 1_609_459_200
+"""2021-01-01T00:00:00Z, from which the seconds in message ids count."""
+MAX_BODY = 4 * 1024 * 1024
+"""RocketMQ's limit, until the server's settings tell another."""
+GRACE = 5.0
+"""Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
+_TURN = 1.0
+"""Seconds to wait at one broker where a topic is on several."""
+
+
+@dataclass(slots=True)
+class Common:
+    """What all plans of a client share."""
+
+    identity: Identity
+    endpoints: tuple[str, ...]
+    timeout: float
+    attempts: int
+    routes: Routes
+    max_body: int = MAX_BODY
+    now: Callable[[], float] = time.monotonic
+
+    def attempt(self, topic: str, once: Callable[[set[str]], Plan[T]]) -> Plan[T]:
+        """
+        Run *once* until it succeeds or has failed often enough.
+
+        It is given a set for the endpoints it tries, to choose another one the next time.
+        """
+        tried: set[str] = set()
+        number = 1
+        while True:
+            try:
+                return (yield from once(tried))
+            except NotDurable:
+                raise  # it is stored: again would be twice
+            except RETRYABLE:
+                self.routes.distrust(topic)
+                if number >= self.attempts:
+                    raise
+            yield Pause(backoff(number))
+            number += 1
+
+    def route(self, topic: str) -> Plan[Route]:
+        """Return the topic's route, asked for anew when it is too old; an old one serves while nobody answers."""
+        fresh = self.routes.fresh(topic)
+        if fresh is not None:
+            return fresh
+        _names.check_topic(topic)
+        failure: FerromqError | None = None
+        for endpoint in self.endpoints:
+            try:
+                return (yield from self._ask_route(topic, endpoint))
+            except (*RETRYABLE,) as error:
+                failure = error
+        old = self.routes.known(topic)
+        if old is None:
+            assert failure is not None
+            raise failure
+        return old
+
+    def _ask_route(self, topic: str, endpoint: str) -> Plan[Route]:
+        request = pb.QueryRouteRequest(topic=resource(topic), endpoints=endpoints_message(self.endpoints))
+        answer = yield Call(endpoint, "QueryRoute", request.SerializeToString(), self.timeout)
+        response = pb.QueryRouteResponse.FromString(answer)
+        check(response.status)
+        return self.routes.put(topic, Route.read(topic, response.message_queues))
+
+
+def send(common: Common, topic: str, messages: list[Message | bytes]) -> Plan[Batch]:
+    """Send messages of one topic in one request, with the same message ids however often it is repeated."""
+    ids = MessageIds.reserve(common.identity.process, int(time.time()) - ID_EPOCH, len(messages))
+    born = time.time_ns() // 1_000_000
+
+    def once(tried: set[str]) -> Plan[Batch]:
+        route = yield from common.route(topic)
+        queue = route.next_writable(tried)
+        tried.add(queue.endpoint)
+        yield Join(queue.endpoint, common.timeout)
+        request = _ferromq.encode_send(
+            topic, messages, ids, queue.queue_id, born, common.identity.host, common.max_body
+        )
+        answer = yield Call(queue.endpoint, "SendMessage", request, common.timeout)
+        offsets = _offsets(answer, ids)
+        return Batch(ids, queue.queue_id, offsets)
+
+    return (yield from common.attempt(topic, once))
+
+
+def _offsets(answer: bytes, ids: MessageIds) -> Sequence[int]:
+    code, text, offsets, failures = _ferromq.decode_sent(answer)
+    if failures:
+        index, code, text = failures[0]
+        raise error_of(code, text if len(ids) == 1 else f"message {index} of {len(ids)} (id {ids[index]}): {text}")
+    if code != pb.Code.OK:
+        raise error_of(code, text)
+    if len(offsets) == 1:
+        # RocketMQ's own broker stores a batch as one and tells its first queue offset.
+        return range(offsets[0], offsets[0] + len(ids))
+    if len(offsets) != len(ids):
+        raise ServerError(f"{len(ids)} messages were sent and {len(offsets)} results came back")
+    dense = range(offsets[0], offsets[0] + len(ids))
+    return dense if offsets == list(dense) else offsets
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a consumer wants."""
+
+    group: str
+    topic: str
+    tags: str
+
+    def settings(self) -> pb.Subscription:
+        """Return it as settings."""
+        entry = pb.SubscriptionEntry(topic=resource(self.topic), expression=self.filter())
+        return pb.Subscription(group=resource(self.group), subscriptions=[entry])
+
+    def filter(self) -> pb.FilterExpression:
+        """Return the filter."""
+        return pb.FilterExpression(type=pb.FilterType.TAG, expression=self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one receive asks for; times in seconds."""
+
+    max_messages: int
+    wait: float
+    invisible: float
+
+
+def receive(common: Common, subscription: Subscription, wish: Wish, lease: "LeaseKeeper") -> Plan[list[MessageView]]:
+    """
+    Receive messages, waiting for the first; an empty list when none came in time.
+
+    A broker that does not answer is asked again until the wait is over, at least as often as attempts are allowed.
+    """
+    topic = subscription.topic
+    until = common.now() + wish.wait
+    failures = 0
+    while True:
+        left = max(0.0, until - common.now())
+        try:
+            route = yield from common.route(topic)
+            several = len(route.readable) > 1
+            messages = yield from _receive_once(
+                common,
+                subscription,
+                route,
+                Wish(wish.max_messages, min(left, _TURN) if several else left, wish.invisible),
+                lease,
+            )
+        except RETRYABLE:
+            failures += 1
+            common.routes.distrust(topic)
+            if failures >= common.attempts and common.now() >= until:
+                raise
+            yield Pause(backoff(min(failures, 3)))
+            continue
+        if messages or common.now() >= until:
+            return messages
+
+
+def _receive_once(
+    common: Common, subscription: Subscription, route: Route, wish: Wish, lease: "LeaseKeeper"
+) -> Plan[list[MessageView]]:
+    endpoint, broker_name = route.next_readable()
+    yield Join(endpoint, common.timeout)
+    topic = resource(subscription.topic)
+    request = pb.ReceiveMessageRequest(
+        group=resource(subscription.group),
+        message_queue=pb.MessageQueue(
+            topic=topic,
+            id=-1,
+            permission=pb.Permission.READ,
+            broker=pb.Broker(name=broker_name, endpoints=endpoints_message([endpoint])),
+        ),
+        filter_expression=subscription.filter(),
+        batch_size=wish.max_messages,
+        invisible_duration=duration(wish.invisible),
+        long_polling_timeout=duration(wish.wait),
+    )
+    answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), wish.wait + GRACE)
+    status, messages = _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
+    if status is None:
+        if messages:
+            return messages
+        raise ServerError(f"{endpoint} ended a receive without a status")
+    code, text = status
+    if code not in {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}:
+        raise error_of(code, text)
+    return messages
+
+
+def ack(
+    common: Common, subscription: Subscription, endpoint: str, messages: Sequence[MessageView]
+) -> Plan[list[tuple[str, FerromqError]]]:
+    """Acknowledge messages of one broker and return the ids of those that were refused, and why."""
+    request = _ferromq.encode_acks(subscription.group, subscription.topic, messages)
+    uncertain = False
+
+    def once(_tried: set[str]) -> Plan[list[tuple[str, FerromqError]]]:
+        nonlocal uncertain
+        try:
+            answer = yield Call(endpoint, "AckMessage", request, common.timeout)
+        except OutcomeUnknown:
+            uncertain = True
+            raise
+        code, text, refused = _ferromq.decode_acked(answer)
+        if code != pb.Code.OK and not refused:
+            raise error_of(code, text)
+        # After an answer that was lost, a stale handle most likely means that the lost one said OK. If it does not,
+        # the message comes again, as it may at any time.
+        return [
+            (message_id, error_of(code, text))
+            for message_id, code, text in refused
+            if not (uncertain and code == pb.Code.INVALID_RECEIPT_HANDLE)
+        ]
+
+    return (yield from common.attempt(subscription.topic, once))
+
+
+def change_invisible_duration(
+    common: Common, subscription: Subscription, message: MessageView, invisible: float, *, suspend: bool = False
+) -> Plan[None]:
+    """Let a lease end *invisible* seconds from now; *suspend*: do not count the delivery as an attempt."""
+    request = pb.ChangeInvisibleDurationRequest(
+        group=resource(subscription.group),
+        topic=resource(subscription.topic),
+        receipt_handle=message.receipt_handle,
+        invisible_duration=duration(invisible),
+        message_id=message.message_id,
+    )
+    if suspend:
+        request.suspend = True
+    # Not repeated: if the answer was lost, so was the new receipt handle.
+    answer = yield Call(message.endpoint, "ChangeInvisibleDuration", request.SerializeToString(), common.timeout)
+    response = pb.ChangeInvisibleDurationResponse.FromString(answer)
+    check(response.status)
+    if response.receipt_handle:
+        message.renew(response.receipt_handle)
+
+
+def no_answer(what: str, timeout: float) -> RequestTimeout:
+    """Return the error of a step that took too long."""
+    return RequestTimeout(f"{what} did not end within {timeout:g} s")

@@ -1,0 +1,138 @@
+"""
+Which queues a topic has and which broker serves each, as last heard.
+
+Holds values and decides when they are too old; asking for them is the business of `_plans`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from ferromq._proto import messages as pb
+from ferromq.errors import ConfigError, Forbidden
+
+MAX_AGE = 30.0
+"""Seconds after which a route is asked for anew."""
+
+_WRITE = (pb.Permission.WRITE, pb.Permission.READ_WRITE)
+_READ = (pb.Permission.READ, pb.Permission.READ_WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue of a topic and the broker it is on."""
+
+    queue_id: int
+    broker_name: str
+    endpoint: str
+
+
+@dataclass(slots=True)
+class Route:
+    """The queues of one topic."""
+
+    topic: str
+    writable: tuple[Queue, ...]
+    readable: dict[str, str]
+    """Endpoint → broker name."""
+    _turn: "count[int]" = field(default_factory=count)
+
+    def next_writable(self, avoid: Iterable[str] = ()) -> Queue:
+        """Return the queue whose turn it is, on none of the brokers to *avoid* where another is left."""
+        avoided = set(avoid)
+        queues = tuple(queue for queue in self.writable if queue.endpoint not in avoided) or self.writable
+        if not queues:
+            raise Forbidden(f"no queue of {self.topic} may be written; give the topic write permission")
+        return queues[next(self._turn) % len(queues)]
+
+    def next_readable(self) -> tuple[str, str]:
+        """Return endpoint and name of the broker whose turn it is."""
+        if not self.readable:
+            raise Forbidden(f"no queue of {self.topic} may be read; give the topic read permission")
+        brokers = tuple(self.readable.items())
+        return brokers[next(self._turn) % len(brokers)]
+
+    @classmethod
+    def read(cls, topic: str, queues: Iterable[pb.MessageQueue]) -> "Route":
+        """Take it from an answer to QueryRoute; slaves are left out."""
+        masters = [queue for queue in queues if queue.broker.id == 0 and queue.broker.endpoints.addresses]
+        by_place = sorted(masters, key=lambda queue: (queue.id, queue.broker.name))
+        writable = tuple(
+            Queue(queue.id, queue.broker.name, endpoint_of(queue.broker.endpoints))
+            for queue in by_place
+            if queue.permission in _WRITE
+        )
+        readable = {
+            endpoint_of(queue.broker.endpoints): queue.broker.name for queue in by_place if queue.permission in _READ
+        }
+        return cls(topic, writable, readable)
+
+
+class Routes:
+    """The routes of a client; thread-safe."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._routes: dict[str, tuple[Route, float]] = {}
+
+    def known(self, topic: str) -> Route | None:
+        """Return the route, however old."""
+        entry = self._routes.get(topic)
+        return entry and entry[0]
+
+    def fresh(self, topic: str) -> Route | None:
+        """Return the route unless it is too old."""
+        entry = self._routes.get(topic)
+        return entry[0] if entry and self._now() < entry[1] else None
+
+    def put(self, topic: str, route: Route) -> Route:
+        """Keep what was heard; an equal route goes on where it was, so that turns are kept."""
+        with self._lock:
+            old = self._routes.get(topic)
+            if old and (old[0].writable, old[0].readable) == (route.writable, route.readable):
+                route = old[0]
+            self._routes[topic] = route, self._now() + MAX_AGE
+        return route
+
+    def distrust(self, topic: str) -> None:
+        """Ask anew at the next occasion; until then the old route stands."""
+        with self._lock:
+            if topic in self._routes:
+                self._routes[topic] = self._routes[topic][0], self._now()
+
+
+def endpoint_of(endpoints: pb.Endpoints) -> str:
+    """Return the first address as `host:port`."""
+    address = endpoints.addresses[0]
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}"
+
+
+def parse_endpoints(text: str) -> tuple[str, ...]:
+    """Take `host:port`, or several joined by `;`, apart. Raises `ConfigError`."""
+    endpoints = tuple(part.strip() for part in text.split(";") if part.strip())
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ConfigError(f"an endpoint is host:port, {endpoint!r} is not; a broker's gRPC port is 8081 by default")
+    if not endpoints:
+        raise ConfigError("no endpoint is given; a broker's is host:port, 8081 by default")
+    return endpoints
+
+
+def endpoints_message(endpoints: Iterable[str]) -> pb.Endpoints:
+    """Return addresses as the protocol writes them."""
+    addresses = []
+    scheme = pb.AddressScheme.IPv4
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        host = host.strip("[]")
+        if ":" in host:
+            scheme = pb.AddressScheme.IPv6
+        elif not host.replace(".", "").isdecimal():
+            scheme = pb.AddressScheme.DOMAIN_NAME
+        addresses.append(pb.Address(host=host, port=int(port)))
+    return pb.Endpoints(scheme=scheme, addresses=addresses)

@@ -1,0 +1,181 @@
+"""
+Makes a client known to the brokers it talks to: settings over a telemetry stream, a heartbeat every 10 seconds.
+
+It runs on threads of its own with a synchronous channel, for `ferromq.aio`, too: a blocked event loop must not cost a
+client its life signs. Streams that break are opened again for as long as the client lives.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from queue import SimpleQueue
+
+import grpc
+
+from ferromq._proto import messages as pb
+from ferromq.client._connection import Channels, failure, remaining
+from ferromq.client._protocol import backoff, check
+from ferromq.client._routes import endpoints_message
+from ferromq.errors import ConnectionFailed, FerromqError
+
+_log = logging.getLogger("ferromq.client")
+
+HEARTBEAT_PERIOD = 10.0
+_FAREWELL = 1.0
+_HEARTBEAT_TIMEOUT = 3.0
+
+
+class Session:
+    """The life of one client at all its brokers; thread-safe."""
+
+    def __init__(self, channels: Channels, settings: pb.Settings, on_settings: Callable[[pb.Settings], None]) -> None:
+        self._channels = channels
+        self._settings = settings
+        self._on_settings = on_settings
+        self._lock = threading.Lock()
+        self._streams: dict[str, _Stream] = {}
+        self._closed = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def join(self, endpoint: str) -> "Future[None]":
+        """Begin to make the client known at *endpoint*; the future ends when the broker has answered."""
+        stream = self._streams.get(endpoint)
+        if stream is None:
+            with self._lock:
+                if self._closed.is_set():
+                    raise ConnectionFailed("the client is closed")
+                stream = self._streams.get(endpoint)
+                if stream is None:
+                    stream = _Stream(endpoint, self._channels, self._settings, self._on_settings, self._closed)
+                    self._streams[endpoint] = stream
+                    stream.start()
+                if self._heart is None:
+                    self._heart = threading.Thread(target=self._beat, name="ferromq-heartbeat", daemon=True)
+                    self._heart.start()
+        return stream.known
+
+    def is_known(self, endpoint: str) -> bool:
+        """Say whether the broker has answered once."""
+        stream = self._streams.get(endpoint)
+        return stream is not None and stream.was_known
+
+    def _beat(self) -> None:
+        request = pb.HeartbeatRequest(client_type=self._settings.client_type)
+        if self._settings.subscription.HasField("group"):
+            request.group.CopyFrom(self._settings.subscription.group)
+        data = request.SerializeToString()
+        silent: set[str] = set()
+        while not self._closed.wait(HEARTBEAT_PERIOD):
+            for endpoint in list(self._streams):
+                try:
+                    answer = self._channels.call(endpoint, "Heartbeat", data, _HEARTBEAT_TIMEOUT)
+                    check(pb.HeartbeatResponse.FromString(answer).status)
+                except FerromqError as error:
+                    if endpoint not in silent and not self._closed.is_set():
+                        silent.add(endpoint)
+                        _log.warning("heartbeat failed endpoint=%s: %s", endpoint, error)
+                else:
+                    if endpoint in silent:
+                        silent.remove(endpoint)
+                        _log.info("heartbeat answered again endpoint=%s", endpoint)
+
+    def close(self, until: float) -> None:
+        """Say good-bye and end the streams, all before *until* (monotonic)."""
+        with self._lock:
+            self._closed.set()
+            streams = list(self._streams.values())
+        farewell = pb.NotifyClientTerminationRequest()
+        if self._settings.subscription.HasField("group"):
+            farewell.group.CopyFrom(self._settings.subscription.group)
+        for stream in streams:
+            if stream.was_known and remaining(until):
+                try:
+                    timeout = min(_FAREWELL, remaining(until))
+                    self._channels.call(
+                        stream.endpoint, "NotifyClientTermination", farewell.SerializeToString(), timeout
+                    )
+                except FerromqError as error:
+                    _log.debug("farewell not heard endpoint=%s: %s", stream.endpoint, error)
+            stream.end()
+
+
+class _Stream:
+    """The telemetry stream to one broker."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        channels: Channels,
+        settings: pb.Settings,
+        on_settings: Callable[[pb.Settings], None],
+        closed: threading.Event,
+    ) -> None:
+        self.endpoint = endpoint
+        self.known: Future[None] = Future()
+        self.was_known = False
+        self._channels = channels
+        self._settings = pb.TelemetryCommand(settings=settings)
+        self._settings.settings.access_point.CopyFrom(endpoints_message([endpoint]))
+        self._on_settings = on_settings
+        self._closed = closed
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="ferromq-telemetry", daemon=True).start()
+
+    def end(self) -> None:
+        self._outgoing.put(None)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            try:
+                self._read()
+                error: FerromqError = ConnectionFailed(f"{self.endpoint} ended the telemetry stream")
+            except FerromqError as failed:
+                error = failed
+            failures = 1 if self.known.done() and not self.known.exception() else failures + 1
+            self._lost(error)
+            self._closed.wait(backoff(min(failures, 4)))
+
+    def _read(self) -> None:
+        outgoing = self._outgoing = SimpleQueue()
+        outgoing.put(self._settings.SerializeToString())
+        method = self._channels.method(self.endpoint, "Telemetry", "stream_stream")
+        try:
+            if self._closed.is_set():
+                return
+            for answer in method(_until_none(outgoing), metadata=self._channels.identity.metadata()):
+                self._take(pb.TelemetryCommand.FromString(answer))
+        except grpc.RpcError as error:
+            raise failure(error, self.endpoint, "Telemetry", 0) from None
+        except ValueError as error:  # what grpc says of a channel closed meanwhile
+            raise ConnectionFailed(f"Telemetry did not get through to {self.endpoint}: {error}") from None
+        finally:
+            outgoing.put(None)
+
+    def _take(self, command: pb.TelemetryCommand) -> None:
+        if command.HasField("status"):
+            check(command.status)
+        kind = command.WhichOneof("command")
+        if kind == "settings":
+            self._on_settings(command.settings)
+            self.was_known = True
+            if not self.known.done():
+                self.known.set_result(None)
+        else:
+            _log.debug("command not followed endpoint=%s command=%s", self.endpoint, kind)
+
+    def _lost(self, error: FerromqError) -> None:
+        """Tell who waits, and make a new promise for those who come now."""
+        waited, self.known = self.known, Future()
+        if not waited.done():
+            waited.set_exception(error)
+        elif not self._closed.is_set():
+            _log.warning("telemetry stream lost endpoint=%s: %s", self.endpoint, error)
+
+
+def _until_none(queue: "SimpleQueue[bytes | None]") -> Iterator[bytes]:
+    while (item := queue.get()) is not None:
+        yield item
