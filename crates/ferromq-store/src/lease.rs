@@ -12,7 +12,7 @@ use crate::{Result, StoreError};
 pub(crate) struct Lease {
     /// When it began, milliseconds since 1970; strictly grows with each lease of a message.
     pub pop_time: i64,
-    /// Its length in milliseconds.
+    /// Its length in milliseconds; negative where it ended before it could begin.
     pub invisible_ms: i64,
     /// 1 for the first lease of a message.
     pub attempt: u32,
@@ -21,6 +21,14 @@ pub(crate) struct Lease {
 impl Lease {
     pub(crate) fn expires_at(&self) -> i64 {
         self.pop_time.saturating_add(self.invisible_ms)
+    }
+
+    /// The next lease of the same message: another pop time, even within one millisecond, and an end
+    /// `invisible_ms` after `now` whatever the pop time had to be.
+    fn again(self, now: i64, invisible_ms: i64) -> Self {
+        let pop_time = now.max(self.pop_time.saturating_add(1));
+        let expires_at = now.saturating_add(invisible_ms.max(0));
+        Self { pop_time, invisible_ms: expires_at.saturating_sub(pop_time), attempt: self.attempt }
     }
 }
 
@@ -92,11 +100,7 @@ impl QueueLeases {
     /// Leases a message again whose lease has ended.
     pub(crate) fn renew(&mut self, offset: u64, now: i64, invisible_ms: i64) -> Option<Lease> {
         let old = self.in_flight.get(&offset).copied().filter(|lease| lease.expires_at() <= now)?;
-        let lease = Lease {
-            pop_time: now.max(old.pop_time.saturating_add(1)),
-            invisible_ms: invisible_ms.max(0),
-            attempt: old.attempt.saturating_add(1),
-        };
+        let lease = Lease { attempt: old.attempt.saturating_add(1), ..old.again(now, invisible_ms) };
         self.remove(offset);
         self.insert(offset, lease);
         Some(lease)
@@ -118,11 +122,7 @@ impl QueueLeases {
         invisible_ms: i64,
     ) -> Result<Lease> {
         let old = self.held(offset, pop_time)?;
-        let lease = Lease {
-            pop_time: now.max(old.pop_time.saturating_add(1)),
-            invisible_ms: invisible_ms.max(0),
-            attempt: old.attempt,
-        };
+        let lease = old.again(now, invisible_ms);
         self.remove(offset);
         self.insert(offset, lease);
         Ok(lease)
@@ -263,7 +263,7 @@ mod tests {
         let new = queue.change(0, old.pop_time, 100, 0).unwrap();
         assert!(new.pop_time > old.pop_time);
         assert!(queue.ack(0, old.pop_time).is_err());
-        assert_eq!(lease_expired(&mut queue, 101, 5).unwrap().1.attempt, 2);
+        assert_eq!(lease_expired(&mut queue, 100, 5).unwrap().1.attempt, 2);
     }
 
     #[test]
@@ -377,6 +377,7 @@ mod tests {
                     let (offset, old) = *pick.get(&model.leases);
                     let new = queue.change(offset, old.pop_time, now, invisible_ms).unwrap();
                     assert!(new.pop_time > old.pop_time && new.attempt == old.attempt);
+                    assert_eq!(new.expires_at(), now + invisible_ms);
                     let at = model.position(offset, old.pop_time).unwrap();
                     model.leases[at].1 = new;
                 }

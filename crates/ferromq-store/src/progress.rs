@@ -24,6 +24,7 @@ use super::{
 use crate::{Disk, Result, StoreError};
 
 type Queue = Arc<Mutex<QueueLeases>>;
+type Topics = HashMap<Box<str>, Arc<GroupTopic>>;
 
 /// The queues of one topic as one group reads them.
 #[derive(Debug, Default)]
@@ -52,7 +53,7 @@ impl GroupTopic {
 /// Progress of all groups.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    groups: RwLock<HashMap<Box<str>, HashMap<Box<str>, Arc<GroupTopic>>>>,
+    groups: RwLock<HashMap<Box<str>, Topics>>,
     dirty: AtomicBool,
     /// What consumerOffset.json holds; its lock also serializes those who write.
     on_disk: Mutex<OffsetFile>,

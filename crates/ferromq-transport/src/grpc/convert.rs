@@ -113,7 +113,7 @@ pub(super) fn put_timestamp(out: &mut Vec<u8>, number: u32, ms: i64) {
 
 /// Appends a `Duration` as field `number`.
 pub(super) fn put_duration(out: &mut Vec<u8>, number: u32, ms: i64) {
-    put_timestamp(out, number, ms);
+    put_timestamp(out, number, ms.max(0));
 }
 
 /// Appends RocketMQ's text of a receipt handle: start offset, pop time, invisible milliseconds, revive

@@ -56,9 +56,13 @@ impl MessageWriter {
         self.put_properties(message);
         self.put_body_facts(message);
         self.put_origin(message);
+        let before = u32::try_from(message.reconsume_times).unwrap_or(0);
         if let Some(lease) = lease {
             self.put_lease(message, lease);
         }
+        // A pull leases nothing and is no delivery; what it would be, tells readers the times before.
+        let attempt = lease.map_or(1, |lease| lease.attempt).saturating_add(before);
+        put_varint_field(&mut self.system, 16, u64::from(attempt));
         put_varint_field(&mut self.system, 13, i64::from(message.queue_id).cast_unsigned());
         put_varint_field(&mut self.system, 14, message.queue_offset);
         bytes_field_len(1, bytes_field_len(2, message.topic.len()))
@@ -164,8 +168,6 @@ impl MessageWriter {
         write_handle(&mut self.text, lease.handle, lease.broker_name, message.physical_offset.cast_signed());
         put_bytes_field(&mut self.system, 12, self.text.as_bytes());
         put_duration(&mut self.system, 15, lease.handle.invisible_ms);
-        let before = u32::try_from(message.reconsume_times).unwrap_or(0);
-        put_varint_field(&mut self.system, 16, u64::from(lease.attempt.saturating_add(before)));
     }
 
     fn put_text(&mut self, number: u32, value: impl std::fmt::Display) {

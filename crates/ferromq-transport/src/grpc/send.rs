@@ -11,7 +11,7 @@ use super::{
     wire::{Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
-    hot::{Hot, send::pick_queue},
+    hot::Hot,
     tables::{MessageType, TopicEntry},
 };
 
@@ -75,7 +75,7 @@ fn append(
     for (message, end) in request.messages.iter().zip(ends) {
         let queue_id = match message.queue_id {
             Some(queue_id) => queue_id,
-            None => (*drawn.get_or_insert_with(|| pick_queue(topic))).cast_signed(),
+            None => (*drawn.get_or_insert_with(|| hot.pick_queue(topic))).cast_signed(),
         };
         messages.push(NewMessage {
             topic: message.topic,

@@ -69,7 +69,8 @@ impl<'a> Fields<'a> {
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        let (head, tail) = self.rest.split_at_checked(len).ok_or(Malformed("a field runs past the end of its message"))?;
+        let (head, tail) =
+            self.rest.split_at_checked(len).ok_or(Malformed("a field runs past the end of its message"))?;
         self.rest = tail;
         Ok(head)
     }
@@ -85,7 +86,8 @@ impl<'a> Fields<'a> {
             1 => Value::Fixed64(u64::from_le_bytes(array(self.take(8)?)?)),
             2 => {
                 let len = take_varint(&mut self.rest)?;
-                let len = usize::try_from(len).map_err(|_| Malformed("a field runs past the end of its message"))?;
+                let len = usize::try_from(len)
+                    .map_err(|_| Malformed("a field runs past the end of its message"))?;
                 Value::Bytes(self.take(len)?)
             }
             5 => Value::Fixed32(u32::from_le_bytes(array(self.take(4)?)?)),

@@ -10,7 +10,10 @@ pub mod pull;
 pub mod receive;
 pub mod send;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicU32},
+};
 
 use ferromq_store::{Clock, MessageStore};
 
@@ -37,6 +40,11 @@ pub struct Hot {
     pub broker_name: String,
     pub(crate) polls: LongPolls,
     demotions: Demotions,
+    /// Spreads requests that do not choose a queue. One for all topics: what counts is that each topic's
+    /// requests are spread, not in which order.
+    next_queue: AtomicU32,
+    /// Lets each receive begin with another queue, so that a full one does not starve the others.
+    first_queue: AtomicU32,
 }
 
 impl Hot {
@@ -56,7 +64,18 @@ impl Hot {
         let arrivals = polls.clone();
         store.on_arrival(move |arrival| arrivals.arrived(arrival));
         let demotions = Demotions::new(cold, Arc::clone(&counters));
-        Arc::new(Self { store, tables, clock, counters, broker_name, polls, demotions })
+        let (next_queue, first_queue) = (AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self {
+            store,
+            tables,
+            clock,
+            counters,
+            broker_name,
+            polls,
+            demotions,
+            next_queue,
+            first_queue,
+        })
     }
 
     /// The topic's entry; an unknown topic is demoted once and looked up again.

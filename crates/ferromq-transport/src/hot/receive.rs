@@ -1,9 +1,6 @@
 //! Receive: lease messages, or wait parked until there are some.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use ferromq_store::{ReceiveRequest, Received, Result, TagFilter};
 use tokio::time::{Instant, timeout_at};
@@ -32,9 +29,6 @@ pub struct Receive<'a> {
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
 }
-
-/// Receives begin with another queue each time, so that a full queue does not starve the others.
-static FIRST_QUEUE: AtomicUsize = AtomicUsize::new(0);
 
 impl Hot {
     /// Leases messages, waiting for the first one; nothing where none came in time or the server stops.
@@ -74,7 +68,7 @@ impl Hot {
     }
 
     fn receive_now(&self, request: &Receive<'_>) -> Result<Received> {
-        let first_queue = u32::try_from(FIRST_QUEUE.fetch_add(1, Ordering::Relaxed) & 0xffff).unwrap_or(0);
+        let first_queue = self.first_queue.fetch_add(1, Ordering::Relaxed);
         let received = self.store.receive(&ReceiveRequest {
             group: request.group,
             topic: request.topic,

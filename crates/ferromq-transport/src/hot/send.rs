@@ -1,6 +1,6 @@
 //! Send: append messages and wait until the promise of the flush mode holds.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use ferromq_store::{Appended, NewMessage, Result, StoreError};
 use tokio::sync::oneshot;
@@ -8,18 +8,14 @@ use tokio::sync::oneshot;
 use super::Hot;
 use crate::tables::TopicEntry;
 
-/// Gives requests that do not choose a queue one after the other. One for all topics: what counts is that
-/// a topic's requests are spread, not in which order.
-static NEXT_QUEUE: AtomicUsize = AtomicUsize::new(0);
-
-/// Picks the queue of a request that did not choose one.
-#[must_use]
-pub fn pick_queue(topic: &TopicEntry) -> u32 {
-    let turn = NEXT_QUEUE.fetch_add(1, Ordering::Relaxed);
-    u32::try_from(turn % (topic.write_queues.max(1) as usize)).unwrap_or(0)
-}
-
 impl Hot {
+    /// Picks the queue of a request that did not choose one: each request another.
+    #[must_use]
+    pub fn pick_queue(&self, topic: &TopicEntry) -> u32 {
+        let turn = self.next_queue.fetch_add(1, Ordering::Relaxed);
+        turn % topic.write_queues.max(1)
+    }
+
     /// Appends `messages`; the answer comes once they are as durable as the flush mode promises.
     ///
     /// The messages are in the log when this returns, so what they borrow may go.

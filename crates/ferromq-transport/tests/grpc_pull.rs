@@ -1,0 +1,120 @@
+//! PullMessage and UpdateOffset over a socket: readers that keep their own offset.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::large_enum_variant
+)]
+
+mod grpc_support;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use grpc_support::{
+    Broker, Client,
+    proto::{
+        FilterExpression, PullContent, PullMessageRequest, PullMessageResponse, StatusOnly,
+        UpdateOffsetRequest, message, queue, resource,
+    },
+};
+use prost::Message as _;
+use tonic::Request;
+
+fn pull_from(offset: i64, wait: Duration) -> PullMessageRequest {
+    PullMessageRequest {
+        group: Some(resource("audit")),
+        message_queue: Some(queue("flights", 1)),
+        offset,
+        batch_size: 32,
+        filter_expression: None,
+        long_polling_timeout: Some(wait.into()),
+    }
+}
+
+/// Status code, bodies, next offset.
+async fn pull(client: &Client, request: &PullMessageRequest) -> (i32, Vec<String>, Option<i64>) {
+    let request = Request::new(Bytes::from(request.encode_to_vec()));
+    let (_, mut stream) = client.stream("PullMessage", request).await.unwrap();
+    let (mut code, mut bodies, mut next) = (0, Vec::new(), None);
+    while let Some(bytes) = stream.message().await.unwrap() {
+        match PullMessageResponse::decode(bytes).unwrap().content.unwrap() {
+            PullContent::Status(status) => code = status.code,
+            PullContent::Message(message) => {
+                assert_eq!(message.system().receipt_handle, None);
+                bodies.push(String::from_utf8(message.body.to_vec()).unwrap());
+            }
+            PullContent::NextOffset(offset) => next = Some(offset),
+        }
+    }
+    (code, bodies, next)
+}
+
+async fn send(client: &Client, body: &str, tag: &str) {
+    let message = message("flights", body).with(|system| {
+        system.queue_id = Some(1);
+        system.tag = Some(tag.to_owned());
+    });
+    client.send(vec![message]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_reads_from_its_offset_and_says_where_to_go_on() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    for i in 0..5 {
+        send(&client, &i.to_string(), if i % 2 == 0 { "even" } else { "odd" }).await;
+    }
+    broker.readable(5).await;
+    let all = pull(&client, &pull_from(2, Duration::ZERO)).await;
+    assert_eq!(all, (20_000, vec!["2".to_owned(), "3".to_owned(), "4".to_owned()], Some(5)));
+    let filter = Some(FilterExpression { kind: 1, expression: "odd".to_owned() });
+    let odd =
+        pull(&client, &PullMessageRequest { filter_expression: filter, ..pull_from(0, Duration::ZERO) })
+            .await;
+    assert_eq!(odd, (20_000, vec!["1".to_owned(), "3".to_owned()], Some(5)));
+    assert_eq!(pull(&client, &pull_from(5, Duration::ZERO)).await, (40_401, vec![], Some(5)));
+    assert_eq!(pull(&client, &pull_from(9, Duration::ZERO)).await.0, 40_019);
+    assert_eq!(pull(&client, &pull_from(-1, Duration::ZERO)).await.0, 40_019);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_at_the_end_waits_for_a_message_it_wants() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    let filter = Some(FilterExpression { kind: 1, expression: "wanted".to_owned() });
+    let request = PullMessageRequest { filter_expression: filter, ..pull_from(0, Duration::from_secs(10)) };
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { pull(&client, &request).await }
+    });
+    broker.until("parked", 1).await;
+    send(&client, "a", "other").await;
+    broker.readable(1).await;
+    assert_eq!(broker.stat("parked"), 1);
+    let began = Instant::now();
+    send(&client, "b", "wanted").await;
+    assert_eq!(waiting.await.unwrap(), (20_000, vec!["b".to_owned()], Some(2)));
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_updated_offset_is_the_groups_committed_offset() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    for i in 0..5 {
+        send(&client, &i.to_string(), "tag").await;
+    }
+    broker.readable(5).await;
+    let update = |offset| UpdateOffsetRequest {
+        group: Some(resource("audit")),
+        message_queue: Some(queue("flights", 1)),
+        offset,
+    };
+    for (offset, code, committed) in [(3, 20_000, 3), (99, 20_000, 5), (-1, 40_019, 5), (1, 20_000, 1)] {
+        let answer = client.call("UpdateOffset", update(offset).encode_to_vec()).await.unwrap();
+        assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, code);
+        assert_eq!(broker.store.committed_offset("audit", "flights", 1), Some(committed));
+    }
+}

@@ -1,0 +1,263 @@
+//! A broker on port 0 whose control plane the tests steer, and a client that speaks gRPC in bytes.
+#![allow(
+    missing_docs,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::large_enum_variant
+)]
+
+pub mod proto;
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ferromq_store::{Clock, MessageStore, StoreConfig};
+use ferromq_transport::{
+    ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route, Server, ServerOptions, TransportError,
+    grpc::codec::BytesCodec,
+    tables::{GroupEntry, MessageType, TopicEntry},
+};
+use parking_lot::Mutex;
+use prost::Message as _;
+use tempfile::TempDir;
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+};
+use tonic::{
+    Request, Status, Streaming,
+    codegen::http::uri::PathAndQuery,
+    metadata::MetadataMap,
+    transport::{Channel, Endpoint},
+};
+
+use proto::{ReceiveMessageResponse, SendMessageRequest, SendMessageResponse};
+
+pub const TOPIC: TopicEntry =
+    TopicEntry { read_queues: 4, write_queues: 4, permission: 6, message_type: MessageType::Normal };
+pub const GROUP: GroupEntry = GroupEntry { enabled: true, max_attempts: 17, from_beginning: true };
+
+pub type Telemetry = (u64, u64, Option<Bytes>);
+
+/// The control plane of the tests.
+pub struct Control {
+    pub server: Mutex<Option<Server>>,
+    pub demotions: AtomicUsize,
+    pub telemetry: mpsc::UnboundedSender<Telemetry>,
+    pub closed: mpsc::UnboundedSender<u64>,
+}
+
+impl ColdHandler for Control {
+    fn serves(&self, route: &Route) -> bool {
+        matches!(route, Route::Rpc(name) if ["Heartbeat", "QueryRoute", "EndTransaction"].contains(&name.as_str()))
+    }
+
+    fn call(&self, request: ColdRequest, reply: Reply) {
+        let body = match request.route {
+            Route::Rpc(name) if name == "Heartbeat" => request.body,
+            Route::Rpc(name) if name == "QueryRoute" => {
+                format!("{} {:?}", request.connection, request.fields).into()
+            }
+            _ => {
+                let _ = reply.send(Err(TransportError::Handler("broken".to_owned())));
+                return;
+            }
+        };
+        let _ = reply.send(Ok(Some(ColdResponse { body, ..ColdResponse::default() })));
+    }
+
+    fn demote(&self, missing: Missing, _peer: SocketAddr, done: oneshot::Sender<bool>) {
+        self.demotions.fetch_add(1, Ordering::SeqCst);
+        let server = self.server.lock().clone().expect("a server");
+        match missing {
+            Missing::Topic(name) if name.starts_with("auto") => server.tables().put_topic(&name, TOPIC),
+            Missing::Group(name) if name.starts_with("auto") => server.tables().put_group(&name, GROUP),
+            _ => {
+                let _ = done.send(false);
+                return;
+            }
+        }
+        let _ = done.send(true);
+    }
+
+    fn telemetry(
+        &self,
+        stream: u64,
+        connection: u64,
+        _peer: SocketAddr,
+        _fields: &[(String, String)],
+        body: Option<Bytes>,
+    ) -> bool {
+        let too_many = body.as_ref().is_some_and(|body| body == "too many");
+        let _ = self.telemetry.send((stream, connection, body));
+        !too_many
+    }
+
+    fn on_close(&self, connection: u64) {
+        let _ = self.closed.send(connection);
+    }
+}
+
+pub struct Broker {
+    pub server: Server,
+    pub store: Arc<MessageStore>,
+    pub clock: Clock,
+    pub control: Arc<Control>,
+    pub address: SocketAddr,
+    pub telemetry: mpsc::UnboundedReceiver<Telemetry>,
+    pub closed: mpsc::UnboundedReceiver<u64>,
+    _directory: TempDir,
+}
+
+impl Broker {
+    /// With topic `flights` (4 queues) and group `audit`, on a clock that is moved by hand.
+    pub fn start() -> Self {
+        Self::start_with(Clock::manual(1_700_000_000_000), true)
+    }
+
+    pub fn start_with(clock: Clock, with_store: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StoreConfig {
+            commit_log_file_size: 16 << 20,
+            consume_queue_file_entries: 10_000,
+            index_slots: 500,
+            index_entries: 2_000,
+            disk_reserve: 0,
+            ..StoreConfig::default()
+        };
+        let store = Arc::new(MessageStore::open(directory.path(), config, clock.clone()).unwrap());
+        let (telemetry, telemetry_seen) = mpsc::unbounded_channel();
+        let (closed, closed_seen) = mpsc::unbounded_channel();
+        let control =
+            Arc::new(Control { server: Mutex::new(None), demotions: AtomicUsize::new(0), telemetry, closed });
+        let served = with_store.then(|| (Arc::clone(&store), "broker-a".to_owned()));
+        let options = ServerOptions::default();
+        let server = Server::new(Handle::current(), options, clock.clone(), served, control.clone());
+        *control.server.lock() = Some(server.clone());
+        let address = server.listen_grpc(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        server.tables().put_topic("flights", TOPIC);
+        server.tables().put_group("audit", GROUP);
+        Self {
+            server,
+            store,
+            clock,
+            control,
+            address,
+            telemetry: telemetry_seen,
+            closed: closed_seen,
+            _directory: directory,
+        }
+    }
+
+    pub async fn client(&self) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        Client(endpoint.connect().await.unwrap())
+    }
+
+    /// A client that takes 64 KiB of an answer before it must say that it read them.
+    pub async fn client_with_a_small_window(&self) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+        Client(endpoint.connect().await.unwrap())
+    }
+
+    pub fn stat(&self, name: &str) -> u64 {
+        self.server.stats().into_iter().find(|(n, _)| *n == name).map(|(_, value)| value).unwrap()
+    }
+
+    /// Waits until a counter has a value.
+    pub async fn until(&self, name: &str, value: u64) {
+        eventually(|| self.stat(name) == value).await;
+    }
+
+    /// Waits until consumers see `count` messages of `flights`.
+    pub async fn readable(&self, count: u64) {
+        eventually(|| (0..4).map(|queue| self.store.max_offset("flights", queue)).sum::<u64>() == count)
+            .await;
+    }
+}
+
+/// Waits for something no event tells.
+pub async fn eventually(condition: impl Fn() -> bool) {
+    let reached = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reached).await.expect("in ten seconds");
+}
+
+#[derive(Clone)]
+pub struct Client(pub Channel);
+
+impl Client {
+    pub async fn call(&self, method: &str, body: impl Into<Bytes>) -> Result<Bytes, Status> {
+        let mut grpc = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
+        grpc.ready().await.unwrap();
+        Ok(grpc.unary(Request::new(body.into()), path(method), BytesCodec).await?.into_inner())
+    }
+
+    pub async fn stream(
+        &self,
+        method: &str,
+        request: Request<Bytes>,
+    ) -> Result<(MetadataMap, Streaming<Bytes>), Status> {
+        let mut grpc = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
+        grpc.ready().await.unwrap();
+        let response = grpc.server_streaming(request, path(method), BytesCodec).await?;
+        Ok((response.metadata().clone(), response.into_inner()))
+    }
+
+    pub async fn send(&self, messages: Vec<proto::Message>) -> SendMessageResponse {
+        let request = SendMessageRequest { messages }.encode_to_vec();
+        SendMessageResponse::decode(self.call("SendMessage", request).await.unwrap()).unwrap()
+    }
+
+    /// Sends one message with a body and checks that it was stored.
+    pub async fn send_one(&self, body: &str) {
+        let response = self.send(vec![proto::message("flights", body)]).await;
+        assert_eq!(response.status.unwrap().code, 20_000);
+    }
+
+    /// Status code, messages, and whether a delivery time came last.
+    pub async fn receive(&self, request: &proto::ReceiveMessageRequest) -> (i32, Vec<proto::Message>) {
+        let request = Request::new(Bytes::from(request.encode_to_vec()));
+        let (_, mut stream) = self.stream("ReceiveMessage", request).await.unwrap();
+        let mut responses = Vec::new();
+        while let Some(bytes) = stream.message().await.unwrap() {
+            responses.push(ReceiveMessageResponse::decode(bytes).unwrap());
+        }
+        split(responses)
+    }
+
+    pub async fn receive_bodies(&self, request: &proto::ReceiveMessageRequest) -> Vec<String> {
+        let (_, messages) = self.receive(request).await;
+        messages.into_iter().map(|message| String::from_utf8(message.body.to_vec()).unwrap()).collect()
+    }
+}
+
+/// Checks the order of a stream: a status first, the time of delivery last.
+pub fn split(responses: Vec<ReceiveMessageResponse>) -> (i32, Vec<proto::Message>) {
+    use proto::ReceiveContent::{DeliveryTimestamp, Message, Status};
+    let mut contents: Vec<_> = responses.into_iter().map(|response| response.content.unwrap()).collect();
+    assert!(matches!(contents.pop(), Some(DeliveryTimestamp(_))));
+    let Status(status) = contents.remove(0) else { panic!("no status first") };
+    let messages = contents.into_iter().map(|content| match content {
+        Message(message) => message,
+        other => panic!("{other:?} among messages"),
+    });
+    (status.code, messages.collect())
+}
+
+fn path(method: &str) -> PathAndQuery {
+    format!("/apache.rocketmq.v2.MessagingService/{method}").parse().unwrap()
+}
