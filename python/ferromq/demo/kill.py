@@ -8,6 +8,7 @@ pipe. What comes out of the pipe is therefore a promise that the store must hold
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +24,17 @@ Acknowledged = dict[tuple[int, int], tuple[int, str]]
 """(queue id, queue offset) → (row, message id)."""
 
 
-def send_and_kill(directory: Path, rows: int, on_progress: Callable[[int], None]) -> Acknowledged:
-    """Start the child, kill it at a random moment after some acknowledgements, and return those it told."""
+def send_and_kill(directory: Path, rows: int, on_progress: Callable[[int], None]) -> tuple[Acknowledged, float]:
+    """
+    Start the child and kill it at a random moment after some acknowledgements.
+
+    Returns the acknowledgements it told, and the seconds from the first to the last.
+    """
     acknowledged: Acknowledged = {}
+    first = last = 0.0
     enough = random.randint(rows // 10, rows * 8 // 10)  # noqa: S311 (no secret)
-    command = [sys.executable, "-m", "ferromq.demo.kill", str(directory), str(rows)]
+    program = "import sys; from ferromq.demo import kill; kill.send_until_killed(sys.argv[1], int(sys.argv[2]))"
+    command = [sys.executable, "-c", program, str(directory), str(rows)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603
         assert child.stdout is not None
         for line in child.stdout:  # goes on to the end of the pipe: what was told before the kill counts
@@ -36,11 +43,13 @@ def send_and_kill(directory: Path, rows: int, on_progress: Callable[[int], None]
             row, queue_id, queue_offset, message_id = line.split()
             acknowledged[int(queue_id), int(queue_offset)] = (int(row), message_id)
             on_progress(len(acknowledged))
+            last = time.monotonic()
+            first = first or last
             if len(acknowledged) == enough:
                 child.kill()
         code = child.wait()
     data.expect("exit code of the killed child", code, -9)
-    return acknowledged
+    return acknowledged, last - first
 
 
 def compare(
@@ -78,7 +87,3 @@ def send_until_killed(directory: str, rows: int) -> None:
             sys.stdout.write("".join(told))
             sys.stdout.flush()
         sys.stdin.read()
-
-
-if __name__ == "__main__":
-    send_until_killed(sys.argv[1], int(sys.argv[2]))

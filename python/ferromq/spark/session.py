@@ -16,12 +16,6 @@ from pyspark.sql import SparkSession
 
 from ferromq.spark._requirements import find_java, require
 
-LOCAL = {
-    # A laptop's host name often resolves to nothing, or to a network that is down.
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
-
 
 def session(
     master: str = "local[*]", *, app_name: str = "ferromq", config: Mapping[str, str] | None = None
@@ -36,9 +30,11 @@ def session(
         require("pyarrow", "pandas")
         find_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if master.startswith("local"):
+            # A laptop's host name often resolves to nothing, or to a network that is down.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(app_name)
-    settings = {**(LOCAL if master.startswith("local") else {}), **(config or {})}
-    for key, value in settings.items():
+    for key, value in (config or {}).items():
         builder = builder.config(key, value)
     with _started_without_fork():
         return builder.getOrCreate()

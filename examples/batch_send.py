@@ -1,0 +1,32 @@
+"""Send many messages at once, and one by one in the background; print the rates."""
+
+import time
+
+import ferromq
+
+COUNT = 50_000
+
+
+def main(count: int = COUNT) -> int:
+    """Return how many messages the topic holds at the end."""
+    body = b"x" * 1024
+    with ferromq.embedded() as mq, mq.producer() as producer:
+        begin = time.perf_counter()
+        receipts = producer.send_all("batches", (ferromq.Message(body, keys=f"k-{n}") for n in range(count)))
+        report("send_all", len(receipts), begin)
+
+        # submit returns at once; messages that come within the linger travel together.
+        begin = time.perf_counter()
+        futures = [producer.submit("batches", body) for _ in range(count)]
+        stored = [future.result() for future in futures]
+        report("submit", len(stored), begin)
+        return sum(mq.store.max_offset("batches", queue_id) for queue_id in mq.store.queues()["batches"])
+
+
+def report(what: str, count: int, begin: float) -> None:
+    """Print a rate."""
+    print(f"{what}: {count:,} messages, {count / (time.perf_counter() - begin):,.0f} a second")
+
+
+if __name__ == "__main__":
+    main()
