@@ -10,21 +10,19 @@ This file only names what is public.
 from importlib import import_module
 from typing import Any
 
+from ferromq._time import Clock
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.embedded import Embedded, embedded
 from ferromq.errors import *  # noqa: F403
 
 _WHERE = {
     "Admin": "ferromq.admin",
-    "BrokerConfig": "ferromq.config",
-    "Clock": "ferromq._ferromq",
     "Consumer": "ferromq.client.consumer",
-    "Embedded": "ferromq.embedded",
     "Message": "ferromq.message",
     "MessageView": "ferromq.message",
-    "NameServerConfig": "ferromq.config",
     "Producer": "ferromq.client.producer",
     "SendReceipt": "ferromq.message",
     "SendSummary": "ferromq.message",
-    "embedded": "ferromq.embedded",
 }
 
 

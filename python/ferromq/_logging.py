@@ -62,5 +62,5 @@ class Line(logging.Formatter):
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         level = _NAMES.get(record.levelno, record.levelname)
         target = record.name.replace(".", "::")
-        line = f"{moment}.{microseconds:06d}Z {level:>5} {target} {record.getMessage()}"
+        line = f"{moment}.{microseconds:06d}Z {level} {target} {record.getMessage()}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

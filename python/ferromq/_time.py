@@ -72,6 +72,10 @@ class Clock:
             self._listeners.remove(listener)
 
 
+def _nothing(_now: int) -> None:
+    pass
+
+
 class Timer:
     """
     Calls a function in every period of the clock, on a thread of its own.
@@ -108,6 +112,8 @@ class Timer:
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_STOP_SECONDS)
+        # What it called need not live as long as the timer does.
+        self._function = _nothing
 
     def _run(self) -> None:
         while not self._stopping:

@@ -20,7 +20,8 @@ NOW = 1_700_000_000_000
 
 def topics(directory: Path, heard: list[Any] | None = None, **options: Any) -> TopicTable:
     """Return the topics of the broker in *directory*."""
-    return TopicTable(BrokerConfig(**options), directory, lambda: NOW, (heard if heard is not None else []).append)
+    told = [] if heard is None else heard
+    return TopicTable(BrokerConfig(**options), directory, lambda: NOW, lambda topic, *_: told.append(topic))
 
 
 def groups(directory: Path, **options: Any) -> GroupTable:

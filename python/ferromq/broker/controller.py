@@ -16,19 +16,19 @@ from ferromq._fork import Owner
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
 from ferromq.broker.admin import Administration
+from ferromq.broker.announcer import Announcer
 from ferromq.broker.clients import Clients, ClientTable
-from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, NameServers
 from ferromq.broker.query import Queries
 from ferromq.broker.routes import Routes
-from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.broker.topics import TopicTable
 from ferromq.config import BrokerConfig
 from ferromq.errors import IllegalName
 
 _log = logging.getLogger("ferromq.broker")
 
 _MILLISECOND = timedelta(milliseconds=1)
-_RETRY = timedelta(seconds=2)
 _CLIENT_SCAN = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
 _MAX_BODY = 4 << 20
@@ -86,20 +86,20 @@ class BrokerController:
             timeout=self.config.register_timeout,
         )
         started.callback(self._name_servers.close)
+        self._announcer = Announcer(self._server, self._name_servers, self._clock, self.config.register_interval)
         self._make_rooms()
         self._server.listen_remoting(listen)
         self._server.listen_grpc(grpc_listen)
-        self._register(self._clock.now_ms())
-        started.callback(self._name_servers.unregister)
-        for timer in self._timers:
-            timer.start()
-            started.callback(timer.stop)
+        started.callback(self._announcer.stop)
+        self._announcer.start(self.topics)
+        started.callback(self._client_timer.stop)
+        self._client_timer.start()
 
     def _make_rooms(self) -> None:
         """Make the tables and push them, and register who answers what."""
         config, now_ms, directory = self.config, self._clock.now_ms, Path(self.config.store)
-        self.topics = TopicTable(config, directory, now_ms, self._topic_changed)
-        self.groups = GroupTable(config, directory, now_ms, self._push_group)
+        self.topics = TopicTable(config, directory, now_ms, self._announcer.topic_changed)
+        self.groups = GroupTable(config, directory, now_ms, self._announcer.push_group)
         clients = ClientTable(config.client_lease // _MILLISECOND)
         rooms = rpc.Rooms(
             admin=Administration(self.topics),
@@ -114,38 +114,15 @@ class BrokerController:
             routes=Routes(self.identity, self.topics, self.groups, self._name_servers),
         )
         for topic in self.topics.all():
-            self._push_topic(topic)
+            self._announcer.push_topic(topic)
         for group in self.groups.all():
-            self._push_group(group)
+            self._announcer.push_group(group)
         for route, handler in rpc.table(rooms).items():
             self._server.register(route, handler)
         self._server.on_missing(self._create_missing)
         self._server.on_telemetry(rooms.clients.telemetry)
         self._server.on_close(clients.close_connection)
-        self._registration = Timer("ferromq-registration", self._clock, config.register_interval, self._register)
-        self._timers = [self._registration, Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)]
-
-    def _register(self, _now: int) -> None:
-        if self._name_servers and not self._name_servers.register(*self.topics.snapshot()):
-            self._registration.within(_RETRY)
-
-    def _topic_changed(self, topic: TopicConfig) -> None:
-        self._push_topic(topic)
-        version, topics = self.topics.snapshot()
-        if self._name_servers and not self._name_servers.register_change(version, topic, topics):
-            self._registration.within(_RETRY)
-
-    def _push_topic(self, topic: TopicConfig) -> None:
-        self._server.put_topic(
-            topic.name,
-            read_queues=topic.read_queues,
-            write_queues=topic.write_queues,
-            permission=int(topic.permission),
-            message_type=topic.message_type,
-        )
-
-    def _push_group(self, group: GroupConfig) -> None:
-        self._server.put_group(group.name, enabled=group.enabled, max_attempts=group.max_attempts, from_beginning=True)
+        self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
 
     def _create_missing(self, kind: str, name: str, peer: str) -> bool:
         """Create a topic or group the hot path met and does not know, where that is allowed."""
@@ -154,11 +131,11 @@ class BrokerController:
                 topic = self.topics.ensure(name, peer)
                 if topic is not None:
                     # Somebody else may have created it a moment ago and not pushed it yet.
-                    self._push_topic(topic)
+                    self._announcer.push_topic(topic)
                 return topic is not None
             group = self.groups.ensure(name, peer)
             if group is not None:
-                self._push_group(group)
+                self._announcer.push_group(group)
         except IllegalName as error:
             _log.debug("illegal name peer=%s: %s", peer, error)
             return False

@@ -83,6 +83,10 @@ class TopicConfig:
         )
 
 
+OnChange = Callable[[TopicConfig, DataVersion, Mapping[str, TopicConfig]], None]
+"""Hears of a topic that changed, the version of the table after it, and the whole table."""
+
+
 class TopicTable:
     """
     The topics of a broker; thread-safe.
@@ -91,9 +95,7 @@ class TopicTable:
     file is there and neither it nor its `.bak` can be read.
     """
 
-    def __init__(
-        self, config: BrokerConfig, directory: Path, now_ms: Callable[[], int], on_change: Callable[[TopicConfig], None]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, directory: Path, now_ms: Callable[[], int], on_change: OnChange) -> None:
         self._config = config
         self._path = directory / "config" / "topics.json"
         self._now_ms = now_ms
@@ -160,7 +162,7 @@ class TopicTable:
             _json.write_file(self._path, _file(topics, version))
             self._topics, self._version = topics, version
         _log.info("topic changed topic=%s queues=%d peer=%s", topic.name, topic.write_queues, peer)
-        self._on_change(topic)
+        self._on_change(topic, version, topics)
         return topic
 
     def _is_system(self, name: str) -> bool:

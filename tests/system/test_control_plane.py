@@ -1,0 +1,350 @@
+"""The broker's cold requests over sockets: routes, clients, queries, topics."""
+
+import json
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import ferromq
+from ferromq import _json
+from ferromq._ferromq import RemotingClient, decode_records
+from ferromq._proto import messages as pb
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig
+
+QUERY_MESSAGE, UPDATE_TOPIC, VIEW_MESSAGE, REGISTER, TOPICS = 12, 17, 33, 103, 206
+SUCCESS, SYSTEM_ERROR, NOT_FOUND, INVALID = 0, 1, 22, 29
+Eventually = Callable[[Callable[[], bool]], bool]
+CLIENT = (("x-mq-client-id", "me@here"),)
+
+
+@pytest.fixture
+def mq(tmp_path: Path) -> Iterator[ferromq.Embedded]:
+    """Run an embedded broker of its own."""
+    with ferromq.embedded(tmp_path / "store") as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def remoting() -> Iterator[RemotingClient]:
+    """Return a client of the remoting protocol."""
+    client = RemotingClient()
+    yield client
+    client.close()
+
+
+class Rpc:
+    """Calls a method of the gRPC service with messages of protobuf."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.channel = grpc.insecure_channel(endpoint)
+
+    def __call__(self, method: str, request: Any, metadata: Any = CLIENT) -> Any:
+        """Call *method* and return its decoded response."""
+        call = self.channel.unary_unary(f"/apache.rocketmq.v2.MessagingService/{method}")
+        answer = call(request.SerializeToString(), metadata=metadata, timeout=10)
+        return getattr(pb, f"{method}Response").FromString(answer)
+
+
+@pytest.fixture
+def rpc(mq: ferromq.Embedded) -> Iterator[Rpc]:
+    """Return a gRPC client of the broker."""
+    client = Rpc(mq.endpoint)
+    yield client
+    client.channel.close()
+
+
+def topic(name: str) -> pb.Resource:
+    """Return a resource by its name; groups look the same."""
+    return pb.Resource(name=name)
+
+
+def broker(tmp_path: Path, name: str, *namesrv: str, **options: Any) -> BrokerController:
+    """Run one more broker."""
+    addresses = {"listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "commit_log_file_size": 1 << 20}
+    config = BrokerConfig.from_options(
+        {"store": tmp_path / name, "name": name, "namesrv": namesrv, **addresses, **options}
+    )
+    return BrokerController(config)
+
+
+# Routes
+
+
+def test_a_route_has_every_queue_of_a_topic_created_on_first_use(mq: ferromq.Embedded, rpc: Rpc) -> None:
+    """Queues 0 to 7, read and written, normal messages, at the broker's gRPC address; name servers know it, too."""
+    response = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders")))
+    assert response.status.code == pb.Code.OK
+    assert [q.id for q in response.message_queues] == list(range(8))
+    for message_queue in response.message_queues:
+        assert message_queue.permission == pb.Permission.READ_WRITE
+        assert list(message_queue.accept_message_types) == [pb.MessageType.NORMAL]
+        address = message_queue.broker.endpoints.addresses[0]
+        assert f"{address.host}:{address.port}" == mq.endpoint
+    assert mq.name_server.routes.lookup("orders") is not None
+
+
+@pytest.mark.parametrize("name", ["with space", "", "a" * 128])
+def test_the_route_of_an_illegal_name_is_refused(rpc: Rpc, name: str) -> None:
+    """With the code for it."""
+    assert rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status.code == pb.Code.ILLEGAL_TOPIC
+
+
+def test_the_route_of_a_system_topic_is_not_given(rpc: Rpc) -> None:
+    """Nor is one created under its name."""
+    response = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("rmq_sys_wheel_timer")))
+    assert response.status.code == pb.Code.TOPIC_NOT_FOUND
+
+
+def test_with_auto_creation_off_the_error_says_what_to_do(tmp_path: Path) -> None:
+    """It names the topic, the cause and the command."""
+    with ferromq.embedded(tmp_path, auto_create_topics=False, auto_create_groups=False) as mq:
+        rpc = Rpc(mq.endpoint)
+        status = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders"))).status
+        assert status.code == pb.Code.TOPIC_NOT_FOUND
+        assert "orders" in status.message
+        assert "auto_create_topics" in status.message
+        assert "create_topic" in status.message
+        status = rpc("Heartbeat", pb.HeartbeatRequest(client_type=3, group=topic("billing"))).status
+        assert status.code == pb.Code.CONSUMER_GROUP_NOT_FOUND
+        assert "auto_create_groups" in status.message
+        assert "TBW102" not in mq.name_server.routes.topics()
+        rpc.channel.close()
+
+
+def test_a_route_reaches_over_brokers(mq: ferromq.Embedded, rpc: Rpc, tmp_path: Path, remoting: RemotingClient) -> None:
+    """Each queue at its own broker; a broker without a gRPC address is left out."""
+    other = broker(tmp_path, "broker-b", mq.namesrv, default_queues=2)
+    try:
+        fields = {"topic": "wide", "readQueueNums": "2", "writeQueueNums": "2"}
+        assert remoting.call(other.address, UPDATE_TOPIC, fields)[0] == SUCCESS
+        table = {"wide": {"readQueueNums": 3, "writeQueueNums": 3}, "s": {}}
+        fields = {"brokerName": "old", "brokerAddr": "10.0.0.9:10911", "clusterName": "c", "brokerId": "0"}
+        body = _json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": table}})
+        assert remoting.call(mq.namesrv, REGISTER, {**fields, "haServerAddr": "x"}, body)[0] == SUCCESS
+        response = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("wide")))
+        assert response.status.code == pb.Code.OK
+        found = {(q.broker.name, q.broker.endpoints.addresses[0].port, q.id) for q in response.message_queues}
+        port = int(other.endpoint.rpartition(":")[2])
+        assert found == {("broker-b", port, 0), ("broker-b", port, 1)}
+    finally:
+        other.close()
+    assert rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("wide"))).status.code == pb.Code.TOPIC_NOT_FOUND
+
+
+def test_a_broker_works_while_its_name_server_does_not(tmp_path: Path) -> None:
+    """It starts, creates topics and answers routes for itself; another name server in the list gets all of it."""
+    with ferromq.embedded(tmp_path / "names") as mq:
+        alone = broker(tmp_path, "alone", "127.0.0.1:1", mq.namesrv)
+        try:
+            rpc = Rpc(alone.endpoint)
+            response = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders")))
+            assert {q.broker.name for q in response.message_queues} == {"alone"}
+            rpc.channel.close()
+            route = mq.name_server.routes.lookup("orders")
+            assert route is not None
+            assert [q.broker_name for q in route.queues] == ["alone"]
+        finally:
+            alone.close()
+        assert mq.name_server.routes.lookup("orders") is None
+
+
+def test_a_broker_without_name_servers_answers_for_itself(tmp_path: Path) -> None:
+    """A broker alone is enough for clients that know its address."""
+    alone = broker(tmp_path, "alone")
+    try:
+        rpc = Rpc(alone.endpoint)
+        assert len(rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders"))).message_queues) == 8
+        rpc.channel.close()
+    finally:
+        alone.close()
+
+
+def test_an_assignment_is_every_readable_queue(mq: ferromq.Embedded, rpc: Rpc) -> None:
+    """Leases keep the members of a group apart; a topic nobody may read is refused."""
+    request = pb.QueryAssignmentRequest(topic=topic("orders"), group=topic("billing"))
+    response = rpc("QueryAssignment", request)
+    assert [a.message_queue.id for a in response.assignments] == list(range(8))
+    assert mq.broker.groups.get("billing") is not None
+    admin = RemotingClient()
+    admin.call(mq.remoting, UPDATE_TOPIC, {"topic": "closed", "perm": "2", "readQueueNums": "1", "writeQueueNums": "1"})
+    admin.close()
+    request = pb.QueryAssignmentRequest(topic=topic("closed"), group=topic("billing"))
+    assert rpc("QueryAssignment", request).status.code == pb.Code.FORBIDDEN
+
+
+# Clients
+
+
+def telemetry(rpc: Rpc, *commands: pb.TelemetryCommand) -> list[pb.TelemetryCommand]:
+    """Send *commands* over one stream and return the answer to each."""
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    call = rpc.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")
+    answers = call(iter(outgoing.get, None), metadata=CLIENT, timeout=10)
+    received = []
+    for command in commands:
+        outgoing.put(command.SerializeToString())
+        received.append(pb.TelemetryCommand.FromString(next(answers)))
+    outgoing.put(None)
+    return received
+
+
+def test_settings_are_answered_with_settings(rpc: Rpc) -> None:
+    """What the official clients need of a server, for producers and for consumers."""
+    publishing = pb.Settings(client_type=1, publishing=pb.Publishing(topics=[topic("orders")]))
+    entry = pb.SubscriptionEntry(topic=topic("orders"))
+    subscription = pb.Settings(client_type=3, subscription=pb.Subscription(group=topic("g"), subscriptions=[entry]))
+    answers = telemetry(rpc, pb.TelemetryCommand(settings=publishing), pb.TelemetryCommand(settings=subscription))
+    assert [answer.status.code for answer in answers] == [pb.Code.OK, pb.Code.OK]
+    producer, consumer = (answer.settings for answer in answers)
+    assert producer.publishing.max_body_size == 4194304
+    assert producer.publishing.validate_message_type
+    assert [t.name for t in producer.publishing.topics] == ["orders"]
+    assert producer.backoff_policy.max_attempts == 3
+    assert producer.backoff_policy.exponential_backoff.initial.ToMilliseconds() == 10
+    assert consumer.subscription.group.name == "g"
+    assert (consumer.subscription.fifo, consumer.subscription.receive_batch_size) == (False, 32)
+    assert consumer.subscription.long_polling_timeout.ToMilliseconds() == 20_000
+    assert consumer.backoff_policy.max_attempts == 17
+    delays = [delay.seconds for delay in consumer.backoff_policy.customized_backoff.next]
+    assert delays[:6] == [1, 5, 10, 30, 60, 120]
+    assert len(delays) == 18
+    assert not consumer.metric.on
+
+
+def test_settings_that_may_not_be_are_refused(rpc: Rpc) -> None:
+    """With a status; the stream goes on."""
+    illegal = pb.Settings(publishing=pb.Publishing(topics=[topic("with space")]))
+    fine = pb.Settings(publishing=pb.Publishing(topics=[topic("orders")]))
+    answers = telemetry(rpc, *(pb.TelemetryCommand(settings=s) for s in (illegal, pb.Settings(), fine)))
+    assert [a.status.code for a in answers] == [pb.Code.ILLEGAL_TOPIC, pb.Code.BAD_REQUEST, pb.Code.OK]
+
+
+def test_a_heartbeat_needs_a_client_id(rpc: Rpc) -> None:
+    """With one it is fine, also before any settings came: a restarted broker knows nobody."""
+    request = pb.HeartbeatRequest(client_type=3, group=topic("billing"))
+    assert rpc("Heartbeat", request).status.code == pb.Code.OK
+    assert rpc("Heartbeat", request, metadata=()).status.code == pb.Code.CLIENT_ID_REQUIRED
+    request = pb.HeartbeatRequest(client_type=3, group=topic("with space"))
+    assert rpc("Heartbeat", request).status.code == pb.Code.ILLEGAL_CONSUMER_GROUP
+    assert rpc("NotifyClientTermination", pb.NotifyClientTerminationRequest()).status.code == pb.Code.OK
+
+
+def test_bytes_that_are_no_message_are_a_bad_request(rpc: Rpc) -> None:
+    """Whatever the RPC."""
+    for method in ("QueryRoute", "Heartbeat", "QueryAssignment", "QueryOffset", "GetOffset", "NotifyClientTermination"):
+        call = rpc.channel.unary_unary(f"/apache.rocketmq.v2.MessagingService/{method}")
+        answer = getattr(pb, f"{method}Response").FromString(call(b"\xff\xff\xff", metadata=CLIENT, timeout=10))
+        assert answer.status.code == pb.Code.BAD_REQUEST
+
+
+def test_an_rpc_nobody_answers_yet_is_unimplemented(rpc: Rpc) -> None:
+    """Not a hanging call."""
+    call = rpc.channel.unary_unary("/apache.rocketmq.v2.MessagingService/RecallMessage")
+    with pytest.raises(grpc.RpcError) as error:
+        call(b"", metadata=CLIENT, timeout=10)
+    assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+# Queries
+
+
+def test_messages_are_found_by_key_and_by_offset(
+    mq: ferromq.Embedded, remoting: RemotingClient, eventually: Eventually
+) -> None:
+    """Requests 12 and 33: records as they lie on disk, and answers where there is nothing."""
+    offsets = [mq.store.append("orders", 0, b"body %d" % n, {"KEYS": "k", "UNIQ_KEY": f"u{n}"})[1] for n in range(3)]
+    assert eventually(lambda: mq.store.max_offset("orders", 0) == 3)
+    fields = {"topic": "orders", "key": "k", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
+    code, _, header, body = remoting.call(mq.remoting, QUERY_MESSAGE, fields)
+    assert code == SUCCESS
+    assert len(decode_records(body)) == 2
+    assert int(header["indexLastUpdatePhyoffset"]) in offsets
+    unique = {**fields, "key": "u1", "_UNIQUE_KEY_QUERY": "true"}
+    assert [m.body for m in decode_records(remoting.call(mq.remoting, QUERY_MESSAGE, unique)[3])] == [b"body 1"]
+    code, remark, _, _ = remoting.call(mq.remoting, QUERY_MESSAGE, {**fields, "key": "other"})
+    assert code == NOT_FOUND
+    assert remark is not None
+    assert "other" in remark
+    code, _, _, body = remoting.call(mq.remoting, VIEW_MESSAGE, {"offset": str(offsets[2])})
+    assert code == SUCCESS
+    assert [m.body for m in decode_records(body)] == [b"body 2"]
+    for offset in (offsets[2] + 1, -1, 2**40):
+        assert remoting.call(mq.remoting, VIEW_MESSAGE, {"offset": str(offset)})[0] == SYSTEM_ERROR
+    assert remoting.call(mq.remoting, VIEW_MESSAGE, {"offset": "x"})[0] == INVALID
+    assert remoting.call(mq.remoting, QUERY_MESSAGE, {"topic": "orders"})[0] == INVALID
+
+
+def test_offsets_are_answered(mq: ferromq.Embedded, rpc: Rpc, eventually: Eventually) -> None:
+    """Beginning, end, by time, and committed; a queue or topic that is not there is named."""
+    rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders")))
+    for number in range(3):
+        mq.store.append("orders", 1, b"%d" % number)
+    assert eventually(lambda: mq.store.max_offset("orders", 1) == 3)
+    where = pb.MessageQueue(topic=topic("orders"), id=1)
+    begin, end, at = (
+        rpc("QueryOffset", pb.QueryOffsetRequest(message_queue=where, query_offset_policy=policy, **more))
+        for policy, more in ((0, {}), (1, {}), (2, {"timestamp": pb.Timestamp(seconds=0)}))
+    )
+    assert [r.status.code for r in (begin, end, at)] == [pb.Code.OK] * 3
+    assert (begin.offset, end.offset, at.offset) == (0, 3, 0)
+    late = pb.QueryOffsetRequest(message_queue=where, query_offset_policy=2)
+    assert rpc("QueryOffset", late).status.code == pb.Code.BAD_REQUEST
+    ask = pb.GetOffsetRequest(group=topic("g"), message_queue=where)
+    assert rpc("GetOffset", ask).status.code == pb.Code.OFFSET_NOT_FOUND
+    mq.store.commit_offset("g", "orders", 1, 2)
+    assert rpc("GetOffset", ask).offset == 2
+    wrong = pb.MessageQueue(topic=topic("orders"), id=8)
+    assert rpc("QueryOffset", pb.QueryOffsetRequest(message_queue=wrong)).status.code == pb.Code.BAD_REQUEST
+    gone = pb.MessageQueue(topic=topic("gone"), id=0)
+    assert rpc("QueryOffset", pb.QueryOffsetRequest(message_queue=gone)).status.code == pb.Code.TOPIC_NOT_FOUND
+
+
+# Topics
+
+
+def test_an_administrator_creates_and_changes_topics(mq: ferromq.Embedded, remoting: RemotingClient, rpc: Rpc) -> None:
+    """Request 17: on disk, at the name server, and in routes when the answer is there."""
+    fields = {
+        "topic": "fifo",
+        "readQueueNums": "3",
+        "writeQueueNums": "2",
+        "perm": "6",
+        "attributes": "+message.type=FIFO",
+    }
+    assert remoting.call(mq.remoting, UPDATE_TOPIC, fields)[0] == SUCCESS
+    route = mq.name_server.routes.lookup("fifo")
+    assert route is not None
+    assert (route.queues[0].read_queues, route.queues[0].write_queues) == (3, 2)
+    queues = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("fifo"))).message_queues
+    assert [q.permission for q in queues] == [pb.Permission.READ_WRITE] * 2 + [pb.Permission.READ]
+    assert list(queues[0].accept_message_types) == [pb.MessageType.FIFO]
+    assert "fifo" in json.loads(remoting.call(mq.namesrv, TOPICS)[3])["topicList"]
+    for wrong in (
+        {"topic": "with space"},
+        {"perm": "9"},
+        {"readQueueNums": "many"},
+        {"attributes": "x"},
+        {"topic": "TBW102"},
+    ):
+        code, remark, _, _ = remoting.call(mq.remoting, UPDATE_TOPIC, {**fields, **wrong})
+        assert code == INVALID
+        assert remark
+
+
+def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
+    """With auto-creation off in the second run: they come from the files."""
+    with ferromq.embedded(tmp_path) as mq:
+        rpc = Rpc(mq.endpoint)
+        rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders")))
+        rpc("Heartbeat", pb.HeartbeatRequest(client_type=3, group=topic("billing")))
+        rpc.channel.close()
+    with ferromq.embedded(tmp_path, auto_create_topics=False, auto_create_groups=False) as mq:
+        rpc = Rpc(mq.endpoint)
+        request = pb.QueryAssignmentRequest(topic=topic("orders"), group=topic("billing"))
+        assert len(rpc("QueryAssignment", request).assignments) == 8
+        rpc.channel.close()

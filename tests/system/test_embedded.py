@@ -1,0 +1,159 @@
+"""A name server and a broker inside the calling process."""
+
+import gc
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ferromq
+from ferromq._ferromq import RemotingClient
+
+ROUTE, SUCCESS = 105, 0
+
+FORK = """
+import os, sys, ferromq
+mq = ferromq.embedded(sys.argv[1])
+mq.store.append("t", 0, b"before")
+child = os.fork()
+if child == 0:
+    try:
+        mq.store
+    except ferromq.ForkedProcess as error:
+        print("child:", error, flush=True)
+    mq.close()
+    sys.exit(0)  # runs what is registered for the end of a process, as a child of a web server does
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+mq.store.append("t", 0, b"after")
+try:
+    ferromq.embedded(sys.argv[1])
+except ferromq.StoreLocked:
+    print("parent: still locked", flush=True)
+mq.close()
+with ferromq.embedded(sys.argv[1]) as mq:
+    print("parent:", [message.body.decode() for message in mq.store.get("t", 0, 0)[1]], flush=True)
+"""
+
+FORGOTTEN = """
+import ferromq
+mq = ferromq.embedded()
+print(mq.broker.config.store, flush=True)
+"""
+
+
+def run(code: str, *arguments: str) -> list[str]:
+    """Run *code* in a process of its own and return its lines."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+
+
+def files_and_threads() -> tuple[int, int]:
+    """Return how many files this process has open, and how many threads."""
+    return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_it_needs_no_directory_and_leaves_none() -> None:
+    """A temporary one is removed at close; closing twice does no harm."""
+    with ferromq.embedded() as mq:
+        directory = Path(mq.broker.config.store)
+        mq.store.append("orders", 0, b"hello")
+        assert directory.is_dir()
+    assert not directory.exists()
+    mq.close()
+
+
+def test_a_program_that_forgets_to_close_leaves_no_directory() -> None:
+    """It is removed when the process ends."""
+    (directory,) = run(FORGOTTEN)
+    assert not Path(directory).exists()
+
+
+def test_a_directory_is_kept_and_opened_again(tmp_path: Path) -> None:
+    """What was stored is there in the next run, in small files."""
+    for count in (0, 1, 2):
+        with ferromq.embedded(tmp_path) as mq:
+            assert len(mq.store.get("orders", 0, 0)[1]) == count
+            mq.store.append("orders", 0, b"hello")
+    (log,) = (tmp_path / "commitlog").iterdir()
+    assert log.stat().st_size == 64 << 20
+
+
+def test_many_run_side_by_side() -> None:
+    """Each has ports of its own, and its own messages."""
+    with ferromq.embedded() as one, ferromq.embedded() as two:
+        assert len({one.endpoint, one.remoting, one.namesrv, two.endpoint, two.remoting, two.namesrv}) == 6
+        one.store.append("orders", 0, b"hello")
+        assert two.store.queues() == {}
+
+
+@pytest.mark.alone
+def test_it_starts_and_stops_fast() -> None:
+    """Under 300 ms to start, under a second to stop, in the middle of many rounds."""
+    starts, stops = [], []
+    for _ in range(5):
+        begin = time.monotonic()
+        mq = ferromq.embedded()
+        starts.append(time.monotonic() - begin)
+        begin = time.monotonic()
+        mq.close()
+        stops.append(time.monotonic() - begin)
+    assert sorted(starts)[2] < 0.3
+    assert sorted(stops)[2] < 1
+
+
+def test_a_broker_stays_registered_however_far_the_clock_moves() -> None:
+    """It renews its lease before the name server looks for ended ones; a manual clock stands still otherwise."""
+    with ferromq.embedded(clock=ferromq.Clock.manual(1_700_000_000_000)) as mq:
+        client = RemotingClient()
+        for _ in range(3):
+            mq.clock.advance(days=3)
+            assert client.call(mq.namesrv, ROUTE, {"topic": "SELF_TEST_TOPIC"})[0] == SUCCESS
+        assert mq.clock.now_ms() == 1_700_000_000_000 + 9 * 86_400_000
+        client.close()
+        with pytest.raises(ValueError, match="never goes back"):
+            mq.clock.advance(days=-1)
+
+
+def test_a_forked_child_leaves_its_parents_broker_alone(tmp_path: Path) -> None:
+    """Using it there is a clear error, ending the child neither unlocks nor removes anything."""
+    first, second, third = run(FORK, str(tmp_path))
+    assert first.startswith("child: this embedded broker belongs to process")
+    assert "after the fork" in first
+    assert second == "parent: still locked"
+    assert third == "parent: ['before', 'after']"
+
+
+def test_a_wrong_option_is_named() -> None:
+    """Before anything is started, with the nearest name."""
+    with pytest.raises(ferromq.ConfigError, match="did you mean auto_create_topics"):
+        ferromq.embedded(auto_create_topic=False)
+
+
+def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
+    """The store is not locked by a broker whose port was taken."""
+    with ferromq.embedded() as mq:
+        with pytest.raises(OSError, match=mq.endpoint.rpartition(":")[2]):
+            ferromq.embedded(tmp_path, grpc_listen=mq.endpoint)
+        with ferromq.embedded(tmp_path):
+            pass
+
+
+def test_the_process_has_no_threads_left_of_it(tmp_path: Path) -> None:
+    """Opening and closing many times leaks neither threads nor files, and leaves nothing to the garbage collector."""
+    with ferromq.embedded(tmp_path):
+        pass
+    gc.collect()
+    gc.disable()
+    try:
+        before = files_and_threads()
+        for _ in range(5):
+            with ferromq.embedded(tmp_path):
+                pass
+        after = files_and_threads()
+    finally:
+        gc.enable()
+    assert after[0] <= before[0] + 2
+    assert after[1] <= before[1] + 2

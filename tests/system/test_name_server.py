@@ -1,0 +1,201 @@
+"""A name server over sockets: brokers register, are found, and are forgotten in time."""
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferromq._ferromq import RemotingClient
+from ferromq._time import Clock
+from ferromq.config import NameServerConfig
+from ferromq.namesrv.server import NamesrvController
+from ferromq.route import TopicRoute
+
+PUT_KV, GET_KV, DELETE_KV, REGISTER, UNREGISTER, ROUTE = 100, 101, 102, 103, 104, 105
+CLUSTER_INFO, TOPICS, LIST_KV, DATA_VERSION, HEARTBEAT = 106, 206, 219, 322, 904
+Eventually = Callable[[Callable[[], bool]], bool]
+SUCCESS, SYSTEM_ERROR, NOT_SUPPORTED, TOPIC_NOT_EXIST, NOT_FOUND, INVALID = 0, 1, 3, 17, 22, 29
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that only the test moves."""
+    return Clock.manual(1_700_000_000_000)
+
+
+@pytest.fixture
+def name_server(clock: Clock, tmp_path: Path) -> Iterator[NamesrvController]:
+    """Run a name server on a free port."""
+    config = NameServerConfig(listen="127.0.0.1:0", kv_config_path=str(tmp_path / "kvConfig.json"))
+    controller = NamesrvController(config, clock=clock)
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def client() -> Iterator[RemotingClient]:
+    """Return a client of the remoting protocol."""
+    remoting = RemotingClient()
+    yield remoting
+    remoting.close()
+
+
+class Broker:
+    """A broker as far as a name server sees it, with a connection of its own."""
+
+    def __init__(self, name_server: NamesrvController, name: str = "a", address: str = "10.0.0.1:10911") -> None:
+        self.remoting = RemotingClient()
+        self.name_server = name_server
+        self.fields = {"brokerName": name, "brokerAddr": address, "clusterName": "c", "brokerId": "0"}
+        self.topics: dict[str, Any] = {
+            "s1": {},
+            "s2": {},
+            "orders": {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6},
+        }
+        self.version = {"counter": 1, "stateVersion": 0, "timestamp": 5}
+
+    def body(self) -> bytes:
+        """Return the body of a registration."""
+        wrapper = {"dataVersion": self.version, "topicConfigTable": self.topics}
+        return json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": []}).encode()
+
+    def register(self, **fields: str) -> Any:
+        """Register and return the answer."""
+        body = self.body()
+        checked = {"haServerAddr": "10.0.0.1:10912", "bodyCrc32": str(zlib.crc32(body) & 0x7FFF_FFFF), **fields}
+        return self.remoting.call(self.name_server.address, REGISTER, {**self.fields, **checked}, body)
+
+
+def test_a_registered_broker_is_found_until_it_says_goodbye(
+    name_server: NamesrvController, client: RemotingClient
+) -> None:
+    """By route, in the cluster's list and among the topics."""
+    broker = Broker(name_server)
+    assert broker.register()[0] == SUCCESS
+    code, _, _, body = client.call(name_server.address, ROUTE, {"topic": "orders", "acceptStandardJsonOnly": "true"})
+    assert code == SUCCESS
+    assert json.loads(body)["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+    assert TopicRoute.decode(body).queues[0].read_queues == 4
+    info = json.loads(client.call(name_server.address, CLUSTER_INFO)[3])
+    assert info["clusterAddrTable"] == {"c": ["a"]}
+    assert json.loads(client.call(name_server.address, TOPICS)[3]) == {"topicList": ["orders", "s1", "s2"]}
+    assert broker.remoting.call(name_server.address, UNREGISTER, broker.fields)[0] == SUCCESS
+    code, remark, _, _ = client.call(name_server.address, ROUTE, {"topic": "orders"})
+    assert code == TOPIC_NOT_EXIST
+    assert remark is not None
+    assert "orders" in remark
+    assert "create it" in remark
+
+
+def test_a_silent_broker_is_forgotten_after_its_lease(
+    name_server: NamesrvController, client: RemotingClient, clock: Clock
+) -> None:
+    """120 s after its last sign of life, and its connection is closed; a heartbeat or a version query renews."""
+    broker = Broker(name_server)
+    broker.register()
+    clock.advance(seconds=100)
+    assert client.call(name_server.address, HEARTBEAT, broker.fields)[0] == SUCCESS
+    clock.advance(seconds=100)
+    assert (
+        client.call(name_server.address, DATA_VERSION, broker.fields, json.dumps(broker.version).encode())[0] == SUCCESS
+    )
+    clock.advance(seconds=120)
+    assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == SUCCESS
+    clock.advance(seconds=6)
+    assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == TOPIC_NOT_EXIST
+    assert broker.register()[0] == SUCCESS
+
+
+def test_a_broker_may_ask_for_another_lease(
+    name_server: NamesrvController, client: RemotingClient, clock: Clock
+) -> None:
+    """The name server holds it as long as asked."""
+    broker = Broker(name_server)
+    broker.register(heartbeatTimeoutMillis="10000")
+    clock.advance(seconds=10)
+    assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == SUCCESS
+    clock.advance(seconds=5)
+    assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == TOPIC_NOT_EXIST
+
+
+def test_a_lost_connection_ends_a_registration_at_once(
+    name_server: NamesrvController, client: RemotingClient, eventually: Eventually
+) -> None:
+    """Without waiting for the lease, and without touching the neighbour."""
+    lost, kept = Broker(name_server), Broker(name_server, "b", "10.0.0.2:10911")
+    lost.register()
+    kept.register()
+    lost.remoting.close()
+
+    def names() -> list[str]:
+        info = json.loads(client.call(name_server.address, CLUSTER_INFO)[3])
+        return list(info["brokerAddrTable"])
+
+    assert eventually(lambda: names() == ["b"])
+
+
+def test_a_damaged_registration_is_refused(name_server: NamesrvController, client: RemotingClient) -> None:
+    """By its checksum, by its form, by a missing field; nothing of it is taken over."""
+    broker = Broker(name_server)
+    code, remark, _, _ = broker.register(bodyCrc32="12345")
+    assert code == SYSTEM_ERROR
+    assert remark is not None
+    assert "CRC32" in remark
+    header = {**broker.fields, "haServerAddr": "x"}
+    for body in (b"{nope", b'{"topicConfigTable":{"t":[]}}', zlib.compress(b"\xff" * 8), b"\x78\x9c"):
+        assert client.call(name_server.address, REGISTER, header, body)[0] == INVALID
+    for missing in header.keys() - {"haServerAddr"}:
+        fields = {name: value for name, value in header.items() if name != missing}
+        code, remark, _, _ = client.call(name_server.address, REGISTER, fields, broker.body())
+        assert code == INVALID
+        assert remark is not None
+        assert missing in remark
+    assert json.loads(client.call(name_server.address, TOPICS)[3]) == {"topicList": []}
+
+
+def test_a_changed_version_is_seen(name_server: NamesrvController) -> None:
+    """Query 322 says whether a broker has to register again, and what is known of it."""
+    broker = Broker(name_server)
+    ask = json.dumps(broker.version).encode()
+    _, _, fields, body = broker.remoting.call(name_server.address, DATA_VERSION, broker.fields, ask)
+    assert (fields["changed"], body) == ("true", b"")
+    broker.register()
+    _, _, fields, body = broker.remoting.call(name_server.address, DATA_VERSION, broker.fields, ask)
+    assert (fields["changed"], json.loads(body)) == ("false", broker.version)
+    other = json.dumps({**broker.version, "counter": 2}).encode()
+    assert broker.remoting.call(name_server.address, DATA_VERSION, broker.fields, other)[2]["changed"] == "true"
+
+
+def test_keys_and_values_are_kept(name_server: NamesrvController, client: RemotingClient, tmp_path: Path) -> None:
+    """They are put, got, listed, deleted, and on disk."""
+    address, key = name_server.address, {"namespace": "n", "key": "k"}
+    assert client.call(address, GET_KV, key)[0] == NOT_FOUND
+    assert client.call(address, PUT_KV, {**key, "value": "v"})[0] == SUCCESS
+    assert client.call(address, GET_KV, key)[2] == {"value": "v"}
+    assert json.loads(client.call(address, LIST_KV, {"namespace": "n"})[3]) == {"table": {"k": "v"}}
+    assert json.loads((tmp_path / "kvConfig.json").read_text()) == {"configTable": {"n": {"k": "v"}}}
+    assert client.call(address, DELETE_KV, key)[0] == SUCCESS
+    assert client.call(address, LIST_KV, {"namespace": "n"})[0] == NOT_FOUND
+    assert client.call(address, PUT_KV, key)[0] == INVALID
+
+
+def test_an_order_configuration_is_part_of_the_route(name_server: NamesrvController, client: RemotingClient) -> None:
+    """RocketMQ's tools put it in a namespace of its own."""
+    broker = Broker(name_server)
+    broker.register()
+    fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "a:4"}
+    client.call(name_server.address, PUT_KV, fields)
+    body = client.call(name_server.address, ROUTE, {"topic": "orders"})[3]
+    assert TopicRoute.decode(body).order_conf == "a:4"
+
+
+@pytest.mark.parametrize("code", [54, 10, 12, 99_999])
+def test_a_request_it_does_not_know_is_answered(
+    name_server: NamesrvController, client: RemotingClient, code: int
+) -> None:
+    """With code 3, over a connection that goes on: older dashboards probe."""
+    assert client.call(name_server.address, code)[0] == NOT_SUPPORTED
+    assert client.call(name_server.address, TOPICS)[0] == SUCCESS

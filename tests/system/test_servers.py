@@ -1,0 +1,215 @@
+"""The servers as a user starts them: `ferromq dev`, `namesrv`, `broker`."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferromq._ferromq import RemotingClient
+from ferromq.route import TopicRoute
+
+UPDATE_TOPIC, ROUTE, CLUSTER_INFO, TOPICS = 17, 105, 106, 206
+COMMAND = [sys.executable, "-m", "ferromq.cli"]
+Eventually = Callable[[Callable[[], bool]], bool]
+SMALL = {"FERROMQ_BROKER_COMMIT_LOG_FILE_SIZE": "1MiB"}
+FREE = "127.0.0.1:0"
+
+
+class Process:
+    """A running `ferromq` command."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, **SMALL, "FERROMQ_LOG": "warn"}
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self.shown: dict[str, str] = {}
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("ready"):
+                return
+            name, _, value = line.strip().rpartition("  ")
+            self.shown[name.strip()] = value
+        raise AssertionError(self.stop()[1])
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, float]:
+        """Send a signal; return the exit code, what stood on stderr, and how long it took."""
+        begin = time.monotonic()
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors, time.monotonic() - begin
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[Process]:
+    """Run a command until the test is done with it."""
+    process = Process(*arguments)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.stop()
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself."""
+    merged = {**os.environ, "FERROMQ_LOG": "warn", **environment}
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False, env=merged)
+
+
+@pytest.fixture
+def client() -> Iterator[RemotingClient]:
+    """Return a client of the remoting protocol."""
+    remoting = RemotingClient()
+    yield remoting
+    remoting.close()
+
+
+def dev(store: Path, *more: str) -> tuple[str, ...]:
+    """Return the arguments of `ferromq dev` on free ports."""
+    ports = ("--namesrv-listen", FREE, "--listen", FREE, "--grpc-listen", FREE)
+    return ("dev", "--store", str(store), *ports, *more)
+
+
+def brokers(client: RemotingClient, namesrv: str) -> Any:
+    """Return broker name → addresses, as a name server knows them."""
+    table = json.loads(client.call(namesrv, CLUSTER_INFO)[3])["brokerAddrTable"]
+    return {name: data["brokerAddrs"] for name, data in table.items()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_dev_is_a_whole_broker_until_a_signal(tmp_path: Path, client: RemotingClient, number: int) -> None:
+    """It shows its addresses, serves, and stops cleanly and quickly with exit code 0."""
+    with running(*dev(tmp_path / "store")) as server:
+        assert brokers(client, server.shown["name server"]) == {"broker-a": {"0": server.shown["broker"]}}
+        host, _, port = server.shown["gRPC"].rpartition(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+        assert server.shown["store"] == str(tmp_path / "store")
+        code, errors, seconds = server.stop(number)
+    assert (code, errors) == (0, "")
+    assert seconds < 3
+    # RocketMQ's file that says "not closed cleanly".
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_name_server_and_broker_run_apart(tmp_path: Path, client: RemotingClient, eventually: Eventually) -> None:
+    """A broker registers with every name server, says goodbye when it stops, and is dropped when it is killed."""
+    with running("namesrv", "--listen", FREE) as one, running("namesrv", "--listen", FREE) as two:
+        names = one.shown["name server"], two.shown["name server"]
+        arguments = ("broker", "--namesrv", ";".join(names), "--listen", FREE, "--grpc-listen", FREE)
+        with running(*arguments, "--store", str(tmp_path / "b"), "--name", "b", "--cluster", "c") as server:
+            address = server.shown["broker"]
+            for namesrv in names:
+                assert brokers(client, namesrv) == {"b": {"0": address}}
+            assert client.call(address, UPDATE_TOPIC, {"topic": "orders"})[0] == 0
+            for namesrv in names:
+                route = TopicRoute.decode(client.call(namesrv, ROUTE, {"topic": "orders"})[3])
+                assert route.brokers[0].cluster == "c"
+            assert server.stop()[0] == 0
+            for namesrv in names:
+                assert brokers(client, namesrv) == {}
+        with running(*arguments, "--store", str(tmp_path / "b"), "--name", "b") as server:
+            server.process.kill()
+            server.process.communicate()
+            assert eventually(lambda: brokers(client, names[0]) == {})
+
+
+def test_a_broker_registers_with_a_name_server_that_comes_later(
+    tmp_path: Path, client: RemotingClient, eventually: Eventually
+) -> None:
+    """One warning, then a try every two seconds; serving goes on meanwhile."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        namesrv = f"127.0.0.1:{reserved.getsockname()[1]}"
+    arguments = ("broker", "--namesrv", namesrv, "--listen", FREE, "--grpc-listen", FREE, "--store", str(tmp_path))
+    with running(*arguments) as server:
+        assert client.call(server.shown["broker"], UPDATE_TOPIC, {"topic": "orders"})[0] == 0
+        with running("namesrv", "--listen", namesrv):
+            assert eventually(lambda: "broker-a" in brokers(client, namesrv))
+            assert "orders" in json.loads(client.call(namesrv, TOPICS)[3])["topicList"]
+            code, errors, _ = server.stop()
+    assert code == 0
+    lines = [line for line in errors.splitlines() if namesrv in line]
+    assert ["name server failed" in lines[0], "name server is back" in lines[1], len(lines)] == [True, True, 2]
+
+
+def test_a_second_process_on_a_store_is_refused(tmp_path: Path) -> None:
+    """With one line that names the directory, and exit code 1; the first goes on."""
+    with running(*dev(tmp_path)) as server:
+        second = run(*dev(tmp_path))
+        assert second.returncode == 1
+        assert second.stderr.startswith("ferromq: ")
+        assert str(tmp_path) in second.stderr
+        assert len(second.stderr.splitlines()) == 1
+        assert server.stop()[0] == 0
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    """With one line and exit code 1, for each of the three."""
+    with running(*dev(tmp_path / "one")) as server:
+        for option, name in (("--namesrv-listen", "name server"), ("--listen", "broker"), ("--grpc-listen", "gRPC")):
+            second = run(*dev(tmp_path / "two", option, server.shown[name]))
+            assert second.returncode == 1
+            assert server.shown[name] in second.stderr
+            assert len(second.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "named"),
+    [
+        (("broker", "--listen", "nowhere"), {}, "HOST:PORT"),
+        (("broker", "--config", "/gone.toml"), {}, "/gone.toml"),
+        (("broker",), {"FERROMQ_BROKER_FLUHS": "sync"}, "did you mean flush"),
+        (("namesrv",), {"FERROMQ_LOG": "loud"}, "loud"),
+        (("namesrv", "--colour"), {}, "--colour"),
+        (("fly",), {}, "fly"),
+        ((), {}, "COMMAND"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], environment: dict[str, str], named: str) -> None:
+    """The last line says what is wrong."""
+    result = run(*arguments, **environment)
+    assert result.returncode == 2
+    assert named in result.stderr.splitlines()[-1]
+
+
+def test_a_configuration_file_is_read(tmp_path: Path, client: RemotingClient) -> None:
+    """RocketMQ's, with flags over it."""
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        f"brokerName=conf\nbrokerClusterName=C\nstorePathRootDir={tmp_path / 's'}\nautoCreateTopicEnable=false\n"
+    )
+    with running(*dev(tmp_path / "s", "--config", str(file), "--cluster", "flag")) as server:
+        namesrv = server.shown["name server"]
+        info = json.loads(client.call(namesrv, CLUSTER_INFO)[3])
+        assert info["clusterAddrTable"] == {"flag": ["conf"]}
+        assert "TBW102" not in json.loads(client.call(namesrv, TOPICS)[3])["topicList"]
+
+
+def test_logs_of_both_languages_look_alike(tmp_path: Path) -> None:
+    """Time, level, target, event, key=value: one filter for both."""
+    environment = {**os.environ, "FERROMQ_LOG": "warn,ferromq::broker=info"}
+    command = [*COMMAND, *dev(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("ready") for line in process.stdout)
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    (line,) = [line for line in errors.splitlines() if "broker ready" in line]
+    moment, level, target, *event = line.split()
+    assert moment.endswith("Z")
+    assert (level, target) == ("INFO", "ferromq::broker")
+    assert "broker=broker-a" in event
+    assert "ferromq::namesrv" not in errors
