@@ -1,0 +1,463 @@
+//! Receive, acknowledge, change, commit on a real store, and what of it survives a restart.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod common;
+
+use std::{
+    collections::HashSet,
+    fs,
+    path::Path,
+    sync::{Mutex, atomic::AtomicBool, atomic::Ordering},
+    time::Duration,
+};
+
+use common::{ALL, asynchronous, message, named, settle};
+use ferromq_store::{
+    Clock, Leased, MessageStore, MessageView, ReceiptHandle, ReceiveRequest, Received, StoreConfig,
+    StoreError, TagFilter,
+};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+const START: i64 = 1_700_000_000_000;
+
+/// Progress is written at close alone, so that a test knows what a killed store had on disk.
+fn config() -> StoreConfig {
+    StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() }
+}
+
+fn open(directory: &Path, clock: &Clock) -> MessageStore {
+    MessageStore::open(directory, config(), clock.clone()).unwrap()
+}
+
+fn send(store: &MessageStore, queue_id: i32, count: usize) {
+    for number in 0..count {
+        let body = format!("{number}");
+        store.append(&[message("t", queue_id, body.as_bytes(), &named("k", "a"))]).unwrap();
+    }
+    settle(store);
+}
+
+fn request(max_count: usize) -> ReceiveRequest<'static> {
+    ReceiveRequest {
+        group: "g",
+        topic: "t",
+        queue_count: 1,
+        first_queue: 0,
+        max_count,
+        max_bytes: 4 << 20,
+        invisible_ms: 10_000,
+        filter: ALL,
+        from_beginning: true,
+    }
+}
+
+fn receive(store: &MessageStore, max_count: usize) -> Vec<Leased> {
+    store.receive(&request(max_count)).unwrap().messages
+}
+
+fn offsets(messages: &[Leased]) -> Vec<(u64, u32)> {
+    messages.iter().map(|leased| (leased.handle.queue_offset, leased.attempt)).collect()
+}
+
+fn committed(store: &MessageStore) -> Option<u64> {
+    store.committed_offset("g", "t", 0)
+}
+
+fn offset_file(directory: &Path) -> std::path::PathBuf {
+    directory.join("config/consumerOffset.json")
+}
+
+/// The directory as a killed process leaves it: what is in the page cache, nothing closed.
+fn kill(directory: &Path) -> TempDir {
+    fn copy(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let target = to.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                copy(&entry.path(), &target)
+            } else {
+                fs::copy(entry.path(), target).unwrap();
+            }
+        }
+    }
+    let left = tempfile::tempdir().unwrap();
+    copy(directory, left.path());
+    left
+}
+
+#[test]
+fn a_receipt_names_the_lease_and_the_record_is_the_message() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 3);
+    let Received { messages, next_expiry_ms, more } = store.receive(&request(2)).unwrap();
+    assert_eq!(offsets(&messages), [(0, 1), (1, 1)]);
+    assert_eq!((next_expiry_ms, more), (Some(START + 10_000), true));
+    let expected = ReceiptHandle { queue_id: 0, queue_offset: 1, pop_time: START, invisible_ms: 10_000 };
+    assert_eq!(messages[1].handle, expected);
+    assert_eq!(MessageView::decode(messages[1].record.bytes(), true).unwrap().body, b"1");
+    let rest = store.receive(&request(2)).unwrap();
+    assert_eq!((offsets(&rest.messages), rest.more), (vec![(2, 1)], false));
+}
+
+#[test]
+fn a_new_group_begins_where_it_is_told() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 3);
+    let late = ReceiveRequest { group: "late", from_beginning: false, ..request(10) };
+    assert!(store.receive(&late).unwrap().messages.is_empty());
+    send(&store, 0, 1);
+    assert_eq!(offsets(&store.receive(&late).unwrap().messages), [(3, 1)]);
+    assert_eq!(receive(&store, 10).len(), 4);
+    assert_eq!(store.committed_offset("nobody", "t", 0), None);
+}
+
+#[test]
+fn a_filter_passes_over_a_long_backlog_in_one_receive() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 2_000);
+    store.append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
+    settle(&store);
+    let filter = TagFilter::parse("rare");
+    let rare = store.receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap().messages;
+    assert_eq!(offsets(&rare), [(2_000, 1)]);
+    assert_eq!(committed(&store), Some(2_000));
+    assert!(receive(&store, 10).is_empty());
+}
+
+#[test]
+fn bytes_limit_a_receive_but_one_message_always_comes() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    for _ in 0..6 {
+        store.append(&[message("t", 0, &[7; 1_000], b"")]).unwrap();
+    }
+    settle(&store);
+    let limited = |max_bytes| store.receive(&ReceiveRequest { max_bytes, ..request(10) }).unwrap();
+    let first = limited(1);
+    assert_eq!((first.messages.len(), first.more), (1, true));
+    assert_eq!(limited(2_500).messages.len(), 2);
+    clock.advance(10_000);
+    assert_eq!(limited(2_500).messages.len(), 2);
+}
+
+#[test]
+fn leases_and_offsets_survive_a_clean_restart() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 5);
+    let first = receive(&store, 3);
+    clock.advance(4_000);
+    store.ack("g", "t", &first[0].handle).unwrap();
+    store.ack("g", "t", &first[2].handle).unwrap();
+    let changed = store.change_invisible("g", "t", &first[1].handle, 20_000).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let text = fs::read_to_string(offset_file(directory.path())).unwrap();
+    assert!(text.contains("\"t@g\":{0:1}"), "{text}");
+
+    let store = open(directory.path(), &clock);
+    assert_eq!(committed(&store), Some(1));
+    assert_eq!(offsets(&receive(&store, 10)), [(3, 1), (4, 1)]);
+    assert!(matches!(store.ack("g", "t", &first[1].handle), Err(StoreError::StaleReceipt)));
+    clock.advance(19_999);
+    assert!(offsets(&receive(&store, 10)).iter().all(|(offset, _)| *offset > 1));
+    clock.advance(1);
+    assert_eq!(offsets(&receive(&store, 10)), [(1, 2)]);
+    assert!(matches!(store.ack("g", "t", &changed), Err(StoreError::StaleReceipt)));
+}
+
+#[test]
+fn progress_is_written_while_the_store_is_open_and_only_for_flushed_messages() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let config = StoreConfig { progress_interval: Duration::from_millis(5), ..asynchronous() };
+    let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
+    send(&store, 0, 5);
+    for leased in receive(&store, 3) {
+        store.ack("g", "t", &leased.handle).unwrap();
+    }
+    let began = std::time::Instant::now();
+    while !fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("{0:3}")) {
+        assert!(began.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(store.stats().flushed_offset, store.stats().max_physical_offset);
+    let left = kill(directory.path());
+    let store = open(left.path(), &clock);
+    assert_eq!(offsets(&receive(&store, 10)), [(3, 1), (4, 1)]);
+}
+
+#[test]
+fn an_offset_somebody_else_moved_wins_over_the_snapshot() {
+    for (moved_to, expected) in [(0, vec![(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]), (4, vec![(4, 1)])] {
+        let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+        let store = open(directory.path(), &clock);
+        send(&store, 0, 5);
+        let first = receive(&store, 3);
+        store.ack("g", "t", &first[0].handle).unwrap();
+        store.close().unwrap();
+        drop(store);
+        let java = format!(
+            "{{\n\t\"note\":\"kept\",\"offsetTable\":{{\n\t\t\"t@g\":{{0:{moved_to}\n\t\t}}\n\t}}\n}}"
+        );
+        fs::write(offset_file(directory.path()), java).unwrap();
+        let store = open(directory.path(), &clock);
+        assert_eq!(offsets(&receive(&store, 10)), expected);
+        store.close().unwrap();
+        let text = fs::read_to_string(offset_file(directory.path())).unwrap();
+        assert!(text.contains("\"note\":\"kept\""), "{text}");
+    }
+}
+
+#[test]
+fn an_offset_past_the_end_of_the_log_is_cut_to_it() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 2);
+    store.close().unwrap();
+    drop(store);
+    fs::create_dir_all(directory.path().join("config")).unwrap();
+    fs::write(offset_file(directory.path()), "{\"offsetTable\":{\"t@g\":{0:1000},\"unknown@g\":{0:7}}}")
+        .unwrap();
+    let store = open(directory.path(), &clock);
+    assert_eq!(committed(&store), Some(2));
+    assert_eq!(store.committed_offset("g", "unknown", 0), Some(7));
+    send(&store, 0, 1);
+    assert_eq!(offsets(&receive(&store, 10)), [(2, 1)]);
+    store.commit_offset("g", "t", 0, 9_999).unwrap();
+    assert_eq!(committed(&store), Some(3));
+}
+
+#[test]
+fn a_broken_offset_file_is_named_and_its_backup_is_tried() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 3);
+    store.commit_offset("g", "t", 0, 2).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let file = offset_file(directory.path());
+    let good = fs::read(&file).unwrap();
+    fs::write(&file, b"{\"offsetTable\":{\"t@g\":{0:").unwrap();
+    fs::remove_file(directory.path().join("ferromq/leases")).unwrap();
+    match MessageStore::open(directory.path(), config(), clock.clone()).map(|_| ()) {
+        Err(StoreError::Corrupt { file: named, .. }) => assert_eq!(named, file),
+        other => panic!("{other:?}"),
+    }
+    fs::write(directory.path().join("config/consumerOffset.json.bak"), good).unwrap();
+    let store = open(directory.path(), &clock);
+    assert_eq!(committed(&store), Some(2));
+}
+
+#[test]
+fn a_damaged_snapshot_costs_early_redelivery_and_no_message() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 3);
+    receive(&store, 2);
+    store.close().unwrap();
+    drop(store);
+    let file = directory.path().join("ferromq/leases");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let store = open(directory.path(), &clock);
+    assert_eq!(offsets(&receive(&store, 10)), [(0, 1), (1, 1), (2, 1)]);
+}
+
+#[test]
+fn many_consumers_of_a_group_share_the_messages_without_overlap() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    for queue_id in 0..4 {
+        send(&store, queue_id, 250);
+    }
+    let (seen, done) = (Mutex::new(HashSet::new()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for first_queue in 0..4 {
+            let (store, seen, done) = (&store, &seen, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::SeqCst) {
+                    let received =
+                        store.receive(&ReceiveRequest { queue_count: 4, first_queue, ..request(7) }).unwrap();
+                    for leased in received.messages {
+                        assert!(
+                            seen.lock().unwrap().insert((leased.handle.queue_id, leased.handle.queue_offset))
+                        );
+                        store.ack("g", "t", &leased.handle).unwrap();
+                    }
+                    done.fetch_or(seen.lock().unwrap().len() == 1_000, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    for queue_id in 0..4 {
+        assert_eq!(store.committed_offset("g", "t", queue_id), Some(250));
+    }
+}
+
+/// What a group must see of one queue, kept by the simplest means.
+#[derive(Debug, Clone, Default)]
+struct Model {
+    sent: u64,
+    next: u64,
+    /// Offset, pop time, end, attempt.
+    leases: Vec<(u64, i64, i64, u32)>,
+}
+
+impl Model {
+    fn committed(&self) -> u64 {
+        self.leases.iter().map(|lease| lease.0).min().unwrap_or(self.next)
+    }
+
+    /// What a receive gives: expired leases by their end and then offset, then new messages.
+    fn receive(&self, now: i64, count: usize) -> Vec<(u64, u32)> {
+        let mut expired: Vec<_> = self.leases.iter().filter(|lease| lease.2 <= now).collect();
+        expired.sort_by_key(|lease| lease.2);
+        let old = expired.into_iter().map(|lease| (lease.0, lease.3 + 1));
+        old.chain((self.next..self.sent).map(|offset| (offset, 1))).take(count).collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send(usize),
+    Receive(usize),
+    Ack(prop::sample::Index, bool),
+    Change(prop::sample::Index, i64),
+    Advance(i64),
+    Commit(u64),
+    Restart,
+    Kill,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1..4usize).prop_map(Step::Send),
+        6 => (1..5usize).prop_map(Step::Receive),
+        6 => (any::<prop::sample::Index>(), prop::bool::weighted(0.1)).prop_map(|(pick, stale)| Step::Ack(pick, stale)),
+        2 => (any::<prop::sample::Index>(), 0..20_000i64).prop_map(|(pick, ms)| Step::Change(pick, ms)),
+        4 => (0..9_000i64).prop_map(Step::Advance),
+        1 => (0..12u64).prop_map(Step::Commit),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Kill),
+    ]
+}
+
+struct Run {
+    directory: TempDir,
+    clock: Clock,
+    store: Option<MessageStore>,
+    model: Model,
+    /// What is on disk: the state at the last clean end.
+    persisted: Model,
+}
+
+impl Run {
+    fn store(&self) -> &MessageStore {
+        self.store.as_ref().unwrap()
+    }
+
+    fn apply(&mut self, step: &Step) {
+        let now = self.clock.now_ms();
+        match step {
+            Step::Send(count) => {
+                send(self.store(), 0, *count);
+                self.model.sent += *count as u64;
+            }
+            Step::Receive(count) => self.receive(now, *count),
+            Step::Ack(pick, stale) if !self.model.leases.is_empty() => {
+                let at = pick.index(self.model.leases.len());
+                let (offset, pop_time, ..) = self.model.leases[at];
+                let handle = handle(offset, pop_time - i64::from(*stale));
+                assert_eq!(self.store().ack("g", "t", &handle).is_err(), *stale);
+                if !stale {
+                    self.model.leases.swap_remove(at);
+                }
+            }
+            Step::Change(pick, ms) if !self.model.leases.is_empty() => {
+                let at = pick.index(self.model.leases.len());
+                let lease = self.model.leases[at];
+                let new = self.store().change_invisible("g", "t", &handle(lease.0, lease.1), *ms).unwrap();
+                assert!(new.pop_time > lease.1);
+                self.model.leases[at] = (lease.0, new.pop_time, now + ms, lease.3);
+            }
+            Step::Ack(..) | Step::Change(..) => {}
+            Step::Advance(ms) => self.clock.advance(*ms),
+            Step::Commit(offset) => {
+                self.store().commit_offset("g", "t", 0, *offset).unwrap();
+                let offset = (*offset).min(self.model.sent);
+                if offset < self.model.committed() {
+                    self.model.leases.clear();
+                    self.model.next = offset;
+                } else {
+                    self.model.leases.retain(|lease| lease.0 >= offset);
+                    self.model.next = self.model.next.max(offset);
+                }
+            }
+            Step::Restart => {
+                self.store().close().unwrap();
+                self.store = None;
+                self.persisted = self.model.clone();
+                self.store = Some(open(self.directory.path(), &self.clock));
+            }
+            Step::Kill => {
+                let left = kill(self.directory.path());
+                self.store = None;
+                self.directory = left;
+                // Messages are there; acknowledgements and leases since the last clean end are not.
+                self.model = Model { sent: self.model.sent, ..self.persisted.clone() };
+                self.store = Some(open(self.directory.path(), &self.clock));
+            }
+        }
+        let seen = committed(self.store()).unwrap_or(0);
+        assert_eq!(seen, self.model.committed(), "after {step:?}");
+    }
+
+    fn receive(&mut self, now: i64, count: usize) {
+        let got = receive(self.store(), count);
+        let (mut seen, mut expected) = (offsets(&got), self.model.receive(now, count));
+        if seen != expected {
+            // Leases that end in the same millisecond may come in any order.
+            seen.sort_unstable();
+            expected.sort_unstable();
+            let ends: Vec<_> = self.model.leases.iter().map(|lease| lease.2).collect();
+            assert!(ends.iter().collect::<HashSet<_>>().len() < ends.len(), "{seen:?} {expected:?}");
+            assert_eq!(seen.len(), expected.len());
+        }
+        for leased in got {
+            let ReceiptHandle { queue_offset, pop_time, .. } = leased.handle;
+            let old = self.model.leases.iter().position(|lease| lease.0 == queue_offset);
+            if let Some(at) = old {
+                let old = self.model.leases.swap_remove(at);
+                assert!(old.2 <= now && pop_time > old.1 && leased.attempt == old.3 + 1);
+            } else {
+                assert_eq!((queue_offset, leased.attempt), (self.model.next, 1));
+                self.model.next += 1;
+            }
+            self.model.leases.push((queue_offset, pop_time, now + 10_000, leased.attempt));
+        }
+    }
+}
+
+fn handle(queue_offset: u64, pop_time: i64) -> ReceiptHandle {
+    ReceiptHandle { queue_id: 0, queue_offset, pop_time, invisible_ms: 0 }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #[test]
+    fn a_group_sees_what_the_model_says_through_restarts_and_kills(steps in prop::collection::vec(step(), 1..40)) {
+        let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+        let store = Some(open(directory.path(), &clock));
+        let mut run = Run { directory, clock, store, model: Model::default(), persisted: Model::default() };
+        for step in &steps {
+            run.apply(step);
+        }
+    }
+}
