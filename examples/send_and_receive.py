@@ -24,8 +24,9 @@ def main() -> list[bytes]:
                     bodies.append(message.body)
                     message.ack()
 
-        found = mq.admin().query_by_key("orders", "o-1")
-        print(f"key o-1: {[message.body for message in found]}")
+        with mq.admin() as admin:
+            found = admin.query_by_key("orders", "o-1")
+            print(f"key o-1: {[message.body for message in found]}")
     return bodies
 
 

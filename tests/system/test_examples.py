@@ -1,0 +1,37 @@
+"""What the README and the examples show works as it stands there. With Spark: tests/spark."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_quickstart_of_the_readme_runs() -> None:
+    """The first snippet, as it is printed, with the message it sent received in its loop."""
+    snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert snippet is not None
+    assert len(snippet.group(1).splitlines()) <= 20
+    program = snippet.group(1).replace("...", "print(message.body, message.tag, message.keys)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "b'hello' new ('o-1',)\n"
+
+
+def test_send_and_receive() -> None:
+    """examples/send_and_receive.py gets back what it sent."""
+    main = runpy.run_path(str(ROOT / "examples" / "send_and_receive.py"))["main"]
+    assert sorted(main()) == [b"order 0", b"order 1", b"order 2"]
+
+
+def test_batch_send() -> None:
+    """examples/batch_send.py stores every message of both ways."""
+    main = runpy.run_path(str(ROOT / "examples" / "batch_send.py"))["main"]
+    assert main(2000) == 4000
+
+
+def test_examples_are_short() -> None:
+    """An example is read in one look."""
+    long = [path.name for path in (ROOT / "examples").glob("*.py") if len(path.read_text().splitlines()) >= 60]
+    assert long == []
