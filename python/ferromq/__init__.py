@@ -4,31 +4,77 @@ Apache RocketMQ in one wheel: name server, broker, client and PySpark data sourc
     with ferromq.embedded() as mq, mq.producer() as producer:
         producer.send("orders", b"hello", keys="o-1", tag="new")
 
-This file only names what is public.
+This file only names what is public. Servers are started by `ferromq.cli`, Spark's side is `ferromq.spark`, and
+`ferromq.aio` has the client with `await`.
 """
 
-from importlib import import_module
-from typing import Any
-
+from ferromq._ferromq import StoredMessage
 from ferromq._time import Clock
+from ferromq.admin import Admin
+from ferromq.client.consumer import Consumer
+from ferromq.client.producer import Producer
 from ferromq.config import BrokerConfig, NameServerConfig
 from ferromq.embedded import Embedded, embedded
-from ferromq.errors import *  # noqa: F403
+from ferromq.errors import (
+    ConfigError,
+    ConnectionFailed,
+    CorruptStore,
+    FerromqError,
+    Forbidden,
+    ForkedProcess,
+    GroupNotFound,
+    IllegalName,
+    MessageTooLarge,
+    NotDurable,
+    OutcomeUnknown,
+    ReceiptHandleExpired,
+    RequestError,
+    RequestTimeout,
+    ServerError,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    Throttled,
+    TopicNotFound,
+    Unsupported,
+)
+from ferromq.message import Message, MessageView, SendReceipt, SendSummary
 
-_WHERE = {
-    "Admin": "ferromq.admin",
-    "Consumer": "ferromq.client.consumer",
-    "Message": "ferromq.message",
-    "MessageView": "ferromq.message",
-    "Producer": "ferromq.client.producer",
-    "SendReceipt": "ferromq.message",
-    "SendSummary": "ferromq.message",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'ferromq' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
+__all__ = [
+    "Admin",
+    "BrokerConfig",
+    "Clock",
+    "ConfigError",
+    "ConnectionFailed",
+    "Consumer",
+    "CorruptStore",
+    "Embedded",
+    "FerromqError",
+    "Forbidden",
+    "ForkedProcess",
+    "GroupNotFound",
+    "IllegalName",
+    "Message",
+    "MessageTooLarge",
+    "MessageView",
+    "NameServerConfig",
+    "NotDurable",
+    "OutcomeUnknown",
+    "Producer",
+    "ReceiptHandleExpired",
+    "RequestError",
+    "RequestTimeout",
+    "SendReceipt",
+    "SendSummary",
+    "ServerError",
+    "StoreClosed",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "StoredMessage",
+    "Throttled",
+    "TopicNotFound",
+    "Unsupported",
+    "embedded",
+]

@@ -10,19 +10,17 @@ import os
 import shutil
 import tempfile
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ferromq import _ferromq
 from ferromq._fork import Owner
 from ferromq._time import Clock
+from ferromq.admin import Admin
 from ferromq.broker.controller import BrokerController
+from ferromq.client.consumer import Consumer
+from ferromq.client.producer import Producer
 from ferromq.config import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
-
-if TYPE_CHECKING:
-    from ferromq.admin import Admin
-    from ferromq.client.consumer import Consumer
-    from ferromq.client.producer import Producer
 
 __all__ = ["Embedded", "embedded"]
 
@@ -95,24 +93,18 @@ class Embedded:
         self._owner.check()
         return self._name_server
 
-    def producer(self, **options: Any) -> "Producer":
+    def producer(self, **options: Any) -> Producer:
         """Return a new producer; the options are those of `ferromq.Producer`."""
-        from ferromq.client.producer import Producer  # noqa: PLC0415 (servers alone need no grpcio)
-
         self._owner.check()
         return Producer(self.endpoint, **options)
 
-    def consumer(self, group: str, topic: str, **options: Any) -> "Consumer":
+    def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
         """Return a new consumer in *group* of *topic*; the options are those of `ferromq.Consumer`."""
-        from ferromq.client.consumer import Consumer  # noqa: PLC0415
-
         self._owner.check()
         return Consumer(self.endpoint, group, topic, **options)
 
-    def admin(self) -> "Admin":
+    def admin(self) -> Admin:
         """Return a new administrator of this broker."""
-        from ferromq.admin import Admin  # noqa: PLC0415
-
         self._owner.check()
         return Admin(self.namesrv)
 
