@@ -160,7 +160,8 @@ class _Leases:
         self._client = client
         self._subscription = subscription
         self._acks = Acks()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._under_way = 0
         self._hurry = False
         self._stopped = False
@@ -168,7 +169,7 @@ class _Leases:
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
-        with self._changed:
+        with self._lock:  # the condition's own, without its detour: this runs for each message
             self._client.check()
             waiting = self._acks.messages
             waiting.append(message)

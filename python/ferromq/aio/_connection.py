@@ -1,0 +1,112 @@
+"""
+Channels of grpc.aio that carry bytes, and the way to run a plan on an event loop.
+
+The synchronous twin is `ferromq.client._connection`; what is sent is decided by plans.
+"""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from ferromq._proto import messages as pb
+from ferromq.client._client import Client
+from ferromq.client._connection import OPTIONS, failure, has_packed, target
+from ferromq.client._plans import no_answer
+from ferromq.client._protocol import PACKED, SERVICE, Call, Join, Packets, Pause, Plan, Stream, T
+from ferromq.errors import ConnectionFailed, FerromqError
+
+
+class AsyncClient:
+    """A client whose calls are awaited; its session is that of the synchronous one."""
+
+    def __init__(
+        self, what: str, endpoint: str, *, timeout: float, attempts: int, subscription: pb.Subscription | None = None
+    ) -> None:
+        self.base = Client(what, endpoint, timeout=timeout, attempts=attempts, subscription=subscription)
+        self.common = self.base.common
+        self._channels: dict[str, Any] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check(self) -> None:
+        """Raise unless the client may be used here: as the synchronous one, and on the loop of its first use."""
+        self.base.check()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError("this client belongs to another event loop; make one for each loop")
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Take the plan's steps and return its result."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = await self._take(step)
+                except FerromqError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _take(self, step: Call | Stream | Join | Pause) -> Any:
+        match step:
+            case Call() | Stream():
+                try:
+                    return await self._call(step)
+                except grpc.RpcError as error:
+                    raise failure(error, step.endpoint, step.method, step.timeout) from None
+                except grpc.aio.UsageError as error:  # what grpc says of a channel closed meanwhile
+                    raise ConnectionFailed(f"{step.method} did not get through to {step.endpoint}: {error}") from None
+            case Join(endpoint, timeout):
+                await self._join(endpoint, timeout)
+            case Pause(duration):
+                await asyncio.sleep(duration)
+                self.base.check()
+        return None
+
+    async def _call(self, step: Call | Stream) -> bytes | Packets:
+        metadata = self.common.identity.metadata()
+        if isinstance(step, Call):
+            method = self._method(step.endpoint, step.method, "unary_unary")
+            answer: bytes = await method(step.request, timeout=step.timeout, metadata=metadata)
+            return answer
+        method = self._method(step.endpoint, step.method, "unary_stream")
+        call = method(step.request, timeout=step.timeout, metadata=(*metadata, (PACKED, "1")))
+        packets = [packet async for packet in call]
+        return Packets(packets, has_packed(await call.initial_metadata()))
+
+    def _method(self, endpoint: str, method: str, kind: str) -> Any:
+        found = self._methods.get((endpoint, method))
+        if found is None:
+            self.base.check()
+            channel = self._channels.get(endpoint)
+            if channel is None:
+                channel = self._channels[endpoint] = grpc.aio.insecure_channel(target(endpoint), OPTIONS)
+            found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
+        return found
+
+    async def _join(self, endpoint: str, timeout: float) -> None:  # noqa: ASYNC109 (the step says how long)
+        if self.base.session.is_known(endpoint):
+            return
+        known = asyncio.wrap_future(self.base.session.join(endpoint))
+        # Shielded: others wait for the same answer.
+        done, _ = await asyncio.wait({asyncio.ensure_future(asyncio.shield(known))}, timeout=timeout)
+        if not done:
+            raise no_answer(f"waiting for the settings of {endpoint}", timeout)
+        done.pop().result()
+
+    async def close(self, until: float) -> bool:
+        """End everything before *until* (monotonic); says whether it was this call that did."""
+        closed = await asyncio.to_thread(self.base.close, until)
+        if closed:
+            channels = list(self._channels.values())
+            self._channels.clear()
+            self._methods.clear()
+            for channel in channels:
+                await channel.close()
+        return closed

@@ -1,0 +1,268 @@
+"""The consumer for asyncio; see `ferromq.client.consumer`, whose names and promises it has."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from ferromq import _names
+from ferromq.aio._connection import AsyncClient
+from ferromq.client import _plans
+from ferromq.client._connection import remaining
+from ferromq.client._leases import FLUSH_AFTER, FLUSH_COUNT, Acks, Ahead, by_endpoint
+from ferromq.client._plans import Subscription, Wish
+from ferromq.client._protocol import RETRYABLE, seconds
+from ferromq.errors import FerromqError
+from ferromq.message import MessageView
+
+__all__ = ["Consumer"]
+
+_log = logging.getLogger("ferromq.client")
+
+_LONG_POLL = 20.0
+
+
+class Consumer:
+    """
+    Receives the messages of a topic on behalf of a consumer group; it belongs to the loop of its first use.
+
+    The arguments are those of `ferromq.Consumer`. It is its own asynchronous iterator:
+
+        async for message in consumer:
+            ...
+            message.ack()  # travels with others; `await consumer.ack(message)` waits for the broker
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        group: str,
+        topic: str,
+        *,
+        tags: str = "*",
+        invisible_duration: timedelta | float = timedelta(seconds=30),
+        timeout: timedelta | float = 3.0,
+        attempts: int = 3,
+    ) -> None:
+        _names.check_topic(topic)
+        _names.check_group(group)
+        self._subscription = Subscription(group, topic, tags)
+        settings = self._subscription.settings()
+        self._client = AsyncClient(
+            "consumer", endpoint, timeout=seconds(timeout), attempts=attempts, subscription=settings
+        )
+        self._invisible = seconds(invisible_duration)
+        self._leases = _Leases(self._client, self._subscription)
+        self._ahead = Ahead(self._invisible)
+        self._batch: deque[MessageView] = deque()
+        self._usable_until = 0.0
+        self._batch_size = 0
+        self._batch_begin = 0.0
+        self._next: asyncio.Task[list[MessageView]] | None = None
+
+    async def receive(
+        self,
+        max_messages: int = 32,
+        *,
+        wait: timedelta | float = timedelta(seconds=20),
+        invisible_duration: timedelta | float | None = None,
+    ) -> list[MessageView]:
+        """Receive up to *max_messages*, waiting for the first one; an empty list when none came in time."""
+        self._client.check()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        await self._leases.send_waiting()
+        invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
+        wish = Wish(max_messages, seconds(wait), invisible)
+        return await self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
+
+    async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """Acknowledge messages and return once the broker knows; raises the error of the first that was refused."""
+        self._client.check()
+        some = [messages] if isinstance(messages, MessageView) else list(messages)
+        refused = [failure for _, failure in await self._leases.send(by_endpoint(some))]
+        if refused:
+            raise refused[0]
+
+    async def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
+        """Let the lease of *message* end *duration* from now; zero gives it back at once."""
+        self._client.check()
+        await self._leases.change_invisible_duration(message, duration)
+
+    async def flush(self) -> None:
+        """Send the acknowledgements that wait; raises the first failure since the last `flush`."""
+        self._client.check()
+        await self._leases.send_waiting()
+        failure = self._leases.acks.take_failure()
+        if failure is not None:
+            raise failure
+
+    def __aiter__(self) -> AsyncIterator[MessageView]:
+        return self
+
+    async def __anext__(self) -> MessageView:
+        while True:
+            if self._client.base.is_closed:
+                raise StopAsyncIteration
+            if self._batch and time.monotonic() <= self._usable_until:
+                return self._batch.popleft()
+            # Leases that ended meanwhile: those messages come again, maybe elsewhere.
+            self._batch.clear()
+            await self._next_batch()
+
+    async def _next_batch(self) -> None:
+        self._client.check()
+        if self._batch_size:
+            self._ahead.used(self._batch_size, time.monotonic() - self._batch_begin)
+        await self._leases.keep_pace()
+        if self._next is None:
+            self._next = asyncio.create_task(self._receive_ahead())
+        try:
+            messages = await asyncio.shield(self._next)
+        except asyncio.CancelledError:
+            if self._client.base.is_closed:
+                raise StopAsyncIteration from None
+            raise
+        except FerromqError:
+            self._next = None
+            raise
+        self._next = asyncio.create_task(self._receive_ahead())
+        self._batch.extend(messages)
+        self._batch_size, self._batch_begin = len(messages), time.monotonic()
+        self._usable_until = self._batch_begin + self._invisible
+
+    async def _receive_ahead(self) -> list[MessageView]:
+        outage = False
+        while True:
+            wish = Wish(self._ahead.size, _LONG_POLL, self._invisible)
+            try:
+                return await self._client.run(
+                    _plans.receive(self._client.common, self._subscription, wish, self._leases)
+                )
+            except RETRYABLE as error:
+                self._client.check()
+                if not outage:
+                    _log.warning("no messages for now topic=%s: %s", self._subscription.topic, error)
+                outage = True
+
+    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+        """
+        Send waiting acknowledgements, give back what was received ahead, say good-bye, and end.
+
+        Returns within about *timeout* whatever the brokers do. Raises the first acknowledgement that failed and was not
+        raised before. Idempotent.
+        """
+        until = time.monotonic() + seconds(timeout)
+        if self._client.base.is_closed or not self._client.base.is_here:
+            return
+        unused = list(self._batch)
+        self._batch.clear()
+        if self._next is not None:
+            if self._next.done() and not self._next.cancelled() and not self._next.exception():
+                unused += self._next.result()
+            self._next.cancel()
+        try:
+            async with asyncio.timeout(remaining(until)):
+                await self._leases.send_waiting()
+                for message in unused:
+                    await self._leases.change_invisible_duration(message, 0.0, suspend=True)
+        except (TimeoutError, FerromqError) as error:
+            _log.debug("not everything was given back, the leases end by themselves: %s", error)
+        if await self._client.close(until):
+            failure = self._leases.stop()
+            if failure is not None:
+                raise failure
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except FerromqError as failure:
+            if error is None:
+                raise
+            error.add_note(f"closing the consumer failed, too: {failure}")
+
+
+class _Leases:
+    """Ends leases: acknowledgements together and in the background, changes of duration when awaited."""
+
+    def __init__(self, client: AsyncClient, subscription: Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+        self.acks = Acks()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def ack_later(self, message: MessageView) -> None:
+        """Take a message's acknowledgement; called by the message."""
+        self._client.check()
+        self.acks.messages.append(message)
+        count = len(self.acks.messages)
+        if count >= FLUSH_COUNT:
+            self._send_soon()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER, self._send_soon)
+
+    async def change_invisible_duration(
+        self, message: MessageView, duration: timedelta | float, *, suspend: bool = False
+    ) -> None:
+        """Change a lease; called by the message, too."""
+        self._client.check()
+        common = self._client.common
+        await self._client.run(
+            _plans.change_invisible_duration(common, self._subscription, message, seconds(duration), suspend=suspend)
+        )
+
+    async def send(self, grouped: dict[str, list[MessageView]]) -> list[tuple[int, FerromqError]]:
+        """Send acknowledgements, and return for each failure how many messages it concerns."""
+        failures: list[tuple[int, FerromqError]] = []
+        for endpoint, messages in grouped.items():
+            try:
+                plan = _plans.ack(self._client.common, self._subscription, endpoint, messages)
+                failures += [(1, error) for _, error in await self._client.run(plan)]
+            except FerromqError as error:
+                failures.append((len(messages), error))
+        return failures
+
+    async def send_waiting(self) -> None:
+        """Send what waits, and wait for what is under way."""
+        while self.acks.messages:
+            self._send_soon()
+        if self._sending:
+            await asyncio.gather(*self._sending)
+
+    async def keep_pace(self) -> None:
+        """Wait while more than one request is under way."""
+        while len(self._sending) > 1:
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+
+    def stop(self) -> FerromqError | None:
+        """Send no more, and return the first failure that was not raised yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.acks.messages:
+            self.acks.refused(len(self.acks.messages), _plans.no_answer("sending acknowledgements", 0))
+            self.acks.messages = []
+        return self.acks.take_failure()
+
+    def _send_soon(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        grouped = self.acks.take()
+        if grouped:
+            task = asyncio.create_task(self._send_taken(grouped))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send_taken(self, grouped: dict[str, list[MessageView]]) -> None:
+        for count, error in await self.send(grouped):
+            self.acks.refused(count, error)
