@@ -39,7 +39,9 @@ def test_hot_verbs_need_no_interpreter_lock() -> None:
         calls.append((begin, time.monotonic()))
         return result
 
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         endpoint = server.stdout.readline().strip()

@@ -23,7 +23,9 @@ with ferromq.embedded(sys.argv[1], sync_flush=True) as mq:
 """
 
 
-def send_until_killed(endpoint: str, round_number: int, thread: int, acknowledged: dict[tuple[int, int], bytes]) -> None:
+def send_until_killed(
+    endpoint: str, round_number: int, thread: int, acknowledged: dict[tuple[int, int], bytes]
+) -> None:
     """Send one message after the other; note each acknowledged one by (queue id, queue offset)."""
     with ferromq.Producer(endpoint, timeout=2, attempts=1) as producer:
         for number in range(1_000_000):
@@ -79,6 +81,8 @@ def check(directory: Path, acknowledged: dict[tuple[int, int], bytes]) -> None:
             offsets = sorted(o for q, o in stored if q == queue_id)
             assert offsets == list(range(end)), f"queue {queue_id} has a gap"
         lost = [where for where, body in acknowledged.items() if stored.get(where) != body]
-        assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged messages are lost or changed, first {lost[0]}"
+        assert not lost, (
+            f"{len(lost)} of {len(acknowledged)} acknowledged messages are lost or changed, first {lost[0]}"
+        )
     finally:
         store.close()
