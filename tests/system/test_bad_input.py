@@ -80,9 +80,11 @@ def test_a_corrupt_frame_ends_only_its_own_connection(mq: ferromq.Embedded, fram
         host, port = address.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             connection.sendall(frame)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(4096):
-                pass
+            # A server that closes with bytes unread resets the connection, which is an end as well.
+            with contextlib.suppress(ConnectionError):
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
     assert_goes_on(mq)
 
 

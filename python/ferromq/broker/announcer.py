@@ -36,6 +36,8 @@ class Announcer:
         """Register no more, and say goodbye to the name servers."""
         self._timer.stop()
         self._name_servers.unregister()
+        # The table calls this object on changes: let go, nothing is left for the garbage collector.
+        self._topics = None
 
     def topic_changed(self, topic: TopicConfig, version: DataVersion, everything: Mapping[str, TopicConfig]) -> None:
         """Push a topic, and register it; returns when the name servers that answer know it."""
