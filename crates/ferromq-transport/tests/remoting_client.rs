@@ -24,6 +24,11 @@ async fn listen() -> (TcpListener, String) {
     (listener, address)
 }
 
+async fn accept(listener: &TcpListener) -> Peer {
+    let accepted = timeout(PATIENCE, listener.accept()).await.expect("a connection");
+    Peer::of(accepted.unwrap().0)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_share_one_connection() {
     let rig = Rig::new();
@@ -87,7 +92,7 @@ async fn a_lost_connection_fails_its_calls_at_once_and_the_next_call_connects_ag
         let (client, address) = (client.clone(), address.clone());
         async move { client.call(&address, echo("lost"), PATIENCE).await }
     });
-    let mut first = Peer::of(listener.accept().await.unwrap().0);
+    let mut first = accept(&listener).await;
     first.receive().await.unwrap();
     let started = Instant::now();
     drop(first);
@@ -95,7 +100,7 @@ async fn a_lost_connection_fails_its_calls_at_once_and_the_next_call_connects_ag
     assert!(started.elapsed() < Duration::from_secs(2));
 
     let again = tokio::spawn(async move { client.call(&address, echo("again"), PATIENCE).await });
-    let mut second = Peer::of(listener.accept().await.unwrap().0);
+    let mut second = accept(&listener).await;
     let asked = second.receive().await.unwrap();
     second.send(&asked.respond(0, None)).await;
     assert_eq!(again.await.unwrap().unwrap().code, 0);
@@ -106,7 +111,7 @@ async fn a_peer_that_answers_with_garbage_is_a_lost_connection() {
     let (listener, address) = listen().await;
     let client = client();
     let call = tokio::spawn(async move { client.call(&address, echo(""), PATIENCE).await });
-    let mut peer = Peer::of(listener.accept().await.unwrap().0);
+    let mut peer = accept(&listener).await;
     peer.receive().await.unwrap();
     peer.send_bytes(&[0xff; 64]).await;
     assert!(matches!(call.await.unwrap(), Err(TransportError::Io { .. })));
@@ -117,7 +122,7 @@ async fn requests_that_come_the_other_way_are_answered_as_unsupported() {
     let (listener, address) = listen().await;
     let client = client();
     let call = tokio::spawn(async move { client.call(&address, echo(""), PATIENCE).await });
-    let mut peer = Peer::of(listener.accept().await.unwrap().0);
+    let mut peer = accept(&listener).await;
     let asked = peer.receive().await.unwrap();
     let refused = peer.call(&request(40, 77)).await;
     assert_eq!((refused.code, refused.opaque), (3, 77));
