@@ -56,6 +56,10 @@ pub(crate) struct CommitLog<D: Disk> {
     flushed: AtomicU64,
     flushing: Mutex<()>,
     flushes: AtomicU64,
+    /// Grows whenever a flush or a failure decides what becomes of those who wait.
+    decisions: AtomicU64,
+    /// Wakes the thread that flushes and tells who waits.
+    pub(crate) flush_due: Signal,
     /// The appender stays below it. `u64::MAX` where nothing is zeroed ahead.
     zeroed: AtomicU64,
     zeroing: Mutex<()>,
@@ -78,6 +82,8 @@ impl<D: Disk> CommitLog<D> {
             flushed: AtomicU64::new(0),
             flushing: Mutex::new(()),
             flushes: AtomicU64::new(0),
+            decisions: AtomicU64::new(0),
+            flush_due: Signal::default(),
             zeroed: AtomicU64::new(u64::MAX),
             zeroing: Mutex::new(()),
             is_poisoned: AtomicBool::new(false),
@@ -131,8 +137,19 @@ impl<D: Disk> CommitLog<D> {
         self.is_poisoned.load(Ordering::Acquire)
     }
 
+    pub(crate) fn decisions(&self) -> u64 {
+        self.decisions.load(Ordering::Acquire)
+    }
+
     fn poison(&self) {
         self.is_poisoned.store(true, Ordering::Release);
+        self.decide();
+    }
+
+    /// Whichever thread flushed or failed: those who wait must hear of it.
+    fn decide(&self) {
+        self.decisions.fetch_add(1, Ordering::AcqRel);
+        self.flush_due.ring();
     }
 
     /// Refuses appends until there is space again: a write elsewhere met a full disk.
@@ -373,6 +390,7 @@ impl<D: Disk> CommitLog<D> {
             }
             self.flushes.fetch_add(1, Ordering::Relaxed);
             self.flushed.store(to, Ordering::Release);
+            self.decide();
         }
         Ok(to)
     }

@@ -173,6 +173,7 @@ impl<D: Disk> ConsumeQueue<D> {
         let filler = Entry { physical_offset: 0, size: FILLER_SIZE, tag_hash: 0 }.encode();
         let count = (first * ENTRY_LEN - file.base()) / ENTRY_LEN;
         self.files.write(file.base(), &filler.repeat(count as usize))?;
+        self.flushed.store(file.base() / ENTRY_LEN, Ordering::Release);
         self.min_offset.store(first, Ordering::Release);
         Ok(())
     }
@@ -226,12 +227,15 @@ impl<D: Disk> ConsumeQueue<D> {
             }
         }
         if is_cut {
-            last.erase(end..last.end())?;
+            // Flushed at once: after another crash the old bytes must not be back.
+            if last.erase(end..last.end())? > end {
+                last.flush(end..last.end())?;
+            }
         }
         self.files.truncate(end.max(last.base() + 1))?;
         let max_offset = end / ENTRY_LEN;
         self.max_offset.store(max_offset, Ordering::Release);
-        self.flushed.store(0, Ordering::Release);
+        self.flushed.store(first.base() / ENTRY_LEN, Ordering::Release);
         self.find_min_offset(first.base() / ENTRY_LEN, max_offset, log_start);
         Ok((physical_end > 0).then_some(physical_end))
     }

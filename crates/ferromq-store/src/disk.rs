@@ -188,7 +188,7 @@ impl Disk for RealDisk {
 
     fn free_space(&self, path: &Path) -> io::Result<u64> {
         let found = statvfs(path)?;
-        Ok(u64::from(found.blocks_available()) * u64::from(found.fragment_size()))
+        Ok(found.blocks_available() * found.fragment_size())
     }
 
     fn lock(&self, path: &Path) -> io::Result<Self::Lock> {

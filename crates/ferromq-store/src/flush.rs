@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{Disk, Result, StoreError, commit_log::CommitLog, signal::Signal};
+use crate::{Disk, Result, StoreError, commit_log::CommitLog};
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Those who wait for a flush, and the doorbell of the thread that flushes.
+/// Those who wait for a flush.
 #[derive(Default)]
 pub(crate) struct Flusher {
     waiters: parking_lot::Mutex<Vec<(u64, Done)>>,
@@ -22,7 +22,6 @@ pub(crate) struct Flusher {
     blocked: Mutex<()>,
     flushed: Condvar,
     has_ended: AtomicBool,
-    pub(crate) signal: Signal,
 }
 
 impl Flusher {
@@ -33,7 +32,7 @@ impl Flusher {
         if outcome.is_none() {
             waiters.push((end, done));
             drop(waiters);
-            self.signal.ring();
+            log.flush_due.ring();
             return;
         }
         drop(waiters);
@@ -45,7 +44,7 @@ impl Flusher {
         if let Some(outcome) = self.outcome(log, end) {
             return outcome;
         }
-        self.signal.ring();
+        log.flush_due.ring();
         let mut guard = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(outcome) = self.outcome(log, end) {
@@ -66,13 +65,6 @@ impl Flusher {
         } else {
             None
         }
-    }
-
-    /// Flushes once and tells those whose promise holds now, or never will. Says whether it went well.
-    pub(crate) fn flush<D: Disk>(&self, log: &CommitLog<D>) -> bool {
-        let is_well = log.flush().is_ok();
-        self.tell(log);
-        is_well
     }
 
     fn tell<D: Disk>(&self, log: &CommitLog<D>) {
@@ -97,19 +89,25 @@ impl Flusher {
         self.tell(log);
     }
 
-    /// Flushes whenever somebody waits (`interval` `None`), or at intervals, until stopped; `after` follows each flush.
+    /// Flushes as soon as there is something (`interval` `None`) or at intervals, until stopped.
+    ///
+    /// `after` follows each flush, whoever flushed.
     pub(crate) fn run<D: Disk>(&self, log: &CommitLog<D>, interval: Option<Duration>, after: impl Fn()) {
+        let mut seen = log.decisions();
         loop {
             let is_due = || log.written() > log.flushed() && !log.is_poisoned();
-            match interval {
-                None => self.signal.wait(is_due, None),
-                Some(interval) => self.signal.wait(|| false, Some(interval)),
-            }
+            let is_decided = || log.decisions() != seen;
+            log.flush_due.wait(|| is_decided() || (interval.is_none() && is_due()), interval);
             if is_due() {
-                self.flush(log);
+                // A failure was logged by the log and poisoned it; those who wait are told below.
+                let _ = log.flush();
+            }
+            if is_decided() {
+                seen = log.decisions();
+                self.tell(log);
                 after();
             }
-            if self.signal.is_stopped() {
+            if log.flush_due.is_stopped() {
                 return;
             }
         }

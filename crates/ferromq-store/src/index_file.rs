@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Allocation, Disk, Region, Result, StoreConfig, StoreError, mapped_file::MappedFile, message::java_hash,
+    recovery::LastStop,
 };
 
 const HEADER_LEN: u64 = 40;
@@ -407,27 +408,35 @@ impl<D: Disk> Index<D> {
     /// Checks what a stop left behind and prepares the last file for more.
     ///
     /// `limit` is the log's end, `trusted_timestamp` the checkpoint's: after an unclean stop slots and header
-    /// of newer files are derived anew from their entries. Returns the physical offset of the last record
+    /// of files that may not be whole are derived anew from their entries. Returns the physical offset of the last record
     /// that is in the index: indexing goes on there.
-    pub(crate) fn recover(&self, limit: u64, trusted_timestamp: i64, was_clean: bool) -> Result<Option<u64>> {
+    pub(crate) fn recover(
+        &self,
+        limit: u64,
+        trusted_timestamp: i64,
+        last_stop: LastStop,
+    ) -> Result<Option<u64>> {
         let mut files = self.files.write();
         let mut is_cut = false;
         let mut kept: Vec<Arc<IndexFile<D::Region>>> = Vec::new();
         for (number, file) in files.iter().enumerate() {
             let is_last = number + 1 == files.len();
             let header = file.header();
-            let is_trusted = was_clean || header.end_timestamp <= trusted_timestamp;
+            // Ours count a whole file only once its slots are durable; of others only the checkpoint speaks,
+            // and a file that ends in the same millisecond may not be the one it means.
+            let is_whole = header.count >= file.shape.entries;
+            let is_trusted = last_stop.is_clean()
+                || is_whole && (last_stop.is_ours() || header.end_timestamp < trusted_timestamp);
             if is_cut {
                 self.disk
                     .remove(file.file.path())
                     .map_err(|source| StoreError::io("remove", file.file.path(), source))?;
                 continue;
             }
-            let is_full = header.count >= file.shape.entries;
             if !is_trusted || (header.count > 1 && header.end_physical_offset >= limit) {
                 file.rebuild(limit)?;
                 is_cut = !is_last && !file.is_full();
-            } else if !is_full {
+            } else if !is_whole {
                 file.load_slots()?;
             }
             kept.push(Arc::clone(file));

@@ -186,7 +186,7 @@ impl<D: Disk> MappedFileQueue<D> {
     /// Makes a range durable, and the directory's entries where files came new.
     pub(crate) fn flush(&self, range: Range<u64>) -> Result<()> {
         self.sync_directory()?;
-        let mut at = range.start;
+        let mut at = range.start.max(self.span().map_or(0, |span| span.start));
         while at < range.end {
             let Some(file) = self.find(at) else { break };
             file.flush(at..range.end.min(file.end()))?;

@@ -30,6 +30,11 @@ impl LastStop {
     pub(crate) fn is_clean(self) -> bool {
         self == Self::Clean
     }
+
+    /// Says whether it was us who had the store open.
+    pub(crate) fn is_ours(self) -> bool {
+        self == Self::Unclean
+    }
 }
 
 /// What a recovery did.
@@ -184,7 +189,7 @@ fn recover_derived<D: Disk>(
     }
     let queues_to = queues_to.min(if is_clean { end } else { limit.max(log_start) });
     let marks = inner.checkpoint.marks();
-    let indexed_to = inner.index.recover(end, marks.index_timestamp, is_clean)?;
+    let indexed_to = inner.index.recover(end, marks.index_timestamp, last_stop)?;
     // The index is flushed before the checkpoint says so; only then keys of old messages cannot be missing.
     let promised = match last_stop {
         LastStop::Clean => queues_to,

@@ -121,10 +121,9 @@ impl<D: Disk> Inner<D> {
             self.checkpoint_due.wait(|| false, Some(CHECKPOINT_INTERVAL));
             self.log.watch_space();
             let has_more = self.dispatched() as i64 != self.checkpoint.marks().durable_end;
-            if has_more && !self.log.is_poisoned() && !self.checkpoint_due.is_stopped() {
-                if let Err(error) = self.write_checkpoint(false) {
-                    tracing::warn!(%error, "checkpoint not written, trying again");
-                }
+            let is_due = has_more && !self.log.is_poisoned() && !self.checkpoint_due.is_stopped();
+            if is_due && let Err(error) = self.write_checkpoint(false) {
+                tracing::warn!(%error, "checkpoint not written, trying again");
             }
         }
     }
@@ -245,7 +244,7 @@ impl<D: Disk> MessageStore<D> {
         })?;
         self.inner.appended.fetch_add(messages.len() as u64, Ordering::Relaxed);
         if self.inner.is_sync() {
-            self.inner.flusher.signal.ring();
+            self.inner.log.flush_due.ring();
         } else {
             self.inner.arrived.ring();
         }
@@ -334,7 +333,7 @@ impl<D: Disk> MessageStore<D> {
         }
         inner.log.close();
         let mut threads = std::mem::take(&mut *self.threads.lock());
-        inner.flusher.signal.stop();
+        inner.log.flush_due.stop();
         join(threads.flusher.take());
         let flushed = inner.log.flush();
         inner.flusher.end(&inner.log);

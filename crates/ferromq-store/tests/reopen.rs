@@ -1,5 +1,7 @@
 //! What a store serves after it was closed and opened again, on the real disk.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
+
 mod common;
 
 use common::{asynchronous, bodies, message, named, settle, synchronous};

@@ -1,0 +1,441 @@
+//! A disk in memory that forgets what was not flushed, and that fails on demand.
+//!
+//! A crash keeps flushed blocks, a random set of other written blocks, and a random prefix of the directory
+//! changes that were not synced. From the crash on every operation fails; the test goes on with the disk
+//! the crash left behind.
+#![allow(dead_code, missing_docs, unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::{
+    cell::UnsafeCell,
+    collections::{BTreeMap, BTreeSet},
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use ferromq_store::{Allocation, Disk, Region};
+
+/// A write reaches the disk in blocks of this size, each wholly or not at all.
+const BLOCK: usize = 512;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    Create,
+    Open,
+    Write,
+    Flush,
+    Rename,
+    Remove,
+    SyncDir,
+    Replace,
+}
+
+type Hook = Arc<dyn Fn(Op, &Path) -> io::Result<()> + Send + Sync>;
+
+struct File {
+    bytes: Box<[UnsafeCell<u8>]>,
+    state: Mutex<FileState>,
+}
+
+#[derive(Default)]
+struct FileState {
+    durable: Vec<u8>,
+    dirty: BTreeSet<usize>,
+}
+
+// SAFETY: the store promises one writer a byte and no reader before it is published; the disk's own copies
+// are made under its lock, which every write holds.
+unsafe impl Sync for File {}
+// SAFETY: as above.
+unsafe impl Send for File {}
+
+impl File {
+    fn new(bytes: Vec<u8>, is_durable: bool) -> Arc<Self> {
+        let durable = if is_durable { bytes.clone() } else { vec![0; bytes.len()] };
+        let state = Mutex::new(FileState { durable, dirty: BTreeSet::new() });
+        Arc::new(Self { bytes: bytes.into_iter().map(UnsafeCell::new).collect(), state })
+    }
+
+    fn slice(&self, range: Range<usize>) -> &[u8] {
+        match self.bytes.get(range) {
+            // SAFETY: see `Sync`; UnsafeCell<u8> has the layout of u8.
+            Some(cells) => unsafe { std::slice::from_raw_parts(cells.as_ptr().cast(), cells.len()) },
+            None => &[],
+        }
+    }
+
+    fn write(&self, at: usize, part: &[u8]) {
+        for (cell, byte) in self.bytes[at..at + part.len()].iter().zip(part) {
+            // SAFETY: see `Sync`.
+            unsafe { *cell.get() = *byte };
+        }
+        if !part.is_empty() {
+            self.state.lock().unwrap().dirty.extend(at / BLOCK..=(at + part.len() - 1) / BLOCK);
+        }
+    }
+
+    fn flush(&self, range: Range<usize>) {
+        let mut state = self.state.lock().unwrap();
+        let FileState { durable, dirty } = &mut *state;
+        dirty.retain(|block| {
+            let bytes = block * BLOCK..((block + 1) * BLOCK).min(durable.len());
+            let is_covered = bytes.start < range.end && bytes.end > range.start;
+            if is_covered {
+                durable[bytes.clone()].copy_from_slice(self.slice(bytes));
+            }
+            !is_covered
+        });
+    }
+
+    /// What the disk holds after a crash.
+    fn after_crash(&self, random: &mut Random) -> Vec<u8> {
+        let state = self.state.lock().unwrap();
+        let mut bytes = state.durable.clone();
+        let keep = random.next() % 4;
+        for block in &state.dirty {
+            // All, none, or any of them.
+            if keep == 0 || (keep < 3 && random.next().is_multiple_of(2)) {
+                let range = block * BLOCK..((block + 1) * BLOCK).min(bytes.len());
+                bytes[range.clone()].copy_from_slice(self.slice(range));
+            }
+        }
+        bytes
+    }
+}
+
+/// A small generator, so that a seed says everything.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub fn one_of<const N: usize>(&mut self, choices: [u64; N]) -> u64 {
+        choices[self.below(N as u64) as usize]
+    }
+}
+
+type Names = BTreeMap<PathBuf, Arc<File>>;
+
+enum Change {
+    Put(PathBuf, Arc<File>),
+    Remove(PathBuf),
+    Rename(PathBuf, PathBuf),
+}
+
+impl Change {
+    fn apply(&self, names: &mut Names) {
+        match self {
+            Self::Put(path, file) => {
+                names.insert(path.clone(), Arc::clone(file));
+            }
+            Self::Remove(path) => {
+                names.remove(path);
+            }
+            Self::Rename(from, to) => {
+                if let Some(file) = names.remove(from) {
+                    names.insert(to.clone(), file);
+                }
+            }
+        }
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Put(path, _) | Self::Remove(path) | Self::Rename(_, path) => path.parent(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    names: Names,
+    /// Names a crash keeps.
+    durable: Names,
+    pending: Vec<Change>,
+    directories: BTreeSet<PathBuf>,
+    ops: u64,
+    crash_at: Option<(u64, u64)>,
+    crashed: Option<FakeDisk>,
+    is_locked: bool,
+    free: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    hook: Mutex<Option<Hook>>,
+}
+
+/// A disk in memory.
+#[derive(Clone, Default)]
+pub struct FakeDisk(Arc<Shared>);
+
+pub struct FakeRegion {
+    disk: FakeDisk,
+    path: PathBuf,
+    file: Arc<File>,
+}
+
+pub struct FakeLock(FakeDisk);
+
+impl Drop for FakeLock {
+    fn drop(&mut self) {
+        self.0.state().is_locked = false;
+    }
+}
+
+impl FakeDisk {
+    pub fn new() -> Self {
+        let disk = Self::default();
+        disk.state().free = u64::MAX / 2;
+        disk
+    }
+
+    /// Lets the disk crash in its `op`-th operation from now on.
+    pub fn crash_at(&self, op: u64, seed: u64) {
+        let mut state = self.state();
+        state.crash_at = Some((state.ops + op, seed));
+    }
+
+    /// Crashes now and returns what is left.
+    pub fn crash(&self, seed: u64) -> Self {
+        let mut state = self.state();
+        if state.crashed.is_none() {
+            state.crashed = Some(leave_behind(&state, seed));
+        }
+        state.crashed.clone().unwrap()
+    }
+
+    pub fn has_crashed(&self) -> bool {
+        self.state().crashed.is_some()
+    }
+
+    /// Operations so far.
+    pub fn ops(&self) -> u64 {
+        self.state().ops
+    }
+
+    pub fn set_free(&self, free: u64) {
+        self.state().free = free;
+    }
+
+    /// Calls `hook` before each operation; it may fail or block it.
+    pub fn set_hook(&self, hook: impl Fn(Op, &Path) -> io::Result<()> + Send + Sync + 'static) {
+        *self.0.hook.lock().unwrap() = Some(Arc::new(hook));
+    }
+
+    pub fn clear_hook(&self) {
+        *self.0.hook.lock().unwrap() = None;
+    }
+
+    /// Bytes of a file as a reader sees them.
+    pub fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
+        self.state().names.get(path).map(|file| file.slice(0..file.bytes.len()).to_vec())
+    }
+
+    /// Changes a byte behind the store's back, durably.
+    pub fn corrupt(&self, path: &Path, at: usize) {
+        let state = self.state();
+        let file = &state.names[path];
+        let byte = file.slice(at..at + 1)[0];
+        file.write(at, &[byte ^ 0x55]);
+        file.flush(at..at + 1);
+    }
+
+    pub fn forget(&self, path: &Path) {
+        let mut state = self.state();
+        state.names.remove(path);
+        state.durable.remove(path);
+    }
+
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.state().names.keys().cloned().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap()
+    }
+
+    /// Counts an operation, fails it where asked to, and holds the disk while it runs.
+    fn begin(&self, op: Op, path: &Path) -> io::Result<MutexGuard<'_, State>> {
+        let hook = self.0.hook.lock().unwrap().clone();
+        if let Some(hook) = hook {
+            hook(op, path)?;
+        }
+        let mut state = self.state();
+        state.ops += 1;
+        if let Some((at, seed)) = state.crash_at
+            && state.ops >= at
+            && state.crashed.is_none()
+        {
+            state.crashed = Some(leave_behind(&state, seed));
+        }
+        if state.crashed.is_some() {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(state)
+    }
+}
+
+fn leave_behind(state: &State, seed: u64) -> FakeDisk {
+    let mut random = Random(seed);
+    let mut names = state.durable.clone();
+    let kept = random.next() as usize % (state.pending.len() + 1);
+    state.pending.iter().take(kept).for_each(|change| change.apply(&mut names));
+    let names: Names = names
+        .into_iter()
+        .map(|(path, file)| (path, File::new(file.after_crash(&mut random), true)))
+        .collect();
+    let left = FakeDisk::new();
+    {
+        let mut state_left = left.state();
+        state_left.durable = names.clone();
+        state_left.names = names;
+        state_left.directories = state.directories.clone();
+    }
+    left
+}
+
+impl Disk for FakeDisk {
+    type Region = FakeRegion;
+    type Lock = FakeLock;
+
+    fn create(&self, path: &Path, len: u64, _: Allocation) -> io::Result<FakeRegion> {
+        let mut state = self.begin(Op::Create, path)?;
+        if state.names.contains_key(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if state.free < len {
+            return Err(io::Error::from_raw_os_error(28));
+        }
+        state.free -= len;
+        let file = File::new(vec![0; len as usize], false);
+        state.names.insert(path.to_path_buf(), Arc::clone(&file));
+        state.pending.push(Change::Put(path.to_path_buf(), Arc::clone(&file)));
+        Ok(FakeRegion { disk: self.clone(), path: path.to_path_buf(), file })
+    }
+
+    fn open(&self, path: &Path, _: Allocation) -> io::Result<FakeRegion> {
+        let state = self.begin(Op::Open, path)?;
+        let file = state.names.get(path).map(Arc::clone).ok_or(io::ErrorKind::NotFound)?;
+        Ok(FakeRegion { disk: self.clone(), path: path.to_path_buf(), file })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.begin(Op::Remove, path)?;
+        let file = state.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
+        state.free += file.bytes.len() as u64;
+        state.pending.push(Change::Remove(path.to_path_buf()));
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.begin(Op::Rename, to)?;
+        let file = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.names.insert(to.to_path_buf(), file);
+        state.pending.push(Change::Rename(from.to_path_buf(), to.to_path_buf()));
+        Ok(())
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let state = self.state();
+        let children = state.names.keys().chain(&state.directories).filter_map(|path| {
+            let child = path.strip_prefix(directory).ok()?.components().next()?;
+            Some(directory.join(child))
+        });
+        Ok(children.collect::<BTreeSet<_>>().into_iter().collect())
+    }
+
+    fn create_dir(&self, directory: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.directories.extend(directory.ancestors().map(Path::to_path_buf));
+        Ok(())
+    }
+
+    fn sync_dir(&self, directory: &Path) -> io::Result<()> {
+        let mut state = self.begin(Op::SyncDir, directory)?;
+        let State { pending, durable, .. } = &mut *state;
+        // Changes are durable in the order they were made: those of other directories before them go along.
+        let last = pending.iter().rposition(|change| change.directory() == Some(directory));
+        for change in pending.drain(..last.map_or(0, |last| last + 1)) {
+            change.apply(durable);
+        }
+        Ok(())
+    }
+
+    fn read_file(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.bytes(path).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn replace_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.begin(Op::Replace, path)?;
+        let file = File::new(bytes.to_vec(), true);
+        state.names.insert(path.to_path_buf(), Arc::clone(&file));
+        let State { pending, durable, .. } = &mut *state;
+        pending.drain(..).for_each(|change| change.apply(durable));
+        durable.insert(path.to_path_buf(), file);
+        Ok(())
+    }
+
+    fn free_space(&self, _: &Path) -> io::Result<u64> {
+        Ok(self.state().free)
+    }
+
+    fn lock(&self, _: &Path) -> io::Result<FakeLock> {
+        let mut state = self.state();
+        if state.is_locked {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        state.is_locked = true;
+        Ok(FakeLock(self.clone()))
+    }
+}
+
+impl Region for FakeRegion {
+    fn len(&self) -> u64 {
+        self.file.bytes.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> &[u8] {
+        self.file.slice(range.start as usize..range.end as usize)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let _state = self.disk.state();
+        let at = offset as usize;
+        let bytes = self.file.slice(at..at + out.len());
+        if bytes.len() != out.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let _state = self.disk.begin(Op::Write, &self.path)?;
+        let mut at = offset as usize;
+        for part in parts {
+            self.file.write(at, part);
+            at += part.len();
+        }
+        Ok(())
+    }
+
+    fn flush(&self, range: Range<u64>) -> io::Result<()> {
+        let _state = self.disk.begin(Op::Flush, &self.path)?;
+        self.file.flush(range.start as usize..range.end as usize);
+        Ok(())
+    }
+}

@@ -1,0 +1,373 @@
+//! Crashes and faults on the fake disk: what was promised is there, nothing torn is served.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
+
+mod common;
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use common::{
+    ALL, asynchronous, bodies,
+    fake_disk::{FakeDisk, Op, Random},
+    message, named, settle, synchronous,
+};
+use ferromq_store::{Clock, MessageStore, MessageView, StoreConfig, StoreError};
+
+const ROOT: &str = "/store";
+const TOPICS: [&str; 2] = ["one", "two"];
+const QUEUES: u64 = 2;
+
+fn open(disk: &FakeDisk, config: &StoreConfig) -> Result<MessageStore<FakeDisk>, StoreError> {
+    MessageStore::open_on(disk.clone(), Path::new(ROOT), config.clone(), Clock::manual(1_700_000_000_000))
+}
+
+/// A message whose promise was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Promised {
+    topic: &'static str,
+    queue_id: u32,
+    queue_offset: u64,
+    key: String,
+    body: Vec<u8>,
+}
+
+/// Sends from several threads until the disk fails or everything is sent; returns what was acknowledged.
+fn send(store: &MessageStore<FakeDisk>, seed: u64, threads: u64, count: u64) -> Vec<Promised> {
+    let promised = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let promised = &promised;
+            scope.spawn(move || {
+                let mut random = Random(seed.wrapping_mul(31).wrapping_add(thread));
+                for number in 0..count {
+                    let batch: Vec<(usize, i32, Vec<u8>, String)> = (0..1 + random.below(3))
+                        .map(|part| {
+                            let limit = random.one_of([21, 201, 3001]);
+                            let len = random.below(limit) as usize;
+                            (
+                                random.below(2) as usize,
+                                random.below(QUEUES) as i32,
+                                vec![random.next() as u8; len],
+                                format!("{seed}-{thread}-{number}-{part}"),
+                            )
+                        })
+                        .collect();
+                    let properties: Vec<Vec<u8>> =
+                        batch.iter().map(|(_, _, _, key)| named(key, "tag")).collect();
+                    let messages: Vec<_> = batch
+                        .iter()
+                        .zip(&properties)
+                        .map(|((topic, queue_id, body, _), properties)| {
+                            message(TOPICS[*topic], *queue_id, body, properties)
+                        })
+                        .collect();
+                    let Ok(appended) = store.append(&messages) else { return };
+                    if store.wait_durable(appended.end).is_err() {
+                        return;
+                    }
+                    let mut promised = promised.lock().unwrap();
+                    for ((topic, queue_id, body, key), location) in batch.into_iter().zip(appended.locations)
+                    {
+                        promised.push(Promised {
+                            topic: TOPICS[topic],
+                            queue_id: queue_id as u32,
+                            queue_offset: location.queue_offset,
+                            key,
+                            body,
+                        });
+                    }
+                }
+            });
+        }
+    });
+    promised.into_inner().unwrap()
+}
+
+fn check(store: &MessageStore<FakeDisk>, promised: &[Promised], what: &str) {
+    for topic in TOPICS {
+        for queue_id in 0..QUEUES as u32 {
+            // Without gap and each record sound: `bodies` checks it.
+            let bodies = bodies(store, topic, queue_id);
+            for promise in promised.iter().filter(|p| p.topic == topic && p.queue_id == queue_id) {
+                assert_eq!(
+                    bodies.get(promise.queue_offset as usize),
+                    Some(&promise.body),
+                    "{what}: {promise:?}"
+                );
+            }
+        }
+    }
+    for promise in promised {
+        let found = store.query_by_key(promise.topic, &promise.key, 10, 0, i64::MAX);
+        assert_eq!(found.len(), 1, "{what}: key {}", promise.key);
+        let view = MessageView::decode(found[0].bytes(), true).unwrap();
+        assert_eq!((view.queue_offset, view.body), (promise.queue_offset, &promise.body[..]), "{what}");
+    }
+}
+
+#[test]
+fn every_promise_survives_a_crash_at_any_operation() {
+    let rounds = std::env::var("FERROMQ_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let first_seed = std::env::var("FERROMQ_CRASH_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    for seed in first_seed..first_seed + rounds {
+        let mut random = Random(seed);
+        let config = if random.below(4) == 0 { asynchronous() } else { synchronous() };
+        let is_sync = config.flush == ferromq_store::FlushMode::Sync;
+        let mut disk = FakeDisk::new();
+        let mut promised = Vec::new();
+        for life in 0..3 {
+            let what = format!("seed {seed}, life {life}");
+            let limit = random.one_of([40, 400, 4000]);
+            disk.crash_at(1 + random.below(limit), random.next());
+            // The crash may come while it opens; then there is one more recovery to survive.
+            if let Ok(store) = open(&disk, &config) {
+                if is_sync {
+                    check(&store, &promised, &what);
+                }
+                let sent = send(&store, seed * 10 + life, 3, 30);
+                if is_sync {
+                    promised.extend(sent);
+                }
+            }
+            disk = disk.crash(random.next());
+        }
+        let store = open(&disk, &config).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        check(&store, &promised, &format!("seed {seed}, after all"));
+        let more = send(&store, seed * 10 + 9, 2, 20);
+        settle(&store);
+        check(&store, &promised, &format!("seed {seed}, appended to"));
+        check(&store, &more, &format!("seed {seed}, new ones"));
+        store.close().unwrap();
+        let store = open(&disk, &config).unwrap();
+        check(&store, &promised, &format!("seed {seed}, closed and opened"));
+        check(&store, &more, &format!("seed {seed}, closed and opened"));
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn no_promise_is_given_and_nothing_is_read_before_the_flush_returned() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &synchronous()).unwrap();
+    let gate = Arc::new((Mutex::new(()), AtomicBool::new(false)));
+    let first = store.append(&[message("t", 0, b"first", b"")]).unwrap();
+    store.wait_durable(first.end).unwrap();
+    settle(&store);
+
+    let inner = Arc::clone(&gate);
+    disk.set_hook(move |op, path| {
+        if op == Op::Flush && path.to_string_lossy().contains("commitlog") && !inner.1.load(Ordering::SeqCst)
+        {
+            drop(inner.0.lock().unwrap());
+        }
+        Ok(())
+    });
+    let closed = gate.0.lock().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let appended = store.append(&[message("t", 0, b"second", b"")]).unwrap();
+    store.when_durable(appended.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
+    assert!(
+        receiver.recv_timeout(Duration::from_millis(200)).is_err(),
+        "a promise before the flush returned"
+    );
+    assert_eq!(store.max_offset("t", 0), 1, "a reader sees what may still be lost");
+    assert!(store.record_at(first.end).is_none(), "a reader sees what may still be lost");
+    gate.1.store(true, Ordering::SeqCst);
+    drop(closed);
+    assert!(receiver.recv_timeout(Duration::from_secs(10)).unwrap());
+    settle(&store);
+    assert_eq!(bodies(&store, "t", 0), [b"first".to_vec(), b"second".to_vec()]);
+}
+
+#[test]
+fn a_failed_flush_poisons_the_store_and_reading_goes_on() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &synchronous()).unwrap();
+    let appended = store.append(&[message("t", 0, b"kept", &named("k", "a"))]).unwrap();
+    store.wait_durable(appended.end).unwrap();
+    settle(&store);
+    disk.set_hook(|op, path| {
+        let is_log = path.to_string_lossy().contains("commitlog");
+        if op == Op::Flush && is_log { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
+    });
+    let appended = store.append(&[message("t", 0, b"lost", b"")]).unwrap();
+    assert!(matches!(store.wait_durable(appended.end), Err(StoreError::Poisoned)));
+    disk.clear_hook();
+    assert!(matches!(store.append(&[message("t", 0, b"x", b"")]), Err(StoreError::Poisoned)));
+    let (sender, receiver) = mpsc::channel();
+    store.when_durable(appended.end, move |outcome| sender.send(outcome.is_err()).unwrap());
+    assert!(receiver.recv_timeout(Duration::from_secs(10)).unwrap());
+    assert_eq!(bodies(&store, "t", 0), [b"kept".to_vec()]);
+    assert_eq!(store.query_by_key("t", "k", 10, 0, i64::MAX).len(), 1);
+    assert!(store.close().is_err(), "a poisoned store must recover at the next open");
+    drop(store);
+    let store = open(&disk, &synchronous()).unwrap();
+    assert_eq!(bodies(&store, "t", 0)[0], b"kept");
+}
+
+#[test]
+fn a_full_disk_refuses_sends_with_its_numbers_until_there_is_space() {
+    for (free, reserve) in [(192 << 10, 0u64), (10 << 20, 10 << 20)] {
+        let disk = FakeDisk::new();
+        let config = StoreConfig { disk_reserve: reserve, ..asynchronous() };
+        let store = open(&disk, &config).unwrap();
+        store.append(&[message("t", 0, b"first", b"")]).unwrap();
+        settle(&store);
+        disk.set_free(free);
+        let body = [1; 3000];
+        let mut stored = 1;
+        let refused = loop {
+            match store.append(&[message("t", 0, &body, b"")]) {
+                Ok(_) => stored += 1,
+                Err(error) => break error,
+            }
+            assert!(stored < 1000, "never full");
+        };
+        match refused {
+            StoreError::Full { free: told, reserve: of, needed, .. } => {
+                assert!(told < of + needed, "{told} {of} {needed}");
+                assert_eq!(of, reserve);
+            }
+            other => panic!("{other}"),
+        }
+        disk.set_free(u64::MAX / 2);
+        assert_eq!(bodies_when_settled(&store).len(), stored);
+        store.append(&[message("t", 0, &body, b"")]).unwrap();
+        assert_eq!(bodies_when_settled(&store).len(), stored + 1);
+        store.close().unwrap();
+    }
+}
+
+fn bodies_when_settled(store: &MessageStore<FakeDisk>) -> Vec<Vec<u8>> {
+    settle(store);
+    bodies(store, "t", 0)
+}
+
+#[test]
+fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &asynchronous()).unwrap();
+    store.append(&[message("t", 0, b"before", b"")]).unwrap();
+    let writes = AtomicU64::new(0);
+    disk.set_hook(move |op, path| {
+        let is_log = path.to_string_lossy().contains("commitlog");
+        // The second record of the batch fails; clearing the first one goes well.
+        if op == Op::Write && is_log && writes.fetch_add(1, Ordering::SeqCst) == 1 {
+            return Err(io::Error::from_raw_os_error(28));
+        }
+        Ok(())
+    });
+    let batch = [message("t", 0, b"one", b""), message("t", 0, b"two", b"")];
+    assert!(matches!(store.append(&batch), Err(StoreError::Io { .. })));
+    disk.clear_hook();
+    store.append(&[message("t", 0, b"after", b"")]).unwrap();
+    assert_eq!(bodies_when_settled(&store), [b"before".to_vec(), b"after".to_vec()]);
+    drop(store);
+    let store = open(&disk, &asynchronous()).unwrap();
+    assert_eq!(bodies(&store, "t", 0), [b"before".to_vec(), b"after".to_vec()]);
+}
+
+#[test]
+fn the_dispatcher_waits_for_space_and_skips_nothing() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &asynchronous()).unwrap();
+    disk.set_hook(|op, path| {
+        let is_derived = ["consumequeue", "index"].iter().any(|part| path.to_string_lossy().contains(part));
+        if is_derived && matches!(op, Op::Create | Op::Write) {
+            return Err(io::Error::from_raw_os_error(28));
+        }
+        Ok(())
+    });
+    for number in 0..10u8 {
+        // Refused once the dispatcher met the full disk; the fake disk has space, so the gate opens again.
+        let _ = store.append(&[message("t", 0, &[number], &named(&number.to_string(), "a"))]).unwrap();
+    }
+    assert_eq!(store.max_offset("t", 0), 0);
+    disk.clear_hook();
+    let bodies = bodies_when_settled(&store);
+    assert_eq!(bodies, (0..10u8).map(|number| vec![number]).collect::<Vec<_>>());
+    for number in 0..10 {
+        assert_eq!(store.query_by_key("t", &number.to_string(), 10, 0, i64::MAX).len(), 1);
+    }
+}
+
+#[test]
+fn damage_before_the_checkpoint_is_reported_with_file_and_offset() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &asynchronous()).unwrap();
+    let bodies: Vec<Vec<u8>> = (0..20u8).map(|number| vec![number; 100]).collect();
+    let mut second_end = 0;
+    for (number, body) in bodies.iter().enumerate() {
+        let end = store.append(&[message("t", 0, body, b"")]).unwrap().end;
+        if number == 1 {
+            second_end = end;
+        }
+    }
+    store.close().unwrap();
+    let file = Path::new(ROOT).join("commitlog").join("0".repeat(20));
+    disk.corrupt(&file, second_end as usize + 4);
+    match open(&disk, &asynchronous()) {
+        Err(StoreError::Corrupt { file: told, offset, .. }) => {
+            assert_eq!(told, file);
+            assert_eq!(offset, second_end);
+        }
+        other => panic!("{:?}", other.map(|store| store.stats())),
+    }
+}
+
+#[test]
+fn a_missing_file_in_the_middle_is_reported() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &asynchronous()).unwrap();
+    for _ in 0..100 {
+        store.append(&[message("t", 0, &[1; 3000], b"")]).unwrap();
+    }
+    store.close().unwrap();
+    disk.forget(&Path::new(ROOT).join("commitlog").join(format!("{:020}", 64 << 10)));
+    assert!(matches!(open(&disk, &asynchronous()), Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
+fn derived_files_that_are_gone_are_redone_from_the_log() {
+    for is_clean in [true, false] {
+        let disk = FakeDisk::new();
+        let store = open(&disk, &asynchronous()).unwrap();
+        let promised = send(&store, 7, 1, 200);
+        settle(&store);
+        let disk = if is_clean {
+            store.close().unwrap();
+            disk
+        } else {
+            // Everything had time to reach the disk, but nobody closed the store.
+            std::thread::sleep(Duration::from_millis(1300));
+            disk.crash(1)
+        };
+        for path in disk.paths() {
+            if ["consumequeue", "index"].iter().any(|part| path.to_string_lossy().contains(part)) {
+                disk.forget(&path);
+            }
+        }
+        let store = open(&disk, &asynchronous()).unwrap();
+        let kept = store.get("one", 0, 0, 1, 1000, ALL).max_offset;
+        assert!(kept > 0);
+        for topic in TOPICS {
+            for queue_id in 0..QUEUES as u32 {
+                let bodies = bodies(&store, topic, queue_id);
+                let expected: Vec<_> = promised
+                    .iter()
+                    .filter(|p| p.topic == topic && p.queue_id == queue_id)
+                    .map(|p| p.body.clone())
+                    .collect();
+                assert_eq!(bodies, expected);
+            }
+        }
+    }
+}
