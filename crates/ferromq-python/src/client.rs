@@ -84,10 +84,10 @@ impl Message {
         dict(py, self.headers.properties())
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let len = self.body.as_bytes(py).len();
-        let keys: Vec<_> = self.headers.keys().collect();
-        format!("Message(<{len} bytes>, keys={keys:?}, tag={:?})", self.headers.tag())
+        let (keys, tag) = (self.keys(py)?.repr()?, self.tag().into_pyobject(py)?.repr()?);
+        Ok(format!("Message(<{len} bytes>, keys={keys}, tag={tag})"))
     }
 }
 
@@ -251,7 +251,8 @@ fn encode_send<'py>(
             )));
         }
         if len > max_body {
-            let text = format!("the body of message {index} has {len} bytes; the limit is {max_body}");
+            let text =
+                format!("the body of message {index} of the batch has {len} bytes; the limit is {max_body}");
             return Err(crate::error::raised::MessageTooLarge::new_err(text));
         }
     }

@@ -1,0 +1,87 @@
+"""Messages are gathered within the limits and never reordered; leases are taken ahead only as fast as they are used."""
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferromq._ferromq import Message
+from ferromq.client._batching import MAX_BYTES, MAX_MESSAGES, Linger, batches
+from ferromq.client._leases import FIRST_BATCH, MAX_BATCH, Ahead
+
+
+@given(st.lists(st.sampled_from([1, 1000, 300_000, MAX_BYTES, 2 * MAX_BYTES]), max_size=20), st.integers(0, 600))
+def test_batches_hold_all_messages_in_order_within_the_limits(sizes: list[int], small: int) -> None:
+    """Only a message that is too large for any batch is alone in one."""
+    messages = [bytes(size) for size in sizes] + [b"x"] * small
+    cut = list(batches(iter(messages)))
+    assert [message for batch in cut for message in batch] == messages
+    for batch in cut:
+        assert 0 < len(batch) <= MAX_MESSAGES
+        assert len(batch) == 1 or sum(map(len, batch)) <= MAX_BYTES
+
+
+def test_small_messages_fill_their_batches() -> None:
+    """No batch is smaller than it must be."""
+    assert [len(batch) for batch in batches([b"x"] * (2 * MAX_MESSAGES + 1))] == [MAX_MESSAGES, MAX_MESSAGES, 1]
+
+
+def test_what_is_no_message_is_refused() -> None:
+    """The error says what a message is."""
+    with pytest.raises(TypeError, match="Message or bytes, not str"):
+        list(batches(["text"]))  # type: ignore[list-item]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([1, MAX_BYTES // 2]), st.floats(0, 1)), max_size=50)
+)
+def test_lingering_messages_leave_in_order_and_in_time(additions: list[tuple[str, int, float]]) -> None:
+    """Each topic's messages come out in the order they went in, none later than due, batches within the limits."""
+    linger: Linger[int] = Linger(1.0)
+    out: dict[str, list[int]] = {"a": [], "b": []}
+    times = list(accumulate(pause for _, _, pause in additions))
+    for number, (now, (topic, length, _)) in enumerate(zip(times, additions, strict=True)):
+        leaving = linger.due(now)
+        due = linger.next_due()
+        assert due is None or due > now
+        leaving += linger.add(topic, Message(bytes(length)), number, now)
+        for batch in leaving:
+            assert batch.bytes <= MAX_BYTES
+            assert len(batch.messages) <= MAX_MESSAGES
+            out[batch.topic] += batch.futures
+    for batch in linger.all():
+        out[batch.topic] += batch.futures
+    assert linger.next_due() is None
+    for topic, numbers in out.items():
+        assert numbers == [n for n, (name, _, _) in enumerate(additions) if name == topic]
+
+
+def test_a_batch_taken_apart_keeps_its_futures() -> None:
+    """Each message is alone with its own future."""
+    linger: Linger[int] = Linger(1.0)
+    for number in range(3):
+        linger.add("t", Message(b"x" * (number + 1)), number, 0.0)
+    (batch,) = linger.all()
+    apart = batch.apart()
+    assert [(alone.futures, len(alone.messages), alone.bytes) for alone in apart] == [
+        ([2], 1, 3),
+        ([1], 1, 2),
+        ([0], 1, 1),
+    ]
+
+
+def test_a_fast_consumer_gets_large_batches_and_a_slow_one_small_ones() -> None:
+    """About a quarter of a second's work, at most a tenth of the lease, between one message and a thousand."""
+    ahead = Ahead(invisible=30.0)
+    assert ahead.size == FIRST_BATCH
+    for _ in range(6):
+        ahead.used(ahead.size, ahead.size / 150_000)
+    assert ahead.size == MAX_BATCH
+    ahead.used(MAX_BATCH, 10.0)  # 100 a second
+    assert ahead.size == 25
+    ahead.used(1, 60.0)
+    assert ahead.size == 1
+    short = Ahead(invisible=0.5)
+    short.used(32, 0.32)
+    assert short.size == 5

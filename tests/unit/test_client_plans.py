@@ -1,0 +1,397 @@
+"""What a client says and makes of answers, without I/O: a plan is run against a script."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ferromq import _ferromq
+from ferromq._ferromq import MessageView
+from ferromq._proto import messages as pb
+from ferromq.client import _plans
+from ferromq.client._plans import Common, Subscription, Wish
+from ferromq.client._protocol import Call, Identity, Join, Packets, Pause, Plan, Stream, T, error_of, named, seconds
+from ferromq.client._routes import Routes, endpoints_message, parse_endpoints
+from ferromq.errors import (
+    ConfigError,
+    ConnectionFailed,
+    FerromqError,
+    Forbidden,
+    GroupNotFound,
+    IllegalName,
+    MessageTooLarge,
+    NotDurable,
+    ReceiptHandleExpired,
+    RequestError,
+    RequestTimeout,
+    ServerError,
+    StoreFull,
+    Throttled,
+    TopicNotFound,
+    Unsupported,
+)
+
+SEED = "seed:8081"
+ONE, TWO = "10.0.0.1:8081", "10.0.0.2:8081"
+LOST = ConnectionFailed("the connection broke")
+
+
+class Server:
+    """Answers steps from a script, and moves time instead of waiting."""
+
+    def __init__(self, *brokers: str) -> None:
+        self.now = 0.0
+        self.brokers = brokers or (ONE,)
+        self.calls: list[Call | Stream] = []
+        self.pauses: list[float] = []
+        self.script: list[Any] = []
+        """What the calls beside QueryRoute answer: bytes, packets, an error, or a function of the call."""
+        self.route_error: FerromqError | None = None
+        self.common = Common(Identity(), (SEED,), 3.0, 3, Routes(lambda: self.now), now=lambda: self.now)
+
+    def run(self, plan: Plan[T]) -> T:
+        """Run a plan to its end."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = self.take(step)
+                except FerromqError as error:
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def take(self, step: Call | Stream | Join | Pause) -> Any:
+        """Answer one step."""
+        if isinstance(step, Pause):
+            self.pauses.append(step.seconds)
+            self.now += step.seconds
+            return None
+        if isinstance(step, Join):
+            return None
+        self.calls.append(step)
+        answer = self.route() if step.method == "QueryRoute" else self.script.pop(0)
+        if callable(answer):
+            answer = answer(step)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def route(self) -> Any:
+        """Answer with two queues on each broker, and one that may not be written."""
+        if self.route_error is not None:
+            return self.route_error
+        permissions = [pb.Permission.READ_WRITE, pb.Permission.READ_WRITE, pb.Permission.READ]
+        queues = [
+            pb.MessageQueue(
+                id=queue_id,
+                permission=permission,
+                broker=pb.Broker(name=f"broker-{broker}", endpoints=endpoints_message([broker])),
+            )
+            for broker in self.brokers
+            for queue_id, permission in enumerate(permissions)
+        ]
+        return pb.QueryRouteResponse(status=pb.Status(code=pb.OK), message_queues=queues).SerializeToString()
+
+    def methods(self) -> list[str]:
+        """Return what was called."""
+        return [call.method for call in self.calls]
+
+
+def sent(count: int = 1, code: int = pb.OK, text: str = "") -> bytes:
+    """Return the answer to a send."""
+    status = pb.Status(code=code, message=text)
+    entries = [pb.SendResultEntry(status=status, offset=10 + index) for index in range(count if code == pb.OK else 0)]
+    return pb.SendMessageResponse(status=status, entries=entries).SerializeToString()
+
+
+def request_of(call: Call | Stream) -> pb.SendMessageRequest:
+    """Return the decoded request of a send."""
+    return pb.SendMessageRequest.FromString(call.request)
+
+
+def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
+    """The broker that failed is avoided, the ids are the same, the pause grows, the route is asked for anew."""
+    server = Server(ONE, TWO)
+    server.script = [LOST, LOST, sent(2)]
+    batch = server.run(_plans.send(server.common, "orders", [b"1", b"2"]))
+    sends = [call for call in server.calls if call.method == "SendMessage"]
+    assert [call.endpoint for call in sends][:2] == [ONE, TWO]
+    ids = [[m.system_properties.message_id for m in request_of(call).messages] for call in sends]
+    assert ids[0] == ids[1] == ids[2] == [batch.ids[0], batch.ids[1]]
+    assert list(batch.queue_offsets) == [10, 11]
+    assert server.methods().count("QueryRoute") == 3
+    assert server.pauses == sorted(server.pauses)
+
+
+def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:
+    """Three attempts, no more."""
+    server = Server()
+    server.script = [LOST, sent(code=pb.Code.TOO_MANY_REQUESTS), sent(code=pb.Code.INTERNAL_SERVER_ERROR, text="bug")]
+    with pytest.raises(ServerError, match="bug") as caught:
+        server.run(_plans.send(server.common, "orders", [b"1"]))
+    assert (caught.value.code, caught.value.remark) == (50001, "bug")
+    assert not server.script
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (pb.Code.TOPIC_NOT_FOUND, TopicNotFound),
+        (pb.Code.MASTER_PERSISTENCE_TIMEOUT, NotDurable),
+        (pb.Code.FORBIDDEN, Forbidden),
+    ],
+)
+def test_a_clear_answer_is_not_asked_for_again(code: int, error: type[FerromqError]) -> None:
+    """No means no; and what is stored, though late, is not stored twice."""
+    server = Server()
+    server.script = [sent(code=code, text="why")]
+    with pytest.raises(error, match="why"):
+        server.run(_plans.send(server.common, "orders", [b"1"]))
+    assert server.pauses == []
+
+
+def test_queues_take_turns_and_only_writable_ones() -> None:
+    """Batches go round over the writable queues of all brokers."""
+    server = Server(ONE, TWO)
+    server.script = [sent()] * 8
+    for _ in range(8):
+        server.run(_plans.send(server.common, "orders", [b"1"]))
+    sends = [call for call in server.calls if call.method == "SendMessage"]
+    places = [(call.endpoint, request_of(call).messages[0].system_properties.queue_id) for call in sends]
+    assert places[:4] == places[4:]
+    assert sorted(places[:4]) == [(ONE, 0), (ONE, 1), (TWO, 0), (TWO, 1)]
+
+
+def test_a_route_is_asked_for_when_old_and_kept_while_nobody_answers() -> None:
+    """One question in 30 seconds; an old route is better than none."""
+    server = Server()
+    server.script = [sent()] * 4
+    for now, questions in [(0.0, 1), (29.0, 1), (31.0, 2)]:
+        server.now = now
+        server.run(_plans.send(server.common, "orders", [b"1"]))
+        assert server.methods().count("QueryRoute") == questions
+    server.now, server.route_error = 100.0, LOST
+    server.run(_plans.send(server.common, "orders", [b"1"]))
+    with pytest.raises(ConnectionFailed):
+        server.run(_plans.send(server.common, "never-heard-of", [b"1"]))
+
+
+def test_a_failed_message_of_a_batch_is_named() -> None:
+    """Index and id are in the error."""
+    server = Server()
+    entries = [
+        pb.SendResultEntry(status=pb.Status(code=pb.OK)),
+        pb.SendResultEntry(status=pb.Status(code=pb.Code.ILLEGAL_MESSAGE_KEY, message="odd key")),
+    ]
+    response = pb.SendMessageResponse(status=pb.Status(code=pb.MULTIPLE_RESULTS), entries=entries)
+    server.script = [response.SerializeToString()]
+    with pytest.raises(RequestError, match=r"message 1 of 2 \(id 01.{32}\): odd key"):
+        server.run(_plans.send(server.common, "orders", [b"1", b"2"]))
+
+
+def test_rocketmqs_single_result_for_a_batch_counts_up() -> None:
+    """Java stores a batch as one and answers its first queue offset."""
+    server = Server()
+    server.script = [sent(1)]
+    batch = server.run(_plans.send(server.common, "orders", [b"1", b"2", b"3"]))
+    assert list(batch.queue_offsets) == [10, 11, 12]
+
+
+def test_a_body_over_the_servers_limit_is_not_sent() -> None:
+    """The settings of the server count."""
+    server = Server()
+    server.common.max_body = 3
+    with pytest.raises(MessageTooLarge, match="the limit is 3"):
+        server.run(_plans.send(server.common, "orders", [b"four"]))
+    assert "SendMessage" not in server.methods()
+
+
+def test_an_illegal_name_is_never_asked_about() -> None:
+    """The rule is known here."""
+    server = Server()
+    with pytest.raises(IllegalName, match="' '"):
+        server.run(_plans.send(server.common, "two words", [b"1"]))
+    assert server.calls == []
+
+
+class Keeper:
+    """Leases nothing."""
+
+    def ack_later(self, message: MessageView) -> None:
+        """Do nothing."""
+
+    def change_invisible_duration(self, message: MessageView, duration: timedelta) -> None:
+        """Do nothing."""
+
+
+def received(*bodies: bytes, code: int = pb.OK) -> Packets:
+    """Return the answer to a receive, as RocketMQ streams it."""
+    found = [
+        pb.ReceiveMessageResponse(
+            message=pb.Message(
+                body=body, system_properties=pb.SystemProperties(message_id=body.decode(), receipt_handle="h")
+            )
+        )
+        for body in bodies
+    ]
+    status = pb.ReceiveMessageResponse(status=pb.Status(code=code, message="why"))
+    return Packets([part.SerializeToString() for part in (status, *found)], packed=False)
+
+
+def receive(server: Server, wait: float = 5.0) -> list[MessageView]:
+    """Run a receive."""
+    subscription = Subscription("billing", "orders", "a||b")
+    return server.run(_plans.receive(server.common, subscription, Wish(32, wait, 30.0), Keeper()))
+
+
+def test_a_receive_asks_for_what_was_wished() -> None:
+    """Group, filter, batch, wait and lease are in the request; its deadline leaves room for the long poll."""
+    server = Server()
+    server.script = [received(b"1")]
+    assert [message.body for message in receive(server)] == [b"1"]
+    call = server.calls[-1]
+    assert isinstance(call, Stream)
+    assert call.timeout > 5.0
+    request = pb.ReceiveMessageRequest.FromString(call.request)
+    assert (request.group.name, request.message_queue.topic.name) == ("billing", "orders")
+    assert (request.filter_expression.type, request.filter_expression.expression) == (pb.FilterType.TAG, "a||b")
+    assert (request.batch_size, request.invisible_duration.seconds, request.long_polling_timeout.seconds) == (32, 30, 5)
+    assert request.message_queue.broker.name == f"broker-{ONE}"
+
+
+def takes(server: Server, duration: float, answer: Any) -> Callable[[Call], Any]:
+    """Return an answer that takes time."""
+
+    def later(_call: Call) -> Any:
+        server.now += duration
+        return answer
+
+    return later
+
+
+def test_an_empty_receive_is_an_empty_list() -> None:
+    """Nothing in time is no error."""
+    server = Server()
+    server.script = [takes(server, 5.0, received(code=pb.Code.MESSAGE_NOT_FOUND))]
+    assert receive(server) == []
+
+
+def test_a_receive_goes_on_over_a_restart() -> None:
+    """A broker that is away is asked again until the wait is over."""
+    server = Server()
+    server.script = [*[LOST] * 6, received(b"back")]
+    assert [message.body for message in receive(server, wait=20.0)] == [b"back"]
+    server.script = [takes(server, 1.0, LOST)] * 50
+    with pytest.raises(ConnectionFailed):
+        receive(server, wait=20.0)
+
+
+def test_a_receive_from_several_brokers_asks_each() -> None:
+    """None is waited on for the whole wait while another may have messages."""
+    server = Server(ONE, TWO)
+    empty = received(code=pb.Code.MESSAGE_NOT_FOUND)
+    server.script = [takes(server, 1.0, empty), takes(server, 1.0, empty), received(b"3")]
+    assert len(receive(server)) == 1
+    asked = [call for call in server.calls if call.method == "ReceiveMessage"]
+    assert [call.endpoint for call in asked] == [ONE, TWO, ONE]
+    waits = [pb.ReceiveMessageRequest.FromString(call.request).long_polling_timeout.seconds for call in asked]
+    assert waits == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("code", "error"), [(pb.Code.CONSUMER_GROUP_NOT_FOUND, GroupNotFound), (40010, RequestError)])
+def test_a_refused_receive_says_why(code: int, error: type[FerromqError]) -> None:
+    """It is not repeated."""
+    server = Server()
+    server.script = [received(code=code)]
+    with pytest.raises(error, match="why"):
+        receive(server)
+
+
+def acked(*refused: tuple[str, int], code: int = pb.OK) -> bytes:
+    """Return the answer to acknowledgements."""
+    entries = [pb.AckMessageResultEntry(message_id=i, status=pb.Status(code=c, message="stale")) for i, c in refused]
+    return pb.AckMessageResponse(status=pb.Status(code=code, message="why"), entries=entries).SerializeToString()
+
+
+def test_acknowledgements_name_those_refused() -> None:
+    """A stale handle is `ReceiptHandleExpired`; after a lost answer it most likely was acknowledged."""
+    server = Server()
+    server.script = [received(b"1", b"2")]
+    messages = receive(server)
+    subscription = Subscription("billing", "orders", "*")
+    server.script = [acked(("2", pb.Code.INVALID_RECEIPT_HANDLE), code=pb.MULTIPLE_RESULTS)]
+    (refused,) = server.run(_plans.ack(server.common, subscription, ONE, messages))
+    assert refused[0] == "2"
+    assert isinstance(refused[1], ReceiptHandleExpired)
+    server.script = [LOST, acked(("2", pb.Code.INVALID_RECEIPT_HANDLE), code=pb.Code.INVALID_RECEIPT_HANDLE)]
+    assert server.run(_plans.ack(server.common, subscription, ONE, messages)) == []
+    server.script = [acked(code=pb.Code.FORBIDDEN)]
+    with pytest.raises(Forbidden):
+        server.run(_plans.ack(server.common, subscription, ONE, messages))
+
+
+def test_a_changed_lease_has_a_new_handle() -> None:
+    """The message is acknowledged by it from then on."""
+    server = Server()
+    server.script = [received(b"1")]
+    (message,) = receive(server)
+    response = pb.ChangeInvisibleDurationResponse(status=pb.Status(code=pb.OK), receipt_handle="new")
+    server.script = [response.SerializeToString()]
+    server.run(_plans.change_invisible_duration(server.common, Subscription("g", "t", "*"), message, 0.5, suspend=True))
+    request = pb.ChangeInvisibleDurationRequest.FromString(server.calls[-1].request)
+    assert (request.receipt_handle, request.invisible_duration.nanos, request.suspend) == ("h", 500_000_000, True)
+    assert message.receipt_handle == "new"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "error"),
+    [
+        (40002, "", IllegalName),
+        (41301, "", MessageTooLarge),
+        (42900, "", Throttled),
+        (50001, "disk full: 5 bytes free", StoreFull),
+        (50001, "", ServerError),
+        (50400, "", RequestTimeout),
+        (50402, "", NotDurable),
+        (50500, "", Unsupported),
+        (40000, "", RequestError),
+        (99999, "", ServerError),
+    ],
+)
+def test_every_code_has_its_exception(code: int, text: str, error: type[FerromqError]) -> None:
+    """Exactly this class, with code and text, and so it stays when it is told which message it is about."""
+    made = error_of(code, text)
+    assert type(made) is error
+    again = named(made, "message 7")
+    assert type(again) is error
+    assert str(again).startswith("message 7: ")
+    if isinstance(again, RequestError):
+        assert again.code == code
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:0", "host:99999", ":8081"])
+def test_an_endpoint_is_host_and_port(text: str) -> None:
+    """Anything else is refused with an example."""
+    with pytest.raises(ConfigError, match="8081"):
+        parse_endpoints(text)
+
+
+def test_endpoints_and_durations_are_read() -> None:
+    """Several brokers, IPv6, timedelta or seconds."""
+    assert parse_endpoints("a:1; [::1]:2") == ("a:1", "[::1]:2")
+    assert endpoints_message(["[::1]:2"]).scheme == pb.AddressScheme.IPv6
+    assert endpoints_message(["1.2.3.4:2"]).scheme == pb.AddressScheme.IPv4
+    assert endpoints_message(["host:2"]).scheme == pb.AddressScheme.DOMAIN_NAME
+    assert (seconds(timedelta(milliseconds=5)), seconds(2)) == (0.005, 2.0)
+    with pytest.raises(ValueError, match="negative"):
+        seconds(-1)
+
+
+def test_the_smallest_packed_answer_is_understood() -> None:
+    """An empty packet holds no response."""
+    assert _ferromq.decode_received([b""], packed=True, lease=Keeper(), endpoint=ONE) == (None, [])
