@@ -1,4 +1,4 @@
-"""Checks that every crate we link has a licence that may be shipped with Apache-2.0. Reads `cargo metadata`, nothing else."""
+"""Checks that every crate we link has a licence that may be shipped with Apache-2.0; reads `cargo metadata`."""
 
 import json
 import re
