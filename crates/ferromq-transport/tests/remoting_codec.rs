@@ -1,5 +1,5 @@
 //! The remoting codec against RocketMQ's own frames and against arbitrary bytes.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ferromq_transport::{

@@ -1,5 +1,5 @@
 //! The server's remoting half, bytes in and bytes out.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! A control plane the tests steer, and a client that writes bytes.
-#![allow(missing_docs, dead_code)]
+#![allow(missing_docs, dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
