@@ -7,6 +7,13 @@ import pytest
 
 import ferromq
 
+SETTINGS = {
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes the session, and give it the time that Java needs."""
@@ -21,8 +28,7 @@ def session() -> Iterator[Any]:
     """Start Spark once; every test reads through it."""
     from ferromq import spark  # noqa: PLC0415 (only tests that start Spark need it)
 
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
-    session = spark.session("local[2]", config=settings)
+    session = spark.session("local[2]", config=SETTINGS)
     yield session
     session.stop()
 
