@@ -487,9 +487,7 @@ pub(crate) fn check_limits(
             return Err(StoreError::TooLarge { what, len, limit });
         }
     }
-    let hosts = [message.born_host, host].into_iter().filter(SocketAddr::is_ipv6).count() as u64 * 12;
-    let fields = u64::from(message::MIN_RECORD_LEN) + 1 + hosts;
-    let len = fields + (message.body.len() + message.topic.len() + message.properties.len()) as u64;
+    let len = message::encoded_len(message, host);
     if len > max_record {
         return Err(StoreError::TooLarge { what: "record", len, limit: max_record });
     }

@@ -101,6 +101,14 @@ pub(crate) struct Encoded {
     pub(crate) sys_flag: i32,
 }
 
+/// Length of the record [`encode`] makes.
+pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr) -> u64 {
+    let hosts = [message.born_host, store_host].iter().filter(|host| host.is_ipv6()).count() * 12;
+    let wide_topic = usize::from(message.topic.len() > MAX_V1_TOPIC_LEN);
+    let fields = MIN_RECORD_LEN as usize + hosts + wide_topic;
+    (fields + message.body.len() + message.topic.len() + message.properties.len()) as u64
+}
+
 /// Appends the head and tail of a record to `out`; queue offset, physical offset and store timestamp stay 0.
 ///
 /// The caller has checked the limits.
@@ -437,6 +445,7 @@ mod tests {
         record.extend_from_slice(message.body);
         record.extend_from_slice(&out[encoded.tail_at..]);
         assert_eq!(record.len(), encoded.len as usize);
+        assert_eq!(record.len() as u64, encoded_len(message, host));
         record
     }
 

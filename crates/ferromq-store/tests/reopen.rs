@@ -4,8 +4,14 @@
 
 mod common;
 
-use common::{asynchronous, bodies, message, named, settle, synchronous};
-use ferromq_store::{Clock, MessageStore, MessageView, StoreError};
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+use common::{ALL, asynchronous, bodies, message, named, settle, synchronous};
+use ferromq_store::{Clock, GetStatus, MessageStore, MessageView, StoreConfig, StoreError, TagFilter};
 
 fn fill(store: &MessageStore, range: std::ops::Range<u32>) {
     for number in range {
@@ -60,4 +66,251 @@ fn a_second_store_on_the_same_directory_is_refused() {
     assert!(matches!(second, Err(StoreError::Locked { .. })));
     store.close().unwrap();
     MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
+}
+
+/// What a kill leaves on a machine that lives on: the files as they are, the abort file among them.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else if path.file_name().unwrap() != "lock" {
+            fs::copy(&path, target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_killed_store_serves_everything_and_cuts_a_torn_record() {
+    for (is_foreign, config) in [(false, asynchronous()), (true, asynchronous()), (false, synchronous())] {
+        let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = MessageStore::open(directory.path(), config.clone(), Clock::system()).unwrap();
+        fill(&store, 0..300);
+        let end = store.stats().max_physical_offset;
+        store.wait_durable(end).unwrap();
+        settle(&store);
+        copy(directory.path(), killed.path());
+        if is_foreign {
+            // A Java broker leaves its process id; nothing is known of how far its index was flushed.
+            fs::write(killed.path().join("abort"), "4711").unwrap();
+        }
+        // A record of which only the head arrived.
+        let size = 64 << 10;
+        let file = killed.path().join(format!("commitlog/{:020}", end / size * size));
+        let first = fs::read(killed.path().join("commitlog/00000000000000000000")).unwrap();
+        let mut torn = first[..91].to_vec();
+        (torn[3], torn[90]) = (200, 1);
+        torn[28..36].copy_from_slice(&end.to_be_bytes());
+        let log = OpenOptions::new().write(true).open(&file).unwrap();
+        log.write_all_at(&torn, end % size).unwrap();
+        drop(log);
+
+        let reopened = MessageStore::open(killed.path(), config.clone(), Clock::system()).unwrap();
+        assert_eq!(reopened.stats().max_physical_offset, end);
+        assert_eq!(reopened.stats().recovered_cut_bytes, 91);
+        assert!(reopened.stats().recovered_messages > 0);
+        check(&reopened, 300);
+        fill(&reopened, 300..400);
+        reopened.wait_durable(reopened.stats().max_physical_offset).unwrap();
+        settle(&reopened);
+        check(&reopened, 400);
+        drop(reopened);
+        check(&MessageStore::open(killed.path(), config, Clock::system()).unwrap(), 400);
+    }
+}
+
+#[test]
+fn reading_answers_with_the_statuses_of_rocketmq() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
+    let get = |offset, filter: &TagFilter| {
+        let found = store.get("t", 0, offset, 32, 1 << 20, filter);
+        (found.status, found.messages.len(), found.next_offset)
+    };
+    assert_eq!(get(7, ALL), (GetStatus::NoMatchedLogicQueue, 0, 7));
+    for number in 0..10 {
+        // "Aa" and "BB" have the same hash.
+        let tag = ["Aa", "BB", "c"][number % 3];
+        store.append(&[message("t", 0, b"x", &named("k", tag))]).unwrap();
+    }
+    settle(&store);
+    assert_eq!(get(0, ALL), (GetStatus::Found, 10, 10));
+    assert_eq!(get(10, ALL), (GetStatus::OffsetOverflowOne, 0, 10));
+    assert_eq!(get(11, ALL), (GetStatus::OffsetOverflowBadly, 0, 10));
+    assert_eq!(get(0, &TagFilter::parse("Aa")), (GetStatus::Found, 4, 10));
+    assert_eq!(get(0, &TagFilter::parse("Aa || c")), (GetStatus::Found, 7, 10));
+    assert_eq!(get(0, &TagFilter::parse("*")), (GetStatus::Found, 10, 10));
+    assert_eq!(get(3, &TagFilter::parse("none")), (GetStatus::NoMatchedMessage, 0, 10));
+    let by_bytes = store.get("t", 0, 0, 32, 1, ALL);
+    assert_eq!((by_bytes.messages.len(), by_bytes.next_offset), (1, 1), "one comes whatever its size");
+    let by_count = store.get("t", 0, 0, 3, 1 << 20, ALL);
+    assert_eq!((by_count.messages.len(), by_count.next_offset), (3, 3));
+    assert_eq!(store.queues(), [("t".to_owned(), vec![0])]);
+}
+
+#[test]
+fn the_first_offset_at_or_after_a_time_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(1000);
+    let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
+    for _ in 0..100 {
+        store.append(&[message("t", 0, b"x", b""), message("t", 0, b"y", b"")]).unwrap();
+        clock.advance(10);
+    }
+    settle(&store);
+    for (time, offset) in [(0, 0), (1000, 0), (1001, 2), (1010, 2), (1011, 4), (1990, 198), (1991, 200)] {
+        assert_eq!(store.offset_by_time("t", 0, time), offset, "{time}");
+    }
+    assert_eq!(store.offset_by_time("unknown", 0, 0), 0);
+}
+
+#[test]
+fn keys_are_found_within_a_time_range_newest_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(1_000_500);
+    let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
+    // More entries than an index file holds, so that the chain goes over several files.
+    for number in 0..500u32 {
+        let properties = [named("same", "a"), named(&format!("k{number}"), "a")].concat();
+        store.append(&[message("t", 0, &number.to_be_bytes(), &properties)]).unwrap();
+        store
+            .append(&[message("t", 0, b"", &named("same", "a")), message("u", 0, b"", &named("same", "a"))])
+            .unwrap();
+        settle(&store);
+        clock.advance(300);
+    }
+    let times = |begin, end, count| -> Vec<i64> {
+        let found = store.query_by_key("t", "same", count, begin, end);
+        found.iter().map(|r| MessageView::decode(r.bytes(), true).unwrap().store_timestamp).collect()
+    };
+    let all: Vec<i64> = (0..500).rev().map(|number| 1_000_500 + number * 300).collect();
+    assert_eq!(times(0, i64::MAX, 10_000), all);
+    assert_eq!(times(0, i64::MAX, 7), all[..7]);
+    let within = |begin, end| all.iter().copied().filter(|t| (begin..=end).contains(t)).collect::<Vec<_>>();
+    for (begin, end) in
+        [(1_030_000, 1_060_000), (1_000_500, 1_000_500), (0, 1_000_000), (1_100_123, 1_100_999)]
+    {
+        assert_eq!(times(begin, end, 10_000), within(begin, end), "{begin}..{end}");
+    }
+    assert!(store.query_by_key("t", "none", 10, 0, i64::MAX).is_empty());
+}
+
+#[test]
+fn what_is_over_a_limit_is_refused_and_nothing_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = StoreConfig { max_message_size: 1000, ..asynchronous() };
+    let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
+    let long = vec![b'x'; 40_000];
+    let long_text = "x".repeat(300);
+    let refused = |message| match store.append(&[message]) {
+        Err(StoreError::TooLarge { what, len, limit }) => format!("{what} {len} {limit}"),
+        Err(StoreError::Invalid { what, .. }) => what.to_owned(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(message("t", 0, &long[..1001], b"")), "message body 1001 1000");
+    assert_eq!(refused(message("t", 0, b"", &long[..32_768])), "properties 32768 32767");
+    assert_eq!(refused(message(&long_text, 0, b"", b"")), "topic 300 255");
+    assert_eq!(refused(message("a/b", 0, b"", b"")), "topic");
+    assert_eq!(refused(message("..", 0, b"", b"")), "topic");
+    assert_eq!(refused(message("t", -1, b"", b"")), "queue id");
+    // A batch is refused as a whole.
+    let batch = [message("t", 0, b"good", b""), message("t", 0, &long[..1001], b"")];
+    assert!(store.append(&batch).is_err());
+    assert_eq!(store.stats().max_physical_offset, 0);
+    let big =
+        MessageStore::open(tempfile::tempdir().unwrap().path(), asynchronous(), Clock::system()).unwrap();
+    match big.append(&[message("t", 0, &vec![0; 64 << 10], b"")]) {
+        Err(StoreError::TooLarge { what: "record", limit, .. }) => assert_eq!(limit, (64 << 10) - 8),
+        other => panic!("{other:?}"),
+    }
+    let fits = (64 << 10) - 8 - 91 - 1;
+    big.append(&[message("t", 0, &vec![0; fits], b""), message("t", 0, &vec![1; fits], b"")]).unwrap();
+    settle(&big);
+    assert_eq!(bodies(&big, "t", 0).iter().map(Vec::len).collect::<Vec<_>>(), [fits, fits]);
+}
+
+#[test]
+fn a_record_is_found_only_where_one_begins() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
+    // A body that looks like a record, at whatever place it lands.
+    let first = store.append(&[message("t", 0, b"inner", b"")]).unwrap();
+    let copy = store.record_at(0).unwrap().bytes().to_vec();
+    let second = store.append(&[message("t", 0, &copy, b"")]).unwrap();
+    let found: Vec<u64> = (0..second.end + 100).filter(|at| store.record_at(*at).is_some()).collect();
+    assert_eq!(found, [0, first.end]);
+    assert!(store.record_at(u64::MAX).is_none());
+    let held = store.record_at(first.end).unwrap();
+    store.close().unwrap();
+    assert!(store.record_at(0).is_none());
+    assert!(matches!(store.append(&[message("t", 0, b"", b"")]), Err(StoreError::Closed)));
+    drop(store);
+    assert_eq!(
+        MessageView::decode(held.bytes(), true).unwrap().body,
+        copy,
+        "a held record outlives its store"
+    );
+}
+
+#[test]
+fn a_reserve_that_is_not_free_refuses_sends_on_the_real_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = StoreConfig { disk_reserve: 1 << 60, ..asynchronous() };
+    let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
+    match store.append(&[message("t", 0, b"", b"")]) {
+        Err(StoreError::Full { free, reserve, .. }) => {
+            assert_eq!(reserve, 1 << 60);
+            assert!(free > 0);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn arrivals_are_told_once_readers_see_the_messages() {
+    let directory = tempfile::tempdir().unwrap();
+    let store =
+        std::sync::Arc::new(MessageStore::open(directory.path(), synchronous(), Clock::system()).unwrap());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let weak = std::sync::Arc::downgrade(&store);
+    store.on_arrival(move |arrival| {
+        let seen = weak.upgrade().map_or(0, |store| store.max_offset(arrival.topic, arrival.queue_id));
+        sender.send((arrival.topic.to_owned(), arrival.queue_id, arrival.max_offset, seen)).ok();
+    });
+    store
+        .append(&[message("t", 2, b"a", b""), message("t", 2, b"b", b""), message("u", 0, b"c", b"")])
+        .unwrap();
+    let first = receiver.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+    let second = receiver.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+    assert_eq!(first, ("t".to_owned(), 2, 2, 2));
+    assert_eq!(second, ("u".to_owned(), 0, 1, 1));
+}
+
+#[test]
+fn several_threads_get_offsets_without_gap() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = MessageStore::open(directory.path(), synchronous(), Clock::system()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8u8 {
+            let store = &store;
+            scope.spawn(move || {
+                for number in 0..200u16 {
+                    let body = [&[thread][..], &number.to_be_bytes(), &[7; 400]].concat();
+                    let end = store.append(&[message("t", 0, &body, b"")]).unwrap().end;
+                    if number % 20 == 0 {
+                        store.wait_durable(end).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    settle(&store);
+    let bodies = bodies(&store, "t", 0);
+    assert_eq!(bodies.len(), 1600);
+    for thread in 0..8u8 {
+        let numbers: Vec<&[u8]> = bodies.iter().filter(|b| b[0] == thread).map(|b| &b[1..3]).collect();
+        assert!(numbers.is_sorted(), "a thread's messages keep their order");
+    }
 }
