@@ -197,7 +197,9 @@ def test_settings_are_answered_with_settings(rpc: Rpc) -> None:
     """What the official clients need of a server, for producers and for consumers."""
     publishing = pb.Settings(client_type=1, publishing=pb.Publishing(topics=[topic("orders")]))
     entry = pb.SubscriptionEntry(topic=topic("orders"))
-    subscription = pb.Settings(client_type=3, subscription=pb.Subscription(group=topic("g"), subscriptions=[entry]))
+    own = pb.RetryPolicy(max_attempts=9, customized_backoff=pb.CustomizedBackoff(next=[pb.Duration(seconds=99)]))
+    wanted = pb.Subscription(group=topic("g"), subscriptions=[entry])
+    subscription = pb.Settings(client_type=3, subscription=wanted, backoff_policy=own)
     answers = telemetry(rpc, pb.TelemetryCommand(settings=publishing), pb.TelemetryCommand(settings=subscription))
     assert [answer.status.code for answer in answers] == [pb.Code.OK, pb.Code.OK]
     producer, consumer = (answer.settings for answer in answers)

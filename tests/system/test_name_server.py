@@ -1,6 +1,8 @@
 """A name server over sockets: brokers register, are found, and are forgotten in time."""
 
 import json
+import socket
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +109,19 @@ def test_a_silent_broker_is_forgotten_after_its_lease(
     clock.advance(seconds=6)
     assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == TOPIC_NOT_EXIST
     assert broker.register()[0] == SUCCESS
+
+
+def test_the_connection_of_a_silent_broker_is_closed(name_server: NamesrvController, clock: Clock) -> None:
+    """So that a broker that hangs, and is not dead, notices and registers again."""
+    broker = Broker(name_server)
+    header = json.dumps({"code": REGISTER, "opaque": 1, "extFields": {**broker.fields, "haServerAddr": "x"}}).encode()
+    body = broker.body()
+    host, _, port = name_server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
+        assert connection.recv(4096)
+        clock.advance(seconds=126)
+        assert connection.recv(4096) == b""
 
 
 def test_a_broker_may_ask_for_another_lease(
