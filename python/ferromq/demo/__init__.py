@@ -63,6 +63,10 @@ def main(args: argparse.Namespace) -> int:
 
 def run(rows: int | None = None) -> list[Step]:
     """Do the six steps with the first *rows* rows, all where None."""
+    from ferromq.spark._requirements import find_java, require  # noqa: PLC0415 (says what is missing before the work)
+
+    require("pyarrow", "pandas")
+    find_java()
     steps = []
     _say("Reading the flights table")
     flights = data.load(rows)
