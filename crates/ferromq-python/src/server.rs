@@ -1,6 +1,10 @@
 //! `Server` as Python sees it: start, register, push, stop.
 
-use std::{net::TcpListener, sync::Arc, time::Duration};
+use std::{
+    net::TcpListener,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use ferromq_transport::{
@@ -174,8 +178,10 @@ impl PyServer {
         let running = self.0.get()?;
         let timeout = Duration::try_from_secs_f64(timeout).map_err(value_error)?;
         py.detach(|| {
+            let started = Instant::now();
             running.runtime.block_on(running.server.stop(timeout));
-            if !running.handlers.stop(timeout) {
+            // A handler that hung until the grace period ended is not waited for again.
+            if !running.handlers.stop(timeout.saturating_sub(started.elapsed())) {
                 tracing::warn!("a handler still runs after the server has stopped");
             }
         });
