@@ -1,7 +1,9 @@
 """What a broker tells its name servers, seen by one that writes down all it is told."""
 
 import json
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ class NameServer:
         self.told: list[tuple[int | str, dict[str, str], bytes]] = []
         self.refused = 0
         self.grpc_address: str | None = None
+        self.answering = threading.Event()
+        self.answering.set()
         self.server = Server(clock.raw)
         for code in (PUT_KV, GET_KV, REGISTER, UNREGISTER):
             self.server.register(code, self.answer)
@@ -31,6 +35,7 @@ class NameServer:
     def answer(self, request: Request) -> Answer:
         """Keep the request; refuse registrations while `refused` lasts."""
         self.told.append((request.route, dict(request.fields), request.body))
+        self.answering.wait(10)
         if request.route == GET_KV:
             value = self.grpc_address
             return (NOT_FOUND, "none", {}, b"") if value is None else (SUCCESS, None, {"value": value}, b"")
@@ -62,6 +67,7 @@ def name_server(clock: Clock) -> Iterator[NameServer]:
     """Run a name server that writes down."""
     server = NameServer(clock)
     yield server
+    server.answering.set()
     server.server.stop()
 
 
@@ -145,3 +151,18 @@ def test_what_failed_is_told_again_soon(name_server: NameServer, broker: BrokerC
     assert "orders" in name_server.topics()
     clock.advance(seconds=2)
     assert name_server.codes() == []
+
+
+def test_a_name_server_that_hangs_keeps_nobody_waiting(
+    name_server: NameServer, broker: BrokerController, clock: Clock, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """The broker stops in the middle of a registration."""
+    name_server.codes()
+    name_server.answering.clear()
+    period = threading.Thread(target=lambda: clock.advance(seconds=30))
+    period.start()
+    assert eventually(lambda: name_server.told != [])
+    begin = time.monotonic()
+    broker.close()
+    assert time.monotonic() - begin < 2
+    period.join()

@@ -7,7 +7,7 @@ When to register is `controller`'s business, what to make of a route that of `ro
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -58,7 +58,7 @@ class NameServers:
         period_ms = period // timedelta(milliseconds=1)
         self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * period_ms)
         self._client = _ferromq.RemotingClient()
-        self._threads = ThreadPoolExecutor(max(1, len(addresses)), thread_name_prefix="ferromq-register")
+        self._threads = self._start_threads()
         self._lock = threading.Lock()
         self._failing: set[str] = set()
 
@@ -68,10 +68,14 @@ class NameServers:
     def register(self, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bool:
         """Register with every name server at the same time; say whether all took it."""
         body = self._body(version, topics)
-        return all(self._each(lambda address: self._register(address, body)))
+        return self._each(self._addresses, lambda address: self._register(address, body))
 
     def register_change(self, version: DataVersion, topic: TopicConfig, everything: Mapping[str, TopicConfig]) -> bool:
-        """Register one topic that changed; a name server that does not know this broker yet gets *everything*."""
+        """
+        Register one topic that changed; a name server that does not know this broker yet gets *everything*.
+
+        Name servers that failed before are left to the next `register`, so that they keep nobody waiting.
+        """
         change, whole = self._body(version, {topic.name: topic}), self._body(version, everything)
 
         def send(address: str) -> None:
@@ -79,13 +83,17 @@ class NameServers:
             if code != ResponseCode.SUCCESS:
                 self._register(address, whole)
 
-        return all(self._each(send))
+        answering = self._answering()
+        return self._each(answering, send) and len(answering) == len(self._addresses)
 
     def unregister(self) -> None:
-        """Say goodbye to every name server; one that does not answer at once finds out by the closed connection."""
+        """Say goodbye to the name servers that answer; others find out by the closed connection."""
         fields = self._header(b"")
         self._timeout = min(self._timeout, _GOODBYE_SECONDS)
-        self._each(lambda address: self._expect(address, RequestCode.UNREGISTER_BROKER, fields))
+        # The usual threads may still wait for somebody who does not answer.
+        threads = self._start_threads()
+        self._each(self._answering(), lambda address: self._unregister(address, fields), threads)
+        threads.shutdown(wait=False)
 
     def route(self, topic: str) -> TopicRoute | None:
         """
@@ -152,17 +160,27 @@ class NameServers:
         except OutcomeUnknown as error:
             raise NameServerFailed(str(error)) from error
 
-    def _each(self, action: Callable[[str], None]) -> list[bool]:
-        return list(self._threads.map(lambda address: self._try(address, action), self._addresses))
+    def _unregister(self, address: str, fields: Mapping[str, str]) -> None:
+        self._expect(address, RequestCode.UNREGISTER_BROKER, fields)
+
+    def _start_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max(1, len(self._addresses)), thread_name_prefix="ferromq-register")
+
+    def _answering(self) -> list[str]:
+        with self._lock:
+            return [address for address in self._addresses if address not in self._failing]
+
+    def _each(
+        self, addresses: Iterable[str], action: Callable[[str], None], threads: ThreadPoolExecutor | None = None
+    ) -> bool:
+        """Do *action* for all *addresses* at the same time; say whether all went well."""
+        return all(list((threads or self._threads).map(lambda address: self._try(address, action), addresses)))
 
     def _try(self, address: str, action: Callable[[str], None]) -> bool:
         try:
             action(address)
         except NameServerFailed as error:
-            with self._lock:
-                is_new = address not in self._failing
-                self._failing.add(address)
-            _log.log(logging.WARNING if is_new else logging.DEBUG, "name server failed address=%s: %s", address, error)
+            self._note_failure(address, error)
             return False
         with self._lock:
             was_failing = address in self._failing
@@ -171,12 +189,19 @@ class NameServers:
             _log.warning("name server is back address=%s", address)
         return True
 
+    def _note_failure(self, address: str, error: NameServerFailed) -> None:
+        with self._lock:
+            is_new = address not in self._failing
+            self._failing.add(address)
+        _log.log(logging.WARNING if is_new else logging.DEBUG, "name server failed address=%s: %s", address, error)
+
     def _first(self, code: RequestCode, fields: Mapping[str, str]) -> Answer:
         failures = []
-        # A name server that answered last is asked first.
+        # Those that failed last time are asked last: each may cost a timeout.
         for address in sorted(self._addresses, key=self._failing.__contains__):
             try:
                 return self._call(address, code, fields)
             except NameServerFailed as error:
+                self._note_failure(address, error)
                 failures.append(str(error))
         raise NameServerFailed("no name server answers: " + "; ".join(failures))
