@@ -34,6 +34,7 @@ HOT_RPCS = [
     "ForwardMessageToDeadLetterQueue",
 ]
 PATIENCE = 10.0
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
 Answer = tuple[int, str | None, dict[str, str], bytes]
 
 
@@ -200,6 +201,11 @@ def test_more_requests_than_may_wait_are_refused_at_once() -> None:
                 peer.settimeout(0.3)
                 busy += peer.recv(1 << 20).count(b'"code":2,')
         assert busy > 0
+        with grpc.insecure_channel(f"127.0.0.1:{rig.server.listen_grpc('127.0.0.1:0')}") as channel:
+            rig.server.register("QueryRoute", lambda _request: b"")
+            with pytest.raises(grpc.RpcError) as failure:
+                channel.unary_unary(SERVICE + "QueryRoute")(b"", timeout=PATIENCE)
+            assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         release.set()
 
 
@@ -241,8 +247,6 @@ def test_counters_are_numbers(rig: Rig) -> None:
 
 
 # --- gRPC: cold methods and telemetry ----------------------------------------------------------------------------
-
-SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 
 @pytest.fixture

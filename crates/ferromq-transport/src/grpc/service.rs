@@ -30,7 +30,7 @@ use super::{
     stream::ResponseStream,
     wire::Malformed,
 };
-use crate::{ColdRequest, Route, dispatcher, hot::Hot};
+use crate::{ColdRequest, Route, TransportError, dispatcher, hot::Hot};
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
 /// What RocketMQ's proxy accepts.
@@ -178,6 +178,9 @@ impl UnaryService<Bytes> for ColdCall {
             match answer.await {
                 Ok(Ok(Ok(Some(response)))) => Ok(Response::new(response.body)),
                 Ok(Ok(Ok(None)) | Err(_)) | Err(_) => Err(Status::internal("the handler gave no answer")),
+                Ok(Ok(Err(error @ TransportError::Busy(_)))) => {
+                    Err(Status::resource_exhausted(error.to_string()))
+                }
                 Ok(Ok(Err(error))) => Err(Status::internal(error.to_string())),
             }
         })
