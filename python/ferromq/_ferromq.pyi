@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, final, type_check_only
+from typing import Any, Protocol, TypeAlias, final, type_check_only
 
 @final
 class Clock:
@@ -113,7 +113,7 @@ class Store:
 
     def message_at(self, physical_offset: int) -> StoredMessage | None: ...
     def query_by_key(
-        self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = 2**63 - 1
+        self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = 9223372036854775807
     ) -> list[StoredMessage]: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
@@ -145,7 +145,7 @@ class Request:
     @property
     def body(self) -> bytes: ...
 
-Response = bytes | tuple[int, str | None, dict[str, str], bytes]
+Response: TypeAlias = bytes | tuple[int, str | None, dict[str, str], bytes]
 """gRPC: the encoded message. Remoting: (code, remark, extFields, body)."""
 
 @final
@@ -153,7 +153,8 @@ class Server:
     """
     One server: remoting and gRPC listeners, hot verbs in Rust, cold requests handed to registered functions.
 
-    Handlers run on a bounded pool of threads, one call each; an exception becomes SYSTEM_ERROR (1) or INTERNAL_SERVER_ERROR.
+    Handlers run on a bounded pool of threads, one call each; an exception becomes SYSTEM_ERROR (1) or
+    INTERNAL_SERVER_ERROR.
     """
 
     def __new__(
