@@ -1,5 +1,5 @@
 //! `grpc::columns` against prost, the plain decoder: the same rows, and no bytes that make it panic.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::large_enum_variant, missing_docs)]
 
 use std::{collections::BTreeMap, io::Write};
 
