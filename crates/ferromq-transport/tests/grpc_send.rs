@@ -135,6 +135,11 @@ async fn a_message_that_breaks_a_rule_is_refused_with_rocketmqs_code_and_not_sto
     for (index, (code, message)) in cases.into_iter().enumerate() {
         assert_eq!(refusal(&broker, message).await, code, "case {index}");
     }
+    let many_keys = with(|system| system.keys = vec![String::new(); 2_000]);
+    assert_eq!(refusal(&broker, many_keys).await, 43_101);
+    let mut many_properties = good();
+    many_properties.user_properties = (0..2_000).map(|i| (i.to_string(), String::new())).collect();
+    assert_eq!(refusal(&broker, many_properties).await, 43_101);
     let mut other = message("auto", "body");
     other.topic = Some(proto::resource("auto-other"));
     let mixed = broker.client().await.send(vec![good(), other]).await;
@@ -193,6 +198,22 @@ async fn bytes_that_are_no_request_are_an_invalid_argument_and_the_connection_go
         assert_eq!(error.code(), tonic::Code::InvalidArgument, "{method}");
     }
     client.send_one("still there").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_millions_of_empty_messages_is_refused_before_it_takes_memory() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    let empty = [0x0a, 0x00].repeat(4 << 20);
+    let error = client.call("SendMessage", empty).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::InvalidArgument);
+    let handles = [0x1a, 0x00].repeat(1 << 20);
+    let request = [proto::ack(&[]).encode_to_vec(), handles].concat();
+    let answer = client.call("AckMessage", request).await.unwrap();
+    assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, 40_000);
+    // Of what is not a send 8 MiB are enough.
+    let error = client.call("AckMessage", vec![0; 9 << 20]).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::OutOfRange);
 }
 
 #[tokio::test(flavor = "multi_thread")]

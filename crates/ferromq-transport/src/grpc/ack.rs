@@ -7,55 +7,120 @@ use prost::Message as _;
 
 use super::{
     convert::{Refusal, check_group, check_topic, code, parse_handle, put_status, write_handle},
-    proto::{AckMessageRequest, ChangeInvisibleDurationRequest, UpdateOffsetRequest},
+    proto::{ChangeInvisibleDurationRequest, UpdateOffsetRequest},
     receive::{name, queue_id, readable, topic_name},
-    wire::{Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
+    wire::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
 };
 use crate::hot::Hot;
 
 const MAX_INVISIBLE_SECONDS: u64 = 12 * 3_600;
 
+/// Entries of one request; a client that has more sends more requests.
+const MAX_ACKS: usize = 1 << 16;
+
 /// Answers an encoded `AckMessageRequest`: a status for each entry and one for all.
-pub(super) fn ack_message(hot: &Hot, request: Bytes) -> Result<Bytes, Malformed> {
-    let request = AckMessageRequest::decode(request).map_err(|_| Malformed("not an AckMessageRequest"))?;
-    let (group, topic) = (name(request.group.as_ref()), name(request.topic.as_ref()));
+///
+/// Entries come in hundreds, so they are read in place.
+pub(super) fn ack_message(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
+    let (mut group, mut topic, mut count) = ("", "", 0);
+    for field in Fields::new(request) {
+        match field? {
+            (1, value) => group = resource_name(value.bytes()?)?,
+            (2, value) => topic = resource_name(value.bytes()?)?,
+            (3, value) => {
+                entry(value.bytes()?)?;
+                count += 1;
+            }
+            _ => {}
+        }
+    }
     if let Err(refusal) = check_topic(topic).and_then(|()| check_group(group)) {
         return Ok(refused(&refusal));
     }
-    let mut entries = Vec::with_capacity(request.entries.len() * 128);
-    let mut codes = None;
-    let (mut ok, mut failed) = (Vec::new(), Vec::new());
-    put_status(&mut ok, 3, code::OK, "OK");
-    for entry in &request.entries {
-        let handle = parse_handle(&entry.receipt_handle, &hot.broker_name);
-        let done = handle.and_then(|(handle, _)| Ok(hot.ack(group, topic, &handle)?));
-        let (code, status) = match done {
-            Ok(()) => (code::OK, &ok),
+    if count == 0 || count > MAX_ACKS {
+        let why = format!("{count} receipt handles to acknowledge; give 1 to {MAX_ACKS}");
+        return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
+    }
+    let mut results = Results::new(request.len() + count * 12);
+    for field in Fields::new(request) {
+        if let (3, value) = field? {
+            let (message_id, handle) = entry(value.bytes()?)?;
+            let lease = parse_handle(handle, &hot.broker_name);
+            let done = lease.and_then(|(lease, _)| Ok(hot.ack(group, topic, &lease)?));
+            results.put(message_id, handle, done);
+        }
+    }
+    Ok(results.finish())
+}
+
+fn resource_name(resource: &[u8]) -> Result<&str, Malformed> {
+    let mut name = "";
+    for field in Fields::new(resource) {
+        if let (2, value) = field? {
+            name = value.text()?;
+        }
+    }
+    Ok(name)
+}
+
+/// Message id and receipt handle.
+fn entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
+    let (mut message_id, mut handle) = ("", "");
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => message_id = value.text()?,
+            (2, value) => handle = value.text()?,
+            _ => {}
+        }
+    }
+    Ok((message_id, handle))
+}
+
+/// The entries of an `AckMessageResponse` as they come.
+struct Results {
+    entries: Vec<u8>,
+    ok: Vec<u8>,
+    failed: Vec<u8>,
+    /// The code all entries share, or `MULTIPLE_RESULTS`.
+    code: Option<i32>,
+}
+
+impl Results {
+    fn new(expected_bytes: usize) -> Self {
+        let mut ok = Vec::new();
+        put_status(&mut ok, 3, code::OK, "OK");
+        Self { entries: Vec::with_capacity(expected_bytes), ok, failed: Vec::new(), code: None }
+    }
+
+    fn put(&mut self, message_id: &str, handle: &str, outcome: Result<(), Refusal>) {
+        let (code, status) = match outcome {
+            Ok(()) => (code::OK, &self.ok),
             Err(refusal) => {
-                failed.clear();
-                put_status(&mut failed, 3, refusal.code, &refusal.message);
-                (refusal.code, &failed)
+                self.failed.clear();
+                put_status(&mut self.failed, 3, refusal.code, &refusal.message);
+                (refusal.code, &self.failed)
             }
         };
-        codes = Some(codes.map_or(code, |all| if all == code { all } else { code::MULTIPLE_RESULTS }));
-        let (id, text) = (entry.message_id.as_bytes(), entry.receipt_handle.as_bytes());
-        let len = bytes_field_len(1, id.len()) + bytes_field_len(2, text.len()) + status.len();
-        put_len_prefix(&mut entries, 2, len);
-        put_bytes_field(&mut entries, 1, id);
-        put_bytes_field(&mut entries, 2, text);
-        entries.extend_from_slice(status);
+        self.code =
+            Some(self.code.map_or(code, |all| if all == code { all } else { code::MULTIPLE_RESULTS }));
+        let len = bytes_field_len(1, message_id.len()) + bytes_field_len(2, handle.len()) + status.len();
+        put_len_prefix(&mut self.entries, 2, len);
+        put_bytes_field(&mut self.entries, 1, message_id.as_bytes());
+        put_bytes_field(&mut self.entries, 2, handle.as_bytes());
+        self.entries.extend_from_slice(status);
     }
-    let mut out = Vec::with_capacity(entries.len() + 64);
-    match codes {
-        Some(code::OK) => put_status(&mut out, 1, code::OK, "OK"),
-        Some(code::MULTIPLE_RESULTS) => {
-            put_status(&mut out, 1, code::MULTIPLE_RESULTS, "entries have different outcomes")
-        }
-        Some(code) => put_status(&mut out, 1, code, "no entry was acknowledged; see each entry"),
-        None => put_status(&mut out, 1, code::BAD_REQUEST, "no receipt handle to acknowledge"),
+
+    fn finish(self) -> Bytes {
+        let (code, message) = match self.code {
+            Some(code::OK) | None => (code::OK, "OK"),
+            Some(code::MULTIPLE_RESULTS) => (code::MULTIPLE_RESULTS, "entries have different outcomes"),
+            Some(code) => (code, "no entry was acknowledged; see each entry"),
+        };
+        let mut out = Vec::with_capacity(self.entries.len() + 64);
+        put_status(&mut out, 1, code, message);
+        out.extend_from_slice(&self.entries);
+        out.into()
     }
-    out.extend_from_slice(&entries);
-    Ok(out.into())
 }
 
 /// Answers an encoded `ChangeInvisibleDurationRequest` with the new receipt handle.

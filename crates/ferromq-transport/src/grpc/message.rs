@@ -7,6 +7,12 @@ use std::ops::Range;
 
 use super::wire::{Fields, Malformed};
 
+/// More messages than this in a request are refused: an empty one takes two bytes of the request, but many
+/// more here.
+pub const MAX_MESSAGES: usize = 1 << 16;
+/// Of keys, and of user properties, of one message at most one more than this is kept: enough to refuse it.
+pub const MAX_TEXTS: usize = 1 << 10;
+
 /// A message as the producer wrote it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outgoing<'a> {
@@ -60,6 +66,9 @@ impl<'a> SendRequest<'a> {
         let mut parsed = Self::default();
         for field in Fields::new(request) {
             if let (1, value) = field? {
+                if parsed.messages.len() == MAX_MESSAGES {
+                    return Err(Malformed("more than 65,536 messages in a request"));
+                }
                 let message = parsed.message(value.bytes()?)?;
                 parsed.messages.push(message);
             }
@@ -81,8 +90,13 @@ impl<'a> SendRequest<'a> {
                         }
                     }
                 }
-                (2, value) => self.properties.push(map_entry(value.bytes()?)?),
-                (3, value) => self.system_properties(&mut message, value.bytes()?)?,
+                (2, value) => {
+                    let property = map_entry(value.bytes()?)?;
+                    if self.properties.len() - first_property <= MAX_TEXTS {
+                        self.properties.push(property);
+                    }
+                }
+                (3, value) => self.system_properties(&mut message, first_key, value.bytes()?)?,
                 (4, value) => message.body = value.bytes()?,
                 _ => {}
             }
@@ -92,11 +106,21 @@ impl<'a> SendRequest<'a> {
         Ok(message)
     }
 
-    fn system_properties(&mut self, message: &mut Outgoing<'a>, bytes: &'a [u8]) -> Result<(), Malformed> {
+    fn system_properties(
+        &mut self,
+        message: &mut Outgoing<'a>,
+        first_key: usize,
+        bytes: &'a [u8],
+    ) -> Result<(), Malformed> {
         for field in Fields::new(bytes) {
             match field? {
                 (1, value) => message.tag = value.text()?,
-                (2, value) => self.keys.push(value.text()?),
+                (2, value) => {
+                    let key = value.text()?;
+                    if self.keys.len() - first_key <= MAX_TEXTS {
+                        self.keys.push(key);
+                    }
+                }
                 (3, value) => message.message_id = value.text()?,
                 (5, value) => message.body_encoding = value.int32()?,
                 (6, value) => message.message_type = value.int32()?,

@@ -143,28 +143,3 @@ pub struct UpdateOffsetRequest {
     #[prost(int64, tag = "3")]
     pub offset: i64,
 }
-
-/// Names a message and its lease.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct AckMessageEntry {
-    /// Message id.
-    #[prost(string, tag = "1")]
-    pub message_id: String,
-    /// Names the lease.
-    #[prost(string, tag = "2")]
-    pub receipt_handle: String,
-}
-
-/// Acknowledges messages.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct AckMessageRequest {
-    /// Consumer group.
-    #[prost(message, optional, tag = "1")]
-    pub group: Option<Resource>,
-    /// Topic.
-    #[prost(message, optional, tag = "2")]
-    pub topic: Option<Resource>,
-    /// The messages.
-    #[prost(message, repeated, tag = "3")]
-    pub entries: Vec<AckMessageEntry>,
-}

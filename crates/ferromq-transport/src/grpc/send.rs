@@ -7,7 +7,7 @@ use ferromq_store::{Appended, NewMessage, properties};
 
 use super::{
     convert::{Refusal, check_topic, code, has_control, is_reserved, put_status},
-    message::{Outgoing, SendRequest},
+    message::{MAX_TEXTS, Outgoing, SendRequest},
     wire::{Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
@@ -114,6 +114,9 @@ fn check(request: &SendRequest<'_>, message: &Outgoing<'_>, topic: &TopicEntry) 
         ));
     }
     let keys = request.keys.get(message.keys.clone()).unwrap_or_default();
+    if keys.len() > MAX_TEXTS {
+        return Err(Refusal::new(code::MESSAGE_PROPERTIES_TOO_LARGE, format!("more than {MAX_TEXTS} keys")));
+    }
     if let Some(key) = keys.iter().find(|key| !key.is_empty() && key.trim().is_empty() || has_control(key)) {
         let why = format!("key {key:?} is blank or holds a control character");
         return Err(Refusal::new(code::ILLEGAL_MESSAGE_KEY, why));
@@ -159,7 +162,7 @@ fn check_properties(request: &SendRequest<'_>, message: &Outgoing<'_>, keys: &[&
     let illegal = |why: String| Err(Refusal::new(code::ILLEGAL_MESSAGE_PROPERTY_KEY, why));
     let user = request.properties.get(message.properties.clone()).unwrap_or_default();
     if user.len() > MAX_USER_PROPERTIES {
-        let why = format!("{} user properties; the limit is {MAX_USER_PROPERTIES}", user.len());
+        let why = format!("more than {MAX_USER_PROPERTIES} user properties");
         return Err(Refusal::new(code::MESSAGE_PROPERTIES_TOO_LARGE, why));
     }
     let mut bytes = message.tag.len() + keys.iter().map(|key| key.len()).sum::<usize>();

@@ -33,8 +33,9 @@ use super::{
 use crate::{ColdRequest, Route, TransportError, dispatcher, hot::Hot};
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
-/// What RocketMQ's proxy accepts.
-const MAX_REQUEST: usize = 130 << 20;
+/// What RocketMQ's proxy accepts. Only sends carry bodies; what else comes is small, or not meant well.
+const MAX_SEND: usize = 130 << 20;
+const MAX_REQUEST: usize = 8 << 20;
 /// Asks for, and announces, a packed stream.
 const PACKED: &str = "x-ferromq-packed";
 
@@ -66,7 +67,8 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     let Some(method) = request.uri().path().strip_prefix(SERVICE).map(str::to_owned) else {
         return Status::unimplemented(format!("{} is not served here", request.uri().path())).into_http();
     };
-    let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(MAX_REQUEST);
+    let limit = if method == "SendMessage" { MAX_SEND } else { MAX_REQUEST };
+    let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(limit);
     if method == "Telemetry" {
         return grpc.streaming(Telemetry { server, link }, request).await;
     }
@@ -103,7 +105,7 @@ impl UnaryService<Bytes> for HotCall {
         Box::pin(async move {
             let answer = match method.as_str() {
                 "SendMessage" => send::send_message(&hot, &body, peer).await,
-                "AckMessage" => ack::ack_message(&hot, body),
+                "AckMessage" => ack::ack_message(&hot, &body),
                 "ChangeInvisibleDuration" => ack::change_invisible_duration(&hot, body),
                 "UpdateOffset" => ack::update_offset(&hot, body, peer).await,
                 _ => Ok(ack::refused(&Refusal::new(

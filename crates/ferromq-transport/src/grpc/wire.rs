@@ -75,6 +75,7 @@ impl<'a> Fields<'a> {
         Ok(head)
     }
 
+    #[inline]
     fn field(&mut self) -> Result<(u32, Value<'a>), Malformed> {
         let key = take_varint(&mut self.rest)?;
         let number = u32::try_from(key >> 3).map_err(|_| Malformed("a field number is out of range"))?;
@@ -100,6 +101,7 @@ impl<'a> Fields<'a> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u32, Value<'a>), Malformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
@@ -117,7 +119,19 @@ fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Malformed> {
 }
 
 /// Takes one varint from the front of `rest`.
+#[inline]
 pub fn take_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
+    // Nearly all keys and lengths take one byte.
+    if let Some((&byte, tail)) = rest.split_first()
+        && byte < 0x80
+    {
+        *rest = tail;
+        return Ok(u64::from(byte));
+    }
+    take_long_varint(rest)
+}
+
+fn take_long_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
     let mut value = 0u64;
     for (index, &byte) in rest.iter().enumerate().take(10) {
         value |= u64::from(byte & 0x7f) << (7 * index);
