@@ -144,7 +144,11 @@ def _show(broker: BrokerController) -> None:
 
 
 def _version(_options: argparse.Namespace) -> int:
-    _say(f"ferromq {metadata.version('ferromq')}")
+    try:
+        version = metadata.version("ferromq")
+    except metadata.PackageNotFoundError:
+        version = "of a source tree, not installed"
+    _say(f"ferromq {version}")
     return 0
 
 

@@ -153,6 +153,20 @@ def test_a_broker_works_while_its_name_server_does_not(tmp_path: Path) -> None:
         assert mq.name_server.routes.lookup("orders") is None
 
 
+@pytest.mark.parametrize(("allowed", "code"), [(True, pb.Code.OK), (False, pb.Code.INTERNAL_SERVER_ERROR)])
+def test_an_unknown_topic_while_no_name_server_answers(tmp_path: Path, *, allowed: bool, code: int) -> None:
+    """It is created where that is allowed; else nobody can say whether it exists, and the error names the cause."""
+    alone = broker(tmp_path, "alone", "127.0.0.1:1", auto_create_topics=allowed)
+    try:
+        rpc = Rpc(alone.endpoint)
+        status = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders"))).status
+        assert status.code == code
+        assert allowed or "127.0.0.1:1" in status.message
+        rpc.channel.close()
+    finally:
+        alone.close()
+
+
 def test_a_broker_without_name_servers_answers_for_itself(tmp_path: Path) -> None:
     """A broker alone is enough for clients that know its address."""
     alone = broker(tmp_path, "alone")

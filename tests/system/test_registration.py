@@ -151,6 +151,8 @@ def test_what_failed_is_told_again_soon(name_server: NameServer, broker: BrokerC
     assert "orders" in name_server.topics()
     clock.advance(seconds=2)
     assert name_server.codes() == []
+    create(broker, "more")
+    assert name_server.codes() == [REGISTER]
 
 
 def test_a_name_server_that_hangs_keeps_nobody_waiting(

@@ -183,6 +183,12 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], environment: dic
     assert named in result.stderr.splitlines()[-1]
 
 
+def test_the_version_is_printed() -> None:
+    """With exit code 0."""
+    result = run("version")
+    assert (result.returncode, result.stdout.split()[0]) == (0, "ferromq")
+
+
 def test_a_configuration_file_is_read(tmp_path: Path, client: RemotingClient) -> None:
     """RocketMQ's, with flags over it."""
     file = tmp_path / "broker.conf"
