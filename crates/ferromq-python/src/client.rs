@@ -247,7 +247,7 @@ fn encode_send<'py>(
         let len = item.parts().1.len();
         if len == 0 {
             return Err(PyValueError::new_err(format!(
-                "message {index} is empty; RocketMQ takes at least one byte"
+                "message {index} of the batch is empty; RocketMQ takes at least one byte"
             )));
         }
         if len > max_body {

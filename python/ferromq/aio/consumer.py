@@ -63,6 +63,7 @@ class Consumer:
         self._batch_size = 0
         self._batch_begin = 0.0
         self._next: asyncio.Task[list[MessageView]] | None = None
+        self._closing = False
 
     async def receive(
         self,
@@ -106,7 +107,7 @@ class Consumer:
 
     async def __anext__(self) -> MessageView:
         while True:
-            if self._client.base.is_closed:
+            if self._closing:
                 raise StopAsyncIteration
             if self._batch and time.monotonic() <= self._usable_until:
                 return self._batch.popleft()
@@ -124,7 +125,7 @@ class Consumer:
         try:
             messages = await asyncio.shield(self._next)
         except asyncio.CancelledError:
-            if self._client.base.is_closed:
+            if self._closing and self._next.cancelled():
                 raise StopAsyncIteration from None
             raise
         except FerromqError:
@@ -159,6 +160,7 @@ class Consumer:
         until = time.monotonic() + seconds(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
             return
+        self._closing = True
         unused = list(self._batch)
         self._batch.clear()
         if self._next is not None:

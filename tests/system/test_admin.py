@@ -1,0 +1,72 @@
+"""The administrator: topics are made and listed, messages found by key and by id."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import ferromq
+
+Eventually = Callable[[Callable[[], bool]], bool]
+
+
+@pytest.fixture(scope="module")
+def mq() -> Iterator[ferromq.Embedded]:
+    """Yield an embedded broker."""
+    with ferromq.embedded() as embedded:
+        yield embedded
+
+
+def test_a_created_topic_is_listed_and_has_its_queues(mq: ferromq.Embedded) -> None:
+    """At once; and its queues are those a producer writes to."""
+    with mq.admin() as admin, mq.producer() as producer:
+        admin.create_topic("three-queues", queues=3)
+        assert "three-queues" in admin.topics()
+        receipts = [producer.send("three-queues", b"x") for _ in range(9)]
+        assert {receipt.queue_id for receipt in receipts} == {0, 1, 2}
+        with pytest.raises(ferromq.IllegalName):
+            admin.create_topic("two words")
+        with pytest.raises(ValueError, match="at least one queue"):
+            admin.create_topic("none", queues=0)
+
+
+def test_messages_are_found_by_each_of_their_keys(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """The newest first, as many as asked for, of this topic only."""
+    with mq.admin() as admin, mq.producer() as producer:
+        for number in range(5):
+            producer.send("by-key", b"%d" % number, keys=["all", f"only-{number}"])
+        producer.send("other", b"other", keys="all")
+        assert eventually(lambda: len(admin.query_by_key("by-key", "all")) == 5)
+        assert {message.body for message in admin.query_by_key("by-key", "all")} == {b"0", b"1", b"2", b"3", b"4"}
+        assert len(admin.query_by_key("by-key", "all", max_messages=2)) == 2
+        (found,) = admin.query_by_key("by-key", "only-3")
+        assert (found.body, found.keys) == (b"3", ("all", "only-3"))
+        assert admin.query_by_key("by-key", "nobody") == []
+
+
+def test_a_message_is_found_by_its_ids(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """By the one its receipt has and by the one that names its place; unknown ids are None."""
+    with mq.admin() as admin, mq.producer() as producer:
+        receipt = producer.send("by-id", b"hello", tag="new")
+        assert eventually(lambda: admin.query_by_id("by-id", receipt.message_id) is not None)
+        message = admin.query_by_id("by-id", receipt.message_id)
+        assert message is not None
+        assert (message.body, message.tag, message.queue_offset) == (b"hello", "new", receipt.queue_offset)
+        by_place = admin.query_by_id("by-id", message.offset_message_id)
+        assert by_place is not None
+        assert by_place.message_id == receipt.message_id
+        for unknown in ("0" * 34, "0" * 32, "F" * 32, "no id"):
+            assert admin.query_by_id("by-id", unknown) is None
+
+
+def test_questions_about_an_unknown_topic_say_so(mq: ferromq.Embedded) -> None:
+    """The error names the topic."""
+    with mq.admin() as admin, pytest.raises(ferromq.TopicNotFound, match="nowhere"):
+        admin.query_by_key("nowhere", "k")
+
+
+def test_a_name_server_that_is_away_is_passed_over(mq: ferromq.Embedded) -> None:
+    """The next one is asked; where none answers, the error says so."""
+    with ferromq.Admin(f"127.0.0.1:1;{mq.namesrv}") as admin:
+        assert admin.topics()
+    with ferromq.Admin("127.0.0.1:1", timeout=1) as admin, pytest.raises(ferromq.ConnectionFailed):
+        admin.topics()

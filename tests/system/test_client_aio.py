@@ -1,0 +1,145 @@
+"""The asyncio client keeps the promises of the synchronous one, and its heartbeat does not depend on the loop."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import pytest
+
+import ferromq
+from ferromq import aio
+
+SOON = timedelta(seconds=10)
+
+
+@pytest.fixture
+def mq() -> Iterator[ferromq.Embedded]:
+    """Yield an embedded broker whose time is moved by hand."""
+    with ferromq.embedded(clock=ferromq.Clock.manual()) as embedded:
+        yield embedded
+
+
+def test_messages_are_sent_received_and_come_again(mq: ferromq.Embedded) -> None:
+    """Send, receive, change the lease, acknowledge; a stale handle is refused."""
+
+    async def use() -> None:
+        async with aio.Producer(mq.endpoint) as producer, aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+            receipt = await producer.send("orders", b"hello", keys="o-1", tag="new")
+            (message,) = await consumer.receive(wait=SOON)
+            assert (message.message_id, message.body, message.tag) == (receipt.message_id, b"hello", "new")
+            await message.change_invisible_duration(timedelta())
+            (again,) = await consumer.receive(wait=SOON)
+            assert again.message_id == receipt.message_id
+            await consumer.ack(again)
+            with pytest.raises(ferromq.ReceiptHandleExpired):
+                await consumer.ack(message)
+            mq.clock.advance(hours=1)
+            assert await consumer.receive(wait=timedelta()) == []
+
+    asyncio.run(use())
+
+
+def test_many_are_sent_and_iterated(mq: ferromq.Embedded) -> None:
+    """From any iterable, asynchronous, too; acknowledged in the background, none comes again."""
+
+    async def numbers() -> AsyncIterator[bytes]:
+        for number in range(1500):
+            yield b"%d" % number
+
+    async def use() -> None:
+        progress: list[int] = []
+        async with aio.Producer(mq.endpoint) as producer, aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+            summary = await producer.send_all("orders", numbers(), on_progress=progress.append)
+            futures = [await producer.submit("orders", b"%d" % number) for number in range(1500, 3000)]
+            receipts = [*summary, *await asyncio.gather(*futures)]
+            assert progress[-1] == 1500
+            seen: dict[str, bytes] = {}
+            async for message in consumer:
+                seen[message.message_id] = message.body
+                message.ack()
+                if len(seen) == 3000:
+                    break
+            assert [seen[receipt.message_id] for receipt in receipts] == [b"%d" % number for number in range(3000)]
+            await consumer.flush()
+            mq.clock.advance(hours=1)
+            assert await consumer.receive(wait=timedelta()) == []
+
+    asyncio.run(use())
+
+
+def test_failures_are_told_as_in_the_synchronous_client(mq: ferromq.Embedded) -> None:
+    """A batch names its message, a submitted one fails alone, a late acknowledgement is raised by flush."""
+    too_large = b"x" * (4 * 1024 * 1024 + 1)
+
+    async def use() -> None:
+        async with aio.Producer(mq.endpoint) as producer, aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+            with pytest.raises(ferromq.MessageTooLarge, match="message 1"):
+                await producer.send_all("orders", [b"fine", too_large])
+            futures = [await producer.submit("orders", body) for body in (b"one", too_large, b"three")]
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            assert [type(outcome).__name__ for outcome in outcomes] == ["SendReceipt", "MessageTooLarge", "SendReceipt"]
+            messages = await consumer.receive(1, wait=SOON)
+            await consumer.ack(messages)
+            messages[0].ack()
+            with pytest.raises(ferromq.ReceiptHandleExpired):
+                await consumer.flush()
+
+    asyncio.run(use())
+
+
+def test_closing_gives_back_what_was_received_ahead_and_ends_iterations(mq: ferromq.Embedded) -> None:
+    """Another consumer gets the rest at once; a loop that waits ends."""
+
+    async def use() -> None:
+        async with aio.Producer(mq.endpoint) as producer:
+            await producer.send_all("orders", [b"%d" % number for number in range(300)])
+        seen: set[str] = set()
+        everything = asyncio.Event()
+        async with aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+            async for message in consumer:
+                message.ack()
+                seen.add(message.message_id)
+                if len(seen) == 50:
+                    break
+        consumer = aio.Consumer(mq.endpoint, "billing", "orders")
+        iteration = asyncio.create_task(collect(consumer, seen, everything))
+        await everything.wait()
+        begin = time.monotonic()
+        await consumer.close()
+        await asyncio.wait_for(iteration, 5)
+        assert time.monotonic() - begin < 5
+
+    async def collect(consumer: aio.Consumer, seen: set[str], everything: asyncio.Event) -> None:
+        async for message in consumer:
+            seen.add(message.message_id)
+            message.ack()
+            if len(seen) == 300:
+                everything.set()
+
+    asyncio.run(asyncio.wait_for(use(), 40))
+
+
+def test_a_blocked_loop_does_not_stop_heartbeats(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats reach the broker while nothing runs on the loop."""
+    monkeypatch.setattr("ferromq.client._session.HEARTBEAT_PERIOD", 0.05)
+    before = mq.broker._server.stats()["cold_calls"]
+
+    async def use() -> int:
+        async with aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+            await consumer.receive(wait=timedelta())
+            calls: int = mq.broker._server.stats()["cold_calls"]
+            time.sleep(1)  # noqa: ASYNC251 (the loop is blocked on purpose)
+            return mq.broker._server.stats()["cold_calls"] - calls
+
+    assert before >= 0
+    assert asyncio.run(use()) >= 5
+
+
+def test_a_client_belongs_to_one_loop(mq: ferromq.Embedded) -> None:
+    """Using it on another is an error that says what to do."""
+    producer = aio.Producer(mq.endpoint)
+    asyncio.run(producer.send("orders", b"x"))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(producer.send("orders", b"x"))  # type: ignore[arg-type]
+    producer._client.base.close(time.monotonic() + 1)

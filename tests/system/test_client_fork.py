@@ -1,0 +1,74 @@
+"""Forks: a client made before one is a clear error in the child, and goes on in the parent."""
+
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import os, sys, threading
+import ferromq
+
+def in_child(use):
+    child = os.fork()
+    if child == 0:
+        try:
+            use()
+        except ferromq.ForkedProcess as error:
+            print("refused:", error, flush=True)
+        EXIT
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+
+with ferromq.embedded() as mq:
+    producer, consumer, admin = mq.producer(), mq.consumer("g", "t"), mq.admin()
+    producer.send("t", b"before")
+    (message,) = consumer.receive(wait=10)
+    in_child(lambda: producer.send("t", b"x"))
+    in_child(lambda: producer.submit("t", b"x"))
+    in_child(lambda: producer.send_all("t", [b"x"]))
+    in_child(lambda: consumer.receive())
+    in_child(lambda: next(iter(consumer)))
+    in_child(lambda: message.ack())
+    in_child(lambda: admin.topics())
+    in_child(lambda: print("closed", *[thing.close() for thing in (producer, consumer, admin)], flush=True))
+    message.ack()
+    producer.send("t", b"after")
+    assert [m.body for m in consumer.receive(wait=10)] == [b"after"]
+    producer.close(); consumer.close(); admin.close()
+print("parent fine", flush=True)
+"""
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
+def test_a_forked_child_is_refused_and_never_hangs(leave: str) -> None:
+    """Whatever the child calls and however it ends, it is quick and clear; the parent's clients go on."""
+    run = subprocess.run(
+        [sys.executable, "-c", CODE.replace("EXIT", leave)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("refused: this ") == 7
+    assert run.stdout.count("closed") == 1
+    assert "Make a new one after the fork" in run.stdout
+    assert run.stdout.endswith("parent fine\n")
+
+
+MAKE_ANEW = """
+import os, ferromq
+with ferromq.embedded() as mq, mq.producer() as parents:
+    parents.send("other", b"gRPC is in use here")
+    child = os.fork()
+    if child == 0:
+        with ferromq.Producer(mq.endpoint) as producer:
+            producer.send("t", b"from the child")
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+    with mq.consumer("g", "t") as consumer:
+        assert consumer.receive(wait=10)[0].body == b"from the child"
+"""
+
+
+def test_a_client_made_after_the_fork_works() -> None:
+    """Also where the parent has clients of its own."""
+    subprocess.run([sys.executable, "-c", MAKE_ANEW], timeout=60, check=True)

@@ -1,0 +1,127 @@
+"""Clients survive the brokers: restarts are ridden out, absence is a clear error in time, `close` always returns."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import ferromq
+
+SOON = timedelta(seconds=10)
+
+
+def free_port() -> int:
+    """Return a port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def endpoint() -> str:
+    """Return an endpoint a broker can be started on, twice."""
+    return f"127.0.0.1:{free_port()}"
+
+
+def test_a_waiting_consumer_receives_after_a_restart(tmp_path: Path, endpoint: str) -> None:
+    """Receives and iterations that wait while the broker restarts get the first message sent after it."""
+    with ferromq.Consumer(endpoint, "once", "orders") as once, ferromq.Consumer(endpoint, "loop", "orders") as loop:
+        with ferromq.embedded(tmp_path, grpc_listen=endpoint) as mq, mq.producer() as producer:
+            producer.send("orders", b"before")
+            once.ack(once.receive(wait=SOON))
+            messages = iter(loop)
+            message = next(messages)
+            message.ack()
+            loop.flush()
+            received: list[bytes] = []
+            waiting = [
+                threading.Thread(target=lambda: received.append(next(messages).body)),
+                threading.Thread(
+                    target=lambda: received.extend(m.body for m in once.receive(wait=timedelta(seconds=40)))
+                ),
+            ]
+            for thread in waiting:
+                thread.start()
+        with ferromq.embedded(tmp_path, grpc_listen=endpoint) as mq, mq.producer() as producer:
+            producer.send("orders", b"after")
+            for thread in waiting:
+                thread.join(20)
+            assert received == [b"after", b"after"]
+
+
+def test_a_producer_sends_again_after_a_restart(tmp_path: Path, endpoint: str) -> None:
+    """While the broker is away sending fails in time; once it is back, the same producer sends."""
+    with ferromq.Producer(endpoint, timeout=2) as producer:
+        with ferromq.embedded(tmp_path, grpc_listen=endpoint):
+            producer.send("orders", b"before")
+        begin = time.monotonic()
+        with pytest.raises(ferromq.OutcomeUnknown):
+            producer.send("orders", b"away")
+        assert time.monotonic() - begin < 3 * 2 + 2
+        with ferromq.embedded(tmp_path, grpc_listen=endpoint):
+            producer.send("orders", b"after")
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Yield the endpoint of a server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_server_that_never_answers_costs_the_timeout_and_no_more(attempts: int) -> None:
+    """The error comes in time and says which step did not end."""
+    with silent_server() as endpoint, ferromq.Producer(endpoint, timeout=0.3, attempts=attempts) as producer:
+        begin = time.monotonic()
+        with pytest.raises(ferromq.OutcomeUnknown, match="QueryRoute"):
+            producer.send("orders", b"x")
+        assert time.monotonic() - begin < 5
+
+
+def test_nobody_there_is_connection_failed(endpoint: str) -> None:
+    """Quickly, with the address."""
+    with ferromq.Producer(endpoint, attempts=1) as producer, pytest.raises(ferromq.ConnectionFailed, match=endpoint):
+        producer.send("orders", b"x")
+    with ferromq.Consumer(endpoint, "g", "orders") as consumer, pytest.raises(ferromq.ConnectionFailed, match=endpoint):
+        consumer.receive(wait=timedelta(milliseconds=100))
+
+
+def test_close_returns_whatever_the_broker_does() -> None:
+    """Also with work under way, within its timeout; futures of what did not get out end with an error."""
+    with silent_server() as endpoint:
+        producer = ferromq.Producer(endpoint, timeout=60)
+        future = producer.submit("orders", b"x")
+        consumer = ferromq.Consumer(endpoint, "g", "orders", timeout=60)
+        waiting = threading.Thread(target=lambda: [None for _ in consumer])
+        waiting.start()
+        begin = time.monotonic()
+        producer.close(0.5)
+        consumer.close(0.5)
+        assert time.monotonic() - begin < 4
+        with pytest.raises(ferromq.ConnectionFailed):
+            future.result(5)
+        waiting.join(5)
+        assert not waiting.is_alive()
+
+
+def test_a_waiting_client_does_not_stop_other_threads() -> None:
+    """The interpreter lock is free while a call waits."""
+    with silent_server() as endpoint, ferromq.Producer(endpoint, timeout=0.5, attempts=1) as producer:
+        ticks = 0
+
+        def send() -> None:
+            with pytest.raises(ferromq.OutcomeUnknown):
+                producer.send("orders", b"x")
+
+        waiting = threading.Thread(target=send)
+        waiting.start()
+        while waiting.is_alive():
+            waiting.join(0.001)
+            ticks += 1
+        assert ticks > 50
