@@ -45,7 +45,7 @@ def test_lingering_messages_leave_in_order_and_in_time(additions: list[tuple[str
         leaving = linger.due(now)
         due = linger.next_due()
         assert due is None or due > now
-        leaving += linger.add(topic, Message(bytes(length)), number, now)
+        leaving += linger.add(topic, Message(bytes(length)), length, number, now)
         for batch in leaving:
             assert batch.bytes <= MAX_BYTES
             assert len(batch.messages) <= MAX_MESSAGES
@@ -61,7 +61,7 @@ def test_a_batch_taken_apart_keeps_its_futures() -> None:
     """Each message is alone with its own future."""
     linger: Linger[int] = Linger(1.0)
     for number in range(3):
-        linger.add("t", Message(b"x" * (number + 1)), number, 0.0)
+        linger.add("t", Message(b"x" * (number + 1)), number + 1, number, 0.0)
     (batch,) = linger.all()
     apart = batch.apart()
     assert [(alone.futures, len(alone.messages), alone.bytes) for alone in apart] == [

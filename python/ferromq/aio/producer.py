@@ -125,14 +125,14 @@ class Producer:
             await self._room.wait_for(lambda: not self._pending_bytes or self._pending_bytes + length <= self._limit)
             self._client.check()
             self._pending_bytes += length
-        return self._add(topic, message)
+        return self._add(topic, message, length)
 
-    def _add(self, topic: str, message: Message) -> _Receipt:
+    def _add(self, topic: str, message: Message, length: int) -> _Receipt:
         loop = asyncio.get_running_loop()
         future: _Receipt = loop.create_future()
-        for batch in self._linger.add(topic, message, future, time.monotonic()):
+        for batch in self._linger.add(topic, message, length, future, time.monotonic()):
             self._start(batch)
-        if self._timer is None and self._linger.next_due() is not None:
+        if self._timer is None and self._linger:
             self._timer = loop.call_later(self._linger.seconds, self._send_due)
         return future
 

@@ -62,10 +62,12 @@ class Linger(Generic[F]):
         self.seconds = seconds
         self._waiting: dict[str, Gathered[F]] = {}
 
-    def add(self, topic: str, message: Sendable, future: F, now: float) -> list[Gathered[F]]:
-        """Add one and return the batches that are full now."""
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, topic: str, message: Sendable, length: int, future: F, now: float) -> list[Gathered[F]]:
+        """Add one of *length* bytes and return the batches that are full now."""
         full = []
-        length = size(message)
         batch = self._waiting.get(topic)
         if batch is not None and batch.bytes + length > MAX_BYTES:
             full.append(self._waiting.pop(topic))

@@ -135,7 +135,8 @@ class Producer:
         Waits while more than *max_pending_bytes* are on their way.
         """
         self._client.check()
-        _names.check_topic(topic)
+        if self._client.common.routes.known(topic) is None:
+            _names.check_topic(topic)
         return self._submitted.add(topic, make_message(body, keys, tag, properties))
 
     def flush(self, timeout: timedelta | float | None = None) -> bool:
@@ -171,7 +172,8 @@ class _Submitted:
         self._client = client
         self._limit = limit
         self._linger: Linger[Future[SendReceipt]] = Linger(linger)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._ready: deque[Gathered[Future[SendReceipt]]] = deque()
         self._bytes = 0
         self._unfinished = 0
@@ -181,15 +183,15 @@ class _Submitted:
     def add(self, topic: str, message: Message) -> "Future[SendReceipt]":
         future: Future[SendReceipt] = Future()
         length = size(message)
-        with self._changed:
+        with self._lock:  # the condition's own, without its detour: this runs for each message
             if not self._threads:
                 self._start()
             while self._bytes and self._bytes + length > self._limit and not self._closed:
                 self._changed.wait()
             if self._closed:
                 raise ConnectionFailed("the producer was closed meanwhile")
-            was_empty = self._linger.next_due() is None
-            full = self._linger.add(topic, message, future, time.monotonic())
+            was_empty = not self._linger
+            full = self._linger.add(topic, message, length, future, time.monotonic())
             self._bytes += length
             self._unfinished += 1
             self._ready += full
