@@ -16,8 +16,10 @@ mkdir -p "$CACHE/classes"
 javac -cp "$CACHE/jars/*" -d "$CACHE/classes" benches/peers/java/StorePeer.java
 
 ours() { "$OURS" put "$DIRECTORY/ours" "$@"; }
+# Its logging set-up talks on standard output.
 theirs() {
-  java -Duser.home="$DIRECTORY" -Xms3g -Xmx3g -cp "$CACHE/jars/*:$CACHE/classes" StorePeer "$DIRECTORY/theirs" "$@" 2>>"$DIRECTORY/java.log"
+  java -Duser.home="$DIRECTORY" -Xms3g -Xmx3g -cp "$CACHE/jars/*:$CACHE/classes" StorePeer "$DIRECTORY/theirs" "$@" \
+    2>>"$DIRECTORY/java.log" | grep '^java-store'
 }
 
 # threads, body, mode, count

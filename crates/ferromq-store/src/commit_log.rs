@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -25,6 +26,12 @@ use crate::{
     signal::Signal,
 };
 
+/// How far ahead of a busy appender memory is made ready under asynchronous flush.
+const PREFAULT_WINDOW: u64 = 8 << 20;
+/// Memory made ready in one step.
+const PREFAULT_STEP: u64 = 1 << 20;
+/// An appender that takes longer for half a window meets its page faults itself: they cost it nothing.
+const BUSY_FOR: Duration = Duration::from_millis(500);
 /// How far ahead of the appender zeros are written under synchronous flush.
 const ZERO_WINDOW: u64 = 4 << 20;
 /// Zeros written and flushed in one step.
@@ -63,6 +70,9 @@ pub(crate) struct CommitLog<D: Disk> {
     /// The appender stays below it. `u64::MAX` where nothing is zeroed ahead.
     zeroed: AtomicU64,
     zeroing: Mutex<()>,
+    /// Memory is ready up to here, or need not be; under asynchronous flush.
+    prefaulted: AtomicU64,
+    prefaulted_at: Mutex<Option<Instant>>,
     is_poisoned: AtomicBool,
     is_full: AtomicBool,
     reserve: u64,
@@ -86,6 +96,8 @@ impl<D: Disk> CommitLog<D> {
             flush_due: Signal::default(),
             zeroed: AtomicU64::new(u64::MAX),
             zeroing: Mutex::new(()),
+            prefaulted: AtomicU64::new(u64::MAX),
+            prefaulted_at: Mutex::new(None),
             is_poisoned: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             reserve: config.disk_reserve,
@@ -102,6 +114,8 @@ impl<D: Disk> CommitLog<D> {
         self.flushed.store(end, Ordering::Release);
         if self.is_sync {
             self.zeroed.store(end, Ordering::Release);
+        } else {
+            self.prefaulted.store(end, Ordering::Release);
         }
     }
 
@@ -321,7 +335,9 @@ impl<D: Disk> CommitLog<D> {
         let span_end = self.files.span().map_or(0, |span| span.end);
         let is_file_due = span_end.saturating_sub(end) < self.files.file_size() / 2;
         let is_zeroing_due = self.zeroed.load(Ordering::Relaxed).saturating_sub(end) < ZERO_WINDOW / 2;
-        if is_file_due || is_zeroing_due {
+        let is_prefault_due =
+            self.prefaulted.load(Ordering::Relaxed).saturating_sub(end) < PREFAULT_WINDOW / 2;
+        if is_file_due || is_zeroing_due || is_prefault_due {
             self.prepare.ring();
         }
     }
@@ -343,6 +359,9 @@ impl<D: Disk> CommitLog<D> {
             }
         }
         let span_end = self.files.span().map_or(end, |span| span.end);
+        if self.prefault(end, span_end) {
+            return true;
+        }
         let zeroed = self.zeroed.load(Ordering::Acquire);
         let goal = span_end.min(end + ZERO_WINDOW);
         if zeroed >= goal || self.is_poisoned() {
@@ -352,6 +371,25 @@ impl<D: Disk> CommitLog<D> {
             tracing::error!(%error, "zeroing ahead failed");
             return false;
         }
+        true
+    }
+
+    /// Takes page faults off a busy appender, a step at a time. Says whether there is more to do.
+    fn prefault(&self, end: u64, span_end: u64) -> bool {
+        let from = self.prefaulted.load(Ordering::Acquire).max(end);
+        let goal = span_end.min(end + PREFAULT_WINDOW);
+        if from >= goal || self.is_sync {
+            return false;
+        }
+        let was_at = self.prefaulted_at.lock().replace(Instant::now());
+        if was_at.is_none_or(|at| at.elapsed() > BUSY_FOR) {
+            self.prefaulted.store(goal, Ordering::Release);
+            return false;
+        }
+        let Some(file) = self.files.find(from) else { return false };
+        let to = goal.min(from + PREFAULT_STEP).min(file.end());
+        file.prefault(from..to);
+        self.prefaulted.store(to, Ordering::Release);
         true
     }
 

@@ -80,6 +80,8 @@ pub trait Region: Send + Sync + 'static {
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()>;
     /// Makes the bytes of `range` durable; returns after the disk has said so.
     fn flush(&self, range: Range<u64>) -> io::Result<()>;
+    /// Gets memory for `range` ready, whose bytes will soon be written. Only a hint: the bytes do not change.
+    fn prefault(&self, _range: Range<u64>) {}
 }
 
 /// The operating system's files.

@@ -97,6 +97,17 @@ impl Region for MappedRegion {
             _ => Ok(()),
         }
     }
+
+    #[cfg(target_os = "linux")]
+    fn prefault(&self, range: Range<u64>) {
+        if let Some((start, end)) = self.bounds(range)
+            && self.is_reserved
+            && start < end
+        {
+            // Kernels before 5.14 refuse; then the appender meets the page faults itself.
+            let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, start, end - start);
+        }
+    }
 }
 
 /// A file in a row of files, named by the offset of its first byte.
@@ -159,6 +170,11 @@ impl<R: Region> MappedFile<R> {
             at += len;
         }
         Ok(())
+    }
+
+    /// Gets memory for a range of the row ready.
+    pub(crate) fn prefault(&self, range: Range<u64>) {
+        self.region.prefault(range.start.saturating_sub(self.base)..range.end.saturating_sub(self.base));
     }
 
     /// Zeroes what was once written in a range of the row; untouched parts of a sparse file stay holes.

@@ -59,7 +59,7 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>, last_stop: LastStop) -> Result<
     let durable_end = marks.durable_end as u64;
     let files = inner.log.files().snapshot();
     let walk_start = start_of_walk(&files, last_stop, marks.walk_from_timestamp());
-    let walked = walk(&files, walk_start, !last_stop.is_clean());
+    let walked = walk(&files, walk_start, (!last_stop.is_clean()).then_some(durable_end));
     if walked.end < durable_end {
         let file = files.iter().rev().find(|file| file.base() <= walked.end);
         return Err(StoreError::Corrupt {
@@ -124,17 +124,35 @@ fn record_at<R: crate::Region>(file: &MappedFile<R>, at: u64, check_crc: bool) -
     }
 }
 
+/// Says whether a block of the record's topic or properties never arrived, which the checksum does not cover.
+///
+/// Where a file was not written it is zero, so a lost block shows as zeros up to a block's edge. Neither names
+/// nor the text of properties have such; properties that did, with zeros exactly there, would be cut too.
+fn is_torn(view: &MessageView<'_>, base: u64) -> bool {
+    const BLOCK: usize = 512;
+    let end = (view.physical_offset - base) as usize + view.total_size as usize;
+    let start = end - view.properties.len();
+    let first = (BLOCK - start % BLOCK).min(view.properties.len());
+    let (head, rest) = view.properties.split_at_checked(first).unwrap_or_default();
+    let is_lost = |block: &[u8]| !block.is_empty() && block.iter().all(|byte| *byte == 0);
+    view.topic.contains('\0') || is_lost(head) || rest.chunks(BLOCK).any(is_lost)
+}
+
 /// A blank record says how much room it fills: all there is.
 fn is_blank_sound(bytes: &[u8]) -> bool {
     let expected = [(bytes.len() as u32).to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
     bytes.len() as u64 >= BLANK_LEN && bytes.starts_with(&expected)
 }
 
-fn walk<R: crate::Region>(files: &[Arc<MappedFile<R>>], start: u64, check_crc: bool) -> Walked {
+/// Walks over sound records from `start` on. After an unclean stop the bodies are checked, and at and after
+/// `doubt_from` the rest of each record too.
+fn walk<R: crate::Region>(files: &[Arc<MappedFile<R>>], start: u64, doubt_from: Option<u64>) -> Walked {
     let mut walked = Walked { end: start, ..Walked::default() };
     for file in files.iter().filter(|file| file.base() >= start) {
         loop {
-            match record_at(file, walked.end, check_crc) {
+            let is_doubtful = doubt_from.is_some_and(|from| walked.end >= from);
+            match record_at(file, walked.end, doubt_from.is_some()) {
+                Some(Found::Message(view)) if is_doubtful && is_torn(&view, file.base()) => return walked,
                 Some(Found::Message(view)) => {
                     walked.messages += 1;
                     walked.last_timestamp = walked.last_timestamp.max(view.store_timestamp);

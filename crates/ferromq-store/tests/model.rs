@@ -1,0 +1,271 @@
+//! Random operations against a plain list: whatever the order of appends, reopens and crashes, the store
+//! answers like a model that keeps everything it promised.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
+
+mod common;
+
+use std::{collections::BTreeMap, path::Path};
+
+use common::{ALL, asynchronous, fake_disk::FakeDisk, message, named, settle, synchronous};
+use ferromq_store::{Clock, GetStatus, MessageStore, MessageView, StoreConfig, TagFilter};
+use proptest::prelude::*;
+
+const TOPICS: [&str; 2] = ["one", "two"];
+const TAGS: [&str; 3] = ["a", "b", "Aa"];
+
+#[derive(Debug, Clone)]
+struct New {
+    topic: usize,
+    queue_id: i32,
+    len: usize,
+    key: u8,
+    tag: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Append(Vec<New>),
+    Get { topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize> },
+    Query { topic: usize, key: u8, count: usize },
+    ByTime { topic: usize, queue_id: u32, ago: i64 },
+    Advance(i64),
+    Reopen,
+    Crash(u64),
+}
+
+fn new() -> impl Strategy<Value = New> {
+    let len = prop_oneof![0usize..40, 0usize..2000, Just(20_000usize)];
+    (0..2usize, 0..2i32, len, 0..8u8, 0..3usize).prop_map(|(topic, queue_id, len, key, tag)| New {
+        topic,
+        queue_id,
+        len,
+        key,
+        tag,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let queue = (0..2usize, 0..2u32);
+    prop_oneof![
+        8 => proptest::collection::vec(new(), 1..6).prop_map(Step::Append),
+        4 => (queue.clone(), 0..60u64, 1..40usize, proptest::option::of(0..3usize)).prop_map(
+            |((topic, queue_id), from, count, tag)| Step::Get { topic, queue_id, from, count, tag }
+        ),
+        3 => (0..2usize, 0..8u8, 1..20usize).prop_map(|(topic, key, count)| Step::Query { topic, key, count }),
+        2 => (queue, 0..20_000i64).prop_map(|((topic, queue_id), ago)| Step::ByTime { topic, queue_id, ago }),
+        2 => (0..3000i64).prop_map(Step::Advance),
+        1 => Just(Step::Reopen),
+        1 => any::<u64>().prop_map(Step::Crash),
+    ]
+}
+
+/// Enough of each body to tell them apart.
+fn short(bodies: &[Vec<u8>]) -> Vec<(usize, Option<u8>)> {
+    bodies.iter().map(|body| (body.len(), body.first().copied())).collect()
+}
+
+/// A message as the model knows it.
+#[derive(Debug, Clone)]
+struct Known {
+    body: Vec<u8>,
+    key: String,
+    tag: usize,
+    time: i64,
+    order: usize,
+}
+
+type Model = BTreeMap<(usize, u32), Vec<Known>>;
+
+struct Run {
+    disk: FakeDisk,
+    config: StoreConfig,
+    clock: Clock,
+    store: Option<MessageStore<FakeDisk>>,
+    model: Model,
+    count: usize,
+}
+
+impl Run {
+    fn new(is_sync: bool) -> Self {
+        let config = if is_sync { synchronous() } else { asynchronous() };
+        let mut run = Self {
+            disk: FakeDisk::new(),
+            config,
+            clock: Clock::manual(1_700_000_000_000),
+            store: None,
+            model: Model::new(),
+            count: 0,
+        };
+        run.open();
+        run
+    }
+
+    fn open(&mut self) {
+        self.store = None;
+        let opened = MessageStore::open_on(
+            self.disk.clone(),
+            Path::new("/m"),
+            self.config.clone(),
+            self.clock.clone(),
+        );
+        self.store = Some(opened.unwrap());
+    }
+
+    fn store(&self) -> &MessageStore<FakeDisk> {
+        self.store.as_ref().unwrap()
+    }
+
+    fn known(&self, topic: usize, queue_id: u32) -> &[Known] {
+        self.model.get(&(topic, queue_id)).map_or(&[], Vec::as_slice)
+    }
+
+    fn append(&mut self, batch: &[New]) {
+        let bodies: Vec<Vec<u8>> =
+            batch.iter().enumerate().map(|(at, new)| vec![(self.count + at) as u8; new.len]).collect();
+        let properties: Vec<Vec<u8>> =
+            batch.iter().map(|new| named(&format!("k{}", new.key), TAGS[new.tag])).collect();
+        let messages: Vec<_> = batch
+            .iter()
+            .zip(bodies.iter().zip(&properties))
+            .map(|(new, (body, properties))| message(TOPICS[new.topic], new.queue_id, body, properties))
+            .collect();
+        let appended = self.store().append(&messages).unwrap();
+        self.store().wait_durable(appended.end).unwrap();
+        for ((new, body), location) in batch.iter().zip(bodies).zip(appended.locations) {
+            let queue = self.model.entry((new.topic, new.queue_id as u32)).or_default();
+            assert_eq!(location.queue_offset, queue.len() as u64);
+            queue.push(Known {
+                body,
+                key: format!("k{}", new.key),
+                tag: new.tag,
+                time: appended.store_timestamp,
+                order: self.count,
+            });
+            self.count += 1;
+        }
+        settle(self.store());
+    }
+
+    fn get(&self, topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize>) {
+        let filter = tag.map_or(TagFilter::All, |tag| TagFilter::parse(TAGS[tag]));
+        let found = self.store().get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
+        let known = self.known(topic, queue_id);
+        let end = known.len() as u64;
+        let expected: Vec<(u64, &Known)> = (from..)
+            .zip(known.iter().skip(from as usize))
+            .filter(|(_, known)| tag.is_none_or(|tag| known.tag == tag))
+            .take(count)
+            .collect();
+        let status = match from {
+            // Whether an empty queue is known depends on what a crash left of it.
+            _ if end == 0 => match found.status {
+                GetStatus::NoMatchedLogicQueue => GetStatus::NoMatchedLogicQueue,
+                _ => GetStatus::NoMessageInQueue,
+            },
+            from if from == end => GetStatus::OffsetOverflowOne,
+            from if from > end => GetStatus::OffsetOverflowBadly,
+            _ if expected.is_empty() => GetStatus::NoMatchedMessage,
+            _ => GetStatus::Found,
+        };
+        assert_eq!(found.status, status);
+        assert_eq!(found.messages.len(), expected.len());
+        for ((offset, record), (expected_offset, expected)) in found.messages.iter().zip(expected) {
+            let view = MessageView::decode(record.bytes(), true).unwrap();
+            assert_eq!((*offset, view.body), (expected_offset, &expected.body[..]));
+        }
+    }
+
+    fn query(&self, topic: usize, key: u8, count: usize) {
+        let key = format!("k{key}");
+        let found = self.store().query_by_key(TOPICS[topic], &key, count, 0, i64::MAX);
+        let of_topic = (0..2).flat_map(|queue_id| self.known(topic, queue_id));
+        let mut expected: Vec<&Known> = of_topic.filter(|known| known.key == key).collect();
+        expected.sort_by_key(|known| std::cmp::Reverse(known.order));
+        expected.truncate(count);
+        let found: Vec<Vec<u8>> =
+            found.iter().map(|r| MessageView::decode(r.bytes(), true).unwrap().body.to_vec()).collect();
+        let expected: Vec<Vec<u8>> = expected.iter().map(|known| known.body.clone()).collect();
+        assert!(found == expected, "key {key}: found {:?}, expected {:?}", short(&found), short(&expected));
+    }
+
+    fn by_time(&self, topic: usize, queue_id: u32, ago: i64) {
+        let time = self.clock.now_ms() - ago;
+        let expected = self.known(topic, queue_id).iter().take_while(|known| known.time < time).count();
+        assert_eq!(self.store().offset_by_time(TOPICS[topic], queue_id, time), expected as u64);
+    }
+
+    fn crash(&mut self, seed: u64) {
+        let left = self.disk.crash(seed);
+        // The old store finds its disk gone and gives up.
+        self.store = None;
+        self.disk = left;
+        self.open();
+        if self.config.flush != ferromq_store::FlushMode::Sync {
+            self.forget_what_is_lost();
+        }
+    }
+
+    /// Under asynchronous flush a crash takes a tail of the log, and nothing in the middle.
+    fn forget_what_is_lost(&mut self) {
+        let mut kept = 0;
+        let mut lost_from = usize::MAX;
+        for ((topic, queue_id), queue) in &mut self.model {
+            let max = self.store.as_ref().unwrap().max_offset(TOPICS[*topic], *queue_id) as usize;
+            assert!(max <= queue.len());
+            kept = kept.max(queue[..max].iter().map(|known| known.order + 1).max().unwrap_or(0));
+            lost_from =
+                lost_from.min(queue[max..].iter().map(|known| known.order).min().unwrap_or(usize::MAX));
+            queue.truncate(max);
+        }
+        assert!(kept <= lost_from, "a hole: message {lost_from} is lost, {} is not", kept - 1);
+        self.model.retain(|_, queue| !queue.is_empty());
+    }
+
+    fn check_all(&self) {
+        for topic in 0..2 {
+            for queue_id in 0..2 {
+                let bodies = common::bodies(self.store(), TOPICS[topic], queue_id);
+                let expected: Vec<Vec<u8>> =
+                    self.known(topic, queue_id).iter().map(|k| k.body.clone()).collect();
+                assert!(bodies == expected, "found {:?}, expected {:?}", short(&bodies), short(&expected));
+            }
+            for key in 0..8 {
+                self.query(topic, key, 1000);
+            }
+        }
+    }
+}
+
+/// Some for every test run; a long run asks for more with `FERROMQ_MODEL_CASES`.
+fn cases() -> u32 {
+    std::env::var("FERROMQ_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_store_answers_like_a_list(is_sync in any::<bool>(), steps in proptest::collection::vec(step(), 1..50)) {
+        let mut run = Run::new(is_sync);
+        for step in steps {
+            match step {
+                Step::Append(batch) => run.append(&batch),
+                Step::Get { topic, queue_id, from, count, tag } => run.get(topic, queue_id, from, count, tag),
+                Step::Query { topic, key, count } => run.query(topic, key, count),
+                Step::ByTime { topic, queue_id, ago } => run.by_time(topic, queue_id, ago),
+                Step::Advance(ms) => run.clock.advance(ms),
+                Step::Reopen => {
+                    run.store().close().unwrap();
+                    run.open();
+                    run.check_all();
+                }
+                Step::Crash(seed) => {
+                    run.crash(seed);
+                    run.check_all();
+                }
+            }
+        }
+        run.check_all();
+        assert!(run.store().get("none", 0, 0, 1, 1, ALL).messages.is_empty());
+    }
+}
