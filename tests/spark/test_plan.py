@@ -1,7 +1,7 @@
 """Ranges of queues, and how they are cut into partitions."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError
@@ -51,10 +51,11 @@ def test_offsets_that_are_not_there_are_an_error(start: object, end: object, wor
     assert [word for word in words if word not in str(raised.value)] == []
 
 
-sizes = st.lists(st.integers(1, 10_000), min_size=1, max_size=12)
+sizes = st.lists(st.integers(1, 1_000), min_size=1, max_size=12)
 
 
-@given(sizes, st.integers(1, 5_000), st.integers(1, 64))
+@given(sizes, st.integers(1, 500), st.integers(1, 64))
+@settings(deadline=None)  # a busy machine is no failure
 def test_partitions_cover_every_offset_once(lengths: list[int], max_records: int, min_partitions: int) -> None:
     """However they are cut: no gap, no overlap, none empty, none over the limit."""
     whole = [QueueRange("b", "e:1", queue_id, 5, 5 + length) for queue_id, length in enumerate(lengths)]
