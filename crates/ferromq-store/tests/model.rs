@@ -222,9 +222,9 @@ impl Run {
     }
 
     fn check_all(&self) {
-        for topic in 0..2 {
+        for (topic, name) in TOPICS.into_iter().enumerate() {
             for queue_id in 0..2 {
-                let bodies = common::bodies(self.store(), TOPICS[topic], queue_id);
+                let bodies = common::bodies(self.store(), name, queue_id);
                 let expected: Vec<Vec<u8>> =
                     self.known(topic, queue_id).iter().map(|k| k.body.clone()).collect();
                 assert!(bodies == expected, "found {:?}, expected {:?}", short(&bodies), short(&expected));

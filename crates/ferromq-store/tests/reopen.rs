@@ -219,8 +219,8 @@ fn what_is_over_a_limit_is_refused_and_nothing_is_written() {
     let batch = [message("t", 0, b"good", b""), message("t", 0, &long[..1001], b"")];
     assert!(store.append(&batch).is_err());
     assert_eq!(store.stats().max_physical_offset, 0);
-    let big =
-        MessageStore::open(tempfile::tempdir().unwrap().path(), asynchronous(), Clock::system()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let big = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
     match big.append(&[message("t", 0, &vec![0; 64 << 10], b"")]) {
         Err(StoreError::TooLarge { what: "record", limit, .. }) => assert_eq!(limit, (64 << 10) - 8),
         other => panic!("{other:?}"),

@@ -1,0 +1,139 @@
+//! How many messages a second does the engine take and give, alone, on this machine?
+//!
+//! Beside Apache RocketMQ's own store: `benches/peers/store.sh`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::{hint::black_box, path::Path, time::Duration};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use ferromq_store::{Clock, FlushMode, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter};
+
+const TOPIC: &str = "bench";
+const BODY: &[u8] = &[b'x'; 1024];
+
+fn config(flush: FlushMode) -> StoreConfig {
+    StoreConfig {
+        commit_log_file_size: 256 << 20,
+        index_slots: 500_000,
+        index_entries: 2_000_000,
+        flush,
+        ..StoreConfig::default()
+    }
+}
+
+fn open(directory: &Path, flush: FlushMode) -> MessageStore {
+    MessageStore::open(directory, config(flush), Clock::system()).unwrap()
+}
+
+fn asynchronous() -> FlushMode {
+    FlushMode::Async { interval: Duration::from_millis(500) }
+}
+
+fn append(store: &MessageStore, number: u64) -> u64 {
+    let properties = format!("KEYS\u{1}k{number}\u{2}TAGS\u{1}TAG1\u{2}");
+    let message = NewMessage {
+        topic: TOPIC,
+        queue_id: (number % 4) as i32,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp: 1_700_000_000_000,
+        born_host: ([127, 0, 0, 1], 8123).into(),
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        body: BODY,
+        properties: properties.as_bytes(),
+    };
+    store.append(&[message]).unwrap().end
+}
+
+fn append_all(store: &MessageStore, count: u64) {
+    for number in 0..count {
+        append(store, number);
+    }
+}
+
+fn wait_dispatched(store: &MessageStore) {
+    while store.stats().dispatched_offset < store.stats().max_physical_offset {
+        std::thread::yield_now();
+    }
+}
+
+fn appends(criterion: &mut Criterion) {
+    const BATCH: u64 = 10_000;
+    let mut group = criterion.benchmark_group("append 1 KiB with a key, until dispatched");
+    group.throughput(Throughput::Elements(BATCH)).sample_size(20);
+    for threads in [1, 4] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path(), asynchronous());
+        group.bench_function(format!("asynchronous, {threads} threads"), |bencher| {
+            bencher.iter(|| {
+                std::thread::scope(|scope| {
+                    for _ in 0..threads {
+                        scope.spawn(|| append_all(&store, BATCH / threads));
+                    }
+                });
+                wait_dispatched(&store);
+            });
+        });
+    }
+    group.finish();
+}
+
+fn synchronous_appends(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("append 1 KiB, until durable");
+    group.sample_size(10);
+    for waiters in [1, 64] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path(), FlushMode::Sync);
+        group.throughput(Throughput::Elements(waiters * 20));
+        group.bench_function(format!("{waiters} waiters"), |bencher| {
+            bencher.iter(|| {
+                std::thread::scope(|scope| {
+                    for _ in 0..waiters {
+                        scope.spawn(|| {
+                            for number in 0..20 {
+                                store.wait_durable(append(&store, number)).unwrap();
+                            }
+                        });
+                    }
+                });
+            });
+        });
+    }
+    group.finish();
+}
+
+fn reads(criterion: &mut Criterion) {
+    const COUNT: u64 = 100_000;
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), asynchronous());
+    append_all(&store, COUNT);
+    wait_dispatched(&store);
+    let mut group = criterion.benchmark_group("read");
+    for count in [1, 32] {
+        let mut at = 0;
+        group.throughput(Throughput::Elements(count as u64));
+        group.bench_function(format!("by queue offset, {count} at once"), |bencher| {
+            bencher.iter(|| {
+                at = (at + count as u64) % (COUNT / 4 - 32);
+                black_box(store.get(TOPIC, 0, at, count, 1 << 20, &TagFilter::All).messages.len())
+            });
+        });
+    }
+    let mut number = 0;
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("by key", |bencher| {
+        bencher.iter(|| {
+            number = (number + 7919) % COUNT;
+            black_box(store.query_by_key(TOPIC, &format!("k{number}"), 1, 0, i64::MAX).len())
+        });
+    });
+    group.bench_function("decoded", |bencher| {
+        let record = store.record_at(0).unwrap();
+        bencher.iter(|| MessageView::decode(black_box(record.bytes()), true).map(|view| view.queue_offset));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, appends, synchronous_appends, reads);
+criterion_main!(benches);
