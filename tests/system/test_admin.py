@@ -41,6 +41,9 @@ def test_messages_are_found_by_each_of_their_keys(mq: ferromq.Embedded, eventual
         (found,) = admin.query_by_key("by-key", "only-3")
         assert (found.body, found.keys) == (b"3", ("all", "only-3"))
         assert admin.query_by_key("by-key", "nobody") == []
+        producer.send("by-key", b"Aa", keys="Aa")
+        assert eventually(lambda: len(admin.query_by_key("by-key", "Aa")) == 1)
+        assert admin.query_by_key("by-key", "BB") == []  # the same hash in Java, and so in the index
 
 
 def test_a_message_is_found_by_its_ids(mq: ferromq.Embedded, eventually: Eventually) -> None:

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -54,7 +54,9 @@ def test_a_waiting_consumer_receives_after_a_restart(tmp_path: Path, endpoint: s
             assert received == [b"after", b"after"]
 
 
-def test_a_producer_sends_again_after_a_restart(tmp_path: Path, endpoint: str) -> None:
+def test_a_producer_sends_again_after_a_restart(
+    tmp_path: Path, endpoint: str, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
     """While the broker is away sending fails in time; once it is back, the same producer sends."""
     with ferromq.Producer(endpoint, timeout=2) as producer:
         with ferromq.embedded(tmp_path, grpc_listen=endpoint):
@@ -63,8 +65,10 @@ def test_a_producer_sends_again_after_a_restart(tmp_path: Path, endpoint: str) -
         with pytest.raises(ferromq.OutcomeUnknown):
             producer.send("orders", b"away")
         assert time.monotonic() - begin < 3 * 2 + 2
-        with ferromq.embedded(tmp_path, grpc_listen=endpoint):
+        with ferromq.embedded(tmp_path, grpc_listen=endpoint) as mq:
             producer.send("orders", b"after")
+            # The new broker is told who sends, too.
+            assert eventually(lambda: mq.broker._server.stats()["telemetry_streams"] == 1)
 
 
 @contextmanager
@@ -95,9 +99,9 @@ def test_nobody_there_is_connection_failed(endpoint: str) -> None:
 def test_close_returns_whatever_the_broker_does() -> None:
     """Also with work under way, within its timeout; futures of what did not get out end with an error."""
     with silent_server() as endpoint:
-        producer = ferromq.Producer(endpoint, timeout=60)
+        producer = ferromq.Producer(endpoint, timeout=60, attempts=100)
         future = producer.submit("orders", b"x")
-        consumer = ferromq.Consumer(endpoint, "g", "orders", timeout=60)
+        consumer = ferromq.Consumer(endpoint, "g", "orders", timeout=60, attempts=100)
         waiting = threading.Thread(target=lambda: [None for _ in consumer])
         waiting.start()
         begin = time.monotonic()

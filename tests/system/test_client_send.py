@@ -105,8 +105,13 @@ def test_a_lone_submitted_message_does_not_wait_for_long(mq: ferromq.Embedded) -
 
 
 def test_one_bad_message_does_not_spoil_its_neighbours(mq: ferromq.Embedded) -> None:
-    """Of messages that lingered together, only the one that is too large fails."""
+    """Of messages that lingered together, only the refused one and the one that is too large fail."""
     with mq.producer(linger=timedelta(hours=1)) as producer:
+        futures = [producer.submit("orders", b"x", properties={name: "x"}) for name in ("fine", "UNIQ_KEY", "good")]
+        producer.flush(SOON)
+        with pytest.raises(ferromq.RequestError, match="UNIQ_KEY"):
+            futures.pop(1).result(0)
+        assert len({future.result(0).message_id for future in futures}) == 2
         futures = [producer.submit("orders", body) for body in (b"one", b"x" * (4 * 1024 * 1024 + 1), b"three")]
         futures += [producer.submit("orders", b"x" * 600_000) for _ in range(3)]
         producer.flush(SOON)

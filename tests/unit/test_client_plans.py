@@ -45,6 +45,7 @@ class Server:
         self.brokers = brokers or (ONE,)
         self.calls: list[Call | Stream] = []
         self.pauses: list[float] = []
+        self.queue_ids: dict[str, tuple[int, ...]] = dict.fromkeys(self.brokers, (0, 1))
         self.script: list[Any] = []
         """What the calls beside QueryRoute answer: bytes, packets, an error, or a function of the call."""
         self.route_error: FerromqError | None = None
@@ -82,18 +83,22 @@ class Server:
         return answer
 
     def route(self) -> Any:
-        """Answer with two queues on each broker, and one that may not be written."""
+        """Answer with the queues of each broker, and one that may not be written."""
         if self.route_error is not None:
             return self.route_error
-        permissions = [pb.Permission.READ_WRITE, pb.Permission.READ_WRITE, pb.Permission.READ]
+        places = [
+            (broker, queue_id, pb.Permission.READ_WRITE)
+            for broker in self.brokers
+            for queue_id in self.queue_ids[broker]
+        ]
+        places += [(broker, 9, pb.Permission.READ) for broker in self.brokers]
         queues = [
             pb.MessageQueue(
                 id=queue_id,
                 permission=permission,
                 broker=pb.Broker(name=f"broker-{broker}", endpoints=endpoints_message([broker])),
             )
-            for broker in self.brokers
-            for queue_id, permission in enumerate(permissions)
+            for broker, queue_id, permission in places
         ]
         return pb.QueryRouteResponse(status=pb.Status(code=pb.OK), message_queues=queues).SerializeToString()
 
@@ -117,6 +122,7 @@ def request_of(call: Call | Stream) -> pb.SendMessageRequest:
 def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
     """The broker that failed is avoided, the ids are the same, the pause grows, the route is asked for anew."""
     server = Server(ONE, TWO)
+    server.queue_ids = {ONE: (0, 1, 2), TWO: (5,)}  # without avoiding, the next queue would be on ONE again
     server.script = [LOST, LOST, sent(2)]
     batch = server.run(_plans.send(server.common, "orders", [b"1", b"2"]))
     sends = [call for call in server.calls if call.method == "SendMessage"]

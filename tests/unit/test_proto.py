@@ -1,5 +1,6 @@
 """The protocol's messages: equal to those of RocketMQ's client, beside which they live, and generated freshly."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,7 +81,12 @@ assert Default().FindMessageTypeByName("{PACKAGE}.Resource") is theirs.DESCRIPTO
 assert mine.DESCRIPTOR is not theirs.DESCRIPTOR
 """
     pytest.importorskip("rocketmq")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={"PYTHONPATH": ":".join(sys.path)})
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
 
 
 def test_the_generated_files_are_fresh() -> None:

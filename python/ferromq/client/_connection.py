@@ -36,8 +36,9 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     # A broker that restarts is found again within a second, not within two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # Also how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     # A connection that dies without a word is noticed while calls wait on it.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
