@@ -10,8 +10,11 @@ use crate::{
     dispatch::{Dispatcher, Resume},
     mapped_file::MappedFile,
     message::{self, BLANK_LEN, MAGIC_BLANK, MessageView, Peek},
-    store::Inner,
+    store::{self, Inner},
 };
+
+/// Bytes behind the end that are looked at after a clean stop.
+const CLEAN_TAIL: u64 = 64 << 10;
 
 type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
 
@@ -68,7 +71,9 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>, last_stop: LastStop) -> Result<
             reason: "records that were on disk are missing or damaged",
         });
     }
-    let cut_bytes = cut_tail(inner, &files, walked.end)?;
+    let is_ours = last_stop.is_clean() && store::closed_at(inner) == Some(walked.end);
+    let cut_bytes =
+        if is_ours && has_clean_tail(&files, walked.end)? { 0 } else { cut_tail(inner, &files, walked.end)? };
     inner.log.begin_at(walked.end, walked.last_timestamp);
     if !last_stop.is_clean() {
         // After a crash or a failed flush the page cache may hold what the disk does not.
@@ -167,6 +172,16 @@ fn walk<R: crate::Region>(files: &[Arc<MappedFile<R>>], start: u64, doubt_from: 
         }
     }
     walked
+}
+
+/// Says whether zeros follow the end, as we leave it. Reading on to the end of a large file would take seconds.
+fn has_clean_tail<R: crate::Region>(files: &[Arc<MappedFile<R>>], end: u64) -> Result<bool> {
+    let Some(file) = files.iter().find(|file| (file.base()..file.end()).contains(&end)) else {
+        return Ok(true);
+    };
+    let mut bytes = vec![0; (file.end() - end).min(CLEAN_TAIL) as usize];
+    file.read_into(end, &mut bytes)?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
 /// Zeroes what lies behind the end, so that it can never be read as records later, and removes later files.

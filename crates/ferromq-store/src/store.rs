@@ -347,7 +347,7 @@ impl<D: Disk> MessageStore<D> {
         let closed = flushed.and_then(|end| {
             inner.write_checkpoint(true)?;
             inner.persist_progress()?;
-            if inner.dispatched() == end { mark_closed(inner) } else { Ok(()) }
+            if inner.dispatched() == end { mark_closed(inner, end) } else { Ok(()) }
         });
         *inner.listener.write() = None;
         *inner.lock.lock() = None;
@@ -443,10 +443,24 @@ fn mark_open<D: Disk>(inner: &Inner<D>) -> Result<()> {
     Ok(())
 }
 
-fn mark_closed<D: Disk>(inner: &Inner<D>) -> Result<()> {
+/// Notes where the log ended, then removes the abort file: the stop is clean.
+fn mark_closed<D: Disk>(inner: &Inner<D>, end: u64) -> Result<()> {
+    let path = closed_path(&inner.root);
+    let noted = inner.disk.replace_file(&path, &end.to_be_bytes());
+    noted.map_err(|source| StoreError::io("write", &path, source))?;
     let path = inner.root.join("abort");
     inner.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
     inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))
+}
+
+/// Where the log ended when we last closed the store; a broker that had it since may have moved it.
+pub(crate) fn closed_at<D: Disk>(inner: &Inner<D>) -> Option<u64> {
+    let bytes = inner.disk.read_file(&closed_path(&inner.root)).ok()?;
+    bytes.try_into().ok().map(u64::from_be_bytes)
+}
+
+fn closed_path(root: &Path) -> PathBuf {
+    root.join("ferromq").join("closed")
 }
 
 fn spawn<D: Disk>(
