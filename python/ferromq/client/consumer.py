@@ -5,6 +5,7 @@ What is asked and answered is in `_plans`; how much is received ahead in `_lease
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -159,6 +160,7 @@ class _Leases:
     def __init__(self, client: Client, subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
+        self._process = os.getpid()
         self._acks = Acks()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -169,8 +171,9 @@ class _Leases:
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
-        with self._lock:  # the condition's own, without its detour: this runs for each message
+        if self._stopped or os.getpid() != self._process:
             self._client.check()
+        with self._lock:  # the condition's own, without its detour: this runs for each message
             waiting = self._acks.messages
             waiting.append(message)
             count = len(waiting)
