@@ -236,7 +236,7 @@ pub(crate) struct ParkedPull {
 }
 
 impl ParkedPull {
-    /// Resolves when messages arrived in the queue after the future was first polled or enabled.
+    /// Resolves when messages arrived in the queue after this call.
     pub(crate) fn woken(&self) -> Notified<'_> {
         self.arrivals.notified()
     }
@@ -262,10 +262,16 @@ mod tests {
         Arrival { topic, queue_id: 0, max_offset: 1 }
     }
 
+    /// Longer than anything here takes; a test that waits this long has failed.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
     async fn until(condition: impl Fn() -> bool) {
-        while !condition() {
-            tokio::task::yield_now().await;
-        }
+        let reached = async {
+            while !condition() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, reached).await.unwrap();
     }
 
     /// Parks `count` receives; the answer counts those that were woken.
@@ -301,7 +307,7 @@ mod tests {
         let polls = polls(&Clock::manual(0));
         let parked = polls.park("topic", "a");
         polls.arrived(&arrival("topic"));
-        parked.woken().await;
+        tokio::time::timeout(PATIENCE, parked.woken()).await.unwrap();
     }
 
     #[tokio::test]
@@ -314,7 +320,7 @@ mod tests {
         next.as_mut().enable();
         polls.arrived(&arrival("topic"));
         drop(gone);
-        next.await;
+        tokio::time::timeout(PATIENCE, next).await.unwrap();
     }
 
     #[tokio::test]
@@ -333,6 +339,9 @@ mod tests {
         until(|| woken.load(Ordering::SeqCst) == 1).await;
         clock.advance(86_400_000);
         until(|| woken.load(Ordering::SeqCst) == 2).await;
+        polls.lease_ends("topic", "a", 100_000_000);
+        clock.advance(100_000_000);
+        until(|| woken.load(Ordering::SeqCst) == 3).await;
     }
 
     #[tokio::test]

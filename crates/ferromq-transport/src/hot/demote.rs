@@ -48,3 +48,68 @@ impl Demotions {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::{ColdRequest, Reply, Route};
+
+    /// Keeps demotions until the test answers them.
+    #[derive(Default)]
+    struct Held(Mutex<Vec<(Missing, oneshot::Sender<bool>)>>);
+
+    impl ColdHandler for Held {
+        fn serves(&self, _route: &Route) -> bool {
+            false
+        }
+        fn call(&self, _request: ColdRequest, _reply: Reply) {}
+        fn demote(&self, missing: Missing, _peer: SocketAddr, done: oneshot::Sender<bool>) {
+            self.0.lock().push((missing, done));
+        }
+        fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &[(String, String)], _: Option<Bytes>) -> bool {
+            true
+        }
+        fn on_close(&self, _connection: u64) {}
+    }
+
+    fn topic(name: &str) -> Missing {
+        Missing::Topic(name.to_owned())
+    }
+
+    #[tokio::test]
+    async fn all_who_ask_for_a_name_share_one_flight_and_its_answer() {
+        let (held, peer) = (Arc::new(Held::default()), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let demotions = Arc::new(Demotions::new(held.clone(), Arc::default()));
+        let mut asking = JoinSet::new();
+        for _ in 0..50 {
+            let demotions = Arc::clone(&demotions);
+            asking.spawn(async move { demotions.demote(topic("a"), peer).await });
+        }
+        let other = tokio::spawn({
+            let demotions = Arc::clone(&demotions);
+            async move { demotions.demote(topic("b"), peer).await }
+        });
+        while demotions.counters.demoted.get() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let answers: Vec<_> = held.0.lock().drain(..).collect();
+        assert_eq!(answers.len(), 2);
+        for (missing, done) in answers {
+            done.send(missing == topic("a")).unwrap();
+        }
+        assert!(asking.join_all().await.into_iter().all(|created| created));
+        assert!(!other.await.unwrap());
+        assert!(demotions.in_flight.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_forgets_to_answer_means_no() {
+        let (held, peer) = (Arc::new(Held::default()), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let demotions = Demotions::new(held.clone(), Arc::default());
+        let asked = tokio::join!(demotions.demote(topic("a"), peer), async { held.0.lock().clear() });
+        assert!(!asked.0);
+    }
+}

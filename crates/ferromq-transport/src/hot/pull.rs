@@ -41,10 +41,8 @@ impl Hot {
         tokio::pin!(closed);
         let deadline = Instant::now() + request.wait;
         loop {
+            // Made before the look: it hears of every arrival from here on, polled or not.
             let woken = parked.woken();
-            tokio::pin!(woken);
-            // Before the look: an arrival after it must not be missed.
-            woken.as_mut().enable();
             let found = self.pull_now(request, &mut offset);
             if is_answer(&found) {
                 return found;
