@@ -1,6 +1,8 @@
 """Clients survive the brokers: restarts are ridden out, absence is a clear error in time, `close` always returns."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,3 +131,27 @@ def test_a_waiting_client_does_not_stop_other_threads() -> None:
             waiting.join(0.001)
             ticks += 1
         assert ticks > 50
+
+
+LEFT_OPEN = """
+import threading, ferromq
+mq = ferromq.embedded()
+producer, consumer = mq.producer(), mq.consumer("g", "orders")
+producer.send("orders", b"x")
+got_one = threading.Event()
+
+def iterate():
+    for message in consumer:
+        message.ack()
+        got_one.set()
+
+threading.Thread(target=iterate, daemon=True).start()
+assert got_one.wait(10)
+"""
+
+
+def test_a_program_that_closes_nothing_ends_all_the_same() -> None:
+    """Quickly, with a good word for the broker and none on stderr from the clients."""
+    run = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=30, check=True)
+    assert "telemetry" not in run.stderr
+    assert "no messages" not in run.stderr

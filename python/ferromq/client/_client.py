@@ -7,12 +7,11 @@ Shared by the synchronous client and `ferromq.aio`.
 import atexit
 import threading
 import time
-import weakref
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from ferromq._fork import Owner
 from ferromq._proto import messages as pb
-from ferromq.client._connection import Channels, Runner, remaining
+from ferromq.client._connection import Channels, Runner
 from ferromq.client._plans import Common, no_answer
 from ferromq.client._protocol import Identity, Plan, T, duration, seconds
 from ferromq.client._routes import Routes, parse_endpoints
@@ -49,7 +48,8 @@ class Client:
         self._runner = Runner(self.channels, self._join)
         self._closing = threading.Lock()
         self.is_closed = False
-        _living.add(self)
+        # A program that ends without `close`: clients made after an embedded broker end before it.
+        atexit.register(self._close_at_exit)
 
     def check(self) -> None:
         """Raise unless the client may be used: `ForkedProcess` in a child, `ConnectionFailed` after `close`."""
@@ -78,25 +78,16 @@ class Client:
         if settings.publishing.max_body_size > 0:
             self.common.max_body = settings.publishing.max_body_size
 
+    def _close_at_exit(self) -> None:
+        self.close(time.monotonic() + _AT_EXIT)
+
     def close(self, until: float) -> bool:
         """End everything before *until* (monotonic); says whether it was this call that did. Not in a child."""
         with self._closing:
             if self.is_closed or not self._owner.is_here:
                 return False
             self.is_closed = True
-        _living.discard(self)
+        atexit.unregister(self._close_at_exit)
         self.session.close(until)
         self._runner.close()
         return True
-
-
-_living: "weakref.WeakSet[Client]" = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """End what a program left open, so that no thread waits for a broker while the interpreter ends."""
-    until = time.monotonic() + _AT_EXIT
-    for client in list(_living):
-        if remaining(until):
-            client.close(until)

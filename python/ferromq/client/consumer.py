@@ -342,9 +342,11 @@ class _ReceiveAhead:
                 wish = Wish(self._ahead.size, _LONG_POLL, self._invisible)
                 messages = self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
             except RETRYABLE as error:
-                if not outage and not self._stopped:
+                if not outage and not self._stopped and not self._client.is_closed:
                     _log.warning("no messages for now topic=%s: %s", self._subscription.topic, error)
                 outage = True
+                if self._client.is_closed:
+                    return
                 continue
             except FerromqError as error:
                 with self._changed:
