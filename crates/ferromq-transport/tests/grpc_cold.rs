@@ -47,6 +47,8 @@ async fn a_method_nobody_serves_is_unimplemented_and_a_broken_handler_an_interna
     assert_eq!(client.call("RecallMessage", Bytes::new()).await.unwrap_err().code(), Code::Unimplemented);
     let broken = client.call("EndTransaction", Bytes::new()).await.unwrap_err();
     assert_eq!((broken.code(), broken.message()), (Code::Internal, "broken"));
+    let busy = client.call("GetOffset", Bytes::new()).await.unwrap_err();
+    assert_eq!(busy.code(), Code::ResourceExhausted);
     let name_server = Broker::start_with(Clock::system(), false);
     let client = name_server.client().await;
     assert_eq!(client.call("SendMessage", Bytes::new()).await.unwrap_err().code(), Code::Unimplemented);

@@ -58,7 +58,7 @@ pub struct Control {
 
 impl ColdHandler for Control {
     fn serves(&self, route: &Route) -> bool {
-        matches!(route, Route::Rpc(name) if ["Heartbeat", "QueryRoute", "EndTransaction"].contains(&name.as_str()))
+        matches!(route, Route::Rpc(name) if ["Heartbeat", "QueryRoute", "EndTransaction", "GetOffset"].contains(&name.as_str()))
     }
 
     fn call(&self, request: ColdRequest, reply: Reply) {
@@ -66,6 +66,10 @@ impl ColdHandler for Control {
             Route::Rpc(name) if name == "Heartbeat" => request.body,
             Route::Rpc(name) if name == "QueryRoute" => {
                 format!("{} {:?}", request.connection, request.fields).into()
+            }
+            Route::Rpc(name) if name == "GetOffset" => {
+                let _ = reply.send(Err(TransportError::Busy("handlers")));
+                return;
             }
             _ => {
                 let _ = reply.send(Err(TransportError::Handler("broken".to_owned())));
