@@ -55,7 +55,7 @@ unit: setup
 
 # The tests marked `alone` measure a promise in time and get the machine for themselves.
 system: setup
-	$(BIN)/pytest tests/system tests/compat -n $(JOBS) -m "not alone and not spark"
+	$(BIN)/pytest tests/system -n $(JOBS) -m "not alone and not spark"
 	$(BIN)/pytest tests/system -m "alone"
 
 spark: setup
