@@ -28,41 +28,22 @@ impl<D: Disk> MessageStore<D> {
         max_bytes: usize,
         filter: &TagFilter,
     ) -> GetResult<D::Region> {
-        let queue = self.open_inner().and_then(|inner| Some((inner, inner.queues.find(topic, queue_id)?)));
-        let Some((inner, queue)) = queue else {
-            return empty(GetStatus::NoMatchedLogicQueue, from_offset, 0, 0);
-        };
-        let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
-        let (status, next_offset) = match from_offset {
-            _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
-            offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
-            offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),
-            offset if offset > max_offset => (GetStatus::OffsetOverflowBadly, max_offset),
-            _ => {
-                let mut reading = Reading::new(from_offset, max_count, max_bytes, min_offset, max_offset);
-                reading.read(inner, &queue, filter);
-                return reading.result;
-            }
-        };
-        empty(status, next_offset, min_offset, max_offset)
+        match self.open_inner() {
+            Some(inner) => inner.read(topic, queue_id, from_offset, max_count, max_bytes, filter),
+            None => empty(GetStatus::NoMatchedLogicQueue, from_offset, 0, 0),
+        }
     }
 
     /// First queue offset kept (0 for an unknown queue).
     #[must_use]
     pub fn min_offset(&self, topic: &str, queue_id: u32) -> u64 {
-        self.queue_offset_of(topic, queue_id, ConsumeQueue::min_offset)
+        self.open_inner().map_or(0, |inner| inner.min_offset(topic, queue_id))
     }
 
     /// Next queue offset readers have not seen yet (0 for an unknown queue).
     #[must_use]
     pub fn max_offset(&self, topic: &str, queue_id: u32) -> u64 {
-        self.queue_offset_of(topic, queue_id, ConsumeQueue::max_offset)
-    }
-
-    fn queue_offset_of(&self, topic: &str, queue_id: u32, offset: impl Fn(&ConsumeQueue<D>) -> u64) -> u64 {
-        self.open_inner()
-            .and_then(|inner| inner.queues.find(topic, queue_id))
-            .map_or(0, |queue| offset(&queue))
+        self.open_inner().map_or(0, |inner| inner.max_offset(topic, queue_id))
     }
 
     /// First queue offset whose message was stored at or after `timestamp_ms`; the max offset where there is none.
@@ -135,6 +116,45 @@ impl<D: Disk> MessageStore<D> {
     #[must_use]
     pub fn queues(&self) -> Vec<(String, Vec<u32>)> {
         self.open_inner().map_or_else(Vec::new, |inner| inner.queues.names())
+    }
+}
+
+/// Reads that a close in their middle does not change: whoever decides what becomes of a lease needs them.
+impl<D: Disk> Inner<D> {
+    /// As [`MessageStore::get`].
+    pub(crate) fn read(
+        &self,
+        topic: &str,
+        queue_id: u32,
+        from_offset: u64,
+        max_count: usize,
+        max_bytes: usize,
+        filter: &TagFilter,
+    ) -> GetResult<D::Region> {
+        let Some(queue) = self.queues.find(topic, queue_id) else {
+            return empty(GetStatus::NoMatchedLogicQueue, from_offset, 0, 0);
+        };
+        let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
+        let (status, next_offset) = match from_offset {
+            _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
+            offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
+            offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),
+            offset if offset > max_offset => (GetStatus::OffsetOverflowBadly, max_offset),
+            _ => {
+                let mut reading = Reading::new(from_offset, max_count, max_bytes, min_offset, max_offset);
+                reading.read(self, &queue, filter);
+                return reading.result;
+            }
+        };
+        empty(status, next_offset, min_offset, max_offset)
+    }
+
+    pub(crate) fn min_offset(&self, topic: &str, queue_id: u32) -> u64 {
+        self.queues.find(topic, queue_id).map_or(0, |queue| queue.min_offset())
+    }
+
+    pub(crate) fn max_offset(&self, topic: &str, queue_id: u32) -> u64 {
+        self.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset())
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     Disk, GetStatus, Leased, MessageStore, ReceiptHandle, ReceiveRequest, Received, Record, Region, Result,
     StoreError, TagFilter,
     lease::{Lease, QueueLeases},
+    store::Inner,
 };
 
 /// Reads of one queue under one lock: a filter that matches little must not keep others from a queue for the
@@ -23,6 +24,8 @@ struct Taking<'a, R: Region> {
     count: usize,
     bytes: usize,
     received: Received<R>,
+    /// Something is different from what was written last.
+    has_changed: bool,
 }
 
 impl<R: Region> Taking<'_, R> {
@@ -42,6 +45,7 @@ impl<R: Region> Taking<'_, R> {
         self.count = self.count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(record.bytes().len());
         let handle = receipt(queue_id, queue_offset, lease);
+        self.has_changed = true;
         self.received.messages.push(Leased { record, handle, attempt: lease.attempt });
     }
 }
@@ -51,7 +55,7 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// Messages the filter does not want are passed over for good. `Closed` after [`Self::close`].
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
-        self.check_open()?;
+        let inner = self.open_inner().ok_or(StoreError::Closed)?;
         let group_topic = self.progress().group_topic_or_new(request.group, request.topic);
         let mut taking = Taking {
             request,
@@ -60,21 +64,28 @@ impl<D: Disk> MessageStore<D> {
             count: request.max_count,
             bytes: request.max_bytes.max(1),
             received: Received { messages: Vec::new(), next_expiry_ms: None, more: false },
+            has_changed: false,
         };
         let count = request.queue_count.max(1);
         for step in 0..request.queue_count {
             let queue_id = (request.first_queue % count + step) % count;
-            let queue = group_topic.queue_or_begin(queue_id, || self.first_offset(request, queue_id));
+            let queue = group_topic.queue_or_begin(queue_id, || {
+                // Where a group begins is kept, also when there is nothing to receive yet.
+                taking.has_changed = true;
+                inner.first_offset(request, queue_id)
+            });
             let mut leases = queue.lock();
-            self.receive_expired(&mut taking, queue_id, &mut leases);
-            while !self.receive_new(&mut taking, queue_id, &mut leases) {
+            inner.receive_expired(&mut taking, queue_id, &mut leases);
+            while !inner.receive_new(&mut taking, queue_id, &mut leases) {
                 MutexGuard::bump(&mut leases);
             }
             let expiries = [taking.received.next_expiry_ms, leases.next_expiry()];
             taking.received.next_expiry_ms = expiries.into_iter().flatten().min();
         }
         taking.received.more = taking.is_full();
-        self.progress().touch();
+        if taking.has_changed {
+            self.progress().touch();
+        }
         Ok(taking.received)
     }
 
@@ -115,20 +126,12 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// An offset past the queue's end is taken as its end. Going back ends all leases of the queue.
     pub fn commit_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
-        self.check_open()?;
-        let offset = offset.min(self.max_offset(topic, queue_id));
+        let inner = self.open_inner().ok_or(StoreError::Closed)?;
+        let offset = offset.min(inner.max_offset(topic, queue_id));
         let queue = self.progress().group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
         queue.lock().commit(offset);
         self.progress().touch();
         Ok(())
-    }
-
-    fn first_offset(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> u64 {
-        let max_offset = self.max_offset(request.topic, queue_id);
-        if let Some(listed) = self.progress().listed(request.group, request.topic, queue_id) {
-            return listed.min(max_offset);
-        }
-        if request.from_beginning { self.min_offset(request.topic, queue_id) } else { max_offset }
     }
 
     fn with_leases<T>(
@@ -144,14 +147,34 @@ impl<D: Disk> MessageStore<D> {
         self.progress().touch();
         Ok(done)
     }
+}
+
+/// The steps of a receive. A close in the middle must not look like messages that are gone, so they read
+/// below what [`MessageStore::close`] shuts.
+impl<D: Disk> Inner<D> {
+    fn first_offset(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> u64 {
+        let max_offset = self.max_offset(request.topic, queue_id);
+        if let Some(listed) = self.progress().listed(request.group, request.topic, queue_id) {
+            return listed.min(max_offset);
+        }
+        if request.from_beginning { self.min_offset(request.topic, queue_id) } else { max_offset }
+    }
 
     fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
         while !taking.is_full() {
             let Some(offset) = leases.first_expired_offset(taking.now) else { return };
-            let found = self.get(taking.request.topic, queue_id, offset, 1, usize::MAX, &TagFilter::All);
+            let found = self.read(taking.request.topic, queue_id, offset, 1, usize::MAX, &TagFilter::All);
             let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) else {
-                // Retention deleted it: there is nothing left to deliver.
-                leases.forget(offset);
+                taking.has_changed = true;
+                if matches!(found.status, GetStatus::OffsetTooSmall | GetStatus::MessageWasRemoving) {
+                    // Retention deleted it: there is nothing left to deliver.
+                    leases.forget(offset);
+                } else {
+                    // Nobody deleted it, so it is kept; those behind it do not wait for it.
+                    tracing::error!(topic = taking.request.topic, queue_id, offset, status = ?found.status,
+                        "a leased message is not readable");
+                    leases.renew(offset, taking.now, taking.invisible_ms);
+                }
                 continue;
             };
             if !taking.fits(&record) {
@@ -174,7 +197,7 @@ impl<D: Disk> MessageStore<D> {
                 return true;
             }
             let (request, from) = (taking.request, leases.next());
-            let found = self.get(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
+            let found = self.read(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
             for (offset, record) in found.messages {
                 if !taking.fits(&record) {
                     return true;
@@ -197,6 +220,7 @@ impl<D: Disk> MessageStore<D> {
             if leases.next() == from {
                 return true;
             }
+            taking.has_changed = true;
         }
         false
     }

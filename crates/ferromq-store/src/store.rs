@@ -23,7 +23,7 @@ use crate::{
     consume_queue::{ConsumeQueue, ConsumeQueues, check_name},
     dispatch,
     flush::Flusher,
-    index_file::Index,
+    index::Index,
     mapped_file_queue::MappedFileQueue,
     message,
     progress::{Progress, ProgressThread},
@@ -132,7 +132,7 @@ impl<D: Disk> Inner<D> {
         self.progress().persist(&self.disk, &self.root, || self.log.flush())
     }
 
-    fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Progress {
         self.progress.get_or_init(Progress::default)
     }
 }
@@ -203,9 +203,9 @@ impl<D: Disk> MessageStore<D> {
             inner.flusher.run(&inner.log, interval, || inner.arrived.ring());
         })?);
         threads.preparer = Some(spawn(inner, "ferromq-prepare", |inner| {
-            while !inner.log.prepare.is_stopped() {
+            while !inner.log.ahead.due.is_stopped() {
                 if !inner.log.prepare() {
-                    inner.log.prepare.wait(|| false, None);
+                    inner.log.ahead.due.wait(|| false, None);
                 }
             }
         })?);
@@ -339,7 +339,7 @@ impl<D: Disk> MessageStore<D> {
         inner.flusher.end(&inner.log);
         inner.arrived.stop();
         join(threads.dispatcher.take());
-        inner.log.prepare.stop();
+        inner.log.ahead.due.stop();
         join(threads.preparer.take());
         inner.checkpoint_due.stop();
         join(threads.checkpoints.take());

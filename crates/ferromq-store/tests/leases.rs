@@ -461,3 +461,56 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_close_in_the_middle_of_a_receive_forgets_no_message() {
+    const COUNT: usize = 3_000;
+    let all = ReceiveRequest { invisible_ms: 10, max_bytes: usize::MAX, ..request(COUNT) };
+    for round in 0..12u64 {
+        let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+        let store = open(directory.path(), &clock);
+        for _ in 0..COUNT / 100 {
+            store.append(&vec![message("t", 0, b"x", b""); 100]).unwrap();
+        }
+        settle(&store);
+        assert_eq!(store.receive(&all).unwrap().messages.len(), COUNT);
+        clock.advance(1_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(store.receive(&all)));
+            scope.spawn(|| {
+                // Each round closes at another point of the receive.
+                std::thread::sleep(Duration::from_micros(round * 300));
+                store.close().unwrap();
+            });
+        });
+        drop(store);
+        let store = open(directory.path(), &clock);
+        clock.advance(100_000);
+        assert_eq!(store.receive(&all).unwrap().messages.len(), COUNT, "round {round}");
+    }
+}
+
+#[test]
+fn an_idle_receive_writes_nothing_but_where_a_group_begins_is_kept() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let config = StoreConfig { progress_interval: Duration::from_millis(20), ..asynchronous() };
+    let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
+    send(&store, 0, 3);
+    let late = ReceiveRequest { from_beginning: false, ..request(10) };
+    assert!(store.receive(&late).unwrap().messages.is_empty());
+    let is_kept = || fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("0:3"));
+    let began = std::time::Instant::now();
+    while !is_kept() {
+        assert!(began.elapsed() < Duration::from_secs(10), "the group's beginning is not written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let snapshot = directory.path().join("ferromq/leases");
+    let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&snapshot).unwrap());
+    std::thread::sleep(Duration::from_millis(200));
+    let written = inode();
+    for _ in 0..30 {
+        assert!(store.receive(&late).unwrap().messages.is_empty());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(inode(), written, "an idle receive made the store write");
+}
