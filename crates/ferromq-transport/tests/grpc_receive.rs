@@ -59,6 +59,28 @@ async fn an_empty_poll_ends_when_its_time_is_over_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_poll_may_ask_for_any_time_and_waits_at_most_what_a_clock_can_tell() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    let asking = |seconds, nanos| ReceiveMessageRequest {
+        long_polling_timeout: Some(proto::Time { seconds, nanos }),
+        ..receive(NOW)
+    };
+    for past in [asking(i64::MIN, i32::MIN), asking(0, -1), asking(-1, i32::MAX)] {
+        assert_eq!(client.receive(&past).await, (40_401, vec![]));
+    }
+    for (seconds, nanos) in [(i64::MAX, 0), (i64::MAX, i32::MAX)] {
+        let poll = tokio::spawn({
+            let client = client.clone();
+            async move { client.receive_bodies(&asking(seconds, nanos)).await }
+        });
+        broker.until("parked", 1).await;
+        client.send_one("x").await;
+        assert_eq!(poll.await.unwrap(), ["x"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_wakes_a_parked_poll_at_once_whichever_queue_it_goes_to() {
     let broker = Broker::start();
     let client = broker.client().await;

@@ -26,6 +26,8 @@ const MAX_BYTES: usize = 4 << 20;
 const DEFAULT_INVISIBLE: Duration = Duration::from_secs(60);
 const MAX_INVISIBLE: Duration = Duration::from_secs(12 * 3_600);
 const DEFAULT_POLL: Duration = Duration::from_secs(20);
+/// A time this far ahead exists on every clock; what a client asks for may not.
+const MAX_POLL: Duration = Duration::from_secs(3_600);
 /// An answer that says "nothing" must arrive before the client gives up.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 const SQL: i32 = 2;
@@ -53,7 +55,7 @@ impl Terms {
     /// How long to wait for a message: what was asked, but not past the client's own patience.
     fn wait(&self, asked: Option<Duration>) -> Duration {
         let patience = self.deadline.map(|left| left.saturating_sub(ANSWER_TIME.min(left / 2)));
-        asked.unwrap_or(DEFAULT_POLL).min(patience.unwrap_or(Duration::MAX))
+        asked.unwrap_or(DEFAULT_POLL).min(patience.unwrap_or(MAX_POLL)).min(MAX_POLL)
     }
 
     fn digest(&self) -> BodyDigest {
@@ -286,5 +288,7 @@ mod tests {
         assert_eq!(terms(Some(seconds(30))).wait(Some(seconds(5))), seconds(5));
         assert!(terms(Some(seconds(3))).wait(Some(seconds(5))) < seconds(3));
         assert_eq!(terms(Some(Duration::from_millis(20))).wait(None), Duration::from_millis(10));
+        assert_eq!(terms(None).wait(Some(Duration::MAX)), MAX_POLL);
+        assert_eq!(terms(Some(Duration::MAX)).wait(Some(Duration::MAX)), MAX_POLL);
     }
 }
