@@ -161,3 +161,11 @@ def test_the_process_has_no_threads_left_of_it(tmp_path: Path) -> None:
         gc.enable()
     assert after[0] <= before[0] + 2
     assert after[1] <= before[1] + 2
+
+
+def test_a_program_that_never_closes_ends_without_a_word(tmp_path: Path) -> None:
+    """The store is left clean, and nothing is printed."""
+    code = f"import ferromq\nmq = ferromq.embedded({str(tmp_path)!r})\nmq.producer().send('orders', b'hello')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert not (tmp_path / "abort").exists()

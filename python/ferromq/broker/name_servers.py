@@ -174,7 +174,15 @@ class NameServers:
         self, addresses: Iterable[str], action: Callable[[str], None], threads: ThreadPoolExecutor | None = None
     ) -> bool:
         """Do *action* for all *addresses* at the same time; say whether all went well."""
-        return all(list((threads or self._threads).map(lambda address: self._try(address, action), addresses)))
+        addresses = list(addresses)
+        try:
+            futures = [(threads or self._threads).submit(self._try, address, action) for address in addresses]
+        except RuntimeError:
+            # The interpreter ends and gives no work to other threads any more.
+            outcomes = [self._try(address, action) for address in addresses]
+        else:
+            outcomes = [future.result() for future in futures]
+        return all(outcomes)
 
     def _try(self, address: str, action: Callable[[str], None]) -> bool:
         try:
