@@ -10,7 +10,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -23,19 +22,9 @@ use crate::{
     message::{
         self, BLANK_LEN, Encoded, MAGIC_BLANK, MessageView, PHYSICAL_OFFSET_AT, Peek, QUEUE_OFFSET_AT, patch,
     },
+    prepare::Ahead,
     signal::Signal,
 };
-
-/// How far ahead of a busy appender memory is made ready under asynchronous flush.
-const PREFAULT_WINDOW: u64 = 8 << 20;
-/// Memory made ready in one step.
-const PREFAULT_STEP: u64 = 1 << 20;
-/// An appender that takes longer for half a window meets its page faults itself: they cost it nothing.
-const BUSY_FOR: Duration = Duration::from_millis(500);
-/// How far ahead of the appender zeros are written under synchronous flush.
-const ZERO_WINDOW: u64 = 4 << 20;
-/// Zeros written and flushed in one step.
-const ZERO_STEP: u64 = 1 << 20;
 
 /// One record of an append, encoded but for what the log gives it.
 pub(crate) struct Pending<D: Disk> {
@@ -67,18 +56,11 @@ pub(crate) struct CommitLog<D: Disk> {
     decisions: AtomicU64,
     /// Wakes the thread that flushes and tells who waits.
     pub(crate) flush_due: Signal,
-    /// The appender stays below it. `u64::MAX` where nothing is zeroed ahead.
-    zeroed: AtomicU64,
-    zeroing: Mutex<()>,
-    /// Memory is ready up to here, or need not be; under asynchronous flush.
-    prefaulted: AtomicU64,
-    prefaulted_at: Mutex<Option<Instant>>,
+    pub(crate) ahead: Ahead,
     is_poisoned: AtomicBool,
     is_full: AtomicBool,
     reserve: u64,
     is_sync: bool,
-    /// Wakes the thread that prepares files and zeros ahead of the appender.
-    pub(crate) prepare: Signal,
 }
 
 impl<D: Disk> CommitLog<D> {
@@ -94,15 +76,11 @@ impl<D: Disk> CommitLog<D> {
             flushes: AtomicU64::new(0),
             decisions: AtomicU64::new(0),
             flush_due: Signal::default(),
-            zeroed: AtomicU64::new(u64::MAX),
-            zeroing: Mutex::new(()),
-            prefaulted: AtomicU64::new(u64::MAX),
-            prefaulted_at: Mutex::new(None),
+            ahead: Ahead::default(),
             is_poisoned: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             reserve: config.disk_reserve,
             is_sync,
-            prepare: Signal::default(),
         }
     }
 
@@ -112,11 +90,7 @@ impl<D: Disk> CommitLog<D> {
         *self.tail.lock() = Tail { file, end, last_timestamp, is_closed: false };
         self.written.store(end, Ordering::Release);
         self.flushed.store(end, Ordering::Release);
-        if self.is_sync {
-            self.zeroed.store(end, Ordering::Release);
-        } else {
-            self.prefaulted.store(end, Ordering::Release);
-        }
+        self.ahead.begin_at(end, self.is_sync);
     }
 
     pub(crate) fn files(&self) -> &MappedFileQueue<D> {
@@ -143,6 +117,10 @@ impl<D: Disk> CommitLog<D> {
         if self.is_sync { self.flushed() } else { self.written() }
     }
 
+    pub(crate) fn is_sync(&self) -> bool {
+        self.is_sync
+    }
+
     pub(crate) fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }
@@ -155,7 +133,7 @@ impl<D: Disk> CommitLog<D> {
         self.decisions.load(Ordering::Acquire)
     }
 
-    fn poison(&self) {
+    pub(crate) fn poison(&self) {
         self.is_poisoned.store(true, Ordering::Release);
         self.decide();
     }
@@ -281,7 +259,7 @@ impl<D: Disk> CommitLog<D> {
             }
             end += len;
         }
-        if end > self.zeroed.load(Ordering::Acquire) {
+        if end > self.ahead.zeroed() {
             self.zero_until(end)?;
         }
         Ok(end)
@@ -301,7 +279,7 @@ impl<D: Disk> CommitLog<D> {
     }
 
     /// The file that begins at or holds `offset`, made if there is space for it.
-    fn file_at(&self, offset: u64) -> Result<Arc<MappedFile<D::Region>>> {
+    pub(crate) fn file_at(&self, offset: u64) -> Result<Arc<MappedFile<D::Region>>> {
         if let Some(file) = self.files.find(offset) {
             return Ok(file);
         }
@@ -329,88 +307,6 @@ impl<D: Disk> CommitLog<D> {
         if matches!(self.check_space(0), Err(StoreError::Full { .. })) {
             self.set_full();
         }
-    }
-
-    fn ask_for_preparation(&self, end: u64) {
-        let span_end = self.files.span().map_or(0, |span| span.end);
-        let is_file_due = span_end.saturating_sub(end) < self.files.file_size() / 2;
-        let is_zeroing_due = self.zeroed.load(Ordering::Relaxed).saturating_sub(end) < ZERO_WINDOW / 2;
-        let is_prefault_due =
-            self.prefaulted.load(Ordering::Relaxed).saturating_sub(end) < PREFAULT_WINDOW / 2;
-        if is_file_due || is_zeroing_due || is_prefault_due {
-            self.prepare.ring();
-        }
-    }
-
-    /// Makes the next file and zeros ahead of the appender where due. Runs in the background.
-    ///
-    /// Says whether there may be more to do. A full disk is no error here: the appender meets it when it must.
-    pub(crate) fn prepare(&self) -> bool {
-        let end = self.written();
-        let span_end = self.files.span().map_or(end, |span| span.end);
-        if span_end.saturating_sub(end) < self.files.file_size() / 2 {
-            match self.file_at(span_end) {
-                Ok(_) => {}
-                Err(StoreError::Full { .. }) => return false,
-                Err(error) => {
-                    tracing::warn!(%error, "next commit log file not prepared");
-                    return false;
-                }
-            }
-        }
-        let span_end = self.files.span().map_or(end, |span| span.end);
-        if self.prefault(end, span_end) {
-            return true;
-        }
-        let zeroed = self.zeroed.load(Ordering::Acquire);
-        let goal = span_end.min(end + ZERO_WINDOW);
-        if zeroed >= goal || self.is_poisoned() {
-            return false;
-        }
-        if let Err(error) = self.zero_until(goal.min(zeroed + ZERO_STEP)) {
-            tracing::error!(%error, "zeroing ahead failed");
-            return false;
-        }
-        true
-    }
-
-    /// Takes page faults off a busy appender, a step at a time. Says whether there is more to do.
-    fn prefault(&self, end: u64, span_end: u64) -> bool {
-        let from = self.prefaulted.load(Ordering::Acquire).max(end);
-        let goal = span_end.min(end + PREFAULT_WINDOW);
-        if from >= goal || self.is_sync {
-            return false;
-        }
-        let was_at = self.prefaulted_at.lock().replace(Instant::now());
-        if was_at.is_none_or(|at| at.elapsed() > BUSY_FOR) {
-            self.prefaulted.store(goal, Ordering::Release);
-            return false;
-        }
-        let Some(file) = self.files.find(from) else { return false };
-        let to = goal.min(from + PREFAULT_STEP).min(file.end());
-        file.prefault(from..to);
-        self.prefaulted.store(to, Ordering::Release);
-        true
-    }
-
-    /// Writes zeros up to `goal` and flushes them, so that a later flush changes no metadata.
-    ///
-    /// Never races the appender: it stays below `zeroed`, and only bytes at and after `zeroed` are touched.
-    fn zero_until(&self, goal: u64) -> Result<()> {
-        let _zeroing = self.zeroing.lock();
-        let mut at = self.zeroed.load(Ordering::Acquire);
-        while at < goal {
-            let file = self.file_at(at)?;
-            let end = file.end().min(goal.max(at + ZERO_STEP));
-            let range = at..end;
-            if let Err(error) = file.zero(range.clone()).and_then(|()| file.flush(range)) {
-                self.poison();
-                return Err(error);
-            }
-            at = end;
-            self.zeroed.store(at, Ordering::Release);
-        }
-        Ok(())
     }
 
     /// Makes everything written so far durable and returns its end. A failure poisons the log.

@@ -3,11 +3,8 @@
 //! Reads only; what readers may see is published by the log and the dispatcher.
 
 use crate::{
-    Disk, GetResult, GetStatus, MessageStore, MessageView, Record, TagFilter,
-    consume_queue::ConsumeQueue,
-    index_file::key_hash,
-    message::{self, properties},
-    store::Inner,
+    Disk, GetResult, GetStatus, MessageStore, MessageView, Record, TagFilter, consume_queue::ConsumeQueue,
+    index_file::key_hash, message, properties, store::Inner,
 };
 
 /// Entries a filtered read looks at before it answers without a match, so that one call stays short.

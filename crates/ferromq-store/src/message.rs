@@ -16,6 +16,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::properties;
+
 /// Magic code of a record whose topic length takes one byte.
 pub(crate) const MAGIC_V1: u32 = 0xDAA3_20A7;
 /// Magic code of a record whose topic length takes two bytes.
@@ -384,39 +386,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// RocketMQ's text form of properties.
-pub mod properties {
-    /// Walks over name and value of each property; parts that are not UTF-8 are skipped.
-    pub fn iter(properties: &[u8]) -> impl Iterator<Item = (&str, &str)> {
-        iter_bytes(properties).filter_map(|(name, value)| {
-            Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?))
-        })
-    }
-
-    /// As [`iter`], without looking at the encoding. Empty names and values count as absent, as in RocketMQ.
-    pub(crate) fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-        properties.split(|byte| *byte == 2).filter_map(|pair| {
-            let at = pair.iter().position(|byte| *byte == 1)?;
-            let (name, value) = (pair.get(..at)?, pair.get(at + 1..)?);
-            (!name.is_empty() && !value.is_empty()).then_some((name, value))
-        })
-    }
-
-    /// Returns the value of `name`; the last one where a name stands twice, as in RocketMQ.
-    #[must_use]
-    pub fn get<'a>(properties: &'a [u8], name: &str) -> Option<&'a str> {
-        iter(properties).filter(|(n, _)| *n == name).last().map(|(_, v)| v)
-    }
-
-    /// Appends one property to `out`.
-    pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
-        out.extend_from_slice(name.as_bytes());
-        out.push(1);
-        out.extend_from_slice(value.as_bytes());
-        out.push(2);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -511,14 +480,5 @@ mod tests {
             "ü€😀".encode_utf16().fold(0, |h: i32, c| h.wrapping_mul(31) + i32::from(c))
         );
         assert_eq!(java_hash(java_hash(0, "topic#"), "key"), java_hash(0, "topic#key"));
-    }
-
-    #[test]
-    fn properties_follow_the_rules_of_rocketmq() {
-        let text = b"KEYS\x01a b\x02TAGS\x01x\x02\x02=\x01\x02NO\x02TAGS\x01y\x02END\x01z";
-        assert_eq!(properties::get(text, "TAGS"), Some("y"));
-        assert_eq!(properties::get(text, "END"), Some("z"));
-        assert_eq!(properties::get(text, "NO"), None);
-        assert_eq!(properties::iter(text).count(), 4);
     }
 }

@@ -2,8 +2,6 @@
 //!
 //! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
 
-use parking_lot::MutexGuard;
-
 use crate::{
     Disk, GetStatus, Leased, MessageStore, ReceiptHandle, ReceiveRequest, Received, Record, Region, Result,
     StoreError, TagFilter,
@@ -11,9 +9,9 @@ use crate::{
     store::Inner,
 };
 
-/// Reads of one queue under one lock: a filter that matches little must not keep others from a queue for the
-/// whole backlog.
-const READS_PER_LOCK: usize = 64;
+/// Reads of one receive that may find nothing: a filter that matches little must keep neither a queue nor a
+/// thread for the whole backlog. What was passed over stays passed over; the next receive goes on from there.
+const MAX_FRUITLESS_READS: usize = 64;
 
 /// A receive under way: what it may still take, and what it took.
 struct Taking<'a, R: Region> {
@@ -23,6 +21,7 @@ struct Taking<'a, R: Region> {
     invisible_ms: i64,
     count: usize,
     bytes: usize,
+    fruitless_reads: usize,
     received: Received<R>,
     /// Something is different from what was written last.
     has_changed: bool,
@@ -31,6 +30,11 @@ struct Taking<'a, R: Region> {
 impl<R: Region> Taking<'_, R> {
     fn is_full(&self) -> bool {
         self.count == 0 || self.bytes == 0
+    }
+
+    /// Says whether it stops before it saw everything.
+    fn is_over(&self) -> bool {
+        self.is_full() || self.fruitless_reads >= MAX_FRUITLESS_READS
     }
 
     /// Says whether a record still fits; the first one always does. One that does not ends the receive.
@@ -63,6 +67,7 @@ impl<D: Disk> MessageStore<D> {
             invisible_ms: request.invisible_ms.max(1),
             count: request.max_count,
             bytes: request.max_bytes.max(1),
+            fruitless_reads: 0,
             received: Received { messages: Vec::new(), next_expiry_ms: None, more: false },
             has_changed: false,
         };
@@ -76,13 +81,11 @@ impl<D: Disk> MessageStore<D> {
             });
             let mut leases = queue.lock();
             inner.receive_expired(&mut taking, queue_id, &mut leases);
-            while !inner.receive_new(&mut taking, queue_id, &mut leases) {
-                MutexGuard::bump(&mut leases);
-            }
+            inner.receive_new(&mut taking, queue_id, &mut leases);
             let expiries = [taking.received.next_expiry_ms, leases.next_expiry()];
             taking.received.next_expiry_ms = expiries.into_iter().flatten().min();
         }
-        taking.received.more = taking.is_full();
+        taking.received.more = taking.is_over();
         if taking.has_changed {
             self.progress().touch();
         }
@@ -186,21 +189,14 @@ impl<D: Disk> Inner<D> {
     }
 
     /// Leases messages nobody received yet. Says whether it saw the end of the queue or is full.
-    fn receive_new(
-        &self,
-        taking: &mut Taking<'_, D::Region>,
-        queue_id: u32,
-        leases: &mut QueueLeases,
-    ) -> bool {
-        for _ in 0..READS_PER_LOCK {
-            if taking.is_full() {
-                return true;
-            }
+    fn receive_new(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
+        while !taking.is_over() {
             let (request, from) = (taking.request, leases.next());
             let found = self.read(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
+            let is_fruitless = found.messages.is_empty();
             for (offset, record) in found.messages {
                 if !taking.fits(&record) {
-                    return true;
+                    return;
                 }
                 let lease = leases.lease(offset, taking.now, taking.invisible_ms);
                 taking.take(record, queue_id, offset, lease);
@@ -215,14 +211,14 @@ impl<D: Disk> Inner<D> {
                 GetStatus::OffsetOverflowBadly => leases.clamp(found.max_offset),
                 GetStatus::OffsetOverflowOne
                 | GetStatus::NoMatchedLogicQueue
-                | GetStatus::NoMessageInQueue => return true,
+                | GetStatus::NoMessageInQueue => return,
             }
             if leases.next() == from {
-                return true;
+                return;
             }
             taking.has_changed = true;
+            taking.fruitless_reads += usize::from(is_fruitless);
         }
-        false
     }
 }
 

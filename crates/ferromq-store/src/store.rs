@@ -177,7 +177,12 @@ impl<D: Disk> MessageStore<D> {
         let last_stop = read_last_stop(&disk, directory)?;
         let inner = Arc::new(open_parts(disk, directory, staging, config, clock, lock)?);
         mark_open(&inner)?;
-        let (recovered, dispatcher) = recovery::recover(&inner, last_stop)?;
+        let (recovered, dispatcher) = recovery::recover(&inner, last_stop).inspect_err(|error| {
+            if last_stop.is_clean() && matches!(error, StoreError::Corrupt { .. }) {
+                // Nothing was written yet: whoever repairs the files finds them as they were closed.
+                remove_abort(&inner).unwrap_or_else(|error| tracing::warn!(%error, "abort file stays"));
+            }
+        })?;
         // A set value would mean a second recovery, which cannot be.
         let _ = inner.recovered.set(recovered);
         inner.write_checkpoint(false)?;
@@ -448,6 +453,10 @@ fn mark_closed<D: Disk>(inner: &Inner<D>, end: u64) -> Result<()> {
     let path = closed_path(&inner.root);
     let noted = inner.disk.replace_file(&path, &end.to_be_bytes());
     noted.map_err(|source| StoreError::io("write", &path, source))?;
+    remove_abort(inner)
+}
+
+fn remove_abort<D: Disk>(inner: &Inner<D>) -> Result<()> {
     let path = inner.root.join("abort");
     inner.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
     inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))

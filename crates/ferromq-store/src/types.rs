@@ -153,7 +153,8 @@ pub struct Received<R: Region = <RealDisk as Disk>::Region> {
     pub messages: Vec<Leased<R>>,
     /// When the next lease in these queues ends, where one is held: look again then.
     pub next_expiry_ms: Option<i64>,
-    /// Whether there may be more to receive right now: the receive was full before it saw everything.
+    /// Whether there may be more to receive right now: the receive was full before it saw everything, or
+    /// left off because the filter matched little.
     pub more: bool,
 }
 

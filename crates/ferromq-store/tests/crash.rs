@@ -321,6 +321,9 @@ fn damage_before_the_checkpoint_is_reported_with_file_and_offset() {
         }
         other => panic!("{:?}", other.map(|store| store.stats())),
     }
+    assert!(disk.bytes(&Path::new(ROOT).join("abort")).is_none(), "the files are as they were closed");
+    disk.corrupt(&file, second_end as usize + 4);
+    assert_eq!(common::bodies(&open(&disk, &asynchronous()).unwrap(), "t", 0), bodies, "repaired");
 }
 
 #[test]

@@ -130,6 +130,27 @@ fn a_filter_passes_over_a_long_backlog_in_one_receive() {
 }
 
 #[test]
+fn a_filter_that_matches_nothing_leaves_off_and_the_next_receive_goes_on() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    let count = 60_000;
+    let unwanted = named("k", "a");
+    let batch = vec![message("t", 0, b"x", &unwanted); 1_000];
+    for _ in 0..count / 1_000 {
+        store.append(&batch).unwrap();
+    }
+    store.append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
+    settle(&store);
+    let filter = TagFilter::parse("rare");
+    let rare = || store.receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap();
+    let first = rare();
+    assert_eq!((first.messages.len(), first.more), (0, true));
+    assert!(committed(&store).unwrap() < count);
+    let second = rare();
+    assert_eq!((offsets(&second.messages), second.more), (vec![(count, 1)], false));
+}
+
+#[test]
 fn bytes_limit_a_receive_but_one_message_always_comes() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);

@@ -1,0 +1,261 @@
+//! All index files, by which messages are found by key.
+//!
+//! One dispatching thread adds, anyone queries. Whether a found message really has the key is the caller's to check.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::RwLock;
+
+use crate::{
+    Allocation, Disk, Region, Result, StoreConfig, StoreError,
+    index_file::{HEADER_LEN, IndexFile, IndexKey, Shape},
+    recovery::LastStop,
+};
+
+/// All index files.
+pub(crate) struct Index<D: Disk> {
+    disk: D,
+    directory: PathBuf,
+    shape: Shape,
+    files: RwLock<Vec<Arc<IndexFile<D::Region>>>>,
+    /// Files before it are full and durable; Java may trust them after a crash.
+    durable_timestamp: AtomicU64,
+    is_directory_dirty: AtomicBool,
+    was_missing: bool,
+}
+
+impl<D: Disk> Index<D> {
+    /// Opens the files found in `index`. What they hold is checked by [`Self::recover`].
+    pub(crate) fn load(disk: &D, root: &Path, config: &StoreConfig) -> Result<Self> {
+        let directory = root.join("index");
+        let entries = disk.list(root).map_err(|source| StoreError::io("list", root, source))?;
+        let was_missing = !entries.contains(&directory);
+        disk.create_dir(&directory).map_err(|source| StoreError::io("create", &directory, source))?;
+        let index = Self {
+            disk: disk.clone(),
+            directory,
+            shape: Shape { slots: config.index_slots.max(1), entries: config.index_entries.max(2) },
+            files: RwLock::new(Vec::new()),
+            durable_timestamp: AtomicU64::new(0),
+            is_directory_dirty: AtomicBool::new(false),
+            was_missing,
+        };
+        let found =
+            disk.list(&index.directory).map_err(|source| StoreError::io("list", &index.directory, source))?;
+        for path in found {
+            let is_ours = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| name.len() == 17 && name.bytes().all(|byte| byte.is_ascii_digit()));
+            if is_ours {
+                index.open_file(path)?;
+            }
+        }
+        Ok(index)
+    }
+
+    fn open_file(&self, path: PathBuf) -> Result<()> {
+        let region = self
+            .disk
+            .open(&path, Allocation::Sparse)
+            .map_err(|source| StoreError::io("open", &path, source))?;
+        let len = region.len();
+        match IndexFile::open(path.clone(), region, self.shape)? {
+            Some(file) => self.files.write().push(Arc::new(file)),
+            None => tracing::warn!(file = %path.display(), len, "index file of unknown shape left out"),
+        }
+        Ok(())
+    }
+
+    /// Checks what a stop left behind and prepares the last file for more.
+    ///
+    /// `limit` is the log's end, `trusted_timestamp` the checkpoint's: after an unclean stop slots and header
+    /// of files that may not be whole are derived anew from their entries. Returns the physical offset of the last record
+    /// that is in the index: indexing goes on there.
+    pub(crate) fn recover(
+        &self,
+        limit: u64,
+        trusted_timestamp: i64,
+        last_stop: LastStop,
+    ) -> Result<Option<u64>> {
+        let mut files = self.files.write();
+        let mut is_cut = false;
+        let mut kept: Vec<Arc<IndexFile<D::Region>>> = Vec::new();
+        for (number, file) in files.iter().enumerate() {
+            let is_last = number + 1 == files.len();
+            let header = file.header();
+            // Ours count a whole file only once its slots are durable; of others only the checkpoint speaks,
+            // and a file that ends in the same millisecond may not be the one it means.
+            let is_whole = file.is_full();
+            let is_trusted = last_stop.is_clean()
+                || is_whole && (last_stop.is_ours() || header.end_timestamp < trusted_timestamp);
+            if is_cut {
+                self.disk
+                    .remove(file.path())
+                    .map_err(|source| StoreError::io("remove", file.path(), source))?;
+                continue;
+            }
+            if !is_trusted || (header.count > 1 && header.end_physical_offset >= limit) {
+                file.rebuild(limit)?;
+                is_cut = !is_last && !file.is_full();
+            } else if !is_whole {
+                file.load_slots()?;
+            }
+            kept.push(Arc::clone(file));
+        }
+        *files = kept;
+        drop(files);
+        Ok(self.last_physical_offset())
+    }
+
+    /// Says whether the directory was not there: then no key of any message is in it.
+    pub(crate) fn was_missing(&self) -> bool {
+        self.was_missing
+    }
+
+    /// Adds keys in log order.
+    pub(crate) fn add(&self, mut keys: &[IndexKey], now_ms: i64, buffer: &mut Vec<u8>) -> Result<()> {
+        while !keys.is_empty() {
+            let file = self.file_with_room(now_ms)?;
+            let added = file.add(keys, buffer)?;
+            keys = keys.get(added..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Physical offset of the last record that is in the index, wholly or in part.
+    pub(crate) fn last_physical_offset(&self) -> Option<u64> {
+        let files = self.files.read();
+        files
+            .iter()
+            .rev()
+            .map(|file| file.header())
+            .find(|header| header.count > 1)
+            .map(|h| h.end_physical_offset)
+    }
+
+    /// Says whether the key of the last indexed record is there already: a record may have been cut between its keys.
+    pub(crate) fn has_last(&self, key: &IndexKey) -> bool {
+        self.files.read().iter().rev().find_map(|file| file.has_newest(key)).unwrap_or(false)
+    }
+
+    fn file_with_room(&self, now_ms: i64) -> Result<Arc<IndexFile<D::Region>>> {
+        let last = self.files.read().last().map(Arc::clone);
+        match last {
+            Some(file) if !file.is_full() => Ok(file),
+            last => {
+                let file = Arc::new(self.make(last.as_deref(), now_ms)?);
+                self.files.write().push(Arc::clone(&file));
+                Ok(file)
+            }
+        }
+    }
+
+    fn make(&self, last: Option<&IndexFile<D::Region>>, now_ms: i64) -> Result<IndexFile<D::Region>> {
+        let directory = &self.directory;
+        // Java takes the last name as the newest file, so a name must sort behind all others whatever the clock says.
+        let after = last
+            .and_then(|file| file.path().file_name()?.to_str()?.parse::<u64>().ok())
+            .map_or(0, |name| name + 1);
+        let path = directory.join(format!("{:017}", file_name(now_ms).max(after)));
+        let region = self.disk.create(&path, self.shape.len(), Allocation::Sparse).map_err(|source| {
+            if StoreError::is_full(&source) {
+                let free = self.disk.free_space(directory).unwrap_or(0);
+                return StoreError::Full { path: directory.clone(), free, needed: HEADER_LEN, reserve: 0 };
+            }
+            StoreError::io("create", &path, source)
+        })?;
+        self.is_directory_dirty.store(true, Ordering::Release);
+        Ok(IndexFile::new(path, region, self.shape, last.map(IndexFile::header)))
+    }
+
+    /// Calls `visit` with physical offsets of records that may have the key, newest first, until it says `false`.
+    pub(crate) fn find(
+        &self,
+        hash: u32,
+        begin_ms: i64,
+        end_ms: i64,
+        mut visit: impl FnMut(u64) -> bool,
+    ) -> Result<()> {
+        let files = self.files.read().clone();
+        for file in files.iter().rev() {
+            let header = file.header();
+            if header.count > 1
+                && header.begin_timestamp <= end_ms
+                && header.end_timestamp.saturating_add(999) >= begin_ms
+                && !file.find(hash, begin_ms, end_ms, &mut visit)?
+            {
+                return Ok(());
+            }
+            if header.begin_timestamp < begin_ms {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was added durable. `is_closing` writes the slots of the last file too.
+    ///
+    /// Returns the timestamp up to which whole files are durable: what the checkpoint says of the index.
+    pub(crate) fn flush(&self, is_closing: bool) -> Result<i64> {
+        let files = self.files.read().clone();
+        for file in &files {
+            if file.is_pending() {
+                file.flush(is_closing)?;
+            }
+            let header = file.header();
+            if file.is_full() || is_closing {
+                self.durable_timestamp.fetch_max(header.end_timestamp.max(0) as u64, Ordering::AcqRel);
+            }
+        }
+        if self.is_directory_dirty.swap(false, Ordering::AcqRel) {
+            let synced = self.disk.sync_dir(&self.directory).and_then(|()| match self.directory.parent() {
+                Some(root) => self.disk.sync_dir(root),
+                None => Ok(()),
+            });
+            if let Err(source) = synced {
+                self.is_directory_dirty.store(true, Ordering::Release);
+                return Err(StoreError::io("flush", &self.directory, source));
+            }
+        }
+        Ok(self.durable_timestamp.load(Ordering::Acquire) as i64)
+    }
+}
+
+/// The name Java gives a file made at this time, `yyyyMMddHHmmssSSS` (in UTC), as a number.
+fn file_name(now_ms: i64) -> u64 {
+    let now_ms = now_ms.max(0) as u64;
+    let (days, ms) = (now_ms / 86_400_000, now_ms % 86_400_000);
+    // Days to year, month and day with years that begin in March, so that the leap day comes last.
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (seconds, millis) = (ms / 1000, ms % 1000);
+    let clock = seconds / 3600 * 10_000 + seconds / 60 % 60 * 100 + seconds % 60;
+    ((year * 10_000 + month * 100 + day) * 1_000_000 + clock) * 1000 + millis
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_calendar_times() {
+        assert_eq!(file_name(0), 19_700_101_000_000_000);
+        assert_eq!(file_name(951_782_399_999), 20_000_228_235_959_999);
+        assert_eq!(file_name(951_782_400_000), 20_000_229_000_000_000);
+        assert_eq!(file_name(1_793_232_000_123), 20_261_029_000_000_123);
+    }
+}
