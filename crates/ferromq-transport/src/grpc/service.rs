@@ -183,9 +183,6 @@ impl UnaryService<Bytes> for ColdCall {
                 Ok(Ok(Err(error @ TransportError::Busy(_)))) => {
                     Err(Status::resource_exhausted(error.to_string()))
                 }
-                Ok(Ok(Err(error @ TransportError::Busy(_)))) => {
-                    Err(Status::resource_exhausted(error.to_string()))
-                }
                 Ok(Ok(Err(error))) => Err(Status::internal(error.to_string())),
             }
         })
