@@ -3,9 +3,15 @@
 use std::time::Duration;
 
 use ferromq_store::{GetResult, GetStatus, TagFilter};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    task::yield_now,
+    time::{Instant, timeout_at},
+};
 
 use super::Hot;
+
+/// Reads in a row that find nothing, before others have their turn.
+const READS_PER_TURN: usize = 64;
 
 /// A pull as every wire format says it.
 #[derive(Debug)]
@@ -32,7 +38,7 @@ impl Hot {
     /// Messages the filter does not want are stepped over; the answer says where to go on.
     pub async fn pull(&self, request: &Pull<'_>) -> GetResult {
         let mut offset = request.offset;
-        let found = self.pull_now(request, &mut offset);
+        let found = self.pull_round(request, &mut offset).await;
         if is_answer(&found) || request.wait.is_zero() {
             return found;
         }
@@ -43,7 +49,7 @@ impl Hot {
         loop {
             // Made before the look: it hears of every arrival from here on, polled or not.
             let woken = parked.woken();
-            let found = self.pull_now(request, &mut offset);
+            let found = self.pull_round(request, &mut offset).await;
             if is_answer(&found) {
                 return found;
             }
@@ -57,7 +63,10 @@ impl Hot {
         }
     }
 
-    fn pull_now(&self, request: &Pull<'_>, offset: &mut u64) -> GetResult {
+    /// Reads until there is a message or the end of the queue. Between the steps over what the filter does
+    /// not want, other tasks of the thread have their turn.
+    async fn pull_round(&self, request: &Pull<'_>, offset: &mut u64) -> GetResult {
+        let mut reads = 0;
         loop {
             let (count, bytes) = (request.max_count, request.max_bytes);
             let found =
@@ -67,6 +76,10 @@ impl Hot {
                 return found;
             }
             *offset = found.next_offset;
+            reads += 1;
+            if reads % READS_PER_TURN == 0 {
+                yield_now().await;
+            }
         }
     }
 }

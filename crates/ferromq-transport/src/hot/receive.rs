@@ -3,7 +3,10 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use ferromq_store::{ReceiveRequest, Received, Result, TagFilter};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    task::yield_now,
+    time::{Instant, timeout_at},
+};
 
 use super::Hot;
 
@@ -35,7 +38,7 @@ impl Hot {
     ///
     /// Dropping the future while it waits leases nothing.
     pub async fn receive(&self, request: &Receive<'_>) -> Result<Received> {
-        let received = self.receive_now(request)?;
+        let received = self.receive_round(request).await?;
         if !received.messages.is_empty() || request.wait.is_zero() {
             if let Some(expiry) = received.next_expiry_ms {
                 self.polls.lease_ends(request.topic, request.group, expiry);
@@ -47,7 +50,7 @@ impl Hot {
         tokio::pin!(closed);
         let deadline = Instant::now() + request.wait;
         loop {
-            let received = self.receive_now(request)?;
+            let received = self.receive_round(request).await?;
             if let Some(expiry) = received.next_expiry_ms {
                 parked.lease_ends(expiry);
             }
@@ -64,6 +67,18 @@ impl Hot {
             if !woken {
                 return Ok(received);
             }
+        }
+    }
+
+    /// Receives until there is a message or every queue was seen to its end. Between the steps over what the
+    /// filter does not want, other tasks of the thread have their turn.
+    async fn receive_round(&self, request: &Receive<'_>) -> Result<Received> {
+        loop {
+            let received = self.receive_now(request)?;
+            if !received.messages.is_empty() || !received.more {
+                return Ok(received);
+            }
+            yield_now().await;
         }
     }
 
