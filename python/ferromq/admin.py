@@ -1,5 +1,5 @@
 """
-The administrator: topics, and stored messages by key and by id, over RocketMQ's remoting protocol.
+The administrator: topics, consumer groups, and stored messages by key and by id, over RocketMQ's remoting protocol.
 
 It asks the name servers where things are, and then the brokers themselves. Which message is stored where is their
 business; how records look, that of the Rust core.
@@ -46,7 +46,7 @@ _OFFSET_IDS = {32: 4, 56: 16}
 
 class Admin:
     """
-    Looks after topics and looks up messages. Thread-safe; connections are kept until `close`.
+    Looks after topics and consumer groups, and looks up messages. Thread-safe; connections are kept until `close`.
 
     *namesrv* is `host:port` of a name server, or several joined by `;`, of which the first that answers is asked.
     """
@@ -81,13 +81,22 @@ class Admin:
             "topicSysFlag": "0",
             "order": "false",
         }
-        cluster = _json.loads_object(self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
-        brokers = [BrokerData.from_json(broker) for broker in (cluster.get("brokerAddrTable") or {}).values()]
-        masters = [broker.master for broker in brokers if broker.master]
-        if not masters:
-            raise ServerError(f"no broker is registered with {';'.join(self._name_servers)}")
-        for master in masters:
+        for master in self._masters():
             self._ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+    def create_group(self, name: str, *, retries: int = 16) -> None:
+        """
+        Create a consumer group on every master, or change an existing one.
+
+        *retries* is how often a message comes again before it counts as dead. Raises `IllegalName`, and
+        `RequestError` where a broker refuses.
+        """
+        _names.check_group(name)
+        if retries < 0:
+            raise ValueError(f"retries is {retries}; it may be 0 or more")
+        body = _json.dumps({"groupName": name, "retryMaxTimes": retries})
+        for master in self._masters():
+            self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=body)
 
     def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[StoredMessage]:
         """Return messages of *topic* that were sent with *key*, the newest first."""
@@ -136,6 +145,14 @@ class Admin:
                 # Without a master, a slave answers.
                 yield broker.addresses.get(MASTER) or broker.addresses[min(broker.addresses)]
 
+    def _masters(self) -> list[str]:
+        cluster = _json.loads_object(self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
+        brokers = [BrokerData.from_json(broker) for broker in (cluster.get("brokerAddrTable") or {}).values()]
+        masters = [broker.master for broker in brokers if broker.master]
+        if not masters:
+            raise ServerError(f"no broker is registered with {';'.join(self._name_servers)}")
+        return masters
+
     def _ask_name_servers(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
         failure: FerromqError | None = None
         for address in self._name_servers:
@@ -146,12 +163,14 @@ class Admin:
         assert failure is not None
         raise failure
 
-    def _ask(self, address: str, code: RequestCode, fields: Mapping[str, str], also: int = 0) -> bytes:
+    def _ask(
+        self, address: str, code: RequestCode, fields: Mapping[str, str], also: int = 0, *, body: bytes = b""
+    ) -> bytes:
         """Ask one server and return the body of its answer; *also* is a code that is no failure, with no body."""
         self._owner.check()
-        answer, remark, _, body = self._client.call(address, code, fields, timeout=self._timeout)
+        answer, remark, _, content = self._client.call(address, code, fields, body, timeout=self._timeout)
         if answer == ResponseCode.SUCCESS:
-            return body
+            return content
         if answer == also:
             return b""
         text = f"{address} answered {code.name} with the code {answer}: {remark or 'no remark'}"

@@ -73,3 +73,31 @@ def test_a_name_server_that_is_away_is_passed_over(mq: ferromq.Embedded) -> None
         assert admin.topics()
     with ferromq.Admin("127.0.0.1:1", timeout=1) as admin, pytest.raises(ferromq.ConnectionFailed):
         admin.topics()
+
+
+def test_a_group_is_created_where_first_use_creates_none() -> None:
+    """The error of a missing group names the call that creates it, and the call does."""
+    with (
+        ferromq.embedded(auto_create_groups=False) as mq,
+        mq.producer() as producer,
+        mq.admin() as admin,
+        mq.consumer("billing", "orders") as consumer,
+    ):
+        producer.send("orders", b"x")
+        with pytest.raises(ferromq.GroupNotFound, match=r"create_group\('billing'\)"):
+            consumer.receive(wait=0.1)
+        admin.create_group("billing", retries=3)
+        assert [message.body for message in consumer.receive(wait=5)] == [b"x"]
+        group = mq.broker.groups.get("billing")
+        assert group is not None
+        assert group.max_attempts == 4
+        with pytest.raises(ferromq.IllegalName):
+            admin.create_group("two words")
+        with pytest.raises(ValueError, match="0 or more"):
+            admin.create_group("g", retries=-1)
+
+
+def test_a_missing_topic_says_how_to_create_it(mq: ferromq.Embedded) -> None:
+    """Also where the name server answers."""
+    with mq.admin() as admin, pytest.raises(ferromq.TopicNotFound, match=r"create_topic\('nowhere'\)"):
+        admin.query_by_key("nowhere", "k")

@@ -16,7 +16,7 @@ from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig
 
-QUERY_MESSAGE, UPDATE_TOPIC, VIEW_MESSAGE, REGISTER, TOPICS = 12, 17, 33, 103, 206
+QUERY_MESSAGE, UPDATE_TOPIC, VIEW_MESSAGE, REGISTER, UPDATE_GROUP, TOPICS = 12, 17, 33, 103, 200, 206
 SUCCESS, SYSTEM_ERROR, NOT_FOUND, INVALID = 0, 1, 22, 29
 Eventually = Callable[[Callable[[], bool]], bool]
 CLIENT = (("x-mq-client-id", "me@here"),)
@@ -364,3 +364,68 @@ def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
         request = pb.QueryAssignmentRequest(topic=topic("orders"), group=topic("billing"))
         assert len(rpc("QueryAssignment", request).assignments) == 8
         rpc.channel.close()
+
+
+# What RocketMQ's own tool sends for `mqadmin updateSubGroup -g billing -r 3 -a +a=b`.
+JAVAS_GROUP = {
+    "attributes": {"+a": "b"},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupName": "billing",
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 3,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+def test_a_group_is_created_and_changed_by_remoting(
+    mq: ferromq.Embedded, remoting: RemotingClient, tmp_path: Path
+) -> None:
+    """Request 200 with Java's body: it is in the file before the answer; attributes are altered, not replaced."""
+
+    def put(**fields: Any) -> int:
+        return remoting.call(mq.remoting, UPDATE_GROUP, {}, _json.dumps({**JAVAS_GROUP, **fields}))[0]
+
+    def saved() -> Any:
+        content = json.loads((tmp_path / "store" / "config" / "subscriptionGroup.json").read_text())
+        return content["subscriptionGroupTable"]["billing"]
+
+    assert put() == SUCCESS
+    assert saved() == {**JAVAS_GROUP, "attributes": {"a": "b"}}
+    assert put(consumeEnable=False, attributes={"+c": "d"}, colour="red") == SUCCESS
+    assert saved() == {**JAVAS_GROUP, "consumeEnable": False, "attributes": {"a": "b", "c": "d"}}
+    assert put(attributes={"-a": "", "-c": ""}) == SUCCESS
+    assert saved() == {**JAVAS_GROUP, "attributes": {}}
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b"", "body"),
+        (b"[]", "body"),
+        (b"\xff", "body"),
+        (b'{"groupName":"two words"}', "two words"),
+        (b"{}", "empty"),
+        (b'{"groupName":"g","retryMaxTimes":-1}', "retryMaxTimes"),
+        (b'{"groupName":"g","retryMaxTimes":9999999999}', "retryMaxTimes"),
+        (b'{"groupName":"g","retryMaxTimes":"many"}', "retryMaxTimes"),
+        (b'{"groupName":"g","consumeEnable":1}', "consumeEnable"),
+        (b'{"groupName":"g","attributes":{"a":"b"}}', "attribute"),
+        (b'{"groupName":"g","attributes":7}', "body"),
+        (b'{"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":["x"]}}}', "body"),
+    ],
+)
+def test_a_group_that_may_not_be_is_refused(
+    mq: ferromq.Embedded, remoting: RemotingClient, body: bytes, named: str
+) -> None:
+    """The remark names what is wrong, and nothing is created."""
+    code, remark, _, _ = remoting.call(mq.remoting, UPDATE_GROUP, {}, body)
+    assert (code, named in (remark or "")) == (INVALID, True), remark
+    assert mq.broker.groups.all() == []

@@ -102,7 +102,7 @@ class BrokerController:
         self.groups = GroupTable(config, directory, now_ms, self._announcer.push_group)
         clients = ClientTable(config.client_lease // _MILLISECOND)
         rooms = rpc.Rooms(
-            admin=Administration(self.topics),
+            admin=Administration(self.topics, self.groups),
             clients=Clients(
                 clients,
                 self.groups,

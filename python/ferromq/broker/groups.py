@@ -5,6 +5,7 @@ What a group has consumed is the store's business, who is in it now that of `cli
 meaning here are kept as they are, for the Java broker that may open the directory next.
 """
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -72,7 +73,24 @@ class GroupConfig:
             dict(value),
         )
 
+    @classmethod
+    def from_request(cls, value: Mapping[str, Any]) -> "GroupConfig":
+        """
+        Read Java's form as an administrator sent it; what Java does not know is left out.
 
+        Raises `ValueError` naming the field that may not be so.
+        """
+        for name, (kinds, expected) in _FIELDS.items():
+            if value.get(name) is not None and type(value[name]) not in kinds:
+                raise ValueError(f"{name} is {value[name]!r}; {expected} is expected")
+        known = {name: content for name, content in value.items() if name in _FIELDS and content is not None}
+        group = cls.from_json(str(known.pop("groupName", "")), known)
+        if not 0 <= group.retries < _INT_LIMIT:
+            raise ValueError(f"retryMaxTimes is {group.retries}; it may be 0 to {_INT_LIMIT - 1}")
+        return group
+
+
+_INT_LIMIT = (1 << 31) - 1
 _JAVA_DEFAULTS: Mapping[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -85,6 +103,18 @@ _JAVA_DEFAULTS: Mapping[str, Any] = {
     "retryQueueNums": 1,
     "whichBrokerWhenConsumeSlowly": 1,
 }
+_KINDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", dict: "an object"}
+_FIELDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    name: ((kind,), _KINDS[kind])
+    for name, kind in {
+        **{name: type(value) for name, value in _JAVA_DEFAULTS.items() if name != "attributes"},
+        "groupName": str,
+        "consumeEnable": bool,
+        "consumeMessageOrderly": bool,
+        "retryMaxTimes": int,
+    }.items()
+} | {"subscriptionDataSet": ((list,), "a list")}
+"""The fields an administrator may send, and what each holds."""
 
 
 class GroupTable:
@@ -126,15 +156,32 @@ class GroupTable:
         _names.check_group(name)
         if not self._config.auto_create_groups:
             return None
+        return self._put(GroupConfig(name), peer, replace=False)
+
+    def put(self, group: GroupConfig, changes: Mapping[str, str | None], peer: str) -> GroupConfig:
+        """
+        Create or replace a group; *changes* alters the attributes it has (None removes one).
+
+        Raises `IllegalName` for a name that breaks the rules.
+        """
+        _names.check_group(group.name)
+        present = self._groups.get(group.name)
+        attributes = {**((present.others.get("attributes") or {}) if present else {}), **changes}
+        kept = {name: value for name, value in attributes.items() if value is not None}
+        changed = dataclasses.replace(group, others={**group.others, "attributes": kept})
+        if present is not None and changed.to_json() == present.to_json():
+            return present
+        return self._put(changed, peer, replace=True)
+
+    def _put(self, group: GroupConfig, peer: str, *, replace: bool) -> GroupConfig:
         with self._lock:
-            if name in self._groups:
-                return self._groups[name]
-            group = GroupConfig(name)
-            groups = {**self._groups, name: group}
+            if not replace and group.name in self._groups:
+                return self._groups[group.name]
+            groups = {**self._groups, group.name: group}
             version = self._version.next(self._now_ms())
             _json.write_file(self._path, self._file(groups, version))
             self._groups, self._version = groups, version
-        _log.info("group created group=%s peer=%s", name, peer)
+        _log.info("group changed group=%s peer=%s", group.name, peer)
         self._on_change(group)
         return group
 

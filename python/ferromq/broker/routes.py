@@ -81,7 +81,8 @@ class Routes:
             raise Refused(
                 pb.Code.TOPIC_NOT_FOUND,
                 f"the topic {name} is only on brokers without gRPC; connect to them by the remoting protocol, "
-                f"or create it here: mqadmin updateTopic -b {self._identity.address} -t {name}",
+                f"or create it here, too: ferromq.Admin(...).create_topic({name!r}), "
+                f"or mqadmin updateTopic -b {self._identity.address} -t {name}",
             )
         return found
 
@@ -153,5 +154,6 @@ def unknown_group(name: str) -> str:
     """Return what to tell who asks for a consumer group that is not there and may not be created on first use."""
     return (
         f"the consumer group {name} does not exist, and groups are not created on first use here "
-        f"(auto_create_groups is off); create it: mqadmin updateSubGroup -c CLUSTER -g {name}"
+        f"(auto_create_groups is off); create it: ferromq.Admin(...).create_group({name!r}), "
+        f"or mqadmin updateSubGroup -c CLUSTER -g {name}"
     )

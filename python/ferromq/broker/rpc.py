@@ -35,6 +35,7 @@ def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
         RequestCode.QUERY_MESSAGE: queries.by_key,
         RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
         RequestCode.UPDATE_AND_CREATE_TOPIC: rooms.admin.put_topic,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: rooms.admin.put_group,
     }
     grpc: dict[int | str, Callable[[Request], Response]] = {
         "QueryRoute": rpc(pb.QueryRouteRequest, pb.QueryRouteResponse, routes.query_route),

@@ -118,8 +118,8 @@ class NamesrvController:
         if route is None:
             return failure(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"no registered broker has the topic {topic}: create it (mqadmin updateTopic -c CLUSTER -t {topic}), "
-                "or let a broker create topics on first use",
+                f"no registered broker has the topic {topic}: create it (ferromq.Admin(...).create_topic({topic!r}), "
+                f"or mqadmin updateTopic -c CLUSTER -t {topic}), or let a broker create topics on first use",
             )
         return success(body=route.with_order(self.kv_config.get(ORDER_NAMESPACE, topic)).encode())
 
