@@ -6,7 +6,9 @@
 use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_transport::{ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route, TransportError};
+use ferromq_transport::{
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, TransportError,
+};
 use parking_lot::RwLock;
 use pyo3::{
     PyTraverseError, PyVisit,
@@ -130,14 +132,17 @@ impl ColdHandler for Handlers {
                 let argument = PyRequest::new(py, request)?;
                 response(&function.call1((argument,))?, is_rpc)
             },
-            move |outcome| send(&answer, outcome),
+            move |outcome| tell(&answer, outcome),
         );
         if !self.pool.submit(job) {
-            send(&reply, Err(TransportError::Busy("too many requests wait for a handler")));
+            tell(&reply, Err(TransportError::Busy("too many requests wait for a handler")));
         }
     }
 
-    fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<bool>) {
+    fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<Demoted>) {
+        // The answer's way waits outside of the job, so that a refused job can still be answered.
+        let done = Arc::new(parking_lot::Mutex::new(Some(done)));
+        let answer = Arc::clone(&done);
         let job = self.job(
             "missing name",
             |functions| functions.missing.as_ref(),
@@ -149,12 +154,13 @@ impl ColdHandler for Handlers {
                 function.call1((kind, name, peer.to_string()))?.is_truthy()
             },
             move |outcome| {
-                // Nobody waits where the request was cancelled.
-                let _ = done.send(outcome.unwrap_or(false));
+                let is_done = outcome.unwrap_or(false);
+                tell(&answer, if is_done { Demoted::Done } else { Demoted::Refused });
             },
         );
-        // A refused job drops `done`, which says no.
-        self.pool.submit(job);
+        if !self.pool.submit(job) {
+            tell(&done, Demoted::Busy);
+        }
     }
 
     fn telemetry(
@@ -193,10 +199,13 @@ impl ColdHandler for Handlers {
     }
 }
 
-fn send(reply: &parking_lot::Mutex<Option<Reply>>, outcome: Result<Option<ColdResponse>, TransportError>) {
-    if let Some(reply) = reply.lock().take() {
+/// An answer that is given once, by the job or by whoever could not queue it.
+type Once<T> = parking_lot::Mutex<Option<oneshot::Sender<T>>>;
+
+fn tell<T>(answer: &Once<T>, outcome: T) {
+    if let Some(answer) = answer.lock().take() {
         // Nobody waits where the connection is gone.
-        let _ = reply.send(outcome);
+        let _ = answer.send(outcome);
     }
 }
 

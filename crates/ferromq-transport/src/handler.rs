@@ -66,14 +66,26 @@ pub enum Missing {
     Group(String),
 }
 
+/// How the control plane took a missing name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demoted {
+    /// Look again: it may be there now.
+    Done,
+    /// It does not exist and may not be created.
+    Refused,
+    /// Too much is waiting to find out; nothing is known about the name.
+    Busy,
+}
+
 /// The control plane as the servers see it. No method may block: work goes to its own threads.
 pub trait ColdHandler: Send + Sync + 'static {
     /// Says whether somebody registered for `route`; others are answered as unsupported.
     fn serves(&self, route: &Route) -> bool;
     /// Answers `request` through `reply`, now or later, from any thread.
     fn call(&self, request: ColdRequest, reply: Reply);
-    /// Creates what is missing, where allowed, and pushes its entry; then sends `true` (look again) or `false`.
-    fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<bool>);
+    /// Creates what is missing, where allowed, and pushes its entry; then says how it went. Dropping `done`
+    /// says no.
+    fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<Demoted>);
     /// A message came on telemetry stream `stream` (`None`: the stream ended). Answers go through
     /// `Server::send_telemetry`. `false`: too many messages wait, the caller ends the stream; the end of
     /// a stream is always taken.

@@ -17,5 +17,5 @@ pub mod tables;
 
 pub use connection::ConnectionLimits;
 pub use error::TransportError;
-pub use handler::{ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route};
+pub use handler::{ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route};
 pub use server::{Server, ServerOptions};

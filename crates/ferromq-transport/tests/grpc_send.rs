@@ -76,6 +76,19 @@ async fn a_batch_gets_a_receipt_for_each_message_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_nobody_had_time_to_look_for_is_not_said_to_be_missing() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    for (topic, code) in [("busy", 42_900), ("unknown", 40_402)] {
+        assert_eq!(client.send(vec![message(topic, "x")]).await.status.unwrap().code, code);
+    }
+    for (group, code) in [("busy", 42_900), ("unknown", 40_403)] {
+        let request = proto::ReceiveMessageRequest { group: Some(proto::resource(group)), ..receive(SOON) };
+        assert_eq!(client.receive(&request).await.0, code);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_named_is_taken_and_others_are_taken_in_turn() {
     let broker = Broker::start();
     let client = broker.client().await;

@@ -172,7 +172,7 @@ async fn update(hot: &Hot, request: &UpdateOffsetRequest, peer: SocketAddr) -> R
     check_topic(topic)?;
     check_group(group)?;
     let entry = readable(hot, topic, peer).await?;
-    hot.group(group, peer).await.ok_or_else(|| Refusal::no_group(group))?;
+    hot.group(group, peer).await?;
     let queue_id = queue_id(request.message_queue.as_ref(), topic, &entry)?;
     let offset = u64::try_from(request.offset).map_err(|_| {
         Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))

@@ -7,6 +7,7 @@ use std::{borrow::Cow, fmt::Write};
 use ferromq_store::{ReceiptHandle, StoreError};
 
 use super::wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len};
+use crate::TransportError;
 
 /// `apache.rocketmq.v2.Code`, as far as the hot path answers with it.
 pub mod code {
@@ -32,6 +33,7 @@ pub mod code {
     pub const CONSUMER_GROUP_NOT_FOUND: i32 = 40_403;
     pub const MESSAGE_BODY_TOO_LARGE: i32 = 41_301;
     pub const MESSAGE_BODY_EMPTY: i32 = 41_302;
+    pub const TOO_MANY_REQUESTS: i32 = 42_900;
     pub const MESSAGE_PROPERTIES_TOO_LARGE: i32 = 43_101;
     pub const INTERNAL_SERVER_ERROR: i32 = 50_001;
     pub const UNSUPPORTED: i32 = 50_500;
@@ -49,20 +51,32 @@ impl Refusal {
         Self { code, message: message.into() }
     }
 
-    pub(super) fn no_topic(topic: &str) -> Self {
+    fn no_topic(topic: &str) -> Self {
         Self::new(
             code::TOPIC_NOT_FOUND,
             format!("topic {topic} does not exist; create it, or let the broker create topics on first use"),
         )
     }
 
-    pub(super) fn no_group(group: &str) -> Self {
+    fn no_group(group: &str) -> Self {
         Self::new(
             code::CONSUMER_GROUP_NOT_FOUND,
             format!(
                 "consumer group {group} does not exist; create it, or let the broker create groups on first use"
             ),
         )
+    }
+}
+
+impl From<TransportError> for Refusal {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::NoSuchTopic(topic) => Self::no_topic(&topic),
+            TransportError::NoSuchGroup(group) => Self::no_group(&group),
+            TransportError::Busy(_) => Self::new(code::TOO_MANY_REQUESTS, error.to_string()),
+            TransportError::Store(error) => error.into(),
+            error => Self::new(code::INTERNAL_SERVER_ERROR, error.to_string()),
+        }
     }
 }
 

@@ -111,7 +111,7 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
     };
     let filter = filter(request.filter_expression.as_ref())?;
     let entry = readable(hot, topic, terms.peer).await?;
-    let group_entry = hot.group(group, terms.peer).await.ok_or_else(|| Refusal::no_group(group))?;
+    let group_entry = hot.group(group, terms.peer).await?;
     if !group_entry.enabled {
         return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
     }
@@ -248,7 +248,7 @@ pub(super) fn queue_id(
 
 /// The topic's entry, if consumers may read it.
 pub(super) async fn readable(hot: &Hot, topic: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
-    let entry = hot.topic(topic, peer).await.ok_or_else(|| Refusal::no_topic(topic))?;
+    let entry = hot.topic(topic, peer).await?;
     if entry.is_readable() {
         return Ok(entry);
     }

@@ -45,7 +45,7 @@ async fn store(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the messages of a request have different topics"));
     }
     check_topic(first.topic)?;
-    let topic = hot.topic(first.topic, peer).await.ok_or_else(|| Refusal::no_topic(first.topic))?;
+    let topic = hot.topic(first.topic, peer).await?;
     if !topic.is_writable() {
         return Err(Refusal::new(code::FORBIDDEN, format!("topic {} may not be written", first.topic)));
     }

@@ -6,13 +6,13 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use super::Counters;
-use crate::{ColdHandler, Missing};
+use crate::{ColdHandler, Demoted, Missing};
 
 /// One flight a name: whoever asks for the same name meanwhile waits for the same answer.
 pub(crate) struct Demotions {
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
-    in_flight: Arc<Mutex<HashMap<Missing, watch::Receiver<Option<bool>>>>>,
+    in_flight: Arc<Mutex<HashMap<Missing, watch::Receiver<Option<Demoted>>>>>,
 }
 
 impl Demotions {
@@ -20,14 +20,14 @@ impl Demotions {
         Self { cold, counters, in_flight: Arc::default() }
     }
 
-    /// Lets the control plane create `missing` where allowed; says whether to look again.
-    pub(crate) async fn demote(&self, missing: Missing, peer: SocketAddr) -> bool {
+    /// Lets the control plane create `missing` where allowed.
+    pub(crate) async fn demote(&self, missing: Missing, peer: SocketAddr) -> Demoted {
         let mut answer = self.join(missing, peer);
         let outcome = answer.wait_for(Option::is_some).await;
-        outcome.is_ok_and(|created| *created == Some(true))
+        outcome.ok().and_then(|demoted| *demoted).unwrap_or(Demoted::Refused)
     }
 
-    fn join(&self, missing: Missing, peer: SocketAddr) -> watch::Receiver<Option<bool>> {
+    fn join(&self, missing: Missing, peer: SocketAddr) -> watch::Receiver<Option<Demoted>> {
         let mut in_flight = self.in_flight.lock();
         if let Some(answer) = in_flight.get(&missing) {
             return answer.clone();
@@ -36,14 +36,14 @@ impl Demotions {
         in_flight.insert(missing.clone(), answer.clone());
         drop(in_flight);
         self.counters.demoted.add(1);
-        let (done, created) = oneshot::channel();
+        let (done, demoted) = oneshot::channel();
         self.cold.demote(missing.clone(), peer, done);
         let flights = Arc::clone(&self.in_flight);
         // Its own task: the flight lands even when the request that began it was cancelled.
         tokio::spawn(async move {
-            let created = created.await.unwrap_or(false);
+            let demoted = demoted.await.unwrap_or(Demoted::Refused);
             flights.lock().remove(&missing);
-            tell.send_replace(Some(created));
+            tell.send_replace(Some(demoted));
         });
         answer
     }
@@ -59,14 +59,14 @@ mod tests {
 
     /// Keeps demotions until the test answers them.
     #[derive(Default)]
-    struct Held(Mutex<Vec<(Missing, oneshot::Sender<bool>)>>);
+    struct Held(Mutex<Vec<(Missing, oneshot::Sender<Demoted>)>>);
 
     impl ColdHandler for Held {
         fn serves(&self, _route: &Route) -> bool {
             false
         }
         fn call(&self, _request: ColdRequest, _reply: Reply) {}
-        fn demote(&self, missing: Missing, _peer: SocketAddr, done: oneshot::Sender<bool>) {
+        fn demote(&self, missing: Missing, _peer: SocketAddr, done: oneshot::Sender<Demoted>) {
             self.0.lock().push((missing, done));
         }
         fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &[(String, String)], _: Option<Bytes>) -> bool {
@@ -98,10 +98,10 @@ mod tests {
         let answers: Vec<_> = held.0.lock().drain(..).collect();
         assert_eq!(answers.len(), 2);
         for (missing, done) in answers {
-            done.send(missing == topic("a")).unwrap();
+            done.send(if missing == topic("a") { Demoted::Done } else { Demoted::Busy }).unwrap();
         }
-        assert!(asking.join_all().await.into_iter().all(|created| created));
-        assert!(!other.await.unwrap());
+        assert!(asking.join_all().await.into_iter().all(|demoted| demoted == Demoted::Done));
+        assert_eq!(other.await.unwrap(), Demoted::Busy);
         assert!(demotions.in_flight.lock().is_empty());
     }
 
@@ -110,6 +110,6 @@ mod tests {
         let (held, peer) = (Arc::new(Held::default()), SocketAddr::from(([127, 0, 0, 1], 1)));
         let demotions = Demotions::new(held.clone(), Arc::default());
         let asked = tokio::join!(demotions.demote(topic("a"), peer), async { held.0.lock().clear() });
-        assert!(!asked.0);
+        assert_eq!(asked.0, Demoted::Refused);
     }
 }

@@ -20,7 +20,7 @@ use ferromq_store::{Clock, MessageStore};
 pub use counters::{Counter, Counters};
 
 use crate::{
-    ColdHandler, Missing,
+    ColdHandler, Demoted, Missing, TransportError,
     long_poll::LongPolls,
     tables::{GroupEntry, Tables, TopicEntry},
 };
@@ -79,20 +79,38 @@ impl Hot {
     }
 
     /// The topic's entry; an unknown topic is demoted once and looked up again.
-    pub async fn topic(&self, name: &str, peer: SocketAddr) -> Option<TopicEntry> {
+    ///
+    /// # Errors
+    /// `NoSuchTopic`, or `Busy` where nobody had time to find out.
+    pub async fn topic(&self, name: &str, peer: SocketAddr) -> Result<TopicEntry, TransportError> {
         if let Some(entry) = self.tables.topic(name) {
-            return Some(entry);
+            return Ok(entry);
         }
-        self.demotions.demote(Missing::Topic(name.to_owned()), peer).await;
-        self.tables.topic(name)
+        let demoted = self.demotions.demote(Missing::Topic(name.to_owned()), peer).await;
+        self.tables
+            .topic(name)
+            .ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name.to_owned())))
     }
 
     /// The group's entry; an unknown group is demoted once and looked up again.
-    pub async fn group(&self, name: &str, peer: SocketAddr) -> Option<GroupEntry> {
+    ///
+    /// # Errors
+    /// `NoSuchGroup`, or `Busy` where nobody had time to find out.
+    pub async fn group(&self, name: &str, peer: SocketAddr) -> Result<GroupEntry, TransportError> {
         if let Some(entry) = self.tables.group(name) {
-            return Some(entry);
+            return Ok(entry);
         }
-        self.demotions.demote(Missing::Group(name.to_owned()), peer).await;
-        self.tables.group(name)
+        let demoted = self.demotions.demote(Missing::Group(name.to_owned()), peer).await;
+        self.tables
+            .group(name)
+            .ok_or_else(|| unknown(demoted, || TransportError::NoSuchGroup(name.to_owned())))
+    }
+}
+
+/// "It does not exist" is said only where somebody looked.
+fn unknown(demoted: Demoted, missing: impl FnOnce() -> TransportError) -> TransportError {
+    match demoted {
+        Demoted::Busy => TransportError::Busy("too many requests wait for a handler"),
+        Demoted::Done | Demoted::Refused => missing(),
     }
 }

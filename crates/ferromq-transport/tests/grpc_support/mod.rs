@@ -22,7 +22,8 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::{Clock, MessageStore, StoreConfig};
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route, Server, ServerOptions, TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Server, ServerOptions,
+    TransportError,
     grpc::codec::BytesCodec,
     tables::{GroupEntry, MessageType, TopicEntry},
 };
@@ -79,18 +80,18 @@ impl ColdHandler for Control {
         let _ = reply.send(Ok(Some(ColdResponse { body, ..ColdResponse::default() })));
     }
 
-    fn demote(&self, missing: Missing, _peer: SocketAddr, done: oneshot::Sender<bool>) {
+    fn demote(&self, missing: Missing, _peer: SocketAddr, done: oneshot::Sender<Demoted>) {
         self.demotions.fetch_add(1, Ordering::SeqCst);
         let server = self.server.lock().clone().expect("a server");
         match missing {
             Missing::Topic(name) if name.starts_with("auto") => server.tables().put_topic(&name, TOPIC),
             Missing::Group(name) if name.starts_with("auto") => server.tables().put_group(&name, GROUP),
-            _ => {
-                let _ = done.send(false);
+            Missing::Topic(name) | Missing::Group(name) => {
+                let _ = done.send(if name == "busy" { Demoted::Busy } else { Demoted::Refused });
                 return;
             }
         }
-        let _ = done.send(true);
+        let _ = done.send(Demoted::Done);
     }
 
     fn telemetry(

@@ -6,7 +6,8 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use ferromq_store::Clock;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Missing, Reply, Route, Server, ServerOptions, TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Server, ServerOptions,
+    TransportError,
     remoting::{Decoder, RemotingCommand, codec},
 };
 use parking_lot::Mutex;
@@ -89,7 +90,7 @@ impl ColdHandler for Fake {
         let _ = self.calls.send(code);
     }
 
-    fn demote(&self, _missing: Missing, _peer: SocketAddr, _done: oneshot::Sender<bool>) {
+    fn demote(&self, _missing: Missing, _peer: SocketAddr, _done: oneshot::Sender<Demoted>) {
         panic!("nothing hot here");
     }
 
