@@ -18,7 +18,9 @@ use std::{
 
 use thiserror::Error;
 
-use super::wire::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field};
+use super::wire::{
+    Fields, Malformed, bytes_field_len, map_entry, put_bytes_field, put_len_prefix, put_varint_field,
+};
 
 pub use received::{Body, Received, Span, decode_received};
 
@@ -363,19 +365,7 @@ fn texts(message: &[u8], number: u32) -> impl Iterator<Item = &str> {
 /// The entries of `user_properties` of a message that was checked before.
 fn entries(message: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     Fields::new(message).filter_map(|field| match field {
-        Ok((2, value)) => value.bytes().and_then(entry).ok(),
+        Ok((2, value)) => value.bytes().and_then(map_entry).ok(),
         _ => None,
     })
-}
-
-fn entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
-    let (mut name, mut value) = ("", "");
-    for field in Fields::new(bytes) {
-        match field? {
-            (1, text) => name = text.text()?,
-            (2, text) => value = text.text()?,
-            _ => {}
-        }
-    }
-    Ok((name, value))
 }

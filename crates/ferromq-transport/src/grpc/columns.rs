@@ -9,7 +9,7 @@ use std::io::Read;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use thiserror::Error;
 
-use super::wire::{Fields, Malformed, take_varint};
+use super::wire::{Fields, Malformed, map_entry, seconds_and_nanos, take_varint};
 
 /// A body may not grow beyond this when it is decompressed; RocketMQ's own messages end at 4 MiB.
 pub const MAX_DECOMPRESSED: usize = 64 << 20;
@@ -169,7 +169,7 @@ impl<'a> Row<'a> {
         for field in Fields::new(message) {
             match field? {
                 (1, value) => self.read_topic(value.bytes()?)?,
-                (2, value) => self.properties.push(entry(value.bytes()?)?),
+                (2, value) => self.properties.push(map_entry(value.bytes()?)?),
                 (3, value) => self.read_system_properties(value.bytes()?)?,
                 (4, value) => self.body = value.bytes()?,
                 _ => {}
@@ -240,28 +240,9 @@ impl<'a> Row<'a> {
     }
 }
 
-fn entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
-    let (mut key, mut value) = ("", "");
-    for field in Fields::new(bytes) {
-        match field? {
-            (1, text) => key = text.text()?,
-            (2, text) => value = text.text()?,
-            _ => {}
-        }
-    }
-    Ok((key, value))
-}
-
 /// `google.protobuf.Timestamp` as microseconds, Spark's resolution.
 fn micros(bytes: &[u8]) -> Result<i64, Malformed> {
-    let (mut seconds, mut nanos) = (0i64, 0i32);
-    for field in Fields::new(bytes) {
-        match field? {
-            (1, value) => seconds = value.int64()?,
-            (2, value) => nanos = value.int32()?,
-            _ => {}
-        }
-    }
+    let (seconds, nanos) = seconds_and_nanos(bytes)?;
     seconds
         .checked_mul(1_000_000)
         .and_then(|micros| micros.checked_add(i64::from(nanos / 1000)))

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::wire::{Fields, Malformed};
+use super::wire::{Fields, Malformed, map_entry, seconds_and_nanos};
 
 /// More messages than this in a request are refused: an empty one takes two bytes of the request, but many
 /// more here.
@@ -141,27 +141,8 @@ impl<'a> SendRequest<'a> {
     }
 }
 
-fn map_entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
-    let (mut name, mut text) = ("", "");
-    for field in Fields::new(bytes) {
-        match field? {
-            (1, value) => name = value.text()?,
-            (2, value) => text = value.text()?,
-            _ => {}
-        }
-    }
-    Ok((name, text))
-}
-
 /// A `Timestamp` in milliseconds; what does not fit is cut to the ends of the range.
 fn millis(bytes: &[u8]) -> Result<i64, Malformed> {
-    let (mut seconds, mut nanos) = (0i64, 0i32);
-    for field in Fields::new(bytes) {
-        match field? {
-            (1, value) => seconds = value.int64()?,
-            (2, value) => nanos = value.int32()?,
-            _ => {}
-        }
-    }
+    let (seconds, nanos) = seconds_and_nanos(bytes)?;
     Ok(seconds.saturating_mul(1_000).saturating_add(i64::from(nanos) / 1_000_000))
 }

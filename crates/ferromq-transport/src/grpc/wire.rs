@@ -118,6 +118,32 @@ fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Malformed> {
     bytes.try_into().map_err(|_| Malformed("a field runs past the end of its message"))
 }
 
+/// Key and value of an entry of a `map<string, string>`.
+pub fn map_entry(entry: &[u8]) -> Result<(&str, &str), Malformed> {
+    let (mut key, mut text) = ("", "");
+    for field in Fields::new(entry) {
+        match field? {
+            (1, value) => key = value.text()?,
+            (2, value) => text = value.text()?,
+            _ => {}
+        }
+    }
+    Ok((key, text))
+}
+
+/// Seconds and nanoseconds of a `google.protobuf.Timestamp` or `Duration`.
+pub fn seconds_and_nanos(time: &[u8]) -> Result<(i64, i32), Malformed> {
+    let (mut seconds, mut nanos) = (0, 0);
+    for field in Fields::new(time) {
+        match field? {
+            (1, value) => seconds = value.int64()?,
+            (2, value) => nanos = value.int32()?,
+            _ => {}
+        }
+    }
+    Ok((seconds, nanos))
+}
+
 /// Takes one varint from the front of `rest`.
 #[inline]
 pub fn take_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {

@@ -7,10 +7,10 @@ use std::io::Read;
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
-use super::{Status, entries, entry, texts};
+use super::{Status, entries, texts};
 use crate::grpc::{
     columns::MAX_DECOMPRESSED,
-    wire::{Fields, Malformed, Value, take_varint},
+    wire::{Fields, Malformed, Value, map_entry, seconds_and_nanos, take_varint},
 };
 
 const GZIP: i32 = 2;
@@ -93,7 +93,7 @@ impl Received {
                     }
                 }
                 (2, value) => {
-                    entry(value.bytes()?)?;
+                    map_entry(value.bytes()?)?;
                 }
                 (3, value) => {
                     received.system = Span::of(value.bytes()?, answer)?;
@@ -213,14 +213,7 @@ fn text_span(value: Value<'_>, answer: &[u8]) -> Result<Span, Malformed> {
 
 /// `Timestamp` or `Duration` in milliseconds.
 fn millis(bytes: &[u8]) -> Result<i64, Malformed> {
-    let (mut seconds, mut nanos) = (0i64, 0i32);
-    for field in Fields::new(bytes) {
-        match field? {
-            (1, value) => seconds = value.int64()?,
-            (2, value) => nanos = value.int32()?,
-            _ => {}
-        }
-    }
+    let (seconds, nanos) = seconds_and_nanos(bytes)?;
     seconds
         .checked_mul(1000)
         .and_then(|millis| millis.checked_add(i64::from(nanos / 1_000_000)))
