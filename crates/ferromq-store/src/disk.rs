@@ -4,11 +4,12 @@
 //! what was not flushed. Nothing here knows what the bytes mean.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     ops::Range,
     path::{Path, PathBuf},
+    process,
 };
 
 use nix::{
@@ -49,6 +50,10 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
     /// Makes a directory and its parents.
     fn create_dir(&self, directory: &Path) -> io::Result<()>;
+    /// The path of an existing directory from the root on, whatever the working directory becomes.
+    fn absolute(&self, directory: &Path) -> io::Result<PathBuf> {
+        Ok(directory.to_path_buf())
+    }
     /// Makes creations, removals and renames in `directory` durable.
     fn sync_dir(&self, directory: &Path) -> io::Result<()>;
     /// Reads a small file whole; `NotFound` where there is none.
@@ -88,20 +93,27 @@ pub trait Region: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
-/// Directories this process holds open: the system's lock does not exclude a process from itself.
-static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// Lock files held, each with the process that holds it: the system's lock does not exclude a process from
+/// itself, and a forked child has its parent's entries but not its locks.
+static HELD: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
 
 /// The lock of a store directory, let go on drop and by the system when the process ends.
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
     /// Closing any descriptor of a locked file lets the lock go, so nothing else ever opens it.
-    _file: File,
+    file: Option<File>,
+    process: u32,
 }
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        HELD.lock().remove(&self.path);
+        let mut held = HELD.lock();
+        // First closed, then no longer held: a lock taken in between would go with this descriptor.
+        self.file = None;
+        if held.get(&self.path) == Some(&self.process) && self.process == process::id() {
+            held.remove(&self.path);
+        }
     }
 }
 
@@ -167,6 +179,10 @@ impl Disk for RealDisk {
         fs::create_dir_all(directory)
     }
 
+    fn absolute(&self, directory: &Path) -> io::Result<PathBuf> {
+        fs::canonicalize(directory)
+    }
+
     fn sync_dir(&self, directory: &Path) -> io::Result<()> {
         File::open(directory)?.sync_all()
     }
@@ -197,7 +213,8 @@ impl Disk for RealDisk {
         let directory = fs::canonicalize(path.parent().unwrap_or(Path::new(".")))?;
         let path = directory.join(path.file_name().unwrap_or_default());
         let mut held = HELD.lock();
-        if held.contains(&path) {
+        let process = process::id();
+        if held.get(&path) == Some(&process) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -214,7 +231,54 @@ impl Disk for RealDisk {
             Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::WouldBlock.into()),
             Err(errno) => return Err(errno.into()),
         }
-        held.insert(path.clone());
-        Ok(DirectoryLock { path, _file: file })
+        held.insert(path.clone(), process);
+        Ok(DirectoryLock { path, file: Some(file), process })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the system holds a lock on the file; asked through the descriptor that has it.
+    fn is_locked(lock: &DirectoryLock) -> bool {
+        let mut found = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: 0,
+            l_len: 1,
+            l_pid: 0,
+        };
+        fcntl(lock.file.as_ref().unwrap(), FcntlArg::F_OFD_GETLK(&mut found)).unwrap();
+        found.l_type == libc::F_WRLCK as libc::c_short
+    }
+
+    #[test]
+    fn a_lock_let_go_takes_no_later_lock_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..3_000 {
+                        if let Ok(lock) = RealDisk.lock(&path) {
+                            std::thread::yield_now();
+                            assert!(is_locked(&lock), "held, but not in the system");
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn an_entry_of_the_process_before_a_fork_excludes_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fs::canonicalize(directory.path()).unwrap().join("lock");
+        HELD.lock().insert(path.clone(), process::id() + 1);
+        let lock = RealDisk.lock(&path).unwrap();
+        assert!(RealDisk.lock(&path).is_err());
+        drop(lock);
+        RealDisk.lock(&path).unwrap();
     }
 }

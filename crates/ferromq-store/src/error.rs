@@ -45,7 +45,7 @@ pub enum StoreError {
     /// A name or number a caller passed cannot be stored; nothing was written.
     #[error("{what} is not valid: {reason}")]
     Invalid {
-        /// `topic` or `queue id`.
+        /// `topic`, `queue id`, `properties`, or the option of a store.
         what: &'static str,
         /// Which rule is broken.
         reason: &'static str,

@@ -195,18 +195,33 @@ impl<D: Disk> MappedFileQueue<D> {
         Ok(())
     }
 
-    /// Makes the names of new files durable, up to the grandparent: topic and queue directories may be new too.
+    /// Makes the names of new files durable, up to the store's root: topic and queue directories may be new too.
     pub(crate) fn sync_directory(&self) -> Result<()> {
         if !self.is_directory_dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        for directory in self.directory.ancestors().take(3) {
+        // The staging directory lies in the root.
+        let root = self.staging.parent().unwrap_or(&self.staging);
+        for directory in self.directory.ancestors().take_while(|directory| directory.starts_with(root)) {
             if let Err(source) = self.disk.sync_dir(directory) {
                 self.is_directory_dirty.store(true, Ordering::Release);
                 return Err(StoreError::io("flush", directory, source));
             }
         }
         Ok(())
+    }
+
+    /// Removes all files.
+    pub(crate) fn clear(&self) -> Result<()> {
+        let mut files = self.files.write();
+        // Newest first: a crash in the middle must leave a contiguous prefix.
+        while let Some(file) = files.last() {
+            self.disk.remove(file.path()).map_err(|source| StoreError::io("remove", file.path(), source))?;
+            self.is_directory_dirty.store(true, Ordering::Release);
+            files.pop();
+        }
+        drop(files);
+        self.sync_directory()
     }
 
     /// Removes the files that lie wholly at or after `offset`.

@@ -165,8 +165,14 @@ impl MessageStore<RealDisk> {
 impl<D: Disk> MessageStore<D> {
     /// Opens the store in `directory` on `disk`, recovering it where needed.
     pub fn open_on(disk: D, directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
+        config.check()?;
+        disk.create_dir(directory).map_err(|source| StoreError::io("create", directory, source))?;
+        let directory = &disk
+            .absolute(directory)
+            .map_err(|source| StoreError::io("find the absolute path of", directory, source))?;
+        sync_parent(&disk, directory)?;
         let staging = directory.join("ferromq");
-        for needed in [directory, &staging, &commit_log::directory(directory), &directory.join("config")] {
+        for needed in [&staging, &commit_log::directory(directory), &directory.join("config")] {
             disk.create_dir(needed).map_err(|source| StoreError::io("create", needed, source))?;
         }
         let lock_path = directory.join("lock");
@@ -423,6 +429,15 @@ fn open_parts<D: Disk>(
         is_closed: AtomicBool::new(false),
         lock: Mutex::new(Some(lock)),
     })
+}
+
+/// Makes the name of the store's directory durable, where the directory above may be read at all.
+fn sync_parent<D: Disk>(disk: &D, root: &Path) -> Result<()> {
+    let Some(parent) = root.parent() else { return Ok(()) };
+    match disk.sync_dir(parent) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        done => done.map_err(|source| StoreError::io("flush", parent, source)),
+    }
 }
 
 fn read_last_stop<D: Disk>(disk: &D, root: &Path) -> Result<LastStop> {

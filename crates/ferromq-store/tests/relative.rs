@@ -1,0 +1,27 @@
+//! A store whose directory is given relative to the working directory. Alone here: that belongs to the process.
+#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{bodies, message, settle, synchronous};
+use ferromq_store::{Clock, MessageStore};
+
+#[test]
+fn a_directory_of_one_component_is_a_store_like_any_other() {
+    let (home, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::env::set_current_dir(home.path()).unwrap();
+    let store = MessageStore::open(Path::new("store"), synchronous(), Clock::system()).unwrap();
+    let first = store.append(&[message("t", 0, b"first", b"")]).unwrap();
+    store.wait_durable(first.end).unwrap();
+    // The store stays where it was opened.
+    std::env::set_current_dir(elsewhere.path()).unwrap();
+    let second = store.append(&[message("u", 0, b"second", b"")]).unwrap();
+    store.wait_durable(second.end).unwrap();
+    settle(&store);
+    store.close().unwrap();
+    let store = MessageStore::open(&home.path().join("store"), synchronous(), Clock::system()).unwrap();
+    assert_eq!(bodies(&store, "t", 0), [b"first".to_vec()]);
+    assert_eq!(bodies(&store, "u", 0), [b"second".to_vec()]);
+}
