@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Self
 
 from ferromq.errors import ConfigError
 
-__all__ = ["BrokerConfig", "NameServerConfig"]
+__all__ = ["BrokerConfig", "NameServerConfig", "split_advertised"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
 _MAX_PORT = 65535
 _LIMIT_FOR_QUEUES = 1024
 
@@ -236,6 +237,11 @@ class BrokerConfig(_Config):
         _check_address("grpc_listen", self.grpc_listen)
         for address in self.namesrv:
             _check_address("namesrv", address)
+        for name in ("advertise", "grpc_advertise"):
+            try:
+                split_advertised(getattr(self, name) or "unset")
+            except ValueError as error:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; {error}") from error
         for name in ("name", "cluster", "store"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty")
@@ -330,6 +336,15 @@ def _check_address(name: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > _MAX_PORT:
         raise ConfigError(f"{name} is {address!r}; HOST:PORT is expected, as 127.0.0.1:9876")
+
+
+def split_advertised(address: str) -> tuple[str, str]:
+    """Split `HOST` or `HOST:PORT`, the port empty where there is none; a bare IPv6 address gets its brackets."""
+    bare = address if address.startswith("[") else f"[{address}]"
+    match = _ADVERTISED.match(bare if address.count(":") > 1 else address)
+    if match is None or int(match[2] or 0) > _MAX_PORT:
+        raise ValueError("HOST or HOST:PORT is expected, as mq.example:10911")
+    return match[1], match[2] or ""
 
 
 def _check_positive(name: str, value: Any, zero: Any) -> None:

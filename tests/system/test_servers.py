@@ -123,6 +123,22 @@ def test_name_server_and_broker_run_apart(tmp_path: Path, client: RemotingClient
             assert eventually(lambda: brokers(client, names[0]) == {})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--listen", FREE, "--advertise", "localhost"), "localhost:"),
+        (("--listen", "[::1]:0"), "[::1]:"),
+        (("--listen", FREE, "--advertise", "::1"), "[::1]:"),
+        (("--listen", FREE, "--advertise", "[::1]:4321"), "[::1]:4321"),
+    ],
+)
+def test_a_broker_is_reached_by_name_and_by_ipv6(tmp_path: Path, arguments: tuple[str, ...], expected: str) -> None:
+    """It starts, and shows the address others use; a bare IPv6 address gets its brackets."""
+    with running("broker", *arguments, "--grpc-listen", FREE, "--store", str(tmp_path)) as server:
+        assert server.shown["broker"].startswith(expected)
+        assert server.stop()[:2] == (0, "")
+
+
 def test_a_broker_registers_with_a_name_server_that_comes_later(
     tmp_path: Path, client: RemotingClient, eventually: Eventually
 ) -> None:
@@ -130,14 +146,15 @@ def test_a_broker_registers_with_a_name_server_that_comes_later(
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
+        # Held until the end, as the broker holds its own: nobody else gets the port, and a server may listen beside it.
         namesrv = f"127.0.0.1:{reserved.getsockname()[1]}"
-    arguments = ("broker", "--namesrv", namesrv, "--listen", FREE, "--grpc-listen", FREE, "--store", str(tmp_path))
-    with running(*arguments) as server:
-        assert client.call(server.shown["broker"], UPDATE_TOPIC, {"topic": "orders"})[0] == 0
-        with running("namesrv", "--listen", namesrv):
-            assert eventually(lambda: "broker-a" in brokers(client, namesrv))
-            assert "orders" in json.loads(client.call(namesrv, TOPICS)[3])["topicList"]
-            code, errors, _ = server.stop()
+        arguments = ("broker", "--namesrv", namesrv, "--listen", FREE, "--grpc-listen", FREE, "--store", str(tmp_path))
+        with running(*arguments) as server:
+            assert client.call(server.shown["broker"], UPDATE_TOPIC, {"topic": "orders"})[0] == 0
+            with running("namesrv", "--listen", namesrv):
+                assert eventually(lambda: "broker-a" in brokers(client, namesrv))
+                assert "orders" in json.loads(client.call(namesrv, TOPICS)[3])["topicList"]
+                code, errors, _ = server.stop()
     assert code == 0
     lines = [line for line in errors.splitlines() if namesrv in line]
     assert ["name server failed" in lines[0], "name server is back" in lines[1], len(lines)] == [True, True, 2]
@@ -169,6 +186,9 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     [
         (("broker", "--listen", "nowhere"), {}, "HOST:PORT"),
         (("broker", "--config", "/gone.toml"), {}, "/gone.toml"),
+        (("broker", "--advertise", "host:port"), {}, "HOST:PORT"),
+        (("broker", "--listen", FREE, "--grpc-listen", FREE, "--advertise", "no.invalid"), {}, "is 'no.invalid'"),
+        (("broker", "--listen", "no.invalid:0"), {}, "listen is 'no.invalid:0'"),
         (("broker",), {"FERROMQ_BROKER_FLUHS": "sync"}, "did you mean flush"),
         (("namesrv",), {"FERROMQ_LOG": "loud"}, "loud"),
         (("namesrv", "--colour"), {}, "--colour"),

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from ferromq._ferromq import Server, Store
 from ferromq._fork import Owner
@@ -23,8 +24,8 @@ from ferromq.broker.name_servers import Identity, NameServers
 from ferromq.broker.query import Queries
 from ferromq.broker.routes import Routes
 from ferromq.broker.topics import TopicTable
-from ferromq.config import BrokerConfig
-from ferromq.errors import IllegalName
+from ferromq.config import BrokerConfig, split_advertised
+from ferromq.errors import ConfigError, IllegalName
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -48,7 +49,10 @@ class BrokerController:
         self._clock = clock or Clock.system()
         # What was started is stopped in reverse order, also when the start fails halfway.
         with contextlib.ExitStack() as started:
-            with _reserved(self.config.listen) as listen, _reserved(self.config.grpc_listen) as grpc_listen:
+            with (
+                _reserved("listen", self.config.listen) as listen,
+                _reserved("grpc_listen", self.config.grpc_listen) as grpc_listen,
+            ):
                 self.identity = _identify(self.config, listen, grpc_listen)
                 self._start(started, listen, grpc_listen)
             self._started = started.pop_all()
@@ -144,7 +148,6 @@ class BrokerController:
 
 def _open_store(config: BrokerConfig, clock: Clock, identity: Identity) -> Store:
     Path(config.store).mkdir(parents=True, exist_ok=True)
-    host, _, port = identity.address.rpartition(":")
     return Store(
         config.store,
         clock.raw,
@@ -156,12 +159,31 @@ def _open_store(config: BrokerConfig, clock: Clock, identity: Identity) -> Store
         flush_interval_ms=None if config.flush_interval is None else config.flush_interval // _MILLISECOND,
         max_message_size=config.max_message_size,
         disk_reserve=config.disk_reserve,
-        store_host=f"{socket.gethostbyname(host)}:{port}",
+        store_host=_store_host(config, identity),
     )
 
 
+def _store_host(config: BrokerConfig, identity: Identity) -> str:
+    """Return the broker's address as records hold it: with a numeric host, IPv4 where it has one, as RocketMQ."""
+    option, value = ("advertise", config.advertise) if config.advertise else ("listen", config.listen)
+    host, _, port = identity.address.rpartition(":")
+    found = {family: str(where[0]) for family, _, _, _, where in reversed(_resolve(option, value, host))}
+    numeric = found.get(socket.AF_INET) or f"[{found[socket.AF_INET6].partition('%')[0]}]"
+    return f"{numeric}:{port}"
+
+
+def _resolve(option: str, value: str, host: str) -> list[tuple[Any, Any, Any, Any, Any]]:
+    try:
+        return socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"{option} is {value!r}, and the host {host} has no address here: {error}; give it one (hosts file, DNS), "
+            f"or set {option} to an address"
+        ) from error
+
+
 @contextlib.contextmanager
-def _reserved(address: str) -> Iterator[str]:
+def _reserved(option: str, address: str) -> Iterator[str]:
     """
     Keep a free port for `host:0` until somebody listens there, and yield `host:port`.
 
@@ -172,7 +194,7 @@ def _reserved(address: str) -> Iterator[str]:
     if port != "0":
         yield address
         return
-    family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, where = _resolve(option, address, host)[0]
     with socket.socket(family, kind, protocol) as reservation:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reservation.bind(where)
@@ -190,16 +212,19 @@ def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:
     """Return the `host:port` others use: what is configured, else the listener's, with our address for a wildcard."""
     host, _, port = listen.rpartition(":")
     if wanted:
-        return wanted if ":" in wanted.rpartition("]")[2] else f"{wanted}:{port}"
+        wanted_host, wanted_port = split_advertised(wanted)
+        return f"{wanted_host}:{wanted_port or port}"
     return f"{_own_address(name_servers) if host in _WILDCARDS else host}:{port}"
 
 
 def _own_address(name_servers: tuple[str, ...]) -> str:
     """Return the address of this machine on the way to the first name server; no packet is sent."""
     host, _, port = (name_servers[0] if name_servers else "192.0.2.1:9").rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, int(port)))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(where)
+            own = str(probe.getsockname()[0]).partition("%")[0]
+    except OSError:
+        return "127.0.0.1"
+    return f"[{own}]" if family == socket.AF_INET6 else own
