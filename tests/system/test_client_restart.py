@@ -1,5 +1,6 @@
 """Clients survive the brokers: restarts are ridden out, absence is a clear error in time, `close` always returns."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -131,6 +132,23 @@ def test_a_waiting_client_does_not_stop_other_threads() -> None:
             waiting.join(0.001)
             ticks += 1
         assert ticks > 50
+
+
+BEHIND_A_PROXY = """
+import ferromq
+from ferromq.spark.pull import queues
+with ferromq.embedded() as mq, mq.producer(attempts=1) as producer:
+    producer.send("orders", b"x")
+    assert sum(queue.end for queue in queues(mq.endpoint, "orders")) == 1
+"""
+
+
+def test_a_proxy_for_the_web_is_not_asked() -> None:
+    """Brokers are reached whatever `http_proxy` says."""
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
+    without = {name: value for name, value in os.environ.items() if name.lower() not in {"no_proxy", "no_grpc_proxy"}}
+    environment = {**without, **proxies}
+    subprocess.run([sys.executable, "-c", BEHIND_A_PROXY], env=environment, timeout=30, check=True)
 
 
 LEFT_OPEN = """

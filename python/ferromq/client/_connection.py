@@ -30,6 +30,8 @@ _MESSAGE_LIMIT = 130 * 1024 * 1024
 OPTIONS = (
     ("grpc.max_send_message_length", _MESSAGE_LIMIT),
     ("grpc.max_receive_message_length", _MESSAGE_LIMIT),
+    # An `http_proxy` of the environment is meant for the web; it would be asked even for loopback.
+    ("grpc.enable_http_proxy", 0),
     # Plans retry, with other brokers, too.
     ("grpc.enable_retries", 0),
     # A connection of its own for each client, so that closing one ends what it has under way.

@@ -13,6 +13,7 @@ import grpc
 
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
+from ferromq.client._connection import OPTIONS, target
 from ferromq.client._protocol import PACKED, SERVICE, Identity, error_of, named, transport_error
 from ferromq.client._routes import endpoint_of, endpoints_message
 from ferromq.errors import FerromqError, ServerError
@@ -31,7 +32,7 @@ class _Broker:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self._identity = Identity()
-        self._channel = grpc.insecure_channel(endpoint, options=[("grpc.max_receive_message_length", -1)])
+        self._channel = grpc.insecure_channel(target(endpoint), OPTIONS)
 
     def __enter__(self) -> Self:
         return self
