@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from ferromq.errors import ConfigError
 
-__all__ = ["BrokerConfig", "NameServerConfig", "split_advertised"]
+__all__ = ["LIMIT_FOR_QUEUES", "BrokerConfig", "NameServerConfig", "split_advertised"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -25,7 +25,8 @@ _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
 _MAX_PORT = 65535
-_LIMIT_FOR_QUEUES = 1024
+LIMIT_FOR_QUEUES = 65_536
+"""Queues a topic may have at most."""
 
 
 class _Config:
@@ -247,8 +248,8 @@ class BrokerConfig(_Config):
                 raise ConfigError(f"{name} is empty")
         if self.flush not in {"async", "sync"}:
             raise ConfigError(f"flush is {self.flush!r}; it may be async or sync")
-        if not 1 <= self.default_queues <= _LIMIT_FOR_QUEUES:
-            raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {_LIMIT_FOR_QUEUES}")
+        if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
+            raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
         for name in ("register_interval", "register_timeout", "client_lease"):
             _check_positive(name, getattr(self, name), timedelta())
         _check_positive("handler_threads", self.handler_threads, 0)

@@ -94,10 +94,24 @@ def test_the_route_of_an_illegal_name_is_refused(rpc: Rpc, name: str) -> None:
     assert rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status.code == pb.Code.ILLEGAL_TOPIC
 
 
-def test_the_route_of_a_system_topic_is_not_given(rpc: Rpc) -> None:
-    """Nor is one created under its name."""
-    response = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("rmq_sys_wheel_timer")))
-    assert response.status.code == pb.Code.TOPIC_NOT_FOUND
+@pytest.mark.parametrize("name", ["rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "TBW102", "broker-a", "DefaultCluster"])
+def test_the_route_of_a_system_topic_is_not_given(mq: ferromq.Embedded, rpc: Rpc, name: str) -> None:
+    """The text says whose it is; nor is one created under its name."""
+    status = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status
+    assert (status.code, "belongs to" in status.message) == (pb.Code.FORBIDDEN, True), status.message
+    assert mq.broker.topics.get(name) is None
+    with mq.producer() as producer, pytest.raises(ferromq.Forbidden, match=name):
+        producer.send(name, b"x")
+
+
+def test_a_topic_of_another_brokers_own_is_not_given(mq: ferromq.Embedded, rpc: Rpc, tmp_path: Path) -> None:
+    """Each broker registers one under its name and one under its cluster's."""
+    other = broker(tmp_path, "broker-b", mq.namesrv, cluster="other")
+    try:
+        for name in ("broker-b", "other"):
+            assert rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status.code == pb.Code.FORBIDDEN
+    finally:
+        other.close()
 
 
 def test_with_auto_creation_off_the_error_says_what_to_do(tmp_path: Path) -> None:

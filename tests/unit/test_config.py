@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig, NameServerConfig
 from ferromq.errors import ConfigError
 
 
@@ -103,6 +103,7 @@ def test_an_unknown_variable_is_an_error() -> None:
         {"namesrv": "a:1;b"},
         {"flush": "later"},
         {"default_queues": 0},
+        {"default_queues": LIMIT_FOR_QUEUES + 1},
         {"default_queues": "many"},
         {"register_interval": "0s"},
         {"register_interval": "soon"},
@@ -115,6 +116,7 @@ def test_an_unknown_variable_is_an_error() -> None:
 )
 def test_a_value_that_may_not_be_is_named(options: dict[str, Any]) -> None:
     """The error names the option."""
+    BrokerConfig(default_queues=LIMIT_FOR_QUEUES)
     with pytest.raises(ConfigError, match=next(iter(options))):
         BrokerConfig.from_options(options)
 

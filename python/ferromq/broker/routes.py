@@ -55,6 +55,8 @@ class Routes:
 
     def _find(self, name: str, peer: str) -> list[tuple[QueueData, str]]:
         """Return the topic's queues, each with the gRPC address of its broker."""
+        if self._topics.is_system(name):
+            raise Refused(pb.Code.FORBIDDEN, system_topic(name))
         own = self._topics.get(name)
         try:
             route = self._name_servers.route(name) if self._name_servers else None
@@ -62,6 +64,8 @@ class Routes:
             if own is None and not self._topics.may_create(name):
                 raise Refused(pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is unknown: {error}") from error
             route = None
+        if own is None and route and any(name in {broker.broker_name, broker.cluster} for broker in route.brokers):
+            raise Refused(pb.Code.FORBIDDEN, system_topic(name))
         if own is None and route is None:
             # Registered with every name server before it returns.
             own = self._topics.ensure(name, peer)
@@ -140,6 +144,11 @@ def endpoints(address: str) -> pb.Endpoints:
     except ValueError:
         scheme = pb.AddressScheme.DOMAIN_NAME
     return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host.strip("[]"), port=int(port))])
+
+
+def system_topic(name: str) -> str:
+    """Return what to tell who wants to use a topic that brokers have for themselves."""
+    return f"the topic {name} belongs to RocketMQ or to the broker itself; choose another name"
 
 
 def unknown_topic(name: str) -> str:

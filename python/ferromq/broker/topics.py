@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq import _json, _names
-from ferromq.config import BrokerConfig
+from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.errors import CorruptStore, RequestError
 from ferromq.route import READ_WRITE, DataVersion, Permission, QueueData
 
@@ -22,7 +22,6 @@ _log = logging.getLogger("ferromq.broker")
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED")
 _MESSAGE_TYPE = "message.type"
 _SCHEDULE_QUEUES = 18
-_LIMIT_FOR_QUEUES = 65536
 # What else RocketMQ allows for an attribute has no meaning here yet.
 _ATTRIBUTES: Mapping[str, tuple[str, ...] | None] = {
     _MESSAGE_TYPE: MESSAGE_TYPES,
@@ -106,21 +105,25 @@ class TopicTable:
 
     def get(self, name: str) -> TopicConfig | None:
         """Return the topic; None where there is none, and for system topics, which clients may not use."""
-        return None if self._is_system(name) else self._topics.get(name)
+        return None if self.is_system(name) else self._topics.get(name)
 
     def all(self) -> list[TopicConfig]:
         """Return every topic clients may use."""
         with self._lock:
-            return [topic for topic in self._topics.values() if not self._is_system(topic.name)]
+            return [topic for topic in self._topics.values() if not self.is_system(topic.name)]
 
     def snapshot(self) -> tuple[DataVersion, dict[str, TopicConfig]]:
         """Return all topics, system topics included, with the version of the table."""
         with self._lock:
             return self._version, dict(self._topics)
 
+    def is_system(self, name: str) -> bool:
+        """Say whether the topic belongs to RocketMQ or to this broker itself; clients may not use it."""
+        return name in self._system or _names.is_system_topic(name)
+
     def may_create(self, name: str) -> bool:
         """Say whether a topic of this name may be created on first use."""
-        return self._config.auto_create_topics and not self._is_system(name)
+        return self._config.auto_create_topics and not self.is_system(name)
 
     def ensure(self, name: str, peer: str) -> TopicConfig | None:
         """
@@ -144,7 +147,7 @@ class TopicTable:
         Raises `IllegalName`, or `RequestError` for a number of queues, a permission or an attribute that may not be.
         """
         _names.check_topic(topic.name)
-        if self._is_system(topic.name):
+        if self.is_system(topic.name):
             raise RequestError(f"{topic.name} is a topic of the system and cannot be changed; choose another name")
         _check(topic, changes)
         present = self._topics.get(topic.name)
@@ -164,9 +167,6 @@ class TopicTable:
         _log.info("topic changed topic=%s queues=%d peer=%s", topic.name, topic.write_queues, peer)
         self._on_change(topic, version, topics)
         return topic
-
-    def _is_system(self, name: str) -> bool:
-        return name in self._system or _names.is_system_topic(name)
 
     def _load(self) -> tuple[dict[str, TopicConfig], DataVersion]:
         try:
@@ -209,8 +209,8 @@ def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
 
 def _check(topic: TopicConfig, changes: Mapping[str, str | None]) -> None:
     for what, queues in (("readQueueNums", topic.read_queues), ("writeQueueNums", topic.write_queues)):
-        if not 0 <= queues <= _LIMIT_FOR_QUEUES:
-            raise RequestError(f"{what} of {topic.name} is {queues}; it may be 0 to {_LIMIT_FOR_QUEUES}")
+        if not 0 <= queues <= LIMIT_FOR_QUEUES:
+            raise RequestError(f"{what} of {topic.name} is {queues}; it may be 0 to {LIMIT_FOR_QUEUES}")
     if not 0 <= topic.permission <= READ_WRITE | Permission.INHERIT:
         raise RequestError(
             f"perm of {topic.name} is {int(topic.permission)}; it is a sum of 4 read, 2 write, 1 inherit"
