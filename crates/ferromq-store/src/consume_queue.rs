@@ -4,7 +4,7 @@
 //! opens the commit log; what an entry leads to is the reader's business.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 
 use crate::{
     Allocation, Disk, Region, Result, StoreConfig, StoreError, mapped_file::MappedFile,
-    mapped_file_queue::MappedFileQueue,
+    mapped_file_queue::MappedFileQueue, queue_list::Extent,
 };
 
 /// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
@@ -97,6 +97,15 @@ impl<D: Disk> ConsumeQueue<D> {
         self.queue_id
     }
 
+    /// Entries below it are durable, perhaps more.
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { min_offset: self.min_offset(), max_offset: self.max_offset() }
+    }
+
     pub(crate) fn min_offset(&self) -> u64 {
         self.min_offset.load(Ordering::Acquire)
     }
@@ -120,6 +129,20 @@ impl<D: Disk> ConsumeQueue<D> {
     /// The next queue offset to give out follows the entries there are; for recovery.
     pub(crate) fn continue_after_entries(&self) {
         self.next_offset.store(self.max_offset(), Ordering::Relaxed);
+    }
+
+    /// Removes all entries, so that they can be redone from the log's start; for recovery.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.files.clear()?;
+        self.begin_empty_at(0);
+        Ok(())
+    }
+
+    /// The queue has no messages any more, but its offsets go on at `offset`; for recovery.
+    pub(crate) fn begin_empty_at(&self, offset: u64) {
+        for mark in [&self.min_offset, &self.max_offset, &self.flushed] {
+            mark.store(offset, Ordering::Release);
+        }
     }
 
     /// The entry at `queue_offset`, where one is published.
@@ -180,19 +203,20 @@ impl<D: Disk> ConsumeQueue<D> {
 
     /// Lets readers see the entries below `max_offset`. Says whether the queue must be listed for a flush.
     pub(crate) fn publish(&self, max_offset: u64) -> bool {
-        self.max_offset.fetch_max(max_offset, Ordering::AcqRel);
-        !self.is_dirty.swap(true, Ordering::AcqRel)
+        self.max_offset.fetch_max(max_offset, Ordering::SeqCst);
+        !self.is_dirty.swap(true, Ordering::SeqCst)
     }
 
     /// Makes the published entries durable.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.is_dirty.store(false, Ordering::Release);
-        let end = self.max_offset();
+        // In one order with `publish`: whoever finds the queue listed is seen here, whoever is not lists it again.
+        self.is_dirty.swap(false, Ordering::SeqCst);
+        let end = self.max_offset.load(Ordering::SeqCst);
         let from = self.flushed.load(Ordering::Acquire);
         let done = self.files.flush(from * ENTRY_LEN..end * ENTRY_LEN);
         match done {
             Ok(()) => self.flushed.store(end.max(from), Ordering::Release),
-            Err(_) => self.is_dirty.store(true, Ordering::Release),
+            Err(_) => self.is_dirty.store(true, Ordering::SeqCst),
         }
         done
     }
@@ -328,6 +352,18 @@ impl<D: Disk> ConsumeQueues<D> {
         let mut table = self.table.write();
         let queues = table.entry(topic.into()).or_default();
         Arc::clone(queues.entry(queue_id).or_insert_with(|| Arc::new(self.make(topic, queue_id))))
+    }
+
+    /// How many queues have messages.
+    pub(crate) fn count(&self) -> usize {
+        let table = self.table.read();
+        table.values().flat_map(|queues| queues.values()).filter(|queue| queue.max_offset() > 0).count()
+    }
+
+    /// Where each queue with messages begins and ends.
+    pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), Extent> {
+        let queues = self.all().into_iter().filter(|queue| queue.max_offset() > 0);
+        queues.map(|queue| ((queue.topic().into(), queue.queue_id()), queue.extent())).collect()
     }
 
     /// All queues, in no order.

@@ -26,6 +26,7 @@ mod offset_file;
 mod prepare;
 mod progress;
 pub mod properties;
+mod queue_list;
 mod receive;
 mod record;
 mod recovery;

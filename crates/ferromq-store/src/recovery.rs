@@ -10,6 +10,7 @@ use crate::{
     dispatch::{Dispatcher, Resume},
     mapped_file::MappedFile,
     message::{self, BLANK_LEN, MAGIC_BLANK, MessageView, Peek},
+    queue_list::QueueList,
     store::{self, Inner},
 };
 
@@ -80,8 +81,16 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>, last_stop: LastStop) -> Result<
         rewrite(&files, durable_end.max(inner.log.start()), walked.end)?;
         inner.log.files().flush(durable_end.max(inner.log.start())..walked.end)?;
     }
-    let (from, resume) = recover_derived(inner, last_stop, walk_start, walked.end)?;
-    let dispatcher = redo(inner, from, walked.end, resume)?;
+    let (mut from, resume) = recover_derived(inner, last_stop, walk_start, walked.end)?;
+    let listed = inner.listed();
+    if listed.is_none() {
+        // Nobody noted which queues there were: what the log has must be in them.
+        from = inner.log.start();
+    } else if last_stop.is_clean() && !is_ours {
+        // Another broker had the store since; its last file shows where a queue has a gap.
+        from = from.min(files.last().map_or(0, |file| file.base()));
+    }
+    let dispatcher = redo(inner, from, walked.end, resume, listed.as_ref())?;
     inner.queues.all().iter().for_each(|queue| queue.continue_after_entries());
     inner.set_dispatched(walked.end, walked.last_timestamp);
     let recovered = Recovered { messages: walked.messages, cut_bytes };
@@ -234,17 +243,38 @@ fn recover_derived<D: Disk>(
     Ok((queues_to.min(index_from), Resume { indexed_to: Some(index_from) }))
 }
 
-fn redo<D: Disk>(inner: &Inner<D>, from: u64, end: u64, resume: Resume) -> Result<Dispatcher<D>> {
+/// Dispatches again from `from` on. Where that shows that a queue lost entries, all queues are emptied and
+/// redone from the log's start: entries behind a gap would hide those that are missing.
+fn redo<D: Disk>(
+    inner: &Inner<D>,
+    from: u64,
+    end: u64,
+    resume: Resume,
+    listed: Option<&QueueList>,
+) -> Result<Dispatcher<D>> {
+    let log_start = inner.log.start();
     let mut dispatcher = Dispatcher::new(resume);
     redo_range(inner, &mut dispatcher, from, end)?;
-    if dispatcher.found_gap && from > inner.log.start() {
-        tracing::warn!(
-            physical_offset = from,
-            "consume queues are incomplete: redoing them from the log's start"
-        );
-        let again = Resume { indexed_to: inner.index.last_physical_offset().or(resume.indexed_to) };
-        dispatcher = Dispatcher::new(again);
-        redo_range(inner, &mut dispatcher, inner.log.start(), end)?;
+    let find = |topic: &str, queue_id| inner.queues.find(topic, queue_id).map(|queue| queue.extent());
+    let lost = listed.and_then(|listed| listed.lost(log_start, find));
+    // From the log's start on a gap is what retention left.
+    let has_gap = dispatcher.found_gap && from > log_start;
+    if lost.is_none() && !has_gap {
+        return Ok(dispatcher);
+    }
+    tracing::warn!(?lost, has_gap, "consume queues are incomplete: redoing them from the log's start");
+    for queue in inner.queues.all() {
+        queue.clear()?;
+    }
+    let again = Resume { indexed_to: inner.index.last_physical_offset().or(resume.indexed_to) };
+    dispatcher = Dispatcher::new(again);
+    redo_range(inner, &mut dispatcher, log_start, end)?;
+    // A queue whose messages were all deleted goes on where it was: an offset is given out once.
+    for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
+        let queue = inner.queues.find_or_make(topic, *queue_id);
+        if queue.max_offset() == 0 {
+            queue.begin_empty_at(extent.max_offset);
+        }
     }
     Ok(dispatcher)
 }

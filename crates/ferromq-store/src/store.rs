@@ -27,6 +27,7 @@ use crate::{
     mapped_file_queue::MappedFileQueue,
     message,
     progress::{Progress, ProgressThread},
+    queue_list::QueueList,
     recovery::{self, LastStop, Recovered},
     signal::Signal,
 };
@@ -63,6 +64,8 @@ pub(crate) struct Inner<D: Disk> {
     /// End of what is dispatched and the newest store timestamp below it.
     dispatched_mark: Mutex<(u64, i64)>,
     dirty_queues: Mutex<Vec<Arc<ConsumeQueue<D>>>>,
+    /// The queues as last noted on disk.
+    listed: Mutex<Option<QueueList>>,
     listener: RwLock<Option<Listener>>,
     appended: AtomicU64,
     recovered: OnceLock<Recovered>,
@@ -107,6 +110,12 @@ impl<D: Disk> Inner<D> {
                 return Err(error);
             }
         }
+        if let Some(list) = self.due_list(is_closing) {
+            // What the list tells must be durable, also what came after the mark above.
+            self.log.flush()?;
+            list.save(&self.disk, &self.root)?;
+            *self.listed.lock() = Some(list);
+        }
         let index_timestamp = self.index.flush(is_closing)?;
         self.checkpoint.update(|marks| {
             marks.log_timestamp = timestamp;
@@ -114,6 +123,32 @@ impl<D: Disk> Inner<D> {
             marks.index_timestamp = index_timestamp;
             marks.durable_end = end as i64;
         })
+    }
+
+    /// The queues as last noted on disk.
+    pub(crate) fn listed(&self) -> Option<QueueList> {
+        self.listed.lock().clone()
+    }
+
+    /// The list of queues where it must be written: a queue is new, or the store closes and ends have moved.
+    fn due_list(&self, is_closing: bool) -> Option<QueueList> {
+        let listed = self.listed.lock();
+        let listed_count = listed.as_ref().map(|listed| listed.queues.len());
+        if !is_closing && listed_count == Some(self.queues.count()) {
+            return None;
+        }
+        let mut list = QueueList { log_start: self.log.start(), queues: self.queues.extents() };
+        if let Some(listed) = listed.as_ref().filter(|_| !is_closing) {
+            // The dispatcher may be at work: only what was flushed counts.
+            list.queues.retain(|(topic, queue_id), extent| {
+                let flushed = self.queues.find(topic, *queue_id).map_or(0, |queue| queue.flushed());
+                let known =
+                    listed.queues.get(&(topic.clone(), *queue_id)).map_or(0, |known| known.max_offset);
+                extent.max_offset = flushed.max(known);
+                extent.max_offset > 0
+            });
+        }
+        (listed.as_ref() != Some(&list)).then_some(list)
     }
 
     fn run_checkpoints(&self) {
@@ -412,6 +447,7 @@ fn open_parts<D: Disk>(
         queues: ConsumeQueues::load(&disk, root, staging, &config)?,
         index: Index::load(&disk, root, &config)?,
         checkpoint: Checkpoint::open(&disk, root)?,
+        listed: Mutex::new(QueueList::load(&disk, root)?),
         disk,
         root: root.to_path_buf(),
         clock,

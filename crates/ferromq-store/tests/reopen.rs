@@ -314,3 +314,76 @@ fn several_threads_get_offsets_without_gap() {
         assert!(numbers.is_sorted(), "a thread's messages keep their order");
     }
 }
+
+/// A store of several log files whose queues 0 and 1 have messages everywhere, and 2 in the first file only.
+fn fill_unevenly(store: &MessageStore) {
+    for number in 0..100u8 {
+        for queue_id in 0..if number < 5 { 3 } else { 2 } {
+            store.append(&[message("t", queue_id, &[number; 1500], b"")]).unwrap();
+        }
+    }
+    settle(store);
+    assert!(store.stats().max_physical_offset > 4 * (64 << 10));
+}
+
+#[test]
+fn a_queue_whose_files_are_lost_is_redone_and_its_offsets_go_on() {
+    for (is_clean, lost) in
+        [(true, "0"), (true, "2"), (false, "0"), (false, "2"), (true, "1/00000000000000000000")]
+    {
+        let what = format!("clean {is_clean}, lost {lost}");
+        let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let clock = Clock::manual(1_700_000_000_000);
+        let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
+        fill_unevenly(&store);
+        if is_clean {
+            store.close().unwrap();
+            copy(directory.path(), killed.path());
+        } else {
+            // The last file begins with a message that the checkpoint covers.
+            clock.advance(60_000);
+            store.append(&[message("t", 1, b"last", b"")]).unwrap();
+            let is_noted = || {
+                let checkpoint = fs::read(directory.path().join("checkpoint")).unwrap();
+                checkpoint[..8] >= 1_700_000_060_000u64.to_be_bytes()[..]
+            };
+            while !is_noted() {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            copy(directory.path(), killed.path());
+            store.close().unwrap();
+        }
+        let lost = killed.path().join("consumequeue/t").join(lost);
+        if lost.is_dir() {
+            fs::remove_dir_all(lost).unwrap()
+        } else {
+            fs::remove_file(lost).unwrap()
+        }
+        for _ in 0..2 {
+            let store = MessageStore::open(killed.path(), asynchronous(), clock.clone()).unwrap();
+            for (queue_id, count) in [(0, 100u8), (1, 100), (2, 5)] {
+                let mut found = bodies(&store, "t", queue_id);
+                found.retain(|body| body != b"last" && body != b"new");
+                assert!(found == (0..count).map(|number| vec![number; 1500]).collect::<Vec<_>>(), "{what}");
+                let end = store.max_offset("t", queue_id);
+                let next = store.append(&[message("t", queue_id as i32, b"new", b"")]).unwrap();
+                assert_eq!(next.locations[0].queue_offset, end, "{what}");
+            }
+            settle(&store);
+            store.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_store_without_a_list_of_its_queues_finds_them_in_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
+    fill_unevenly(&store);
+    store.close().unwrap();
+    fs::remove_file(directory.path().join("ferromq/queues")).unwrap();
+    fs::remove_dir_all(directory.path().join("consumequeue/t/2")).unwrap();
+    let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
+    assert_eq!(bodies(&store, "t", 2).len(), 5);
+    assert_eq!(bodies(&store, "t", 0).len(), 100);
+}
