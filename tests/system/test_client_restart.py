@@ -139,7 +139,7 @@ import ferromq
 from ferromq.spark.pull import queues
 with ferromq.embedded() as mq, mq.producer(attempts=1) as producer:
     producer.send("orders", b"x")
-    assert sum(queue.end for queue in queues(mq.endpoint, "orders")) == 1
+    assert sum(queue.max_offset for queue in queues(mq.endpoint, "orders")) == 1
 """
 
 

@@ -11,7 +11,20 @@ from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.client import _plans
 from ferromq.client._plans import Common, Subscription, Wish
-from ferromq.client._protocol import Call, Identity, Join, Packets, Pause, Plan, Stream, T, error_of, named, seconds
+from ferromq.client._protocol import (
+    Call,
+    Identity,
+    Join,
+    Packets,
+    Pause,
+    Plan,
+    Stream,
+    T,
+    error_of,
+    named,
+    seconds,
+    transport_error,
+)
 from ferromq.client._routes import Routes, endpoints_message, parse_endpoints
 from ferromq.errors import (
     ConfigError,
@@ -22,6 +35,7 @@ from ferromq.errors import (
     IllegalName,
     MessageTooLarge,
     NotDurable,
+    OutcomeUnknown,
     ReceiptHandleExpired,
     RequestError,
     RequestTimeout,
@@ -378,6 +392,24 @@ def test_every_code_has_its_exception(code: int, text: str, error: type[FerromqE
     assert str(again).startswith("message 7: ")
     if isinstance(again, RequestError):
         assert again.code == code
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "error"),
+    [
+        ("DEADLINE_EXCEEDED", "", RequestTimeout),
+        ("UNAVAILABLE", "Connection refused", ConnectionFailed),
+        ("UNIMPLEMENTED", "", Unsupported),
+        ("RESOURCE_EXHAUSTED", "CLIENT: Sent message larger than max (5 vs. 4)", MessageTooLarge),
+        ("RESOURCE_EXHAUSTED", "too many requests under way", Throttled),
+        ("INTERNAL", "", OutcomeUnknown),
+        ("UNKNOWN", "", OutcomeUnknown),
+        ("ABORTED", None, OutcomeUnknown),
+    ],
+)
+def test_every_failure_of_a_call_has_its_exception(code: str, details: str | None, error: type[FerromqError]) -> None:
+    """A busy broker is no large message, and a call that broke may have done its work."""
+    assert type(transport_error(code, details, ONE, "SendMessage", 3.0)) is error
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:0", "host:99999", ":8081"])

@@ -188,6 +188,7 @@ _TIMED_OUT = {pb.Code.REQUEST_TIMEOUT, pb.Code.PROXY_TIMEOUT}
 _SERVER_FAILED = 50000
 # The protocol has no code of its own for it; the text is the store's.
 _DISK_FULL = "disk full"
+_OVER_LIMIT = "larger than max"
 
 RETRYABLE = (OutcomeUnknown, Throttled, ServerError, StoreFull)
 """Another try, maybe with another broker, may end better."""
@@ -220,8 +221,10 @@ def transport_error(code: str, details: str | None, endpoint: str, method: str, 
     if code == "UNIMPLEMENTED":
         return Unsupported(f"{endpoint} does not know {method}: {details}")
     if code == "RESOURCE_EXHAUSTED":
-        return MessageTooLarge(f"{method} of {endpoint}: {details}")
-    return ServerError(f"{method} failed at {endpoint}: {details} ({code})")
+        # grpc refuses what is over its own limit with the same code as a server that has too much to do.
+        refused = MessageTooLarge if _OVER_LIMIT in (details or "") else Throttled
+        return refused(f"{method} of {endpoint}: {details}")
+    return OutcomeUnknown(f"{method} failed at {endpoint}: {details} ({code})")
 
 
 def named(error: FerromqError, what: str) -> FerromqError:
