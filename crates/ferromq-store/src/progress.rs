@@ -55,8 +55,10 @@ impl GroupTopic {
 pub(crate) struct Progress {
     groups: RwLock<HashMap<Box<str>, Topics>>,
     dirty: AtomicBool,
-    /// What consumerOffset.json holds; its lock also serializes those who write.
-    on_disk: Mutex<OffsetFile>,
+    /// What consumerOffset.json holds. Never locked while the disk is asked for anything.
+    on_disk: Mutex<Arc<OffsetFile>>,
+    /// Held by whoever writes.
+    writing: Mutex<()>,
 }
 
 impl Progress {
@@ -98,7 +100,7 @@ impl Progress {
                 progress.insert(&group, &topic, queue_id, snapshot.leases);
             }
         }
-        *progress.on_disk.lock() = file;
+        *progress.on_disk.lock() = Arc::new(file);
         progress.dirty.store(true, Ordering::Release);
         Ok(progress)
     }
@@ -140,25 +142,20 @@ impl Progress {
         directory: &Path,
         flush: impl FnOnce() -> Result<u64>,
     ) -> Result<()> {
-        let mut on_disk = self.on_disk.lock();
+        let _writing = self.writing.lock();
         if !self.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let done = self.write(disk, directory, &mut on_disk, flush);
+        let done = self.write(disk, directory, flush);
         if done.is_err() {
             self.touch();
         }
         done
     }
 
-    fn write<D: Disk>(
-        &self,
-        disk: &D,
-        directory: &Path,
-        on_disk: &mut OffsetFile,
-        flush: impl FnOnce() -> Result<u64>,
-    ) -> Result<()> {
-        let mut file = on_disk.clone();
+    fn write<D: Disk>(&self, disk: &D, directory: &Path, flush: impl FnOnce() -> Result<u64>) -> Result<()> {
+        let on_disk = Arc::clone(&self.on_disk.lock());
+        let mut file = OffsetFile::clone(&on_disk);
         let mut writer = Writer::new();
         self.for_each(|group, topic, queue_id, leases| {
             let queues = file.offsets.entry(join_name(topic, group)).or_default();
@@ -174,7 +171,7 @@ impl Progress {
         disk.replace_file(&path, &writer.finish(log_position)).map_err(failed)?;
         if file != *on_disk {
             file.save(disk, directory)?;
-            *on_disk = file;
+            *self.on_disk.lock() = Arc::new(file);
         }
         Ok(())
     }
