@@ -5,7 +5,7 @@
 use std::{
     sync::{Arc, atomic::Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -207,13 +207,15 @@ impl<D: Disk> Dispatcher<D> {
 const LOOKS_BEFORE_SLEEP: u32 = 50;
 /// A round of at least so many messages is the sign of a busy log.
 const BUSY_ROUND: u64 = 2;
-/// Pause after a round that failed, where nobody can tell when the disk is well again.
+/// Pause after a round that failed, where nobody can tell when the disk is well again. Appends do not shorten it.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Dispatches whatever readers may see until the store stops and everything is dispatched.
 pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
     let mut at = inner.dispatched();
     let mut looks = 0;
+    // Said once for each place, however often it is tried again.
+    let mut stuck_at = None;
     loop {
         let limit = inner.log.readable();
         if at >= limit {
@@ -238,20 +240,37 @@ pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
                 continue;
             }
             Ok(_) => {
-                tracing::error!(physical_offset = at, "no record begins where one should: dispatch stops");
-                inner.arrived.wait(|| false, None);
+                if stuck_at.replace(at) != Some(at) {
+                    tracing::error!(
+                        physical_offset = at,
+                        "no record begins where one should: dispatch stops"
+                    );
+                }
             }
             Err(error) => {
-                tracing::warn!(%error, physical_offset = at, "dispatch failed, trying again");
+                if stuck_at.replace(at) != Some(at) {
+                    tracing::warn!(%error, physical_offset = at, "dispatch failed, trying again");
+                }
                 if is_retriable(&error) {
                     inner.log.set_full();
                 }
-                inner.arrived.wait(|| false, Some(RETRY_PAUSE));
             }
         }
+        pause(inner);
         if inner.arrived.is_stopped() {
             return;
         }
+    }
+}
+
+/// Waits out the pause, but not longer than the store lives.
+fn pause<D: Disk>(inner: &Inner<D>) {
+    let until = Instant::now() + RETRY_PAUSE;
+    while let Some(left) = until.checked_duration_since(Instant::now())
+        && !left.is_zero()
+        && !inner.arrived.is_stopped()
+    {
+        inner.arrived.wait(|| false, Some(left));
     }
 }
 
