@@ -140,8 +140,8 @@ fn record_at<R: crate::Region>(file: &MappedFile<R>, at: u64, check_crc: bool) -
 
 /// Says whether a block of the record's topic or properties never arrived, which the checksum does not cover.
 ///
-/// Where a file was not written it is zero, so a lost block shows as zeros up to a block's edge. Neither names
-/// nor the text of properties have such; properties that did, with zeros exactly there, would be cut too.
+/// Where a file was not written it is zero, so a lost block shows as zeros up to a block's edge. What we append has
+/// no zero byte there; another broker's properties that do, a whole block of them, would be cut too.
 fn is_torn(view: &MessageView<'_>, base: u64) -> bool {
     const BLOCK: usize = 512;
     let end = (view.physical_offset - base) as usize + view.total_size as usize;

@@ -110,6 +110,7 @@ fn check(store: &MessageStore<FakeDisk>, promised: &[Promised], what: &str) {
         assert_eq!(found.len(), 1, "{what}: key {}", promise.key);
         let view = MessageView::decode(found[0].bytes(), true).unwrap();
         assert_eq!((view.queue_offset, view.body), (promise.queue_offset, &promise.body[..]), "{what}");
+        assert_eq!(view.properties, named(&promise.key, "tag"), "{what}: key {}", promise.key);
     }
 }
 
@@ -373,4 +374,73 @@ fn derived_files_that_are_gone_are_redone_from_the_log() {
             }
         }
     }
+}
+
+#[test]
+fn a_dispatcher_that_cannot_go_on_waits_out_its_pause_whatever_is_appended() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &asynchronous()).unwrap();
+    let tries = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&tries);
+    disk.set_hook(move |op, path| {
+        if op == Op::Create && path.to_string_lossy().contains("consumequeue") {
+            counted.fetch_add(1, Ordering::SeqCst);
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(())
+    });
+    let began = std::time::Instant::now();
+    for _ in 0..100 {
+        store.append(&[message("t", 0, b"x", b"")]).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let pauses = began.elapsed().as_millis() as u64 / 100 + 2;
+    let tries = tries.load(Ordering::SeqCst);
+    assert!((1..=pauses).contains(&tries), "{tries} tries in {pauses} pauses");
+    disk.clear_hook();
+    assert_eq!(bodies_when_settled(&store).len(), 100);
+}
+
+#[test]
+fn a_committed_offset_is_told_while_progress_is_being_written() {
+    let disk = FakeDisk::new();
+    let root = Path::new(ROOT);
+    let offsets = br#"{"offsetTable":{"gone@g":{0:7}}}"#;
+    ferromq_store::Disk::replace_file(&disk, &root.join("config/consumerOffset.json"), offsets).unwrap();
+    let config = StoreConfig { progress_interval: Duration::from_millis(10), ..asynchronous() };
+    let store = open(&disk, &config).unwrap();
+    let (entered, writing) = mpsc::channel();
+    let (release, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    disk.set_hook(move |op, path| {
+        if op == Op::Replace && path.ends_with("ferromq/leases") {
+            let _ = entered.send(());
+            let _ = gate.lock().unwrap().recv();
+        }
+        Ok(())
+    });
+    store.append(&[message("t", 0, b"x", b"")]).unwrap();
+    settle(&store);
+    store.commit_offset("g", "t", 0, 1).unwrap();
+    writing.recv_timeout(Duration::from_secs(10)).unwrap();
+    std::thread::scope(|scope| {
+        let (sender, told) = mpsc::channel();
+        let store = &store;
+        scope.spawn(move || sender.send(store.committed_offset("g", "gone", 0)).unwrap());
+        let told = told.recv_timeout(Duration::from_secs(5));
+        drop(release);
+        assert_eq!(told, Ok(Some(7)));
+    });
+}
+
+#[test]
+fn zero_bytes_in_names_and_properties_are_refused() {
+    let store = open(&FakeDisk::new(), &asynchronous()).unwrap();
+    for (topic, properties) in [("a\0b", &b""[..]), ("t", b"KEYS\x01a\0b\x02")] {
+        assert!(matches!(
+            store.append(&[message(topic, 0, b"x", properties)]),
+            Err(StoreError::Invalid { .. })
+        ));
+    }
+    assert_eq!(store.stats().max_physical_offset, 0);
 }
