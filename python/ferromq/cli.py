@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Self
 
 from ferromq import _logging
@@ -105,7 +107,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _dev(options: argparse.Namespace) -> int:
-    name_server_config = NameServerConfig.load(flags={"listen": options.namesrv_listen or _DEV_NAMESRV})
+    name_server_config = NameServerConfig.load(
+        defaults={"listen": _DEV_NAMESRV}, flags={"listen": options.namesrv_listen}
+    )
     config = _broker_config(options, _DEV)
     with _Stop() as stop, contextlib.ExitStack() as started:
         name_server = NamesrvController(name_server_config)
@@ -147,7 +151,8 @@ def _version(_options: argparse.Namespace) -> int:
     try:
         version = metadata.version("ferromq")
     except metadata.PackageNotFoundError:
-        version = "of a source tree, not installed"
+        project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        version = f"{tomllib.loads(project.read_text())['project']['version']} (a source tree, not installed)"
     _say(f"ferromq {version}")
     return 0
 

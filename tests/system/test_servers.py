@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -27,8 +28,8 @@ FREE = "127.0.0.1:0"
 class Process:
     """A running `ferromq` command."""
 
-    def __init__(self, *arguments: str) -> None:
-        environment = {**os.environ, **SMALL, "FERROMQ_LOG": "warn"}
+    def __init__(self, *arguments: str, **variables: str) -> None:
+        environment = {**os.environ, **SMALL, "FERROMQ_LOG": "warn", **variables}
         self.process = subprocess.Popen(
             [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
@@ -50,9 +51,9 @@ class Process:
 
 
 @contextlib.contextmanager
-def running(*arguments: str) -> Iterator[Process]:
+def running(*arguments: str, **variables: str) -> Iterator[Process]:
     """Run a command until the test is done with it."""
-    process = Process(*arguments)
+    process = Process(*arguments, **variables)
     try:
         yield process
     finally:
@@ -206,7 +207,30 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], environment: dic
 def test_the_version_is_printed() -> None:
     """With exit code 0."""
     result = run("version")
-    assert (result.returncode, result.stdout.split()[0]) == (0, "ferromq")
+    assert result.returncode == 0
+    assert re.fullmatch(r"ferromq \d+\.\d+\.\d+.*\n", result.stdout)
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """`python -m ferromq` is the command, and calls itself so."""
+    command = [sys.executable, "-m", "ferromq"]
+    result = subprocess.run([*command, "version"], capture_output=True, text=True, timeout=30, check=True)
+    assert result.stdout == run("version").stdout
+    result = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=30, check=True)
+    assert result.stdout.startswith("usage: ferromq ")
+
+
+def test_dev_takes_the_environment(tmp_path: Path) -> None:
+    """Over its own defaults, and under flags."""
+    ports = {f"FERROMQ_{name}": FREE for name in ("NAMESRV_LISTEN", "BROKER_LISTEN", "BROKER_GRPC_LISTEN")}
+    more = {"FERROMQ_BROKER_STORE": str(tmp_path), "FERROMQ_BROKER_NAME": "variable", "FERROMQ_BROKER_CLUSTER": "c"}
+    with running("dev", "--name", "flag", **ports, **more) as server:
+        shown = server.shown
+        assert shown["store"] == str(tmp_path)
+        assert not {"127.0.0.1:9876", "127.0.0.1:10911", "127.0.0.1:8081"} & set(shown.values())
+        client = RemotingClient()
+        assert json.loads(client.call(shown["name server"], CLUSTER_INFO)[3])["clusterAddrTable"] == {"c": ["flag"]}
+        client.close()
 
 
 def test_a_configuration_file_is_read(tmp_path: Path, client: RemotingClient) -> None:
