@@ -1,0 +1,7 @@
+"""Makes `python -m ferromq` the command `ferromq`; what it does is in `cli`."""
+
+import sys
+
+from ferromq.cli import main
+
+sys.exit(main())
