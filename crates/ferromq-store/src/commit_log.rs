@@ -194,8 +194,9 @@ impl<D: Disk> CommitLog<D> {
                     given
                         .filter_map(|record| record.queue.as_ref())
                         .for_each(|queue| queue.give_back_offset());
+                    let needed = planned_end - begin.1;
                     self.undo(&mut tail, begin, planned_end);
-                    return Err(error);
+                    return Err(self.full_or(error, needed));
                 }
             }
         }
@@ -287,6 +288,18 @@ impl<D: Disk> CommitLog<D> {
         match self.files.ensure(offset) {
             Err(StoreError::Full { path, free, needed, .. }) => {
                 Err(StoreError::Full { path, free, needed, reserve: self.reserve })
+            }
+            other => other,
+        }
+    }
+
+    /// `Full` where a write of `needed` bytes met a full disk: the file's blocks were not reserved.
+    pub(crate) fn full_or(&self, error: StoreError, needed: u64) -> StoreError {
+        match error {
+            StoreError::Io { source, .. } if StoreError::is_full(&source) => {
+                let path = self.files.directory().to_path_buf();
+                let free = self.disk.free_space(&path).unwrap_or(0);
+                StoreError::Full { path, free, needed, reserve: self.reserve }
             }
             other => other,
         }

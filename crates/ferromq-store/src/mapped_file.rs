@@ -188,9 +188,12 @@ impl<R: Region> MappedFile<R> {
             let len = (range.end - at).min(buffer.len() as u64);
             let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
             self.read_into(at, bytes)?;
-            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
-                self.zero(at..at + len)?;
+            let first = bytes.iter().position(|byte| *byte != 0);
+            let last = bytes.iter().rposition(|byte| *byte != 0);
+            if let (Some(first), Some(last)) = (first, last) {
                 written_to = at + last as u64 + 1;
+                // Only what was written: a full disk has no blocks for holes.
+                self.zero(at + first as u64..written_to)?;
             }
             at += len;
         }

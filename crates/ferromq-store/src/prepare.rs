@@ -97,11 +97,14 @@ impl<D: Disk> CommitLog<D> {
         if zeroed >= goal || self.is_poisoned() {
             return false;
         }
-        if let Err(error) = self.zero_until(goal.min(zeroed + ZERO_STEP)) {
-            tracing::error!(%error, "zeroing ahead failed");
-            return false;
+        match self.zero_until(goal.min(zeroed + ZERO_STEP)) {
+            Ok(()) => true,
+            Err(StoreError::Full { .. }) => false,
+            Err(error) => {
+                tracing::error!(%error, "zeroing ahead failed");
+                false
+            }
         }
-        true
     }
 
     /// Takes page faults off a busy appender, a step at a time. Says whether there is more to do.
@@ -133,7 +136,9 @@ impl<D: Disk> CommitLog<D> {
             let file = self.file_at(at)?;
             let end = file.end().min(goal.max(at + ZERO_STEP));
             let range = at..end;
-            if let Err(error) = file.zero(range.clone()).and_then(|()| file.flush(range)) {
+            // Zeros that could not be written harm nobody; after a failed flush nobody knows what the disk holds.
+            file.zero(range.clone()).map_err(|error| self.full_or(error, end - at))?;
+            if let Err(error) = file.flush(range) {
                 self.poison();
                 return Err(error);
             }

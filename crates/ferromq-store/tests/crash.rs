@@ -256,7 +256,13 @@ fn bodies_when_settled(store: &MessageStore<FakeDisk>) -> Vec<Vec<u8>> {
 fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
-    store.append(&[message("t", 0, b"before", b"")]).unwrap();
+    let begin = store.append(&[message("t", 0, b"before", b"")]).unwrap().end;
+    // The body of the failing message holds a record, at the very place where the one after it will end.
+    let mut inner = store.record_at(0).unwrap().bytes().to_vec();
+    let place = begin + begin - 1;
+    inner[20..28].copy_from_slice(&2u64.to_be_bytes());
+    inner[28..36].copy_from_slice(&place.to_be_bytes());
+    let body = [vec![0; (place - begin - 88) as usize], inner].concat();
     let writes = AtomicU64::new(0);
     disk.set_hook(move |op, path| {
         let is_log = path.to_string_lossy().contains("commitlog");
@@ -266,8 +272,8 @@ fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
         }
         Ok(())
     });
-    let batch = [message("t", 0, b"one", b""), message("t", 0, b"two", b"")];
-    assert!(matches!(store.append(&batch), Err(StoreError::Io { .. })));
+    let batch = [message("t", 0, &body, b""), message("t", 0, b"two", b"")];
+    assert!(matches!(store.append(&batch), Err(StoreError::Full { .. })));
     disk.clear_hook();
     store.append(&[message("t", 0, b"after", b"")]).unwrap();
     assert_eq!(bodies_when_settled(&store), [b"before".to_vec(), b"after".to_vec()]);
@@ -443,4 +449,19 @@ fn zero_bytes_in_names_and_properties_are_refused() {
         ));
     }
     assert_eq!(store.stats().max_physical_offset, 0);
+}
+
+#[test]
+fn zeros_that_find_no_space_refuse_the_append_and_poison_nothing() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &synchronous()).unwrap();
+    disk.set_hook(|op, path| {
+        let is_log = path.to_string_lossy().contains("commitlog");
+        if op == Op::Write && is_log { Err(io::Error::from_raw_os_error(28)) } else { Ok(()) }
+    });
+    assert!(matches!(store.append(&[message("t", 0, b"x", b"")]), Err(StoreError::Full { .. })));
+    disk.clear_hook();
+    let appended = store.append(&[message("t", 0, b"x", b"")]).unwrap();
+    store.wait_durable(appended.end).unwrap();
+    assert_eq!(bodies_when_settled(&store), [b"x".to_vec()]);
 }
