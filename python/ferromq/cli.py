@@ -107,11 +107,11 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _dev(options: argparse.Namespace) -> int:
-    name_server_config = NameServerConfig.load(
-        defaults={"listen": _DEV_NAMESRV}, flags={"listen": options.namesrv_listen}
-    )
-    config = _broker_config(options, _DEV)
     with _Stop() as stop, contextlib.ExitStack() as started:
+        name_server_config = NameServerConfig.load(
+            defaults={"listen": _DEV_NAMESRV}, flags={"listen": options.namesrv_listen}
+        )
+        config = _broker_config(options, _DEV)
         name_server = NamesrvController(name_server_config)
         started.callback(name_server.close)
         broker = BrokerController(replace(config, namesrv=(name_server.address,)))
@@ -124,17 +124,17 @@ def _dev(options: argparse.Namespace) -> int:
 
 def _namesrv(options: argparse.Namespace) -> int:
     flags = {"listen": options.listen, "kv_config_path": options.kv_config_path}
-    config = NameServerConfig.load(options.config, flags=flags)
-    with _Stop() as stop, contextlib.closing(NamesrvController(config)) as name_server:
-        _say(f"name server  {name_server.address}")
-        _say("ready; stop with Ctrl-C")
-        stop.wait()
+    with _Stop() as stop:
+        config = NameServerConfig.load(options.config, flags=flags)
+        with contextlib.closing(NamesrvController(config)) as name_server:
+            _say(f"name server  {name_server.address}")
+            _say("ready; stop with Ctrl-C")
+            stop.wait()
     return 0
 
 
 def _broker(options: argparse.Namespace) -> int:
-    config = _broker_config(options, {})
-    with _Stop() as stop, contextlib.closing(BrokerController(config)) as broker:
+    with _Stop() as stop, contextlib.closing(BrokerController(_broker_config(options, {}))) as broker:
         _show(broker)
         stop.wait()
     return 0

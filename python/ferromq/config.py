@@ -6,6 +6,7 @@ field is None the default lives in the Rust core, with what is on disk. Nothing 
 """
 
 import difflib
+import logging
 import os
 import re
 import tomllib
@@ -18,6 +19,8 @@ from typing import Any, ClassVar, Self
 from ferromq.errors import ConfigError
 
 __all__ = ["LIMIT_FOR_QUEUES", "BrokerConfig", "NameServerConfig", "split_advertised"]
+
+_log = logging.getLogger("ferromq.config")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -38,6 +41,8 @@ class _Config:
     """RocketMQ's keys, and the fields they set."""
     ignored: ClassVar[frozenset[str]] = frozenset()
     """RocketMQ's keys that have no meaning here; a file written for RocketMQ may keep them."""
+    without_effect: ClassVar[Mapping[str, str]] = {}
+    """RocketMQ's keys that do nothing yet, and what happens instead; each is warned of."""
 
     @classmethod
     def load(
@@ -89,6 +94,7 @@ class _Config:
     @classmethod
     def _parse_properties(cls, path: str | Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        skipped: dict[str, int] = {}
         for number, raw in enumerate(_read(path).splitlines(), start=1):
             line = raw.strip()
             if not line or line.startswith(("#", "!")):
@@ -96,13 +102,18 @@ class _Config:
             key, separator, value = (part.strip() for part in line.partition("="))
             if not separator:
                 raise ConfigError(f"line {number} of {path} is not KEY=VALUE: {line}")
-            if key in cls.ignored:
+            if key in cls.ignored or key in cls.without_effect:
+                skipped.setdefault(key, number)
                 continue
-            _check_known({key: value}, [*cls.properties, *cls.ignored], f"key in {path}")
+            _check_known({key: value}, [*cls.properties, *cls.ignored, *cls.without_effect], f"key in {path}")
             try:
                 values |= cls.properties[key](value)
             except ValueError as error:
                 raise ConfigError(f"{key} in line {number} of {path}: {error}") from error
+        for key, number in skipped.items():
+            if key in cls.without_effect:
+                why = cls.without_effect[key]
+                _log.warning("key has no effect yet, %s key=%s line=%d file=%s", why, key, number, path)
         return values
 
     @classmethod
@@ -231,7 +242,11 @@ class BrokerConfig(_Config):
         "maxHashSlotNum": lambda text: {"index_slots": int(text)},
         "maxIndexNum": lambda text: {"index_entries": int(text)},
     }
-    ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome", "deleteWhen", "fileReservedTime"})
+    ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome"})
+    without_effect: ClassVar[Mapping[str, str]] = {
+        "deleteWhen": "files of the store are never deleted",
+        "fileReservedTime": "files of the store are never deleted",
+    }
 
     def __post_init__(self) -> None:
         _check_address("listen", self.listen)

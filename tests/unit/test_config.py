@@ -71,6 +71,19 @@ def test_a_name_servers_file_is_read(tmp_path: Path) -> None:
     assert config.scan_interval == timedelta(milliseconds=700)
 
 
+def test_a_key_without_effect_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who relies on it hears what happens instead; keys that mean nothing here are let be."""
+    text = "rocketmqHome=/opt\nfileReservedTime=48\ndeleteWhen=04\nfileReservedTime=72\n"
+    file = write(tmp_path / "broker.conf", text)
+    BrokerConfig.from_properties(file)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition("key=")[2] for line in lines] == [
+        f"fileReservedTime line=2 file={file}",
+        f"deleteWhen line=3 file={file}",
+    ]
+    assert all("never deleted" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("text", "suffix", "nearest"),
     [
