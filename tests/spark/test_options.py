@@ -25,6 +25,7 @@ def test_names_are_not_case_sensitive() -> None:
     [
         ("endpoint", "127.0.0.1", ["'endpoint'", "'127.0.0.1'", "host:port"]),
         ("endpoint", "host:0", ["'endpoint'", "'host:0'", "host:port"]),
+        ("endpoint", "a:1;b:2", ["'endpoint'", "'a:1;b:2'", "one host:port"]),
         ("startingOffsets", "first", ["'startingOffsets'", "'first'", "earliest, latest, or JSON"]),
         ("startingOffsets", '{"0": -1}', ["'startingOffsets'", "-1", "earliest, latest, or JSON"]),
         ("endingOffsets", '{"0": 1.5}', ["'endingOffsets'", "1.5", "earliest, latest, or JSON"]),
@@ -37,7 +38,7 @@ def test_names_are_not_case_sensitive() -> None:
             "latest",
             ["'startingOffset'", "'latest'", "did you mean 'startingOffsets'?", "minPartitions"],
         ),
-        ("path", "flights", ["'path'", "'flights'", "endpoint, topic, "]),
+        ("path", "flights", ["'path'", "'flights'", "is not known. Allowed: endpoint, topic, "]),
     ],
 )
 def test_a_wrong_option_says_what_is_allowed(option: str, value: str, words: list[str]) -> None:

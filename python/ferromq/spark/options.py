@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from ferromq.client._routes import parse_endpoints
 from ferromq.errors import ConfigError
 
 OPTIONS = ("endpoint", "topic", "startingOffsets", "endingOffsets", "maxRecordsPerPartition", "minPartitions")
@@ -64,17 +65,20 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
         name = names.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), names, n=1)
-            hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+            hint = f"; did you mean {names[near[0]]!r}?" if near else "."
             raise ConfigError(f"option {key!r} (given {value!r}) is not known{hint} Allowed: {', '.join(OPTIONS)}")
         given[name] = str(value)
     return given
 
 
 def _endpoint(value: str) -> str:
-    host, separator, port = value.rpartition(":")
-    if not (separator and host and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise ConfigError(f"option 'endpoint' is {value!r}; allowed: host:port of a broker's gRPC endpoint")
-    return value
+    try:
+        endpoints = parse_endpoints(value)
+    except ConfigError as error:
+        raise ConfigError(f"option 'endpoint' is {value!r}: {error}") from error
+    if len(endpoints) > 1:
+        raise ConfigError(f"option 'endpoint' is {value!r}; allowed: one host:port, the other brokers are found there")
+    return endpoints[0]
 
 
 def _positive(given: Mapping[str, str], name: str, default: int) -> int:
