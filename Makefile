@@ -10,6 +10,8 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -type f -not -path '*/target/*' 2>/dev/null)
 PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
+# Recipes share one venv and install into it; those that gain from it run in parallel themselves.
+.NOTPARALLEL:
 .PHONY: help demo test check fmt setup unit rust-test system spark bench bench-peers proto jars clean
 
 help:
