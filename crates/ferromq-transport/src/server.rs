@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use crate::{
     ColdHandler, TransportError,
     connection::{Connection, ConnectionLimits},
-    grpc::GrpcServer,
+    grpc::{GrpcLimits, GrpcServer},
     hot::{Counters, Hot},
     tables::Tables,
 };
@@ -45,15 +45,17 @@ const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
 /// The options of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerOptions {
-    /// Open remoting connections; more are closed as they come.
+    /// Open connections of both protocols; more are closed as they come.
     pub max_connections: usize,
+    /// Bytes of gRPC requests under way and of answers nobody has taken yet; requests past it are refused.
+    pub grpc_bytes: usize,
     /// What each remoting connection may cost.
     pub connection: ConnectionLimits,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { max_connections: 16_384, connection: ConnectionLimits::default() }
+        Self { max_connections: 16_384, grpc_bytes: 1 << 30, connection: ConnectionLimits::default() }
     }
 }
 
@@ -100,7 +102,9 @@ impl Server {
             Hot::new(store, Arc::clone(&tables), clock, broker_name, cold, counters)
         });
         let numbers = Arc::clone(&NEXT_CONNECTION);
-        let grpc = GrpcServer::new(hot, Arc::clone(&cold), Arc::clone(&counters), numbers);
+        let slots = Arc::new(Semaphore::new(options.max_connections));
+        let limits = GrpcLimits { slots: Arc::clone(&slots), bytes: options.grpc_bytes };
+        let grpc = GrpcServer::new(hot, Arc::clone(&cold), Arc::clone(&counters), numbers, limits);
         Self(Arc::new(Inner {
             runtime,
             options,
@@ -109,7 +113,7 @@ impl Server {
             tables,
             grpc,
             open: Mutex::default(),
-            slots: Arc::new(Semaphore::new(options.max_connections)),
+            slots,
             phase: watch::Sender::new(Phase::Running),
             listeners: Mutex::default(),
         }))

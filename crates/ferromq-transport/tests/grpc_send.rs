@@ -226,7 +226,7 @@ async fn a_request_of_millions_of_empty_messages_is_refused_before_it_takes_memo
     assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, 40_000);
     // Of what is not a send 8 MiB are enough.
     let error = client.call("AckMessage", vec![0; 9 << 20]).await.unwrap_err();
-    assert_eq!(error.code(), tonic::Code::OutOfRange);
+    assert_eq!(error.code(), tonic::Code::ResourceExhausted);
 }
 
 #[tokio::test(flavor = "multi_thread")]

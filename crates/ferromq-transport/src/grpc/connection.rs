@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::oneshot,
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     time::Sleep,
 };
 use tokio_stream::Stream;
@@ -35,6 +35,7 @@ pub(super) struct Connections {
     next: Arc<AtomicU64>,
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
+    slots: Arc<Semaphore>,
 }
 
 impl Connections {
@@ -42,8 +43,9 @@ impl Connections {
         cold: Arc<dyn ColdHandler>,
         counters: Arc<Counters>,
         next: Arc<AtomicU64>,
+        slots: Arc<Semaphore>,
     ) -> Arc<Self> {
-        Arc::new(Self { open: Mutex::default(), next, cold, counters })
+        Arc::new(Self { open: Mutex::default(), next, cold, counters, slots })
     }
 
     /// Cuts a connection off; false where it is not open.
@@ -56,7 +58,13 @@ impl Connections {
         self.open.lock().clear();
     }
 
-    fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> GrpcStream {
+    /// Takes a connection, unless too many are open.
+    fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> Option<GrpcStream> {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            self.counters.refused_connections.add(1);
+            warn!(%peer, "connection refused, too many are open");
+            return None;
+        };
         // Without it a small answer would wait for the acknowledgement of the one before; a socket that
         // refuses is about to fail anyway.
         let _ = stream.set_nodelay(true);
@@ -64,8 +72,8 @@ impl Connections {
         let (keep, cut) = oneshot::channel();
         self.open.lock().insert(id, keep);
         self.counters.connections.add(1);
-        let link = Link(Arc::new(LinkInner { id, peer, connections: Arc::clone(self) }));
-        GrpcStream { stream, cut, is_cut: false, link }
+        let link = Link(Arc::new(LinkInner { id, peer, connections: Arc::clone(self), _slot: slot }));
+        Some(GrpcStream { stream, cut, is_cut: false, link })
     }
 }
 
@@ -78,6 +86,7 @@ struct LinkInner {
     id: u64,
     peer: SocketAddr,
     connections: Arc<Connections>,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl Link {
@@ -124,7 +133,9 @@ impl Stream for Incoming {
             }
             match self.listener.poll_accept(context) {
                 Poll::Ready(Ok((stream, peer))) => {
-                    return Poll::Ready(Some(Ok(self.connections.admit(stream, peer))));
+                    if let Some(admitted) = self.connections.admit(stream, peer) {
+                        return Poll::Ready(Some(Ok(admitted)));
+                    }
                 }
                 Poll::Ready(Err(error)) => {
                     warn!(%error, "accept failed");

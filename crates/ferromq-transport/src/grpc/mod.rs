@@ -3,6 +3,7 @@
 //! `docs/decisions/003-grpc-as-bytes.md` says why.
 
 mod ack;
+mod budget;
 pub mod client_codec;
 pub mod codec;
 pub mod columns;
@@ -25,13 +26,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore};
 use tonic::transport::Server;
 
 use crate::{
     ColdHandler, TransportError,
     hot::{Counters, Hot},
 };
+use budget::Budget;
 use connection::{Connections, Incoming};
 use service::Messaging;
 use telemetry::TelemetryStreams;
@@ -43,9 +45,18 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Large frames, so that a batch is few of them.
 const MAX_FRAME: u32 = 1 << 20;
 /// Calls at a time on one connection; more wait in the client.
-const MAX_CALLS: u32 = 4_096;
+const MAX_CALLS: u32 = 1_024;
 /// A client that is gone without a word is noticed by pings.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What all gRPC connections of a server may cost together.
+#[derive(Debug, Clone)]
+pub struct GrpcLimits {
+    /// One permit a connection; share it with the remoting half.
+    pub slots: Arc<Semaphore>,
+    /// Bytes of requests under way and of answers nobody has taken yet.
+    pub bytes: usize,
+}
 
 /// The gRPC half of a server; clones share it.
 #[derive(Clone)]
@@ -57,6 +68,7 @@ struct Inner {
     counters: Arc<Counters>,
     connections: Arc<Connections>,
     telemetry: Arc<TelemetryStreams>,
+    budget: Arc<Budget>,
 }
 
 impl GrpcServer {
@@ -69,10 +81,12 @@ impl GrpcServer {
         cold: Arc<dyn ColdHandler>,
         counters: Arc<Counters>,
         next_connection: Arc<AtomicU64>,
+        limits: GrpcLimits,
     ) -> Self {
-        let connections = Connections::new(Arc::clone(&cold), Arc::clone(&counters), next_connection);
+        let (slots, budget) = (limits.slots, Budget::new(limits.bytes));
+        let connections = Connections::new(Arc::clone(&cold), Arc::clone(&counters), next_connection, slots);
         let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
-        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry }))
+        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry, budget }))
     }
 
     /// Serves connections of `listener` until `shutdown` ends, then lets requests under way finish.

@@ -22,6 +22,7 @@ use tonic::{
 
 use super::{
     Inner, ack,
+    budget::{Held, Metered, Share},
     codec::BytesCodec,
     connection::Link,
     convert::{Refusal, code},
@@ -35,7 +36,10 @@ use crate::{ColdRequest, Route, TransportError, dispatcher, hot::Hot};
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
 /// What RocketMQ's proxy accepts. Only sends carry bodies; what else comes is small, or not meant well.
 const MAX_SEND: usize = 130 << 20;
-const MAX_REQUEST: usize = 8 << 20;
+const MAX_ACK: usize = 8 << 20;
+const MAX_REQUEST: usize = 1 << 20;
+/// tonic's word for a message over its limit, as gRPC writes it; RocketMQ's is RESOURCE_EXHAUSTED.
+const OUT_OF_RANGE: &str = "11";
 /// Asks for, and announces, a packed stream.
 const PACKED: &str = "x-ferromq-packed";
 
@@ -67,16 +71,42 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     let Some(method) = request.uri().path().strip_prefix(SERVICE).map(str::to_owned) else {
         return Status::unimplemented(format!("{} is not served here", request.uri().path())).into_http();
     };
-    let limit = if method == "SendMessage" { MAX_SEND } else { MAX_REQUEST };
+    let limit = match method.as_str() {
+        "SendMessage" => MAX_SEND,
+        "AckMessage" => MAX_ACK,
+        _ => MAX_REQUEST,
+    };
     let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(limit);
     if method == "Telemetry" {
         return grpc.streaming(Telemetry { server, link }, request).await;
     }
+    let (head, body) = request.into_parts();
+    // Held to the end of this function: the request's bytes are under way until it is answered.
+    let share = Arc::new(server.budget.share());
+    let body = Body::new(Metered::new(body, Arc::clone(&share)));
+    let response = answer(server, link, method, &mut grpc, http::Request::from_parts(head, body)).await;
+    let too_large = response.headers().get(Status::GRPC_STATUS).is_some_and(|code| code == OUT_OF_RANGE);
+    if too_large {
+        return Status::resource_exhausted(format!("the request is over the limit of {limit} bytes"))
+            .into_http();
+    }
+    response
+}
+
+async fn answer(
+    server: Arc<Inner>,
+    link: Link,
+    method: String,
+    grpc: &mut Grpc<BytesCodec>,
+    request: http::Request<Body>,
+) -> http::Response<Body> {
     let route = Route::Rpc(method);
     let Route::Rpc(method) = &route else { return Status::internal("no method").into_http() };
     match (dispatcher::find(&route, server.cold.as_ref()), server.hot.clone()) {
         (dispatcher::Path::Hot, Some(hot)) if matches!(method.as_str(), "ReceiveMessage" | "PullMessage") => {
-            grpc.server_streaming(HotStream { hot, link, is_pull: method == "PullMessage" }, request).await
+            let (share, is_pull) = (Arc::new(server.budget.share()), method == "PullMessage");
+            let stream = HotStream { hot, link, is_pull, share: Arc::clone(&share) };
+            grpc.server_streaming(stream, request).await.map(|body| Body::new(Held::new(body, share)))
         }
         (dispatcher::Path::Hot, Some(hot)) => {
             grpc.unary(HotCall { hot, link, method: method.clone() }, request).await
@@ -123,6 +153,7 @@ struct HotStream {
     hot: Arc<Hot>,
     link: Link,
     is_pull: bool,
+    share: Arc<Share>,
 }
 
 impl ServerStreamingService<Bytes> for HotStream {
@@ -136,13 +167,17 @@ impl ServerStreamingService<Bytes> for HotStream {
         let deadline = deadline(request.metadata().as_ref());
         let terms = Terms { peer: self.link.peer(), packed, deadline };
         let body = request.into_inner();
+        let share = Arc::clone(&self.share);
         Box::pin(async move {
             let stream = if is_pull {
                 receive::pull_message(&hot, body, &terms).await
             } else {
                 receive::receive_message(&hot, body, &terms).await
             };
-            let mut response = Response::new(stream.map_err(malformed)?);
+            let stream = stream.map_err(malformed)?;
+            // Refused, the stream is dropped and its leases are given back.
+            share.take(stream.bytes())?;
+            let mut response = Response::new(stream);
             if packed {
                 response.metadata_mut().insert(PACKED, MetadataValue::from_static("1"));
             }

@@ -77,6 +77,12 @@ pub(super) struct ResponseStream {
     return_to: Option<ReturnTo>,
 }
 
+impl ResponseStream {
+    pub(super) fn bytes(&self) -> usize {
+        self.items.iter().map(|(bytes, _)| bytes.len()).sum()
+    }
+}
+
 impl Stream for ResponseStream {
     type Item = Result<Bytes, Status>;
 

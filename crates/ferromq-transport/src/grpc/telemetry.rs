@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::connection::Link;
 use crate::{ColdHandler, hot::Counters};
@@ -72,7 +72,15 @@ impl TelemetryStreams {
                     () = sender.closed() => return,
                     _ = &mut removed => return,
                 };
-                let Ok(Some(command)) = command else { return };
+                let command = match command {
+                    Ok(Some(command)) => command,
+                    Err(error) if error.code() == Code::OutOfRange => {
+                        let large = Status::resource_exhausted("a telemetry command is over the limit");
+                        let _ = sender.try_send(Err(large));
+                        return;
+                    }
+                    Ok(None) | Err(_) => return,
+                };
                 if !streams.cold.telemetry(stream, link.id(), link.peer(), &fields, Some(command)) {
                     let full = Status::resource_exhausted("too many telemetry commands wait for an answer");
                     // A client that does not read either is cut off by the end of the stream alone.

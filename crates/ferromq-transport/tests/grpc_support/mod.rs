@@ -130,6 +130,10 @@ impl Broker {
     }
 
     pub fn start_with(clock: Clock, with_store: bool) -> Self {
+        Self::start_limited(clock, with_store, ServerOptions::default())
+    }
+
+    pub fn start_limited(clock: Clock, with_store: bool, options: ServerOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = StoreConfig {
             commit_log_file_size: 16 << 20,
@@ -145,7 +149,6 @@ impl Broker {
         let control =
             Arc::new(Control { server: Mutex::new(None), demotions: AtomicUsize::new(0), telemetry, closed });
         let served = with_store.then(|| (Arc::clone(&store), "broker-a".to_owned()));
-        let options = ServerOptions::default();
         let server = Server::new(Handle::current(), options, clock.clone(), served, control.clone());
         *control.server.lock() = Some(server.clone());
         let address = server.listen_grpc(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
