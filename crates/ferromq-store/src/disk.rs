@@ -85,6 +85,10 @@ pub trait Region: Send + Sync + 'static {
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()>;
     /// Makes the bytes of `range` durable; returns after the disk has said so.
     fn flush(&self, range: Range<u64>) -> io::Result<()>;
+    /// The first place from `offset` on that may hold anything but zeros; the file's end where none does.
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
     /// Gets memory for `range` ready, whose bytes will soon be written. Only a hint: the bytes do not change.
     fn prefault(&self, _range: Range<u64>) {}
 }

@@ -13,6 +13,11 @@ use std::{
 };
 
 use memmap2::{MmapOptions, MmapRaw};
+#[cfg(target_os = "linux")]
+use nix::{
+    errno::Errno,
+    unistd::{Whence, lseek},
+};
 
 use crate::{Region, Result, StoreError};
 
@@ -95,6 +100,17 @@ impl Region for MappedRegion {
         match self.bounds(range) {
             Some((start, end)) if start < end => self.map.flush_range(start, end - start),
             _ => Ok(()),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn next_data(&self, offset: u64) -> u64 {
+        let Ok(at) = i64::try_from(offset) else { return offset };
+        // Nothing else uses the file's position.
+        match lseek(&self.file, at, Whence::SeekData) {
+            Ok(found) => u64::try_from(found).unwrap_or(offset).max(offset),
+            Err(Errno::ENXIO) => self.len(),
+            Err(_) => offset,
         }
     }
 
@@ -184,7 +200,11 @@ impl<R: Region> MappedFile<R> {
         // Copied out instead of read through the map, which would fill the holes of a file in memory.
         let mut buffer = vec![0; 64 << 10];
         let (mut at, mut written_to) = (range.start, range.start);
-        while at < range.end {
+        loop {
+            at = self.base + self.region.next_data(at - self.base);
+            if at >= range.end {
+                break;
+            }
             let len = (range.end - at).min(buffer.len() as u64);
             let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
             self.read_into(at, bytes)?;
@@ -219,5 +239,31 @@ impl<R: Region> MappedFile<R> {
         let inside =
             range.start.saturating_sub(self.base)..range.end.min(self.end()).saturating_sub(self.base);
         self.region.flush(inside).map_err(|source| StoreError::io("flush", &self.path, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Allocation, Disk, RealDisk};
+
+    #[test]
+    fn erasing_finds_what_was_written_anywhere_and_leaves_what_is_before() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, allocation) in [("a", Allocation::Reserved), ("b", Allocation::Sparse)] {
+            let path = directory.path().join(name);
+            let file =
+                MappedFile::new(1 << 30, path.clone(), RealDisk.create(&path, 8 << 20, allocation).unwrap());
+            let base = file.base();
+            for (at, byte) in [(0, 1), (100_000, 2), (5 << 20, 3), ((8 << 20) - 1, 4)] {
+                file.write(base + at, &[&[byte]]).unwrap();
+            }
+            assert_eq!(file.erase(base + 50_000..base + (6 << 20)).unwrap(), base + (5 << 20) + 1);
+            let mut bytes = vec![0; 8 << 20];
+            file.read_into(base, &mut bytes).unwrap();
+            let left: Vec<u8> = bytes.into_iter().filter(|byte| *byte != 0).collect();
+            assert_eq!(left, [1, 4]);
+            assert_eq!(file.erase(base + 1..base + (1 << 20)).unwrap(), base + 1);
+        }
     }
 }

@@ -196,12 +196,19 @@ fn has_clean_tail<R: crate::Region>(files: &[Arc<MappedFile<R>>], end: u64) -> R
 /// Zeroes what lies behind the end, so that it can never be read as records later, and removes later files.
 fn cut_tail<D: Disk>(inner: &Inner<D>, files: &[File<D>], end: u64) -> Result<u64> {
     let mut cut = 0;
-    // Newest first: a crash in the middle must leave a contiguous prefix.
-    for file in files.iter().rev().filter(|file| file.end() > end) {
-        let from = end.max(file.base());
-        let written_to = file.erase(from..file.end())?;
-        cut += written_to - from;
-        file.flush(from..file.end())?;
+    for file in files.iter().filter(|file| file.end() > end) {
+        if file.base() < end || files.len() == 1 {
+            let written_to = file.erase(end..file.end())?;
+            cut += written_to - end;
+            file.flush(end..file.end())?;
+            continue;
+        }
+        // Removed below without being read: most often it was only prepared. One that was not counts whole.
+        let mut head = [0; 8];
+        file.read_into(file.base(), &mut head)?;
+        if head != [0; 8] {
+            cut += file.end() - file.base();
+        }
     }
     inner.log.files().truncate(end)?;
     inner.log.files().sync_directory()?;

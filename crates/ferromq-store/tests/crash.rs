@@ -465,3 +465,33 @@ fn zeros_that_find_no_space_refuse_the_append_and_poison_nothing() {
     store.wait_durable(appended.end).unwrap();
     assert_eq!(bodies_when_settled(&store), [b"x".to_vec()]);
 }
+
+#[test]
+fn a_recovery_removes_the_file_prepared_behind_the_end_without_reading_it() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &asynchronous()).unwrap();
+    // More than half of the first file, so that the second one is prepared.
+    for _ in 0..15 {
+        store.append(&[message("t", 0, &[1; 3000], b"")]).unwrap();
+    }
+    let second = Path::new(ROOT).join("commitlog").join(format!("{:020}", 64 << 10));
+    while disk.bytes(&second).is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    settle(&store);
+    std::thread::sleep(Duration::from_millis(1300));
+    let killed = disk.crash(1);
+    let touched = Arc::new(AtomicBool::new(false));
+    let (seen, prepared) = (Arc::clone(&touched), second.clone());
+    let is_removed = AtomicBool::new(false);
+    killed.set_hook(move |op, path| {
+        is_removed.fetch_or(op == Op::Remove && path == prepared, Ordering::SeqCst);
+        if path == prepared && op == Op::Flush && !is_removed.load(Ordering::SeqCst) {
+            seen.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    });
+    let store = open(&killed, &asynchronous()).unwrap();
+    assert!(!touched.load(Ordering::SeqCst), "erased before it was removed");
+    assert_eq!((bodies(&store, "t", 0).len(), store.stats().recovered_cut_bytes), (15, 0));
+}
