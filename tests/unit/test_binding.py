@@ -465,6 +465,12 @@ def test_errors_of_the_store_are_exceptions_of_ferromq(store: Store, tmp_path: P
         store.append("orders", 0, bytes((4 << 20) + 1))
     with pytest.raises(ValueError, match="separator"):
         store.append("orders", 0, b"x", {"a": "\x01"})
+    with pytest.raises(ferromq.IllegalName, match="topic"):
+        store.append("or/ders", 0, b"x")
+    with pytest.raises(ValueError, match="queue id"):
+        store.append("orders", -1, b"x")
+    with pytest.raises(ferromq.ConfigError, match="index_slots"):
+        Store(str(tmp_path / "other"), Clock.system(), index_slots=0)
     with pytest.raises(ValueError, match="no host:port"):
         store.append("orders", 0, b"x", born_host="nowhere")
     file = tmp_path / "file"

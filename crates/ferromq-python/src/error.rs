@@ -18,11 +18,13 @@ pub mod raised {
     }
 
     exceptions!(
+        ConfigError,
         ConnectionFailed,
         CorruptStore,
         Forbidden,
         ForkedProcess,
         GroupNotFound,
+        IllegalName,
         MessageTooLarge,
         ReceiptHandleExpired,
         RequestTimeout,
@@ -49,6 +51,10 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         }
         StoreError::Corrupt { .. } => raised::CorruptStore::new_err(text),
         StoreError::TooLarge { .. } => raised::MessageTooLarge::new_err(text),
+        StoreError::Invalid { what: "topic", .. } => raised::IllegalName::new_err(text),
+        StoreError::Invalid { what: "queue id" | "properties", .. } => PyValueError::new_err(text),
+        // What is left are options of the store.
+        StoreError::Invalid { .. } => raised::ConfigError::new_err(text),
         StoreError::Locked { .. } => raised::StoreLocked::new_err(text),
         StoreError::Full { .. } => raised::StoreFull::new_err(text),
         StoreError::Poisoned | StoreError::Closed => raised::StoreClosed::new_err(text),
