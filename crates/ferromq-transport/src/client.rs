@@ -203,6 +203,9 @@ impl Drop for Lost {
     }
 }
 
+/// Room for one read, at least.
+const READ_CHUNK: usize = 16 << 10;
+
 async fn read_responses(
     mut socket: OwnedReadHalf,
     outgoing: mpsc::WeakSender<Frame>,
@@ -214,10 +217,14 @@ async fn read_responses(
     loop {
         match decoder.next(&mut buffer) {
             Ok(Some(command)) => take(command, &outgoing, &lost).await,
-            Ok(None) => match socket.read_buf(&mut buffer).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
-            },
+            Ok(None) => {
+                // What is left over from the last frame must not make the next reads small.
+                buffer.reserve(READ_CHUNK);
+                match socket.read_buf(&mut buffer).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                }
+            }
             Err(error) => {
                 tracing::warn!(peer = %lost.address, %error, "connection closed for a bad frame");
                 return;
