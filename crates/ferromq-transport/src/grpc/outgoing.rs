@@ -141,7 +141,7 @@ impl MessageWriter {
         let kind = match self.digest {
             BodyDigest::Md5 => {
                 for byte in Md5::digest(message.body) {
-                    let _ = write!(self.text, "{byte:02X}");
+                    self.text.extend([hex_digit(byte >> 4), hex_digit(byte)]);
                 }
                 2
             }
@@ -175,6 +175,12 @@ impl MessageWriter {
         let _ = write!(self.text, "{value}");
         put_bytes_field(&mut self.system, number, self.text.as_bytes());
     }
+}
+
+/// The upper-case digit of the lower four bits.
+fn hex_digit(bits: u8) -> char {
+    let bits = bits & 0xF;
+    char::from(if bits < 10 { b'0' + bits } else { b'A' - 10 + bits })
 }
 
 /// What the properties of a message said.
