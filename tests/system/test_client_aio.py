@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import timedelta
 
 import pytest
@@ -84,6 +84,34 @@ def test_failures_are_told_as_in_the_synchronous_client(mq: ferromq.Embedded) ->
             messages[0].ack()
             with pytest.raises(ferromq.ReceiptHandleExpired):
                 await consumer.flush()
+
+    asyncio.run(use())
+
+
+def test_closing_ends_a_batch_that_is_taken_apart(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of its messages is sent after that, and `close` keeps its time."""
+
+    async def use() -> None:
+        producer = aio.Producer(mq.endpoint)
+        began = 0
+
+        async def run(plan: Generator[object, object, object]) -> object:
+            nonlocal began
+            plan.close()
+            began += 1
+            if began == 1:
+                raise ferromq.RequestError("an odd key")
+            return await asyncio.sleep(3600)
+
+        monkeypatch.setattr(producer._client, "run", run)
+        futures = [await producer.submit("orders", b"x") for _ in range(20)]
+        begin = time.monotonic()
+        await producer.close(0.2)
+        assert time.monotonic() - begin < 2
+        assert began == 2
+        for future in futures:
+            with pytest.raises(ferromq.ConnectionFailed, match="closed before"):
+                await future
 
     asyncio.run(use())
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -72,6 +73,23 @@ def test_a_producer_sends_again_after_a_restart(
             producer.send("orders", b"after")
             # The new broker is told who sends, too.
             assert eventually(lambda: mq.broker._server.stats()["telemetry_streams"] == 1)
+
+
+@pytest.mark.parametrize("verb", ["send", "send_all", "submit"])
+def test_a_short_restart_is_ridden_out(tmp_path: Path, endpoint: str, verb: str) -> None:
+    """What is sent while the broker is away for a second is stored once it is back."""
+    sends: dict[str, Callable[[ferromq.Producer], object]] = {
+        "send": lambda producer: producer.send("orders", b"x"),
+        "send_all": lambda producer: producer.send_all("orders", [b"x"]),
+        "submit": lambda producer: producer.submit("orders", b"x").result(20),
+    }
+    with ferromq.Producer(endpoint, timeout=10) as producer, ThreadPoolExecutor(1) as sender:
+        with ferromq.embedded(tmp_path, grpc_listen=endpoint):
+            producer.send("orders", b"before")
+        sent = sender.submit(sends[verb], producer)
+        assert not wait([sent], timeout=1).done
+        with ferromq.embedded(tmp_path, grpc_listen=endpoint):
+            assert sent.result(15)
 
 
 @contextmanager

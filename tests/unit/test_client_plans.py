@@ -21,6 +21,7 @@ from ferromq.client._protocol import (
     Stream,
     T,
     error_of,
+    may_be_one,
     named,
     seconds,
     transport_error,
@@ -149,13 +150,70 @@ def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
 
 
 def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:
-    """Three attempts, no more."""
+    """Three attempts, no more once the timeout has passed."""
     server = Server()
-    server.script = [LOST, sent(code=pb.Code.TOO_MANY_REQUESTS), sent(code=pb.Code.INTERNAL_SERVER_ERROR, text="bug")]
+    busy, bug = sent(code=pb.Code.TOO_MANY_REQUESTS), sent(code=pb.Code.INTERNAL_SERVER_ERROR, text="bug")
+    server.script = [busy, busy, takes(server, 3.0, bug)]
     with pytest.raises(ServerError, match="bug") as caught:
         server.run(_plans.send(server.common, "orders", [b"1"]))
     assert (caught.value.code, caught.value.remark) == (50001, "bug")
     assert not server.script
+
+
+@pytest.mark.parametrize("refusal", [pb.Code.TOO_MANY_REQUESTS, pb.Code.INTERNAL_SERVER_ERROR, pb.Code.FORBIDDEN])
+def test_a_refusal_does_not_undo_a_lost_answer(refusal: int) -> None:
+    """The first try may have stored the message, whatever was said to the others: the outcome stays unknown."""
+    server = Server()
+    server.script = [ConnectionFailed("the connection broke"), *[takes(server, 1.0, sent(code=refusal, text="no"))] * 9]
+    with pytest.raises(ConnectionFailed, match="the connection broke") as caught:
+        server.run(_plans.send(server.common, "orders", [b"1"]))
+    assert "no" in caught.value.__notes__[0]
+
+
+def test_a_broker_that_was_never_reached_leaves_no_doubt() -> None:
+    """Nothing was sent before the refusal, so the refusal is the answer."""
+    server = Server()
+    server.route_error = LOST
+    server.script = [sent(code=pb.Code.FORBIDDEN, text="no")]
+    plan = _plans.send(server.common, "orders", [b"1"])
+    with pytest.raises(ConnectionFailed):
+        server.take(next(plan))
+    assert isinstance(plan.throw(LOST), Pause)
+    server.route_error = None
+    with pytest.raises(Forbidden):
+        server.run(plan)
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_attempts_that_fail_at_once_go_on_until_the_timeout(attempts: int) -> None:
+    """A restart of a second is ridden out; one attempt is one, and in the end it is over."""
+    server = Server()
+    server.common.attempts = attempts
+    server.script = [lambda _: LOST if server.now < 2.0 else sent()] * 30
+    if attempts > 1:
+        server.run(_plans.send(server.common, "orders", [b"1"]))
+        assert 2.0 <= server.now <= 3.0
+    server.now, server.script = 0.0, [LOST] * 30
+    with pytest.raises(ConnectionFailed):
+        server.run(_plans.send(server.common, "orders", [b"1"]))
+    assert server.now == (pytest.approx(3.0) if attempts > 1 else 0.0)
+    assert len(server.script) > 20
+
+
+@pytest.mark.parametrize(
+    ("error", "one"),
+    [
+        (RequestError("odd key"), True),
+        (MessageTooLarge("5 MiB"), True),
+        (ServerError("bug"), False),
+        (Throttled("busy"), False),
+        (TopicNotFound("no"), False),
+        (LOST, False),
+    ],
+)
+def test_a_batch_is_taken_apart_only_after_a_sure_refusal(error: FerromqError, one: bool) -> None:
+    """What may be stored already, or would be refused message by message, is not sent anew."""
+    assert may_be_one(error) is one
 
 
 @pytest.mark.parametrize(

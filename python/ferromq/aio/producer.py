@@ -13,9 +13,9 @@ from ferromq.aio._connection import AsyncClient
 from ferromq.client import _plans
 from ferromq.client._batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, batches, size
 from ferromq.client._connection import remaining
-from ferromq.client._protocol import seconds
+from ferromq.client._protocol import may_be_one, seconds
 from ferromq.client.producer import failed_batch, make_message
-from ferromq.errors import ConnectionFailed, FerromqError, RequestError
+from ferromq.errors import ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, SendReceipt, SendSummary
 
 __all__ = ["Producer"]
@@ -152,19 +152,29 @@ class Producer:
     async def _send_batch(self, batch: Gathered[_Receipt]) -> None:
         try:
             sent = await self._client.run(_plans.send(self._client.common, batch.topic, batch.messages))
-        except RequestError as error:
-            # Nothing was stored. One message may have spoilt the batch for the others.
-            if len(batch.messages) > 1:
-                for alone in reversed(batch.apart()):
-                    await self._send_batch(alone)
-                return
-            await self._finish(batch, error)
+        except FerromqError as error:
+            if len(batch.messages) > 1 and may_be_one(error):
+                await self._send_apart(batch)
+            else:
+                await self._finish(batch, error)
         except asyncio.CancelledError:
-            await self._finish(batch, ConnectionFailed("the producer was closed before the message was sent"))
+            await self._finish(batch, _closed())
+            raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the senders' to know)
             await self._finish(batch, error)
         else:
             await self._finish(batch, sent)
+
+    async def _send_apart(self, batch: Gathered[_Receipt]) -> None:
+        """Send each message alone: one may have spoilt the batch for the others, of which nothing was stored."""
+        left = batch.apart()
+        try:
+            while left:
+                await self._send_batch(left.pop())
+        except asyncio.CancelledError:
+            for alone in left:
+                await self._finish(alone, _closed())
+            raise
 
     async def _finish(self, batch: Gathered[_Receipt], outcome: Batch | Exception) -> None:
         for index, future in enumerate(batch.futures):
@@ -209,6 +219,10 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _closed() -> ConnectionFailed:
+    return ConnectionFailed("the producer was closed before the message was sent")
 
 
 async def _batches(messages: Iterable[Sendable] | AsyncIterable[Sendable]) -> AsyncIterator[list[Sendable]]:

@@ -8,7 +8,7 @@ business of those who run plans.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ferromq import _ferromq, _names
@@ -43,8 +43,20 @@ MAX_BODY = 4 * 1024 * 1024
 """RocketMQ's limit, until the server's settings tell another."""
 GRACE = 5.0
 """Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
+_PAUSE = 1.0
+"""Seconds to wait before a request is repeated, at most."""
 _TURN = 1.0
 """Seconds to wait at one broker where a topic is on several."""
+
+
+@dataclass(slots=True)
+class Tries:
+    """What the tries of one request have in common."""
+
+    endpoints: set[str] = field(default_factory=set)
+    """Those tried, to choose another one the next time."""
+    unknown: OutcomeUnknown | None = None
+    """What became of a try that may have done its work; a later refusal does not undo it."""
 
 
 @dataclass(slots=True)
@@ -59,24 +71,30 @@ class Common:
     max_body: int = MAX_BODY
     now: Callable[[], float] = time.monotonic
 
-    def attempt(self, topic: str, once: Callable[[set[str]], Plan[T]]) -> Plan[T]:
+    def attempt(self, topic: str, once: Callable[[Tries], Plan[T]]) -> Plan[T]:
         """
-        Run *once* until it succeeds or has failed often enough.
+        Run *once* until it succeeds or has failed often enough, and for long enough.
 
-        It is given a set for the endpoints it tries, to choose another one the next time.
+        Attempts that fail at once do not use up what is allowed before about `timeout` has passed: a broker that
+        restarts is there again by then. One attempt means one, though.
         """
-        tried: set[str] = set()
+        tries = Tries()
+        until = self.now() + (self.timeout if self.attempts > 1 else 0.0)
         number = 1
         while True:
             try:
-                return (yield from once(tried))
+                return (yield from once(tries))
             except NotDurable:
                 raise  # it is stored: again would be twice
-            except RETRYABLE:
+            except RETRYABLE as error:
                 self.routes.distrust(topic)
-                if number >= self.attempts:
-                    raise
-            yield Pause(backoff(number))
+                left = until - self.now()
+                if number >= self.attempts and left <= 0:
+                    raise _outcome(error, tries) from None
+            except FerromqError as error:
+                raise _outcome(error, tries) from None
+            pause = min(backoff(number), _PAUSE)
+            yield Pause(pause if number < self.attempts else min(pause, left))
             number += 1
 
     def route(self, topic: str) -> Plan[Route]:
@@ -105,21 +123,33 @@ class Common:
         return self.routes.put(topic, Route.read(topic, response.message_queues))
 
 
+def _outcome(error: FerromqError, tries: Tries) -> FerromqError:
+    """Return the error of the last try, or of an earlier one that may have done its work nevertheless."""
+    if tries.unknown is None or isinstance(error, OutcomeUnknown):
+        return error
+    tries.unknown.add_note(f"it was tried again after that: {error}")
+    return tries.unknown
+
+
 def send(common: Common, topic: str, messages: list[Message | bytes]) -> Plan[Batch]:
     """Send messages of one topic in one request, with the same message ids however often it is repeated."""
     ids = MessageIds.reserve(common.identity.process, int(time.time()) - ID_EPOCH, len(messages))
     born = time.time_ns() // 1_000_000
 
-    def once(tried: set[str]) -> Plan[Batch]:
+    def once(tries: Tries) -> Plan[Batch]:
         route = yield from common.route(topic)
-        queue = route.next_writable(tried)
-        tried.add(queue.endpoint)
+        queue = route.next_writable(tries.endpoints)
+        tries.endpoints.add(queue.endpoint)
         yield Join(queue.endpoint, common.timeout)
         request = _ferromq.encode_send(
             topic, messages, ids, queue.queue_id, born, common.identity.host, common.max_body
         )
-        answer = yield Call(queue.endpoint, "SendMessage", request, common.timeout)
-        offsets = _offsets(answer, ids)
+        try:
+            answer = yield Call(queue.endpoint, "SendMessage", request, common.timeout)
+            offsets = _offsets(answer, ids)
+        except OutcomeUnknown as error:
+            tries.unknown = error
+            raise
         return Batch(ids, queue.queue_id, offsets)
 
     return (yield from common.attempt(topic, once))
@@ -238,7 +268,7 @@ def ack(
     request = _ferromq.encode_acks(subscription.group, subscription.topic, messages)
     uncertain = False
 
-    def once(_tried: set[str]) -> Plan[list[tuple[str, FerromqError]]]:
+    def once(_tries: Tries) -> Plan[list[tuple[str, FerromqError]]]:
         nonlocal uncertain
         try:
             answer = yield Call(endpoint, "AckMessage", request, common.timeout)

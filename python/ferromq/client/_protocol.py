@@ -194,6 +194,14 @@ RETRYABLE = (OutcomeUnknown, Throttled, ServerError, StoreFull)
 """Another try, maybe with another broker, may end better."""
 
 
+_OF_ALL = (ServerError, Throttled, TopicNotFound, Forbidden, Unsupported)
+
+
+def may_be_one(error: FerromqError) -> bool:
+    """Say whether a batch was surely refused, and maybe for the sake of one message: the others may be sent anew."""
+    return isinstance(error, RequestError) and not isinstance(error, _OF_ALL)
+
+
 def error_of(code: int, text: str) -> FerromqError:
     """Return the exception for a code that is not OK."""
     if _DISK_FULL in text:

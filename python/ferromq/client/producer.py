@@ -18,8 +18,8 @@ from ferromq.client import _plans
 from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, batches, size
 from ferromq.client._client import Client
 from ferromq.client._connection import remaining
-from ferromq.client._protocol import named, seconds
-from ferromq.errors import ConnectionFailed, FerromqError, RequestError
+from ferromq.client._protocol import may_be_one, named, seconds
+from ferromq.errors import ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, SendReceipt, SendSummary
 
 __all__ = ["Producer"]
@@ -50,7 +50,8 @@ class Producer:
 
     *endpoint* is the gRPC address of a broker, `host:port`, or several joined by `;`. Nothing is connected before the
     first message. Every request has *timeout* seconds, and is repeated with the same message id until it has failed
-    *attempts* times, on another broker where there is one. *linger* is how long `submit` waits for company;
+    *attempts* times and *timeout* has passed, on another broker where there is one: a broker that restarts within
+    *timeout* is waited for. *attempts* of 1 means no repetition. *linger* is how long `submit` waits for company;
     *max_pending_bytes* is how much it keeps before it makes its caller wait.
     """
 
@@ -236,12 +237,11 @@ class _Submitted:
         while (batch := self._next()) is not None:
             try:
                 sent = self._client.run(_plans.send(self._client.common, batch.topic, batch.messages))
-            except RequestError as error:
-                # Nothing was stored. One message may have spoilt the batch for the others.
-                if len(batch.messages) == 1:
-                    self._finish(batch, error)
-                else:
+            except FerromqError as error:
+                if len(batch.messages) > 1 and may_be_one(error):
                     self._again(batch)
+                else:
+                    self._finish(batch, error)
             except Exception as error:  # noqa: BLE001 (whatever it is, it is the senders' to know)
                 self._finish(batch, error)
             else:
