@@ -75,7 +75,7 @@ def _endpoint(value: str) -> str:
     try:
         endpoints = parse_endpoints(value)
     except ConfigError as error:
-        raise ConfigError(f"option 'endpoint' is {value!r}: {error}") from error
+        raise ConfigError(f"option 'endpoint' is {value!r}; allowed: host:port of a broker's gRPC endpoint") from error
     if len(endpoints) > 1:
         raise ConfigError(f"option 'endpoint' is {value!r}; allowed: one host:port, the other brokers are found there")
     return endpoints[0]
