@@ -84,17 +84,14 @@ class Admin:
         for master in self._masters():
             self._ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
-    def create_group(self, name: str, *, retries: int = 16) -> None:
+    def create_group(self, name: str) -> None:
         """
-        Create a consumer group on every master, or change an existing one.
+        Create a consumer group on every master, or set an existing one to RocketMQ's defaults.
 
-        *retries* is how often a message comes again before it counts as dead. Raises `IllegalName`, and
-        `RequestError` where a broker refuses.
+        Raises `IllegalName`, and `RequestError` where a broker refuses.
         """
         _names.check_group(name)
-        if retries < 0:
-            raise ValueError(f"retries is {retries}; it may be 0 or more")
-        body = _json.dumps({"groupName": name, "retryMaxTimes": retries})
+        body = _json.dumps({"groupName": name})
         for master in self._masters():
             self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=body)
 
