@@ -43,10 +43,10 @@ def session(
 @contextmanager
 def _started_without_fork() -> Iterator[None]:
     """
-    Let PySpark start its Java process in a way that gRPC cannot break.
+    Let PySpark start its Java process without a fork.
 
-    PySpark passes a `preexec_fn`, so Python forks, and gRPC's handlers run in the child, where they were seen to
-    kill it before it became Java. The function only shields Java from Ctrl-C; a process group of its own does too.
+    PySpark passes a `preexec_fn`, so Python forks and runs code in the child, and so do gRPC's fork handlers: unsafe
+    while its threads run. The function only shields Java from Ctrl-C; a process group of its own does too.
     """
     original = java_gateway.Popen
 
