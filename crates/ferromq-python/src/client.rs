@@ -215,8 +215,9 @@ fn batch_end(
     let mut bytes = 0usize;
     let mut end = start;
     for item in messages.iter().skip(start).take(max_count) {
-        let item = Item::of(&item)?.parts().1.len() + Item::of(&item)?.parts().0.len() + OVERHEAD;
-        bytes = bytes.saturating_add(item);
+        let item = Item::of(&item)?;
+        let (headers, body) = item.parts();
+        bytes = bytes.saturating_add(headers.len() + body.len() + OVERHEAD);
         if bytes > max_bytes && end > start {
             break;
         }

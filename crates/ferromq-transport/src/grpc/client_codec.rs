@@ -205,19 +205,24 @@ pub struct Batch<'a> {
 #[must_use]
 pub fn encode_send<'a>(
     batch: &Batch<'_>,
-    messages: impl IntoIterator<Item = (&'a Headers, &'a [u8])>,
+    messages: impl IntoIterator<Item = (&'a Headers, &'a [u8]), IntoIter: Clone>,
 ) -> Vec<u8> {
     let messages = messages.into_iter();
     let topic = resource(batch.topic, 1);
     let shared = shared_system_properties(batch);
-    let mut out = Vec::with_capacity(messages.size_hint().0 * (topic.len() + shared.len() + 64));
-    for ((headers, body), index) in messages.zip(0..batch.ids.count) {
+    let lens = |headers: &Headers, body: &[u8]| {
         let system_len = headers.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len();
         let len = topic.len()
             + headers.user_properties.len()
             + bytes_field_len(3, system_len)
             + bytes_field_len(4, body.len());
-        out.reserve(bytes_field_len(1, len));
+        (system_len, len)
+    };
+    // Exact: a buffer that grew would copy every body once more.
+    let total = messages.clone().map(|(headers, body)| bytes_field_len(1, lens(headers, body).1)).sum();
+    let mut out = Vec::with_capacity(total);
+    for ((headers, body), index) in messages.zip(0..batch.ids.count) {
+        let (system_len, len) = lens(headers, body);
         put_len_prefix(&mut out, 1, len);
         out.extend_from_slice(&topic);
         out.extend_from_slice(&headers.user_properties);

@@ -51,6 +51,7 @@ fn response(body: &[u8]) -> Vec<u8> {
     let headers = Headers::new(Some("t"), ["k1", "k2"], [("p", "q")]).unwrap();
     let batch = Batch { topic: "orders", queue_id: 3, born_timestamp: -1, born_host: "here", ids: ids(1) };
     let request = encode_send(&batch, [(&headers, body)]);
+    assert_eq!(request.capacity(), request.len());
     // `messages` of the request and `message` of the response differ by their number only.
     let message = Fields::new(&request).next().unwrap().unwrap().1.bytes().unwrap().to_vec();
     let mut out = Vec::new();
