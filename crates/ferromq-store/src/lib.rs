@@ -31,6 +31,7 @@ mod receive;
 mod record;
 mod recovery;
 mod signal;
+mod stop;
 mod store;
 mod types;
 

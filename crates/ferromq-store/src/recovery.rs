@@ -11,7 +11,8 @@ use crate::{
     mapped_file::MappedFile,
     message::{self, BLANK_LEN, MAGIC_BLANK, MessageView, Peek},
     queue_list::QueueList,
-    store::{self, Inner},
+    stop,
+    store::Inner,
 };
 
 /// Bytes behind the end that are looked at after a clean stop.
@@ -72,7 +73,7 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>, last_stop: LastStop) -> Result<
             reason: "records that were on disk are missing or damaged",
         });
     }
-    let is_ours = last_stop.is_clean() && store::closed_at(inner) == Some(walked.end);
+    let is_ours = last_stop.is_clean() && stop::closed_at(inner) == Some(walked.end);
     let cut_bytes =
         if is_ours && has_clean_tail(&files, walked.end)? { 0 } else { cut_tail(inner, &files, walked.end)? };
     inner.log.begin_at(walked.end, walked.last_timestamp);

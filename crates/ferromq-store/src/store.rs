@@ -28,16 +28,15 @@ use crate::{
     message,
     progress::{Progress, ProgressThread},
     queue_list::QueueList,
-    recovery::{self, LastStop, Recovered},
+    recovery::{self, Recovered},
     signal::Signal,
+    stop::{mark_closed, mark_open, read_last_stop, remove_abort},
 };
 
 type Listener = Arc<dyn Fn(&Arrival<'_>) + Send + Sync>;
 
 /// How often derived files are flushed and the checkpoint advanced while messages come.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// What our abort file begins with; a Java broker writes only its process id.
-const ABORT_MARK: &str = "ferromq ";
 /// A buffer for records grows with the largest batch; above this it is not kept.
 const MAX_SCRATCH: usize = 1 << 20;
 
@@ -474,53 +473,6 @@ fn sync_parent<D: Disk>(disk: &D, root: &Path) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         done => done.map_err(|source| StoreError::io("flush", parent, source)),
     }
-}
-
-fn read_last_stop<D: Disk>(disk: &D, root: &Path) -> Result<LastStop> {
-    let path = root.join("abort");
-    match disk.read_file(&path) {
-        Ok(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) => Ok(LastStop::Unclean),
-        Ok(_) => Ok(LastStop::UncleanForeign),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(LastStop::Clean),
-        Err(source) => Err(StoreError::io("read", &path, source)),
-    }
-}
-
-/// Leaves the abort file, durably, before anything else is written.
-fn mark_open<D: Disk>(inner: &Inner<D>) -> Result<()> {
-    let path = inner.root.join("abort");
-    if read_last_stop(&inner.disk, &inner.root)?.is_clean() {
-        let text = format!("{ABORT_MARK}{}\n", std::process::id());
-        inner
-            .disk
-            .replace_file(&path, text.as_bytes())
-            .map_err(|source| StoreError::io("write", &path, source))?;
-    }
-    Ok(())
-}
-
-/// Notes where the log ended, then removes the abort file: the stop is clean.
-fn mark_closed<D: Disk>(inner: &Inner<D>, end: u64) -> Result<()> {
-    let path = closed_path(&inner.root);
-    let noted = inner.disk.replace_file(&path, &end.to_be_bytes());
-    noted.map_err(|source| StoreError::io("write", &path, source))?;
-    remove_abort(inner)
-}
-
-fn remove_abort<D: Disk>(inner: &Inner<D>) -> Result<()> {
-    let path = inner.root.join("abort");
-    inner.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
-    inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))
-}
-
-/// Where the log ended when we last closed the store; a broker that had it since may have moved it.
-pub(crate) fn closed_at<D: Disk>(inner: &Inner<D>) -> Option<u64> {
-    let bytes = inner.disk.read_file(&closed_path(&inner.root)).ok()?;
-    bytes.try_into().ok().map(u64::from_be_bytes)
-}
-
-fn closed_path(root: &Path) -> PathBuf {
-    root.join("ferromq").join("closed")
 }
 
 fn spawn<D: Disk>(
