@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import timedelta
 
 import pytest
@@ -203,6 +203,78 @@ def test_background_acknowledgements_are_sent_before_the_next_receive(mq: ferrom
         message.ack()
         consumer.receive(wait=AT_ONCE)
         assert mq.broker._server.stats()["acked"] == 1
+
+
+def test_a_failure_reaches_every_thread_that_iterates(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that waits gets it; who comes later tries anew."""
+    with mq.consumer("two", "orders") as consumer:
+        waiting = threading.Semaphore(0)
+        fail = threading.Event()
+
+        def run(plan: Generator[object, object, object]) -> object:
+            plan.close()
+            fail.wait(10)
+            raise ferromq.Forbidden("no", 40300, "why")
+
+        monkeypatch.setattr(consumer._client, "run", run)
+        failures: list[ferromq.FerromqError] = []
+
+        def iterate() -> None:
+            messages = iter(consumer)
+            waiting.release()
+            with pytest.raises(ferromq.Forbidden, match="no") as caught:
+                next(messages)
+            failures.append(caught.value)
+
+        threads = [threading.Thread(target=iterate, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+            waiting.acquire()
+        threads[0].join(0.3)
+        fail.set()
+        for thread in threads:
+            thread.join(5)
+        assert [failure.code for failure in failures if isinstance(failure, ferromq.Forbidden)] == [40300] * 3
+        iterate()
+        monkeypatch.undo()
+
+
+def test_a_receive_sends_all_acknowledgements_that_wait(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also more than fit into a request."""
+    monkeypatch.setattr("ferromq.client._leases.MAX_IN_REQUEST", 3)
+    monkeypatch.setattr("ferromq.client.consumer.FLUSH_AFTER", 3600)
+    send(mq, *[b"%d" % number for number in range(20)])
+    with mq.consumer("g", "orders") as consumer:
+        for message in consumer.receive(20, wait=SOON):
+            message.ack()
+        consumer.receive(1, wait=timedelta())
+        assert not consumer._leases._acks.messages
+
+
+def test_what_a_silent_broker_keeps_from_ending_is_told_in_time(
+    mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`flush` names the number that waits; `close` gives nothing back for longer than it was given."""
+    send(mq, *[b"%d" % number for number in range(20)])
+    consumer = ferromq.Consumer(mq.endpoint, "g", "orders", timeout=60)
+    messages = consumer.receive(5, wait=SOON)
+    closed = threading.Event()
+
+    def silence(_endpoint: str, _method: str, _request: bytes, timeout: float) -> bytes:
+        closed.wait(min(timeout, 10))
+        raise ferromq.RequestTimeout("silence")
+
+    monkeypatch.setattr(consumer._client.channels, "call", silence)
+    begin = time.monotonic()
+    consumer._leases.give_back(messages, begin + 0.2)
+    assert time.monotonic() - begin < 2
+    for message in messages:
+        message.ack()
+    with pytest.raises(ferromq.RequestTimeout, match="5 are still on their way"):
+        consumer.flush(0.2)
+    consumer.close(0.5)
+    assert time.monotonic() - begin < 5
+    closed.set()
 
 
 @pytest.mark.parametrize("count", [0, -1])

@@ -290,9 +290,16 @@ def ack(
 
 
 def change_invisible_duration(
-    common: Common, subscription: Subscription, message: MessageView, invisible: float, *, suspend: bool = False
+    common: Common,
+    subscription: Subscription,
+    message: MessageView,
+    invisible: float,
+    *,
+    suspend: bool = False,
+    timeout: float | None = None,
 ) -> Plan[None]:
     """Let a lease end *invisible* seconds from now; *suspend*: do not count the delivery as an attempt."""
+    timeout = common.timeout if timeout is None else min(timeout, common.timeout)
     request = pb.ChangeInvisibleDurationRequest(
         group=resource(subscription.group),
         topic=resource(subscription.topic),
@@ -303,7 +310,7 @@ def change_invisible_duration(
     if suspend:
         request.suspend = True
     # Not repeated: if the answer was lost, so was the new receipt handle.
-    answer = yield Call(message.endpoint, "ChangeInvisibleDuration", request.SerializeToString(), common.timeout)
+    answer = yield Call(message.endpoint, "ChangeInvisibleDuration", request.SerializeToString(), timeout)
     response = pb.ChangeInvisibleDurationResponse.FromString(answer)
     check(response.status)
     if response.receipt_handle:

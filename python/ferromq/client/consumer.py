@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from copy import copy
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -109,12 +110,18 @@ class Consumer:
         self._leases.change_invisible_duration(message, duration)
 
     def flush(self, timeout: timedelta | float = 5.0) -> None:
-        """Send the acknowledgements that wait; raises the first failure since the last `flush`."""
+        """
+        Send the acknowledgements that wait; raises the first failure since the last `flush`.
+
+        Raises `RequestTimeout` where some are not through within *timeout*; they stay on their way.
+        """
         self._client.check()
-        self._leases.flush(time.monotonic() + seconds(timeout))
+        waiting = self._leases.flush(time.monotonic() + seconds(timeout))
         failure = self._leases.take_failure()
         if failure is not None:
             raise failure
+        if waiting:
+            raise _plans.no_answer(f"sending acknowledgements ({waiting} are still on their way)", seconds(timeout))
 
     def __iter__(self) -> Iterator[MessageView]:
         """Yield messages as they come, until the consumer is closed."""
@@ -204,30 +211,36 @@ class _Leases:
         return failures
 
     def send_waiting(self) -> None:
-        """Send what waits, in this thread, and wait for what is under way."""
-        with self._changed:
-            grouped = self._take()
-        if grouped:
+        """Send all that waits, in this thread, and wait for what is under way."""
+        while True:
+            with self._changed:
+                grouped = self._take()
+            if not grouped:
+                break
             self._send_taken(grouped)
         with self._changed:
             self._changed.wait_for(lambda: not self._under_way or self._stopped)
 
-    def flush(self, until: float) -> None:
-        """Have everything sent, at most *until* (monotonic)."""
+    def flush(self, until: float) -> int:
+        """Have everything sent, at most *until* (monotonic), and return how many are not through."""
         with self._changed:
             self._hurry = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._acks.messages and not self._under_way, remaining(until))
             self._hurry = False
+            return len(self._acks.messages) + self._under_way
 
     def give_back(self, messages: list[MessageView], until: float) -> None:
         """End the leases of messages nobody used, without counting an attempt; those left at *until* come later."""
         common, subscription = self._client.common, self._subscription
         for number, message in enumerate(messages):
             try:
-                if not remaining(until):
+                left = remaining(until)
+                if not left:
                     raise _plans.no_answer("giving back what was received ahead", 0)
-                self._client.run(_plans.change_invisible_duration(common, subscription, message, 0.0, suspend=True))
+                self._client.run(
+                    _plans.change_invisible_duration(common, subscription, message, 0.0, suspend=True, timeout=left)
+                )
             except FerromqError as error:
                 _log.debug("not given back, the leases end by themselves count=%d: %s", len(messages) - number, error)
                 return
@@ -246,7 +259,7 @@ class _Leases:
 
     def _take(self) -> dict[str, list[MessageView]]:
         grouped = self._acks.take()
-        self._under_way += 1 if grouped else 0
+        self._under_way += sum(map(len, grouped.values()))
         return grouped
 
     def _send_taken(self, grouped: dict[str, list[MessageView]]) -> None:
@@ -255,7 +268,7 @@ class _Leases:
             failures = self.send(grouped)
         finally:
             with self._changed:
-                self._under_way -= 1
+                self._under_way -= sum(map(len, grouped.values()))
                 for count, error in failures:
                     self._acks.refused(count, error)
                 self._changed.notify_all()
@@ -286,7 +299,9 @@ class _ReceiveAhead:
         self._changed = threading.Condition()
         self._batches: list[Leased] = []
         self._failure: FerromqError | None = None
-        self._wanted = False
+        self._failures = 0
+        self._told = 0
+        """How many of the failures were raised to somebody."""
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -309,21 +324,20 @@ class _ReceiveAhead:
 
     def _next(self) -> Leased | None:
         with self._changed:
-            if self._thread is None and not self._stopped:
+            told = self._told  # a failure after that is for everybody who waits now
+            if self._thread is None and not self._stopped and self._failures == told:
                 self._thread = threading.Thread(target=self._run, name="ferromq-receive", daemon=True)
                 self._thread.start()
-            self._wanted = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._batches or self._failure or self._stopped)
+            self._changed.wait_for(lambda: self._batches or self._failures > told or self._stopped)
             if self._stopped:
                 return None
             if self._batches:
                 batch = self._batches.pop(0)
                 self._changed.notify_all()
                 return batch
-            failure, self._failure = self._failure, None
-            self._thread = None
-        assert failure is not None
+            self._told = self._failures
+            assert self._failure is not None
+            failure = copy(self._failure)  # a traceback for each thread
         raise failure
 
     def _put_back(self, batch: Leased) -> None:
@@ -351,6 +365,8 @@ class _ReceiveAhead:
             except FerromqError as error:
                 with self._changed:
                     self._failure = error
+                    self._failures += 1
+                    self._thread = None
                     self._changed.notify_all()
                 return
             if outage:
