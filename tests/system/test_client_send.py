@@ -78,6 +78,15 @@ def test_a_failure_in_the_middle_names_the_message(mq: ferromq.Embedded) -> None
     assert len(receive_all(mq, "orders", stored + 1)) == stored + 1
 
 
+@pytest.mark.parametrize(("bad", "text"), [("text", "message 300: a message"), (b"", "message 300: the body is empty")])
+def test_wrong_messages_are_named_and_the_others_counted(mq: ferromq.Embedded, bad: bytes, text: str) -> None:
+    """The index is that of the whole call, and the note is there for every error."""
+    with mq.producer() as producer, pytest.raises((TypeError, ValueError), match=f"^{text}") as caught:
+        producer.send_all("orders", [b"x"] * 300 + [bad])
+    (note,) = caught.value.__notes__
+    assert int(note.split()[0]) in {0, 256, 300}
+
+
 def test_submitted_messages_travel_together(mq: ferromq.Embedded) -> None:
     """Each future ends with its own receipt, in far fewer requests than messages."""
     with mq.producer(linger=timedelta(milliseconds=20)) as producer:

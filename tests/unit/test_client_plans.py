@@ -268,8 +268,16 @@ def test_a_failed_message_of_a_batch_is_named() -> None:
     ]
     response = pb.SendMessageResponse(status=pb.Status(code=pb.MULTIPLE_RESULTS), entries=entries)
     server.script = [response.SerializeToString()]
-    with pytest.raises(RequestError, match=r"message 1 of 2 \(id 01.{32}\): odd key"):
-        server.run(_plans.send(server.common, "orders", [b"1", b"2"]))
+    with pytest.raises(RequestError, match=r"^message 257 \(id 01.{32}\): odd key"):
+        server.run(_plans.send(server.common, "orders", [b"1", b"2"], 256))
+
+
+def test_a_failed_batch_is_named_by_its_messages() -> None:
+    """Counted over all that were given."""
+    server = Server()
+    server.script = [sent(code=pb.Code.FORBIDDEN, text="why")]
+    with pytest.raises(Forbidden, match=r"^messages 256 to 258: why"):
+        server.run(_plans.send(server.common, "orders", [b"x"] * 3, 256))
 
 
 def test_rocketmqs_single_result_for_a_batch_counts_up() -> None:
@@ -284,8 +292,9 @@ def test_a_body_over_the_servers_limit_is_not_sent() -> None:
     """The settings of the server count."""
     server = Server()
     server.common.max_body = 3
-    with pytest.raises(MessageTooLarge, match="the limit is 3"):
-        server.run(_plans.send(server.common, "orders", [b"four"]))
+    for first, count, which in [(None, 1, "^"), (300, 1, "^message 300: "), (300, 2, "^message 301: ")]:
+        with pytest.raises(MessageTooLarge, match=f"{which}the body has 4 bytes; the limit is 3"):
+            server.run(_plans.send(server.common, "orders", [b"1"] * (count - 1) + [b"four"], first))
     assert "SendMessage" not in server.methods()
 
 

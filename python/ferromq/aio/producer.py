@@ -14,7 +14,7 @@ from ferromq.client import _plans
 from ferromq.client._batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, batches, size
 from ferromq.client._connection import remaining
 from ferromq.client._protocol import may_be_one, seconds
-from ferromq.client.producer import failed_batch, make_message
+from ferromq.client.producer import make_message, note_stored
 from ferromq.errors import ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, SendReceipt, SendSummary
 
@@ -72,34 +72,32 @@ class Producer:
         """Send many messages and return their receipts, in order, once all are stored."""
         self._client.check()
         _names.check_topic(topic)
-        pending: deque[tuple[int, int, asyncio.Task[Batch]]] = deque()
+        pending: deque[asyncio.Task[Batch]] = deque()
         done: list[Batch] = []
         stored = first = 0
 
         async def collect() -> None:
             nonlocal stored
-            at, count, task = pending.popleft()
-            try:
-                done.append(await task)
-            except FerromqError as error:
-                others = await asyncio.gather(*(task for _, _, task in pending), return_exceptions=True)
-                stored += sum(len(batch.ids) for batch in others if isinstance(batch, Batch))
-                raise failed_batch(error, at, count, stored) from error
-            stored += count
+            done.append(await pending.popleft())
+            stored += len(done[-1].ids)
             if on_progress is not None:
                 on_progress(stored)
 
         try:
             async for batch in _batches(messages):
-                plan = _plans.send(self._client.common, topic, batch)
-                pending.append((first, len(batch), asyncio.create_task(self._client.run(plan))))
+                plan = _plans.send(self._client.common, topic, batch, first)
+                pending.append(asyncio.create_task(self._client.run(plan)))
                 first += len(batch)
                 if len(pending) >= IN_FLIGHT:
                     await collect()
             while pending:
                 await collect()
+        except Exception as error:
+            others = await asyncio.gather(*pending, return_exceptions=True)
+            note_stored(error, stored + sum(len(batch.ids) for batch in others if isinstance(batch, Batch)))
+            raise
         finally:
-            for _, _, task in pending:
+            for task in pending:
                 task.cancel()
         return SendSummary(done)
 
@@ -231,11 +229,13 @@ async def _batches(messages: Iterable[Sendable] | AsyncIterable[Sendable]) -> As
             yield batch
         return
     waiting: list[Sendable] = []
+    first = 0
     async for message in messages:
         waiting.append(message)
         if len(waiting) >= MAX_MESSAGES:
-            for batch in batches(waiting):
+            for batch in batches(waiting, first):
                 yield batch
+            first += len(waiting)
             waiting = []
-    for batch in batches(waiting):
+    for batch in batches(waiting, first):
         yield batch

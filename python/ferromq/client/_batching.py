@@ -20,8 +20,8 @@ Sendable = Message | bytes
 F = TypeVar("F")
 
 
-def batches(messages: Iterable[Sendable]) -> Iterator[list[Sendable]]:
-    """Cut messages into batches, in order. Raises `TypeError` for what is no message."""
+def batches(messages: Iterable[Sendable], first: int = 0) -> Iterator[list[Sendable]]:
+    """Cut messages into batches, in order. Raises `TypeError` for what is no message; *first* is the first's number."""
     rest = iter(messages)
     waiting: list[Sendable] = []
     while True:
@@ -29,7 +29,12 @@ def batches(messages: Iterable[Sendable]) -> Iterator[list[Sendable]]:
         waiting += more
         if not waiting:
             return
-        end = batch_end(waiting, 0, MAX_MESSAGES, MAX_BYTES)
+        try:
+            end = batch_end(waiting, 0, MAX_MESSAGES, MAX_BYTES)
+        except TypeError as error:
+            index = next(index for index, message in enumerate(waiting) if not isinstance(message, Message | bytes))
+            raise TypeError(f"message {first + index}: {error}") from None
+        first += end
         yield waiting[:end]
         waiting = waiting[end:]
 

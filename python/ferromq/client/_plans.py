@@ -28,10 +28,11 @@ from ferromq.client._protocol import (
     check,
     duration,
     error_of,
+    named,
     resource,
 )
 from ferromq.client._routes import Route, Routes, endpoints_message
-from ferromq.errors import FerromqError, NotDurable, OutcomeUnknown, RequestTimeout, ServerError
+from ferromq.errors import FerromqError, MessageTooLarge, NotDurable, OutcomeUnknown, RequestTimeout, ServerError
 from ferromq.message import Batch
 
 if TYPE_CHECKING:
@@ -131,8 +132,50 @@ def _outcome(error: FerromqError, tries: Tries) -> FerromqError:
     return tries.unknown
 
 
-def send(common: Common, topic: str, messages: list[Message | bytes]) -> Plan[Batch]:
-    """Send messages of one topic in one request, with the same message ids however often it is repeated."""
+@dataclass(slots=True)
+class _Named:
+    """Messages of one request, and what they are called in errors."""
+
+    messages: list[Message | bytes]
+    first: int | None
+    """The number of the first one among all that the caller gave; None where it gave no more than these."""
+    told: FerromqError | None = None
+    """The last error that names one message."""
+
+    def one(self, index: int) -> str:
+        """Return how an error about one message begins."""
+        if self.first is None and len(self.messages) == 1:
+            return ""
+        return f"message {(self.first or 0) + index}"
+
+    def all(self, error: FerromqError) -> FerromqError:
+        """Return an error that says which messages it is about."""
+        if self.first is None or error is self.told:
+            return error
+        last = self.first + len(self.messages) - 1
+        return named(error, f"message {last}" if last == self.first else f"messages {self.first} to {last}")
+
+    def check(self, max_body: int) -> None:
+        """Raise for a body that cannot be sent."""
+        for index, message in enumerate(self.messages):
+            size = len(message if isinstance(message, bytes) else message.body)
+            if 0 < size <= max_body:
+                continue
+            which = self.one(index)
+            body = f"{which}: the body" if which else "the body"
+            if not size:
+                raise ValueError(f"{body} is empty; RocketMQ takes at least one byte")
+            self.told = MessageTooLarge(f"{body} has {size} bytes; the limit is {max_body}")
+            raise self.told
+
+
+def send(common: Common, topic: str, messages: list[Message | bytes], first: int | None = None) -> Plan[Batch]:
+    """
+    Send messages of one topic in one request, with the same message ids however often it is repeated.
+
+    *first* is the number of the first message among all that the caller gave; errors count from there.
+    """
+    which = _Named(messages, first)
     ids = MessageIds.reserve(common.identity.process, int(time.time()) - ID_EPOCH, len(messages))
     born = time.time_ns() // 1_000_000
 
@@ -141,25 +184,34 @@ def send(common: Common, topic: str, messages: list[Message | bytes]) -> Plan[Ba
         queue = route.next_writable(tries.endpoints)
         tries.endpoints.add(queue.endpoint)
         yield Join(queue.endpoint, common.timeout)
-        request = _ferromq.encode_send(
-            topic, messages, ids, queue.queue_id, born, common.identity.host, common.max_body
-        )
+        try:
+            request = _ferromq.encode_send(
+                topic, messages, ids, queue.queue_id, born, common.identity.host, common.max_body
+            )
+        except ValueError:
+            which.check(common.max_body)  # says which message it was
+            raise
         try:
             answer = yield Call(queue.endpoint, "SendMessage", request, common.timeout)
-            offsets = _offsets(answer, ids)
+            offsets = _offsets(answer, ids, which)
         except OutcomeUnknown as error:
             tries.unknown = error
             raise
         return Batch(ids, queue.queue_id, offsets)
 
-    return (yield from common.attempt(topic, once))
+    try:
+        return (yield from common.attempt(topic, once))
+    except FerromqError as error:
+        raise which.all(error) from error.__cause__
 
 
-def _offsets(answer: bytes, ids: MessageIds) -> Sequence[int]:
+def _offsets(answer: bytes, ids: MessageIds, which: _Named) -> Sequence[int]:
     code, text, offsets, failures = _ferromq.decode_sent(answer)
     if failures:
         index, code, text = failures[0]
-        raise error_of(code, text if len(ids) == 1 else f"message {index} of {len(ids)} (id {ids[index]}): {text}")
+        name = which.one(index)
+        which.told = error_of(code, f"{name} (id {ids[index]}): {text}" if name else text)
+        raise which.told
     if code != pb.Code.OK:
         raise error_of(code, text)
     if len(offsets) == 1:

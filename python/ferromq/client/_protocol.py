@@ -236,11 +236,15 @@ def transport_error(code: str, details: str | None, endpoint: str, method: str, 
 
 
 def named(error: FerromqError, what: str) -> FerromqError:
-    """Return the same error, its text beginning with *what*."""
+    """Return the same error with its notes, its text beginning with *what*."""
     text = f"{what}: {error}"
     if isinstance(error, (RequestError, NotDurable)):
-        return type(error)(text, error.code, error.remark)
-    return type(error)(text)
+        again = type(error)(text, error.code, error.remark)
+    else:
+        again = type(error)(text)
+    for note in getattr(error, "__notes__", ()):
+        again.add_note(note)
+    return again
 
 
 def backoff(attempt: int) -> float:

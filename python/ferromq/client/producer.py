@@ -18,7 +18,7 @@ from ferromq.client import _plans
 from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, batches, size
 from ferromq.client._client import Client
 from ferromq.client._connection import remaining
-from ferromq.client._protocol import may_be_one, named, seconds
+from ferromq.client._protocol import may_be_one, seconds
 from ferromq.errors import ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, SendReceipt, SendSummary
 
@@ -36,12 +36,9 @@ def make_message(
     return Message(body, keys=keys, tag=tag, properties=properties)
 
 
-def failed_batch(error: FerromqError, first: int, count: int, acknowledged: int) -> FerromqError:
-    """Return the error of a batch, naming its messages."""
-    which = f"message {first}" if count == 1 else f"messages {first} to {first + count - 1}"
-    renamed = named(error, which)
-    renamed.add_note(f"{acknowledged} messages of the same call are stored")
-    return renamed
+def note_stored(error: BaseException, count: int) -> None:
+    """Say what became of the others."""
+    error.add_note(f"{count} messages of the same call are stored")
 
 
 class Producer:
@@ -94,31 +91,31 @@ class Producer:
         """
         self._client.check()
         _names.check_topic(topic)
-        pending: deque[tuple[int, int, Future[Batch]]] = deque()
+        pending: deque[Future[Batch]] = deque()
         done: list[Batch] = []
         stored = first = 0
 
         def collect() -> None:
             nonlocal stored
-            at, count, future = pending.popleft()
-            try:
-                done.append(future.result())
-            except FerromqError as error:
-                stored += sum(count for _, count, other in pending if other.exception() is None)
-                raise failed_batch(error, at, count, stored) from error
-            stored += count
+            done.append(pending.popleft().result())
+            stored += len(done[-1].ids)
             if on_progress is not None:
                 on_progress(stored)
 
         with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
-            for batch in batches(messages):
-                plan = _plans.send(self._client.common, topic, batch)
-                pending.append((first, len(batch), senders.submit(self._client.run, plan)))
-                first += len(batch)
-                if len(pending) >= IN_FLIGHT:
+            try:
+                for batch in batches(messages):
+                    plan = _plans.send(self._client.common, topic, batch, first)
+                    pending.append(senders.submit(self._client.run, plan))
+                    first += len(batch)
+                    if len(pending) >= IN_FLIGHT:
+                        collect()
+                while pending:
                     collect()
-            while pending:
-                collect()
+            except Exception as error:
+                others = [future.result() for future in pending if future.exception() is None]
+                note_stored(error, stored + sum(len(batch.ids) for batch in others))
+                raise
         return SendSummary(done)
 
     def submit(
