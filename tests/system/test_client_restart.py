@@ -19,17 +19,13 @@ import ferromq
 SOON = timedelta(seconds=10)
 
 
-def free_port() -> int:
-    """Return a port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
 @pytest.fixture
-def endpoint() -> str:
-    """Return an endpoint a broker can be started on, twice."""
-    return f"127.0.0.1:{free_port()}"
+def endpoint() -> Iterator[str]:
+    """Yield an endpoint a broker can be started on, twice; bound here, so that nobody else is given it meanwhile."""
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reservation.getsockname()[1]}"
 
 
 def test_a_waiting_consumer_receives_after_a_restart(tmp_path: Path, endpoint: str) -> None:
@@ -184,6 +180,33 @@ def iterate():
 threading.Thread(target=iterate, daemon=True).start()
 assert got_one.wait(10)
 """
+
+
+HELD = """
+import sys, ferromq
+producer = ferromq.Producer(sys.argv[1], linger=3600)
+consumer = ferromq.Consumer(sys.argv[1], "g", "orders")
+if sys.argv[2] == "there":
+    (message,) = consumer.receive(1, wait=10)
+    message.ack()
+producer.submit("orders", b"held")
+"""
+
+
+def test_what_is_held_at_exit_is_sent_or_counted() -> None:
+    """Submitted messages and acknowledgements go out when a program ends; a warning says how many did not."""
+
+    def run(endpoint: str, broker: str) -> str:
+        command = [sys.executable, "-c", HELD, endpoint, broker]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stderr
+
+    with ferromq.embedded() as mq, mq.producer() as producer, mq.consumer("g", "orders") as consumer:
+        producer.send("orders", b"x")
+        assert "count=" not in run(mq.endpoint, "there")
+        assert mq.broker._server.stats()["acked"] == 1
+        assert [message.body for message in consumer.receive(wait=SOON)] == [b"held"]
+    with silent_server() as endpoint:
+        assert "not sent before the program ended count=1" in run(endpoint, "silent")
 
 
 def test_a_program_that_closes_nothing_ends_all_the_same() -> None:

@@ -7,6 +7,8 @@ Shared by the synchronous client and `ferromq.aio`.
 import atexit
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from ferromq._fork import Owner
@@ -48,6 +50,7 @@ class Client:
         self._runner = Runner(self.channels, self._join)
         self._closing = threading.Lock()
         self.is_closed = False
+        self._at_exit: list[weakref.WeakMethod[Callable[[float], None]]] = []
         # A program that ends without `close`: clients made after an embedded broker end before it.
         atexit.register(self._close_at_exit)
 
@@ -78,8 +81,18 @@ class Client:
         if settings.publishing.max_body_size > 0:
             self.common.max_body = settings.publishing.max_body_size
 
+    def before_exit(self, finish: Callable[[float], None]) -> None:
+        """Have a method called with a time (monotonic) before the client is closed at exit; weakly held."""
+        self._at_exit.append(weakref.WeakMethod(finish))
+
     def _close_at_exit(self) -> None:
-        self.close(time.monotonic() + _AT_EXIT)
+        until = time.monotonic() + _AT_EXIT
+        if self._owner.is_here and not self.is_closed:
+            for reference in self._at_exit:
+                finish = reference()
+                if finish is not None:
+                    finish(until)
+        self.close(until)
 
     def close(self, until: float) -> bool:
         """End everything before *until* (monotonic); says whether it was this call that did. Not in a child."""

@@ -239,7 +239,7 @@ def named(error: FerromqError, what: str) -> FerromqError:
     """Return the same error with its notes, its text beginning with *what*."""
     text = f"{what}: {error}"
     if isinstance(error, (RequestError, NotDurable)):
-        again = type(error)(text, error.code, error.remark)
+        again: FerromqError = type(error)(text, error.code, error.remark)
     else:
         again = type(error)(text)
     for note in getattr(error, "__notes__", ()):

@@ -175,6 +175,7 @@ class _Leases:
         self._hurry = False
         self._stopped = False
         self._thread: threading.Thread | None = None
+        client.before_exit(self._finish_at_exit)
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
@@ -229,6 +230,11 @@ class _Leases:
             self._changed.wait_for(lambda: not self._acks.messages and not self._under_way, remaining(until))
             self._hurry = False
             return len(self._acks.messages) + self._under_way
+
+    def _finish_at_exit(self, until: float) -> None:
+        left = self.flush(until)
+        if left:
+            _log.warning("acknowledgements were not sent before the program ended count=%d", left)
 
     def give_back(self, messages: list[MessageView], until: float) -> None:
         """End the leases of messages nobody used, without counting an attempt; those left at *until* come later."""
@@ -304,6 +310,7 @@ class _ReceiveAhead:
         """How many of the failures were raised to somebody."""
         self._stopped = False
         self._thread: threading.Thread | None = None
+        client.before_exit(self._finish_at_exit)
 
     def messages(self) -> Iterator[MessageView]:
         while (batch := self._next()) is not None:
@@ -376,6 +383,9 @@ class _ReceiveAhead:
                 if messages:
                     self._batches.append(Leased(messages, time.monotonic() + self._invisible))
                 self._changed.notify_all()
+
+    def _finish_at_exit(self, until: float) -> None:
+        self._leases.give_back(self.stop(), until)
 
     def stop(self) -> list[MessageView]:
         """End, and return what was not used."""

@@ -4,6 +4,7 @@ The producer: sends messages one by one, many at once, or gathered in the backgr
 Batching is decided in `_batching`, retries and routes in `_plans`.
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -23,6 +24,8 @@ from ferromq.errors import ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, SendReceipt, SendSummary
 
 __all__ = ["Producer"]
+
+_log = logging.getLogger("ferromq.client")
 
 
 def make_message(
@@ -177,6 +180,7 @@ class _Submitted:
         self._unfinished = 0
         self._closed = False
         self._threads: list[threading.Thread] = []
+        client.before_exit(self._finish_at_exit)
 
     def add(self, topic: str, message: Message) -> "Future[SendReceipt]":
         future: Future[SendReceipt] = Future()
@@ -203,6 +207,10 @@ class _Submitted:
             self._changed.notify_all()
             timeout = None if until is None else remaining(until)
             return self._changed.wait_for(lambda: self._unfinished == 0, timeout)
+
+    def _finish_at_exit(self, until: float) -> None:
+        if not self.flush(until):
+            _log.warning("submitted messages were not sent before the program ended count=%d", self._unfinished)
 
     def close(self) -> None:
         with self._changed:
