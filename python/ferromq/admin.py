@@ -6,6 +6,7 @@ business; how records look, that of the Rust core.
 """
 
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -18,6 +19,7 @@ from ferromq._fork import Owner
 from ferromq.client._protocol import seconds
 from ferromq.client._routes import parse_endpoints
 from ferromq.errors import (
+    ConnectionFailed,
     FerromqError,
     Forbidden,
     IllegalName,
@@ -35,11 +37,11 @@ _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _END_OF_TIME = 2**63 - 1
 _ERRORS = {
     ResponseCode.TOPIC_NOT_EXIST: TopicNotFound,
-    ResponseCode.INVALID_PARAMETER: IllegalName,
     ResponseCode.SYSTEM_ERROR: ServerError,
     3: Unsupported,
     16: Forbidden,
 }
+_ABOUT_NAME = re.compile(r"\b(topic|group)\b.*\b(name|illegal|characters?|blank|long|length|reserved)\b", re.IGNORECASE)
 # An offset message id: address, port and physical offset, for IPv4 and IPv6.
 _OFFSET_IDS = {32: 4, 56: 16}
 
@@ -96,7 +98,9 @@ class Admin:
             self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=body)
 
     def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[StoredMessage]:
-        """Return messages of *topic* that were sent with *key*, the newest first."""
+        """Return messages of *topic* that were sent with *key*, the newest first, at most *max_messages*."""
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
         return self._query(topic, key, max_messages, unique=False)
 
     def query_by_id(self, topic: str, message_id: str) -> StoredMessage | None:
@@ -157,6 +161,8 @@ class Admin:
                 return self._ask(address, code, fields or {})
             except OutcomeUnknown as error:
                 failure = error
+                if isinstance(error, ConnectionFailed) and "lost" in str(error):
+                    failure = ConnectionFailed(f"{error}; is this a name server's port (9876)?")
         assert failure is not None
         raise failure
 
@@ -171,7 +177,9 @@ class Admin:
         if answer == also:
             return b""
         text = f"{address} answered {code.name} with the code {answer}: {remark or 'no remark'}"
-        raise _ERRORS.get(answer, RequestError)(text, answer, remark or "")
+        # RocketMQ has one code for every parameter; names are checked before they are sent, but its rules may differ.
+        about_name = answer == ResponseCode.INVALID_PARAMETER and _ABOUT_NAME.search(remark or "")
+        raise (IllegalName if about_name else _ERRORS.get(answer, RequestError))(text, answer, remark or "")
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

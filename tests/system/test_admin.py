@@ -1,6 +1,7 @@
 """The administrator: topics are made and listed, messages found by key and by id."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,6 +66,40 @@ def test_questions_about_an_unknown_topic_say_so(mq: ferromq.Embedded) -> None:
     """The error names the topic."""
     with mq.admin() as admin, pytest.raises(ferromq.TopicNotFound, match="nowhere"):
         admin.query_by_key("nowhere", "k")
+
+
+def test_a_wrong_port_is_guessed(mq: ferromq.Embedded) -> None:
+    """Clients at a remoting port and administrators at a gRPC port are told which one they want."""
+    for port in (mq.namesrv, mq.broker.address):
+        with ferromq.Producer(port, attempts=1) as producer, pytest.raises(ferromq.ConnectionFailed, match="8081"):
+            producer.send("orders", b"x")
+    with ferromq.Admin(mq.endpoint) as admin, pytest.raises(ferromq.ConnectionFailed, match="9876"):
+        admin.topics()
+
+
+def test_asking_for_no_message_is_refused(mq: ferromq.Embedded) -> None:
+    """Before anybody is asked."""
+    with mq.admin() as admin, pytest.raises(ValueError, match="at least one"):
+        admin.query_by_key("orders", "k", max_messages=0)
+
+
+@pytest.mark.parametrize(
+    ("remark", "error"),
+    [
+        ("the topic name has illegal characters", ferromq.IllegalName),
+        ("perm is 9, which is no permission", ferromq.RequestError),
+    ],
+)
+def test_an_odd_parameter_is_an_illegal_name_only_if_it_is_one(
+    mq: ferromq.Embedded, remark: str, error: type[ferromq.RequestError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers have one code for both."""
+    with mq.admin() as admin:
+        answer = SimpleNamespace(call=lambda *_, **__: (29, remark, {}, b""), close=lambda: None)
+        monkeypatch.setattr(admin, "_client", answer)
+        with pytest.raises(ferromq.RequestError, match=remark) as caught:
+            admin.topics()
+        assert type(caught.value) is error
 
 
 def test_a_name_server_that_is_away_is_passed_over(mq: ferromq.Embedded) -> None:

@@ -32,7 +32,15 @@ from ferromq.client._protocol import (
     resource,
 )
 from ferromq.client._routes import Route, Routes, endpoints_message
-from ferromq.errors import FerromqError, MessageTooLarge, NotDurable, OutcomeUnknown, RequestTimeout, ServerError
+from ferromq.errors import (
+    ConnectionFailed,
+    FerromqError,
+    MessageTooLarge,
+    NotDurable,
+    OutcomeUnknown,
+    RequestTimeout,
+    ServerError,
+)
 from ferromq.message import Batch
 
 if TYPE_CHECKING:
@@ -118,7 +126,12 @@ class Common:
 
     def _ask_route(self, topic: str, endpoint: str) -> Plan[Route]:
         request = pb.QueryRouteRequest(topic=resource(topic), endpoints=endpoints_message(self.endpoints))
-        answer = yield Call(endpoint, "QueryRoute", request.SerializeToString(), self.timeout)
+        try:
+            answer = yield Call(endpoint, "QueryRoute", request.SerializeToString(), self.timeout)
+        except ConnectionFailed as error:
+            if "Socket closed" not in str(error):
+                raise
+            raise ConnectionFailed(f"{error}; is this a broker's gRPC port (8081)?") from None
         response = pb.QueryRouteResponse.FromString(answer)
         check(response.status)
         return self.routes.put(topic, Route.read(topic, response.message_queues))
