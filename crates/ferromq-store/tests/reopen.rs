@@ -77,7 +77,10 @@ fn copy(from: &Path, to: &Path) {
         if path.is_dir() {
             copy(&path, &target);
         } else if path.file_name().unwrap() != "lock" {
-            fs::copy(&path, target).unwrap();
+            // A file under its temporary name may be gone by now.
+            if let Err(error) = fs::copy(&path, target) {
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+            }
         }
     }
 }
