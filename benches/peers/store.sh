@@ -2,7 +2,7 @@
 # How much faster is our store than Apache RocketMQ's, on this machine, in this hour?
 #
 # Runs both in turn and prints for each load the medians and their ratio. Needs Java and `make jars`.
-#   ROUNDS=5 DIRECTORY=/tmp/ferromq-peers benches/peers/store.sh
+#   ROUNDS=5 DIRECTORY=DIR benches/peers/store.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ROUNDS=${ROUNDS:-5}
