@@ -12,11 +12,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; those that gain from it run in parallel themselves.
 .NOTPARALLEL:
-.PHONY: help demo test check fmt setup unit rust-test system spark bench bench-peers proto jars clean
+.PHONY: help demo test check fmt setup unit rust-test system compat spark bench bench-peers proto jars nightly fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt unit rust-test system spark proto jars clean"
+	@echo "also: setup fmt unit rust-test system compat spark proto jars nightly fuzz clean"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ demo: setup
 
 # --- tests ---------------------------------------------------------------------------------------------------
 
-test: rust-test unit system spark
+test: rust-test unit system compat spark
 
 rust-test:
 	cargo test --workspace --exclude ferromq-python --locked --quiet
@@ -59,6 +59,11 @@ unit: setup
 system: setup
 	$(BIN)/pytest tests/system -n $(JOBS) -m "not alone and not spark"
 	$(BIN)/pytest tests/system -m "alone"
+
+# Against Apache RocketMQ itself. Where it cannot be had (no JDK, no Maven, no network) the tests are skipped and say why.
+compat: setup
+	@$(MAKE) --no-print-directory jars || echo "the jars of Apache RocketMQ could not be fetched (see above)"
+	$(BIN)/pytest tests/compat -n $(JOBS)
 
 spark: setup
 	$(BIN)/pytest tests/spark
@@ -99,6 +104,29 @@ $(CACHE)/jars.stamp: benches/peers/pom.xml
 
 bench-peers: setup jars
 	benches/peers/run.sh
+
+# --- longer runs ---------------------------------------------------------------------------------------------
+
+# The same tests with many more cases: about an hour.
+nightly: setup
+	FERROMQ_MODEL_CASES=10000 FERROMQ_CRASH_ROUNDS=2000 FERROMQ_FAULT_STEP=1 FERROMQ_RECOVERY_CASES=2000 \
+	  PROPTEST_CASES=2000 \
+	  cargo test --release --package ferromq-store --locked --quiet
+	FERROMQ_KILL_ROUNDS=100 $(BIN)/pytest tests/system/test_kill.py
+	$(MAKE) fuzz
+
+# Coverage-guided fuzzing with AFL++ (`cargo install cargo-afl`), so many seconds for each target.
+SECONDS_EACH ?= 600
+FUZZ_TARGETS ?= record recovery index remoting
+fuzz:
+	@command -v cargo-afl >/dev/null || { echo "the fuzzer is missing: cargo install cargo-afl --locked"; exit 2; }
+	cd crates/fuzz && cargo afl build --release
+	cd crates/fuzz && for target in $(FUZZ_TARGETS); do \
+	  AFL_NO_UI=1 AFL_SKIP_CPUFREQ=1 AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES=1 AFL_BENCH_UNTIL_CRASH=1 \
+	  cargo afl fuzz -i corpus/$$target -o out/$$target -V $(SECONDS_EACH) target/release/$$target >/dev/null || exit 1; \
+	  grep -E 'execs_done|saved_crashes|saved_hangs|corpus_count' out/$$target/default/fuzzer_stats; \
+	  ! ls out/$$target/default/crashes/id* 2>/dev/null || exit 1; \
+	done
 
 clean:
 	cargo clean

@@ -3,15 +3,17 @@
 //! Beside Apache RocketMQ's own store: `benches/peers/store.sh`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::{hint::black_box, path::Path, time::Duration};
+use std::{hint::black_box, path::Path};
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ferromq_store::{Clock, FlushMode, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter};
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use ferromq_store::{
+    Boundary, Clock, FlushPolicy, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter,
+};
 
 const TOPIC: &str = "bench";
 const BODY: &[u8] = &[b'x'; 1024];
 
-fn config(flush: FlushMode) -> StoreConfig {
+fn config(flush: FlushPolicy) -> StoreConfig {
     StoreConfig {
         commit_log_file_size: 256 << 20,
         index_slots: 500_000,
@@ -21,12 +23,12 @@ fn config(flush: FlushMode) -> StoreConfig {
     }
 }
 
-fn open(directory: &Path, flush: FlushMode) -> MessageStore {
+fn open(directory: &Path, flush: FlushPolicy) -> MessageStore {
     MessageStore::open(directory, config(flush), Clock::system()).unwrap()
 }
 
-fn asynchronous() -> FlushMode {
-    FlushMode::Async { interval: Duration::from_millis(500) }
+fn asynchronous() -> FlushPolicy {
+    FlushPolicy::default()
 }
 
 fn append(store: &MessageStore, number: u64) -> u64 {
@@ -60,12 +62,12 @@ fn wait_dispatched(store: &MessageStore) {
 
 fn appends(criterion: &mut Criterion) {
     const BATCH: u64 = 10_000;
-    let mut group = criterion.benchmark_group("append 1 KiB with a key, until dispatched");
+    let mut group = criterion.benchmark_group("append");
     group.throughput(Throughput::Elements(BATCH)).sample_size(20);
     for threads in [1, 4] {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path(), asynchronous());
-        group.bench_function(format!("asynchronous, {threads} threads"), |bencher| {
+        group.bench_function(format!("1 KiB with a key, until dispatched, {threads} threads"), |bencher| {
             bencher.iter(|| {
                 std::thread::scope(|scope| {
                     for _ in 0..threads {
@@ -80,13 +82,13 @@ fn appends(criterion: &mut Criterion) {
 }
 
 fn synchronous_appends(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("append 1 KiB, until durable");
+    let mut group = criterion.benchmark_group("append_sync");
     group.sample_size(10);
     for waiters in [1, 64] {
         let directory = tempfile::tempdir().unwrap();
-        let store = open(directory.path(), FlushMode::Sync);
+        let store = open(directory.path(), FlushPolicy::Group);
         group.throughput(Throughput::Elements(waiters * 20));
-        group.bench_function(format!("{waiters} waiters"), |bencher| {
+        group.bench_function(format!("1 KiB, until durable, {waiters} waiting"), |bencher| {
             bencher.iter(|| {
                 std::thread::scope(|scope| {
                     for _ in 0..waiters {
@@ -103,37 +105,78 @@ fn synchronous_appends(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn reads(criterion: &mut Criterion) {
-    const COUNT: u64 = 100_000;
-    let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), asynchronous());
-    append_all(&store, COUNT);
+const READ: u64 = 400_000;
+
+/// A store with [`READ`] messages in four queues.
+fn filled(directory: &Path) -> MessageStore {
+    let store = open(directory, asynchronous());
+    append_all(&store, READ);
     wait_dispatched(&store);
-    let mut group = criterion.benchmark_group("read");
+    store
+}
+
+fn gets(criterion: &mut Criterion) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = filled(directory.path());
+    let mut group = criterion.benchmark_group("get");
     for count in [1, 32] {
         let mut at = 0;
         group.throughput(Throughput::Elements(count as u64));
-        group.bench_function(format!("by queue offset, {count} at once"), |bencher| {
+        group.bench_function(format!("{count} at once"), |bencher| {
             bencher.iter(|| {
-                at = (at + count as u64) % (COUNT / 4 - 32);
+                at = (at + count as u64) % (READ / 4 - 32);
                 black_box(store.get(TOPIC, 0, at, count, 1 << 20, &TagFilter::All).messages.len())
             });
         });
     }
-    let mut number = 0;
     group.throughput(Throughput::Elements(1));
-    group.bench_function("by key", |bencher| {
-        bencher.iter(|| {
-            number = (number + 7919) % COUNT;
-            black_box(store.query_by_key(TOPIC, &format!("k{number}"), 1, 0, i64::MAX).len())
-        });
-    });
-    group.bench_function("decoded", |bencher| {
-        let record = store.record_at(0).unwrap();
+    group.bench_function("decoded and checked", |bencher| {
+        let record = store.message_at(0).unwrap();
         bencher.iter(|| MessageView::decode(black_box(record.bytes()), true).map(|view| view.queue_offset));
     });
     group.finish();
 }
 
-criterion_group!(benches, appends, synchronous_appends, reads);
+fn lookups(criterion: &mut Criterion) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = filled(directory.path());
+    let mut number = 0;
+    criterion.bench_function("query", |bencher| {
+        bencher.iter(|| {
+            number = (number + 7919) % READ;
+            black_box(store.query_by_key(TOPIC, &format!("k{number}"), 1, 0, i64::MAX).messages.len())
+        });
+    });
+    let first = store.earliest_time(TOPIC, 0).unwrap();
+    let last = store.get(TOPIC, 0, READ / 4 - 1, 1, 1 << 20, &TagFilter::All).messages.pop().unwrap().1;
+    let span = MessageView::decode(last.bytes(), false).unwrap().store_timestamp - first + 1;
+    criterion.bench_function("offset_by_time", |bencher| {
+        bencher.iter(|| {
+            number += 7919;
+            let time = first + (number % span as u64) as i64;
+            black_box(store.offset_by_time(TOPIC, (number % 4) as u32, time, Boundary::Lower))
+        });
+    });
+}
+
+/// Opens again and again what a process left behind that was killed: all of it is walked.
+fn recoveries(criterion: &mut Criterion) {
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path()).close().unwrap();
+    let mut group = criterion.benchmark_group("recover");
+    group.sample_size(10).throughput(Throughput::Elements(READ));
+    group.bench_function("all walked", |bencher| {
+        bencher.iter_batched(
+            || {
+                std::fs::remove_file(directory.path().join("checkpoint")).unwrap();
+                std::fs::write(directory.path().join("abort"), b"").unwrap();
+            },
+            |()| open(directory.path(), asynchronous()),
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, appends, synchronous_appends, gets, lookups, recoveries);
 criterion_main!(benches);

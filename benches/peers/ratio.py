@@ -1,26 +1,103 @@
-"""Fold `name<TAB>value<TAB>unit` lines of two engines into medians and their ratio."""
+"""
+Fold `engine load<TAB>value<TAB>unit` lines of two engines into a table of medians.
+
+Each cell shows the median and, in brackets, the least and the greatest value.
+"""
 
 import statistics
 import sys
 from collections import defaultdict
 
+OURS, THEIRS = "ferromq-store", "java-store"
+# What is asked for: how many times as good as Java.
+GOALS = {
+    "append async, 1 threads, until dispatched": 4.0,
+    "append async, 4 threads, until dispatched": 4.0,
+    "append sync, 1 waiting": 2.0,
+    "append sync, 64 waiting": 5.0,
+    "append sync, 64 waiting, p99": 5.0,
+    "get, 32 at once": 1.0,
+    "get, 1 at once": 2.0,
+    "recover, all walked": 6.0,
+    "query by key": 2.0,
+    "offset by time": 5.0,
+}
+LESS_IS_BETTER = {"us", "ms"}
+COMPARED = LESS_IS_BETTER | {"msg/s", "op/s"}
+
+Values = dict[str, list[float]]
+
+
+def number(value: float) -> str:
+    """Write a value with as many digits as it needs."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def cell(values: list[float]) -> str:
+    """Write median and spread."""
+    if not values:
+        return "-"
+    median = number(statistics.median(values))
+    least, greatest = number(min(values)), number(max(values))
+    return median if least == greatest else f"{median} ({least}-{greatest})"
+
+
+def times(engines: Values, unit: str) -> float | None:
+    """Say how many times as good ours is."""
+    if unit not in COMPARED or not engines[OURS] or not engines[THEIRS]:
+        return None
+    ours, theirs = statistics.median(engines[OURS]), statistics.median(engines[THEIRS])
+    return theirs / ours if unit in LESS_IS_BETTER else ours / theirs
+
 
 def main() -> None:
-    """Read lines from stdin and print one row for each load both engines ran."""
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Read lines from stdin and print a row for each load, then what follows from them."""
+    loads: dict[str, Values] = defaultdict(lambda: defaultdict(list))
     units: dict[str, str] = {}
     for line in sys.stdin:
         name, value, unit = line.rstrip("\n").split("\t")
         engine, load = name.split(" ", 1)
-        values[load][engine].append(float(value))
+        loads[load][engine].append(float(value))
         units[load] = unit
-    print(f"{'load':<55} {'ferromq':>12} {'java':>12} {'ratio':>7}")
-    for load, engines in values.items():
-        ours = statistics.median(engines["ferromq-store"]) if engines["ferromq-store"] else None
-        theirs = statistics.median(engines["java-store"]) if engines["java-store"] else None
-        ratio = f"{ours / theirs:.2f}" if ours and theirs else "-"
-        cells = [f"{value:,.1f}" if value is not None else "-" for value in (ours, theirs)]
-        print(f"{load + ' ' + units[load]:<55} {cells[0]:>12} {cells[1]:>12} {ratio:>7}")
+    rows = [("work", "unit", "ferromq", "Java", "times", "goal", "met")]
+    for load, engines in loads.items():
+        ratio, goal = times(engines, units[load]), GOALS.get(load)
+        met = "" if ratio is None or goal is None else "yes" if ratio >= goal else "NO"
+        theirs = "not counted" if load.endswith("flushes") else cell(engines[THEIRS])
+        rows.append(
+            (
+                load,
+                units[load],
+                cell(engines[OURS]),
+                theirs,
+                "" if ratio is None else f"{ratio:.2f}",
+                "" if goal is None else f"{goal:g}",
+                met,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows.insert(1, tuple("-" * width for width in widths))
+    for row in rows:
+        print("| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |")
+    medians = {load: statistics.median(engines[OURS]) for load, engines in loads.items() if engines[OURS]}
+    for sentence in shares(medians):
+        print(sentence)
+
+
+def shares(ours: dict[str, float]) -> list[str]:
+    """Say what one load is of another, where both were run."""
+    one, four = "append async, 1 threads, until dispatched", "append async, 4 threads, until dispatched"
+    bare = "bare loop, copy and CRC32"
+    wanted = [
+        (four, one, "goal: 90 % or more"),
+        (one, bare, "stretch goal: 30 %"),
+        ("append async, 1 threads, put", bare, "the same without dispatch"),
+    ]
+    return [
+        f"{load} is {ours[load] / ours[other]:.0%} of {other} ({goal})"
+        for load, other, goal in wanted
+        if load in ours and other in ours
+    ]
 
 
 if __name__ == "__main__":

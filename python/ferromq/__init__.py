@@ -8,12 +8,12 @@ This file only names what is public. Servers are started by `ferromq.cli`, Spark
 `ferromq.aio` has the client with `await`.
 """
 
-from ferromq._ferromq import StoredMessage
+from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq._time import Clock
 from ferromq.admin import Admin
 from ferromq.client.consumer import Consumer
 from ferromq.client.producer import Producer
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config import BrokerConfig, NameServerConfig, StoreConfig
 from ferromq.embedded import Embedded, embedded
 from ferromq.errors import (
     ConfigError,
@@ -50,6 +50,7 @@ __all__ = [
     "Consumer",
     "CorruptStore",
     "Embedded",
+    "ExpiredFile",
     "FerromqError",
     "Forbidden",
     "ForkedProcess",
@@ -69,6 +70,7 @@ __all__ = [
     "SendSummary",
     "ServerError",
     "StoreClosed",
+    "StoreConfig",
     "StoreError",
     "StoreFull",
     "StoreLocked",

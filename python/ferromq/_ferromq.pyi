@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias, final, type_check_only
+from pathlib import Path
+from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict, Unpack, final, type_check_only
 
 @final
 class Clock:
@@ -66,30 +67,127 @@ class StoredMessage:
         """The record as it lies on disk."""
 
 @final
+class ExpiredFile:
+    """A file of the commit log that is about to be deleted; it lies there unchanged until the hook has returned."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def begin(self) -> int:
+        """First physical offset."""
+
+    @property
+    def end(self) -> int:
+        """Last physical offset + 1."""
+
+    @property
+    def oldest_ms(self) -> int:
+        """When its first message was stored, milliseconds since 1970."""
+
+    @property
+    def newest_ms(self) -> int: ...
+
+@type_check_only
+class StoreOptions(TypedDict, total=False):
+    """The fields of the Rust `StoreConfig`, where the defaults and the limits live; None is not given."""
+
+    commit_log_file_size: int | None
+    commit_log_paths: Sequence[str] | None
+    consume_queue_file_entries: int | None
+    disk_reserve: int | None
+    fast_boot: bool | None
+    flush: str | None
+    """`group`, `each`, `every 1000`, `interval`, `interval 200ms`."""
+    flush_every: Mapping[str, int] | None
+    """Topic → messages that may be acknowledged and not flushed."""
+    index_entries: int | None
+    index_slots: int | None
+    mapped_bytes: int | None
+    max_message_size: int | None
+    open_files: int | None
+    progress_interval: timedelta | None
+    property_crc: bool | None
+    read_only_commit_log_paths: Sequence[str] | None
+    retention_age: timedelta | None
+    """`timedelta.max` keeps files whatever their age."""
+    retention_age_by_topic: Mapping[str, timedelta] | None
+    retention_disk_usage: tuple[float, float, float] | None
+    retention_hours: Sequence[int] | None
+    retention_on_expiry: str | None
+    """`discard`, `archive`."""
+    retention_total_bytes: int | None
+    store_host: str | None
+
+@type_check_only
+class StoreStats(TypedDict):
+    """Counters and positions of a store. A failure or miss is there once it is counted."""
+
+    min_physical_offset: int
+    max_physical_offset: int
+    flushed_offset: int
+    dispatched_offset: int
+    indexed_offset: int
+    indexed_timestamp: int
+    mismatches: int
+    appended: int
+    flushes: int
+    recovered_cut_bytes: int
+    recovered_messages: int
+    failed_puts_io: NotRequired[int]
+    failed_puts_corrupt: NotRequired[int]
+    failed_puts_too_large: NotRequired[int]
+    failed_puts_invalid: NotRequired[int]
+    failed_puts_full: NotRequired[int]
+    failed_puts_poisoned: NotRequired[int]
+    failed_puts_not_durable: NotRequired[int]
+    failed_puts_closed: NotRequired[int]
+    failed_puts_queue_closed: NotRequired[int]
+    missed_gets_no_matched_message: NotRequired[int]
+    missed_gets_message_was_removing: NotRequired[int]
+    missed_gets_offset_found_null: NotRequired[int]
+    missed_gets_offset_overflow_badly: NotRequired[int]
+    missed_gets_offset_overflow_one: NotRequired[int]
+    missed_gets_offset_too_small: NotRequired[int]
+    missed_gets_queue_closed: NotRequired[int]
+    missed_gets_no_matched_logic_queue: NotRequired[int]
+    missed_gets_no_message_in_queue: NotRequired[int]
+
+@final
 class Store:
     """
     The message store of one directory.
 
-    Raises `StoreLocked`, `CorruptStore`, `StoreFull`, `StoreClosed`, `MessageTooLarge` (from `ferromq.errors`).
-    Options are the fields of the Rust `StoreConfig`; defaults live there.
+    Raises `StoreLocked`, `CorruptStore`, `StoreFull`, `StoreClosed`, `MessageTooLarge` (from `ferromq.errors`), and
+    `ConfigError` naming the option.
     """
 
-    def __new__(
-        cls,
-        directory: str,
-        clock: Clock,
-        *,
-        commit_log_file_size: int | None = None,
-        consume_queue_file_entries: int | None = None,
-        index_slots: int | None = None,
-        index_entries: int | None = None,
-        sync_flush: bool = False,
-        flush_interval_ms: int | None = None,
-        max_message_size: int | None = None,
-        disk_reserve: int | None = None,
-        progress_interval_ms: int | None = None,
-        store_host: str | None = None,
-    ) -> Store: ...
+    def __new__(cls, directory: str, clock: Clock, **options: Unpack[StoreOptions]) -> Store: ...
+    @staticmethod
+    def check(**options: Unpack[StoreOptions]) -> None:
+        """Raise `ConfigError` for options no store can be opened with."""
+
+    def options(self) -> dict[str, Any]:
+        """Every option by its name, defaults included."""
+
+    def configure(self, **options: Unpack[StoreOptions]) -> None:
+        """Change flush and retention of the open store. Raises `ConfigError` for options that cannot change."""
+
+    def set_archive(self, hook: Callable[[ExpiredFile], object]) -> None:
+        """Set what takes files before they are deleted, where `retention_on_expiry` is `archive`; an exception keeps the file."""
+
+    def clean(self, *, now: bool = False) -> dict[str, Any]:
+        """Delete what may go; *now*: at whatever hour. What was done: `removed_files`, `archived_files`, `refused_files`, …"""
+
+    def delete_topic(self, topic: str) -> int:
+        """Delete the queues of a topic and its groups' progress, return how many; queue offsets go on where they were."""
+
+    def clean_unused(self, keep_topics: Sequence[str]) -> list[str]:
+        """Delete all other topics; return them."""
+
+    def set_queue_access(self, topic: str, queue_id: int, access: str) -> None:
+        """`open`, `read_only` (it drains) or `closed`. Kept across restarts."""
+
+    def queue_access(self, topic: str, queue_id: int) -> str: ...
     def append(
         self,
         topic: str,
@@ -104,7 +202,7 @@ class Store:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> tuple[int, int]:
-        """Store one message, wait until it is durable as the flush mode promises; (queue offset, physical offset)."""
+        """Store one message, wait until it is durable as the flush policy promises; (queue offset, physical offset)."""
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, tags: str = "*"
@@ -112,6 +210,12 @@ class Store:
         """Status name (`FOUND`, `NO_MATCHED_MESSAGE`, …), messages, next offset."""
 
     def message_at(self, physical_offset: int) -> StoredMessage | None: ...
+    def nearest_message(self, physical_offset: int) -> int | None:
+        """Where the message begins that lies at the offset; else the last one before it, else the first one kept."""
+
+    def query_by_unique_key(
+        self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = ...
+    ) -> list[StoredMessage]: ...
     def query_by_key(
         self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = ...
     ) -> list[StoredMessage]: ...
@@ -121,8 +225,81 @@ class Store:
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
     def queues(self) -> dict[str, list[int]]: ...
-    def stats(self) -> dict[str, int]: ...
+    def stats(self) -> StoreStats: ...
+    def recovery(self) -> dict[str, Any]:
+        """What the recovery at open did: `is_clean`, `walked_bytes`, `messages`, `cut_bytes`, `elapsed`, …"""
+
+    def damages(self) -> list[tuple[Path, int, int, str]]:
+        """Ranges of the commit log that are not served: file, first and last + 1 physical offset, reason."""
+
     def close(self) -> None: ...
+
+def inspect_store(
+    directory: str, *, commit_log_paths: Sequence[str] = ..., index_slots: int | None = None
+) -> dict[str, Any]:
+    """
+    Say what is in a store directory, without lock and read-only; the fields are those of `store_tools.StoreSummary`.
+
+    Raises `StoreError` where it is no store directory, or cannot be read.
+    """
+
+@final
+class StoreVerification:
+    """
+    A verification of a store directory that runs on threads of its own, without lock and read-only.
+
+    At most 1,024 events wait to be taken; the threads wait for the caller then.
+    """
+
+    def __new__(
+        cls,
+        directory: str,
+        *,
+        commit_log_paths: Sequence[str] = ...,
+        index_slots: int | None = None,
+        threads: int = 0,
+    ) -> StoreVerification: ...
+    def next(self, timeout: float) -> tuple[str, dict[str, Any]] | None:
+        """
+        (`finding`, fields of `store_tools.Finding`), (`progress`, `done` and `total` bytes) or, last, (`report`, fields of `VerifyReport`).
+
+        None where nothing came within *timeout* seconds. Raises `StoreError` where the directory cannot be read,
+        `RuntimeError` after the report and after `close`.
+        """
+
+    def close(self) -> None: ...
+
+@final
+class StoreDump:
+    """Reads messages of a topic from a store directory, queue after queue. Raises `StoreError` as `inspect_store`, and for an unknown topic or queue."""
+
+    def __new__(
+        cls,
+        directory: str,
+        topic: str,
+        *,
+        queue_id: int | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        from_time: int | None = None,
+        to_time: int | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+        commit_log_paths: Sequence[str] = ...,
+    ) -> StoreDump: ...
+    def __iter__(self) -> StoreDump: ...
+    def __next__(self) -> tuple[StoredMessage, bool] | tuple[int, int, str]:
+        """(message, whether it matches its checksums), or (queue id, queue offset, reason) of an entry that leads to no record."""
+
+@final
+class LogFile:
+    """Reads the records of one commit log file whose first byte has the physical offset *first_offset*. Raises `OSError`."""
+
+    def __new__(cls, path: str, first_offset: int) -> LogFile: ...
+    def __iter__(self) -> LogFile: ...
+    def __next__(self) -> tuple[StoredMessage, bool] | dict[str, Any]:
+        """(message, whether it matches its checksums), or the fields of `store_tools.Finding` for bytes that are no record."""
 
 @final
 class Request:

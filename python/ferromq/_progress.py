@@ -14,14 +14,23 @@ _REDRAW = 0.1
 """Seconds between two pictures of the bar."""
 _LINES = 4
 """Plain lines until the end, where there is no terminal."""
+_GIB = 1 << 30
 
 
 class Progress:
-    """Shows how much of *total* is done, and the rate. Used as a context manager, it ends its line."""
+    """
+    Shows how much of *total* is done, and the rate. Used as a context manager, it ends its line.
 
-    def __init__(self, what: str, total: int, stream: TextIO | None = None) -> None:
+    With *is_bytes* counts are shown as sizes, and the time that is left; with *is_quiet* nothing is.
+    """
+
+    def __init__(
+        self, what: str, total: int, stream: TextIO | None = None, *, is_bytes: bool = False, is_quiet: bool = False
+    ) -> None:
         self.done = 0
-        self._what, self._total = what, total
+        self.total = total
+        """May become known, or grow, while it runs."""
+        self._what, self._is_bytes, self._is_quiet = what, is_bytes, is_quiet
         self._stream = sys.stderr if stream is None else stream
         self._moves = self._stream.isatty()
         self._begin = self._drawn = time.monotonic()
@@ -33,7 +42,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._moves:
+        if self._moves and not self._is_quiet:
             self._draw()
             self._stream.write("\n")
             self._stream.flush()
@@ -46,22 +55,28 @@ class Progress:
     def update(self, done: int) -> None:
         """Show that *done* of the total are done."""
         self.done = done
+        if self._is_quiet:
+            return
         if self._moves:
             now = time.monotonic()
             if now - self._drawn >= _REDRAW:
                 self._drawn = now
                 self._draw()
-        elif self._total and done * _LINES // self._total > self._lines:
-            self._lines = done * _LINES // self._total
+        elif self.total and done * _LINES // self.total > self._lines:
+            self._lines = done * _LINES // self.total
             self._stream.write(f"{self._text()}\n")
             self._stream.flush()
 
     def _text(self) -> str:
-        share = self.done / self._total if self._total else 1.0
+        share = self.done / self.total if self.total else 1.0
         rate = self.done / max(self.seconds, 1e-9)
-        return f"  {self._what:<10} {share:4.0%}  {self.done:>9,} of {self._total:,}  {rate:>9,.0f}/s"
+        if self._is_bytes:
+            left = (self.total - self.done) / rate if rate else 0.0
+            sizes = f"{self.done / _GIB:,.2f} of {self.total / _GIB:,.2f} GiB  {rate / _GIB:.2f} GiB/s"
+            return f"  {self._what:<10} {share:4.0%}  {sizes}  {left:,.0f} s left"
+        return f"  {self._what:<10} {share:4.0%}  {self.done:>9,} of {self.total:,}  {rate:>9,.0f}/s"
 
     def _draw(self) -> None:
-        filled = _WIDTH * self.done // self._total if self._total else _WIDTH
+        filled = _WIDTH * self.done // self.total if self.total else _WIDTH
         self._stream.write(f"\r{self._text()}  [{'#' * filled:<{_WIDTH}}]")
         self._stream.flush()

@@ -86,6 +86,32 @@ class Admin:
         for master in self._masters():
             self._ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
+    def delete_topic(self, name: str) -> None:
+        """
+        Delete a topic and its messages on every master, and its route on every name server.
+
+        Consumer groups forget how far they were. A broker that creates topics on first use creates it anew for whoever
+        still uses it; queue offsets go on where they were. Raises `TopicNotFound`, and `RequestError` where a broker
+        refuses, `IllegalName`; asking again finishes what was left halfway.
+        """
+        _names.check_topic(name)
+        self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+        for master in self._masters():
+            self._ask(master, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
+        # The brokers no longer register it; each name server has a table of its own.
+        for address in self._name_servers:
+            self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
+
+    def clean(self) -> None:
+        """Delete on every master the files of the store whose messages have expired, at whatever hour."""
+        for master in self._masters():
+            self._ask(master, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+
+    def clean_unused_queues(self) -> None:
+        """Delete on every master the queues of topics it does not have: topics that were deleted while it was away."""
+        for master in self._masters():
+            self._ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
+
     def create_group(self, name: str) -> None:
         """
         Create a consumer group on every master, or set an existing one to RocketMQ's defaults.

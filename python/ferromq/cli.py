@@ -1,5 +1,5 @@
 """
-The command `ferromq`: servers, the demo, the version.
+The command `ferromq`: servers, the demo, tools for store directories, the version.
 
 It parses, starts, waits for a signal and stops; what it starts is in `namesrv.server` and `broker.controller`. Exit
 codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage or configuration.
@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from ferromq import _logging
+from ferromq import _logging, _store_commands
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig, NameServerConfig
 from ferromq.embedded import SMALL_FILES
@@ -27,6 +27,10 @@ from ferromq.namesrv.server import NamesrvController
 
 _DEV = {"listen": "127.0.0.1:10911", "grpc_listen": "127.0.0.1:8081", **SMALL_FILES}
 _DEV_NAMESRV = "127.0.0.1:9876"
+_FLAGS = (
+    *("store", "listen", "grpc_listen", "advertise", "grpc_advertise", "name", "cluster", "namesrv"),
+    *("flush", "retention_age", "retention_total_bytes", "fast_boot", "auto_create_topics", "auto_create_groups"),
+)
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -79,6 +83,8 @@ def _parser(*, with_demo: bool) -> argparse.ArgumentParser:
     broker.add_argument("--namesrv", metavar="A;B", help="the name servers, HOST:PORT each")
     _add_broker_options(broker)
 
+    _store_commands.add_commands(commands)
+
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
     return parser
@@ -94,7 +100,15 @@ def _add_broker_options(parser: argparse.ArgumentParser) -> None:
     add("--grpc-advertise", metavar="HOST[:PORT]", help="the second address, as others reach it")
     add("--name", help="the broker's name (broker-a)")
     add("--cluster", help="the cluster's name (DefaultCluster)")
-    add("--flush", choices=("async", "sync"), help="answer a send once written (async), or once on disk")
+    add(
+        "--flush",
+        metavar="POLICY",
+        help="answer a send once on disk: group, each; once written: 'every 1000', interval, 'interval 200ms'",
+    )
+    add("--retention-age", metavar="AGE", help="delete files whose messages are older: 72h, 30d, forever")
+    add("--retention-total-bytes", metavar="SIZE", help="delete the oldest files above this size of the log: 500GiB")
+    add("--fast-boot", action=argparse.BooleanOptionalAction, default=None, help="open after a kill without checking")
+    add("--set", metavar="NAME=VALUE", action="append", default=[], help="any option by its name; may be repeated")
     add("--auto-create-topics", action=argparse.BooleanOptionalAction, default=None, help="create topics on first use")
     add("--auto-create-groups", action=argparse.BooleanOptionalAction, default=None, help="create groups on first use")
 
@@ -158,9 +172,13 @@ def _version(_options: argparse.Namespace) -> int:
 
 
 def _broker_config(options: argparse.Namespace, defaults: Mapping[str, Any]) -> BrokerConfig:
-    names = ("store", "listen", "grpc_listen", "advertise", "grpc_advertise", "name", "cluster", "flush", "namesrv")
-    switches = ("auto_create_topics", "auto_create_groups")
-    flags = {name: getattr(options, name, None) for name in (*names, *switches)}
+    pairs = [pair.partition("=") for pair in options.set]
+    for name, separator, _ in pairs:
+        if not name or not separator:
+            raise ConfigError(f"--set takes NAME=VALUE, not {name}")
+    flags: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
+    # A flag of its own counts more.
+    flags |= {name: getattr(options, name, None) for name in _FLAGS if getattr(options, name, None) is not None}
     return BrokerConfig.load(options.config, defaults=defaults, flags=flags)
 
 

@@ -9,10 +9,12 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from ferromq import _ferromq
+from ferromq._ferromq import ExpiredFile
 from ferromq._fork import Owner
 from ferromq._time import Clock
 from ferromq.admin import Admin
@@ -20,6 +22,7 @@ from ferromq.broker.controller import BrokerController
 from ferromq.client.consumer import Consumer
 from ferromq.client.producer import Producer
 from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.errors import ConfigError
 from ferromq.namesrv.server import NamesrvController
 
 __all__ = ["Embedded", "embedded"]
@@ -36,7 +39,13 @@ class Embedded:
     In a forked child it belongs to the parent: using it raises `ForkedProcess`, closing it does nothing.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, clock: Clock, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None,
+        clock: Clock,
+        archive: Callable[[ExpiredFile], object] | str | None,
+        options: dict[str, Any],
+    ) -> None:
         self._owner = Owner("embedded broker")
         self._clock = clock
         with contextlib.ExitStack() as started:
@@ -47,7 +56,7 @@ class Embedded:
             started.callback(name_server.close)
             addresses = {"namesrv": (name_server.address,), "listen": _FREE_PORT, "grpc_listen": _FREE_PORT}
             config = BrokerConfig.from_options({"store": directory, **addresses, **SMALL_FILES, **options})
-            self._broker = BrokerController(config, clock=clock)
+            self._broker = BrokerController(config, clock=clock, archive=archive)
             started.callback(self._broker.close)
             self._name_server = name_server
             # A program that ends without `close` leaves neither a temporary directory nor an unclean store.
@@ -108,6 +117,14 @@ class Embedded:
         self._owner.check()
         return Admin(self.namesrv)
 
+    def configure(self, **options: Any) -> None:
+        """
+        Change how the broker flushes and what it keeps: `flush`, `flush_every`, what begins `retention_`.
+
+        None switches an option of retention off. Raises `ConfigError`.
+        """
+        self.broker.configure(**options)
+
     def close(self) -> None:
         """Stop the broker and the name server, and remove the directory if it was a temporary one. Idempotent."""
         if self._owner.is_here:
@@ -127,19 +144,23 @@ def embedded(
     directory: str | os.PathLike[str] | None = None,
     *,
     clock: Clock | _ferromq.Clock | None = None,
-    sync_flush: bool = False,
+    archive: Callable[[ExpiredFile], object] | str | None = None,
     **options: Any,
 ) -> Embedded:
     """
     Start a name server and a broker in this process, and return once they are ready.
 
-    *directory* is the store directory, opened where there is one; None takes a temporary one, removed at `close`. With
-    *sync_flush* a send is answered once it is on disk. Further options are the fields of `BrokerConfig`.
-    Raises `StoreLocked` where another broker has the directory open, `ConfigError` for an option that may not be.
+    *directory* is the store directory, opened where there is one; None takes a temporary one, removed at `close`.
+    Options are the fields of `BrokerConfig` and of its `StoreConfig`: with `flush="group"` a send is answered once it
+    is on disk. *archive*, a function or its name as `module:function`, is called with each file of the commit log
+    before it is deleted; an exception keeps the file. Raises `StoreLocked` where another broker has the directory open,
+    `ConfigError` for an option that may not be.
 
         with ferromq.embedded() as mq, mq.producer() as producer:
             producer.send("orders", b"hello")
     """
+    if "store" in options:
+        raise ConfigError(f"store is {options['store']!r}; embedded takes the directory as its first argument")
     if not isinstance(clock, Clock):
         clock = Clock(clock)
-    return Embedded(directory, clock, {"flush": "sync" if sync_flush else "async", **options})
+    return Embedded(directory, clock, archive, options)

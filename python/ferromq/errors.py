@@ -25,7 +25,7 @@ catches: what may I do now? The classes that have a builtin base beside them can
     └ OutcomeUnknown                      it may have happened: try again and expect a duplicate
       ├ ConnectionFailed (ConnectionError)  the server is not reached, or the connection broke
       ├ RequestTimeout (TimeoutError)       no answer in time
-      └ NotDurable (.code .remark)          stored, but flush or replication did not end in time
+      └ NotDurable (.code .remark)          stored, but its flush or replication failed, or took too long
 
 Every exception survives pickling, with its attributes.
 """
@@ -156,4 +156,4 @@ class RequestTimeout(OutcomeUnknown, TimeoutError):
 
 
 class NotDurable(_Answer, OutcomeUnknown):
-    """The message is stored, but its promise (flush, replication) did not hold in time."""
+    """The message is stored, but its promise (flush, replication) was not kept; it may be gone after a restart."""

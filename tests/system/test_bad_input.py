@@ -100,8 +100,8 @@ def test_a_second_process_on_the_same_store_is_refused(mq: ferromq.Embedded, tmp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-@pytest.mark.parametrize("sync_flush", [False, True])
-def test_a_full_disk_is_an_error_and_space_opens_the_gate_again(tmp_path: Path, *, sync_flush: bool) -> None:
+@pytest.mark.parametrize("flush", ["interval", "group"])
+def test_a_full_disk_is_an_error_and_space_opens_the_gate_again(tmp_path: Path, flush: str) -> None:
     """StoreFull names the numbers, what was acknowledged stays, and freed space lets sends pass again."""
     mount = tmp_path / "small"
     mount.mkdir()
@@ -113,9 +113,7 @@ def test_a_full_disk_is_an_error_and_space_opens_the_gate_again(tmp_path: Path, 
     try:
         ballast = mount / "ballast"
         ballast.write_bytes(b"b" * (16 << 20))
-        with ferromq.embedded(
-            mount / "store", sync_flush=sync_flush, commit_log_file_size=4 << 20, disk_reserve=4 << 20
-        ) as mq:
+        with ferromq.embedded(mount / "store", flush=flush, commit_log_file_size=4 << 20, disk_reserve=4 << 20) as mq:
             sent: list[ferromq.SendReceipt] = []
             with mq.producer(attempts=1) as producer:
                 with pytest.raises(ferromq.StoreFull, match=r"free"):

@@ -85,6 +85,12 @@ def test_a_directory_is_kept_and_opened_again(tmp_path: Path) -> None:
     assert log.stat().st_size == 64 << 20
 
 
+def test_the_directory_is_no_option(tmp_path: Path) -> None:
+    """It is the first argument, and not named twice."""
+    with pytest.raises(ferromq.ConfigError, match=r"store is 'elsewhere'.*first argument"):
+        ferromq.embedded(tmp_path, store="elsewhere")
+
+
 def test_many_run_side_by_side() -> None:
     """Each has ports of its own, and its own messages."""
     with ferromq.embedded() as one, ferromq.embedded() as two:

@@ -469,8 +469,18 @@ def test_errors_of_the_store_are_exceptions_of_ferromq(store: Store, tmp_path: P
         store.append("or/ders", 0, b"x")
     with pytest.raises(ValueError, match="queue id"):
         store.append("orders", -1, b"x")
+    with pytest.raises(ValueError, match="inner batch") as refused:
+        store.append("orders", 0, b"x", sys_flag=128)
+    assert not isinstance(refused.value, ferromq.ConfigError)
     with pytest.raises(ferromq.ConfigError, match="index_slots"):
         Store(str(tmp_path / "other"), Clock.system(), index_slots=0)
+    with pytest.raises(ferromq.ConfigError, match=r"unknown option of a store: flsuh; did you mean flush\?"):
+        Store(str(tmp_path / "other"), Clock.system(), flsuh="group")  # type: ignore[call-arg]
+    with pytest.raises(ferromq.ConfigError, match="flush is 'sync'; it must be `each`, `group`, `every N`"):
+        Store.check(flush="sync")
+    with pytest.raises(ferromq.ConfigError, match="max_message_size is -1; it must be a whole number"):
+        Store.check(max_message_size=-1)
+    assert not (tmp_path / "other").exists()
     with pytest.raises(ValueError, match="no host:port"):
         store.append("orders", 0, b"x", born_host="nowhere")
     file = tmp_path / "file"

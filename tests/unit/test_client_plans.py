@@ -184,6 +184,20 @@ def test_a_broker_that_was_never_reached_leaves_no_doubt() -> None:
         server.run(plan)
 
 
+def test_a_refusal_of_an_old_route_asks_for_a_new_one() -> None:
+    """A queue was closed since: the message goes to another one, at once; a fresh route is not doubted."""
+    server = Server()
+    server.script = [sent(), sent(code=pb.Code.FORBIDDEN, text="closed"), sent()]
+    server.run(_plans.send(server.common, "orders", [b"1"]))
+    server.queue_ids[ONE] = (1,)
+    server.run(_plans.send(server.common, "orders", [b"2"]))
+    assert (len(server.calls), server.pauses, server.script) == (5, [], [])
+    server.now += 60
+    server.script = [sent(code=pb.Code.FORBIDDEN, text="closed")]
+    with pytest.raises(Forbidden):
+        server.run(_plans.send(server.common, "orders", [b"3"]))
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_attempts_that_fail_at_once_go_on_until_the_timeout(attempts: int) -> None:
     """A restart of a second is ridden out; one attempt is one, and in the end it is over."""

@@ -1,5 +1,6 @@
 """Configuration: where values come from, who wins, and what an error says."""
 
+import re
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig, NameServerConfig
+from ferromq._ferromq import Clock, Store
+from ferromq._rocketmq import WITHOUT_EFFECT
+from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig, NameServerConfig, StoreConfig
 from ferromq.errors import ConfigError
 
 
@@ -27,19 +30,20 @@ def test_later_sources_win(tmp_path: Path) -> None:
         flags={"name": "flag", "flush": None},
     )
     assert (config.name, config.cluster, config.default_queues) == ("flag", "environment", 3)
-    assert (config.store, config.flush) == ("given", "async")
+    assert (config.store, config.storage.flush) == ("given", None)
 
 
 def test_toml_values_have_units(tmp_path: Path) -> None:
     """Durations and sizes are written as people say them."""
     file = write(
         tmp_path / "b.toml",
-        'register_interval = "500ms"\ncommit_log_file_size = "64MiB"\nflush_interval = 2\nnamesrv = ["a:1", "b:2"]\n',
+        'register_interval = "500ms"\ncommit_log_file_size = "64MiB"\n'
+        'progress_interval = 2\nnamesrv = ["a:1", "b:2"]\n',
     )
     config = BrokerConfig.from_file(file)
     assert config.register_interval == timedelta(milliseconds=500)
-    assert config.commit_log_file_size == 64 << 20
-    assert config.flush_interval == timedelta(seconds=2)
+    assert config.storage.commit_log_file_size == 64 << 20
+    assert config.storage.progress_interval == timedelta(seconds=2)
     assert config.namesrv == ("a:1", "b:2")
 
 
@@ -52,12 +56,83 @@ def test_rocketmqs_file_is_read(tmp_path: Path) -> None:
         "brokerIP1=10.0.0.7\nautoCreateTopicEnable=false\nmappedFileSizeCommitLog=1048576\nregisterNameServerPeriod=10000\n",
     )
     config = BrokerConfig.load(file, environment={})
-    assert (config.cluster, config.name, config.flush) == ("C", "b", "sync")
+    assert (config.cluster, config.name, config.storage.flush) == ("C", "b", "group")
     assert config.namesrv == ("h:9876", "i:9876")
     assert (config.listen, config.advertise) == ("0.0.0.0:10921", "10.0.0.7")
     assert config.auto_create_topics is False
-    assert config.commit_log_file_size == 1048576
+    assert config.storage.commit_log_file_size == 1048576
     assert config.register_interval == timedelta(seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("lines", "flush"),
+    [
+        ("flushDiskType=SYNC_FLUSH\nflushIntervalCommitLog=200", "group"),
+        ("flushDiskType=ASYNC_FLUSH", "interval"),
+        ("flushIntervalCommitLog=200", "interval 200ms"),
+        ("flushCommitLogLeastPages=4", "interval 500ms pages 4"),
+        ("flushCommitLogLeastPages=4\nflushCommitLogThoroughInterval=5000", "interval 500ms pages 4 thorough 5s"),
+    ],
+)
+def test_rocketmqs_keys_of_flush_make_one_policy(tmp_path: Path, lines: str, flush: str) -> None:
+    """The store shows it by our name."""
+    config = BrokerConfig.from_properties(write(tmp_path / "b.conf", lines))
+    store = Store(str(tmp_path / "store"), Clock.system(), commit_log_file_size=1 << 20, **config.storage.overrides())
+    assert store.options()["flush"] == flush
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "value"),
+    [
+        ("maxMessageSize=1000", "max_message_size", 1000),
+        ("mappedFileSizeCommitLog=1048576", "commit_log_file_size", 1 << 20),
+        ("mappedFileSizeConsumeQueue=6000000", "consume_queue_file_entries", 300_000),
+        ("maxHashSlotNum=500", "index_slots", 500),
+        ("maxIndexNum=2000", "index_entries", 2000),
+        ("flushConsumerOffsetInterval=5000", "progress_interval", timedelta(seconds=5)),
+        ("enabledAppendPropCRC=true", "property_crc", True),
+        ("storePathCommitLog=/a,/b", "commit_log_paths", ("/a", "/b")),
+        ("readOnlyCommitLogStorePaths=/old", "read_only_commit_log_paths", ("/old",)),
+        ("fileReservedTime=48", "retention_age", timedelta(days=2)),
+        ("deleteWhen=04;16", "retention_hours", (4, 16)),
+        ("diskMaxUsedSpaceRatio=60", "retention_disk_usage", (60, 85, 90)),
+        ("diskMaxUsedSpaceRatio=88", "retention_disk_usage", (88, 88, 90)),
+        ("diskMaxUsedSpaceRatio=95", "retention_disk_usage", (95, 95, 95)),
+        ("cleanFileForciblyEnable=true", "retention_disk_usage", (75, 85, 90)),
+        ("diskSpaceWarningLevelRatio=88\ncleanFileForciblyEnable=false", "retention_disk_usage", (75, 100, 88)),
+    ],
+)
+def test_a_key_of_rocketmqs_store_is_an_option(tmp_path: Path, line: str, option: str, value: object) -> None:
+    """By the name it has here."""
+    config = BrokerConfig.from_properties(write(tmp_path / "b.conf", line))
+    assert config.storage.overrides() == {option: value}
+
+
+def test_retention_is_written_as_people_say_it(tmp_path: Path) -> None:
+    """In a file, and in the environment, where a table is one line."""
+    file = write(
+        tmp_path / "b.toml",
+        'retention_age = "forever"\nretention_age_by_topic = {clicks = "6h", audit = "30d"}\nretention_hours = [4]\n',
+    )
+    config = BrokerConfig.load(
+        file,
+        environment={
+            "FERROMQ_BROKER_RETENTION_HOURS": "4,16",
+            "FERROMQ_BROKER_RETENTION_TOTAL_BYTES": "100GiB",
+            "FERROMQ_BROKER_RETENTION_DISK_USAGE": "75,85,90",
+        },
+    )
+    ages = {"clicks": timedelta(hours=6), "audit": timedelta(days=30)}
+    assert config.storage.overrides() == {
+        "retention_age": timedelta.max,
+        "retention_age_by_topic": ages,
+        "retention_hours": (4, 16),
+        "retention_total_bytes": 100 << 30,
+        "retention_disk_usage": (75.0, 85.0, 90.0),
+    }
+    environment = {"FERROMQ_BROKER_RETENTION_AGE_BY_TOPIC": "clicks=6h, audit=30d"}
+    assert BrokerConfig.load(environment=environment).storage.retention_age_by_topic == ages
 
 
 def test_a_name_servers_file_is_read(tmp_path: Path) -> None:
@@ -72,16 +147,22 @@ def test_a_name_servers_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_key_without_effect_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who relies on it hears what happens instead; keys that mean nothing here are let be."""
-    text = "rocketmqHome=/opt\nfileReservedTime=48\ndeleteWhen=04\nfileReservedTime=72\n"
+    """Who relies on it hears why; keys that mean nothing here are let be."""
+    text = "rocketmqHome=/opt\nslaveReadEnable=true\nhaListenPort=10912\nslaveReadEnable=false\n"
     file = write(tmp_path / "broker.conf", text)
     BrokerConfig.from_properties(file)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [line.partition("key=")[2] for line in lines] == [
-        f"fileReservedTime line=2 file={file}",
-        f"deleteWhen line=3 file={file}",
+    assert lines == [
+        f"key has no effect, slaves are not served key=slaveReadEnable line=2 file={file}",
+        f"key has no effect, ferromq has no such option key=haListenPort line=3 file={file}",
     ]
-    assert all("never deleted" in line for line in lines)
+
+
+def test_no_key_with_an_effect_is_warned_of() -> None:
+    """Nor does a key mean two things."""
+    joined = {key for keys in BrokerConfig.joined for key in keys}
+    assert not WITHOUT_EFFECT.keys() & (BrokerConfig.properties.keys() | joined)
+    assert not joined & BrokerConfig.properties.keys()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +182,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_name(tmp_path: Path, text: 
 def test_an_unknown_variable_is_an_error() -> None:
     """So is one in the environment."""
     with pytest.raises(ConfigError, match=r"FERROMQ_BROKER_.*did you mean flush"):
-        BrokerConfig.load(environment={"FERROMQ_BROKER_FLUHS": "sync"})
+        BrokerConfig.load(environment={"FERROMQ_BROKER_FLUHS": "group"})
 
 
 @pytest.mark.parametrize(
@@ -115,6 +196,24 @@ def test_an_unknown_variable_is_an_error() -> None:
         {"grpc_advertise": "a b"},
         {"namesrv": "a:1;b"},
         {"flush": "later"},
+        {"flush": "sync"},
+        {"flush": "every 0"},
+        {"commit_log_file_size": 100},
+        {"retention_age": "old"},
+        {"retention_age": "0h"},
+        {"retention_age": timedelta()},
+        {"retention_age_by_topic": {"orders": timedelta()}},
+        {"retention_age_by_topic": {"no topic": "1h"}},
+        {"flush_every": {"no topic": 5}},
+        {"max_message_size": 0},
+        {"progress_interval": 0},
+        {"retention_age_by_topic": "orders"},
+        {"retention_hours": [24]},
+        {"retention_disk_usage": (90, 80, 70)},
+        {"retention_disk_usage": "75,85"},
+        {"retention_on_expiry": "burn"},
+        {"fast_boot": "maybe"},
+        {"index_slots": 1 << 40},
         {"default_queues": 0},
         {"default_queues": LIMIT_FOR_QUEUES + 1},
         {"default_queues": "many"},
@@ -134,7 +233,65 @@ def test_a_value_that_may_not_be_is_named(options: dict[str, Any]) -> None:
         BrokerConfig.from_options(options)
 
 
-@pytest.mark.parametrize("line", ["brokerRole=SLAVE", "brokerId=1", "listenPort=x", "just words"])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"retention_age": 72}, "say 72h or 72s"),
+        ({"retention_age": "72"}, "say 72h or 72s"),
+        ({"retention_age_by_topic": "orders=6"}, "say 6h or 6s"),
+        ({"retention_disk_usage": (0.75, 0.85, 0.9)}, "not fractions"),
+        ({"retention_disk_usage": (75, 85, 900)}, "from 1 to 100"),
+        ({"retention_disk_usage": (0, 0, 0)}, "from 1 to 100"),
+        ({"retention_disk_usage": (80, 70, 90)}, "no step may be lower than the first"),
+        ({"retention_hours": "4-6"}, "'4-6'.*hours of the day"),
+        ({"commit_log_file_size": 100}, "is 100; it must be 4 KiB"),
+        ({"retention_age": "99999999999999d"}, "retention_age is '99999999999999d'"),
+    ],
+)
+def test_an_error_says_what_to_do(options: dict[str, Any], told: str) -> None:
+    """With the value that was given."""
+    with pytest.raises(ConfigError, match=told):
+        BrokerConfig.from_options(options)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fileReservedTime=72h",
+        "fileReservedTime=-1",
+        "flushIntervalCommitLog=0",
+        "diskMaxUsedSpaceRatio=0.75",
+        "diskMaxUsedSpaceRatio=much",
+        "deleteWhen=4-6",
+        "mappedFileSizeCommitLog=1",
+    ],
+)
+def test_an_error_in_rocketmqs_file_names_key_value_and_file(tmp_path: Path, line: str) -> None:
+    """And never Python's `int`."""
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig.from_properties(write(tmp_path / "b.conf", line))
+    assert line in str(raised.value)
+    assert "b.conf" in str(raised.value)
+    assert "invalid literal" not in str(raised.value)
+
+
+def test_an_error_in_a_file_of_ours_names_it(tmp_path: Path) -> None:
+    """As one in a variable does."""
+    with pytest.raises(ConfigError, match=r"b\.toml.*retention_age is 72"):
+        BrokerConfig.from_file(write(tmp_path / "b.toml", "retention_age = 72"))
+    with pytest.raises(ConfigError, match=r"FERROMQ_BROKER_RETENTION_AGE.*say 72h"):
+        BrokerConfig.load(environment={"FERROMQ_BROKER_RETENTION_AGE": "72"})
+
+
+def test_none_takes_back_what_a_file_says(tmp_path: Path) -> None:
+    """Where an option may be nothing."""
+    file = write(tmp_path / "b.toml", 'retention_total_bytes = "1GiB"\nretention_disk_usage = [75, 85, 90]\n')
+    flags = {"retention_total_bytes": "none", "retention_disk_usage": "none", "retention_age": "none"}
+    config = BrokerConfig.load(file, environment={}, flags=flags)
+    assert config.storage.overrides() == {"retention_age": timedelta.max}
+
+
+@pytest.mark.parametrize("line", ["brokerRole=SLAVE", "brokerId=1", "listenPort=x", "just words", "aclEnable=true"])
 def test_what_rocketmq_can_and_we_cannot_is_an_error(tmp_path: Path, line: str) -> None:
     """A file that asks for a slave does not start a master; the error names the line."""
     with pytest.raises(ConfigError, match="line 1"):
@@ -148,8 +305,23 @@ def test_a_missing_file_is_an_error(tmp_path: Path, name: str) -> None:
         NameServerConfig.load(tmp_path / name, environment={})
 
 
-@pytest.mark.parametrize("kind", [BrokerConfig, NameServerConfig])
+def test_every_option_of_the_store_is_in_the_quickstart() -> None:
+    """And no other."""
+    section = (Path(__file__).parents[2] / "docs/quickstart.md").read_text().partition("## Options of the broker")[2]
+    rows = re.findall(r"^\| (`.*?) \|", section.partition("\n## ")[0], re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert told == {field.name for field in fields(StoreConfig)} | {"archive"}
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, NameServerConfig, StoreConfig])
 def test_options_stay_few(kind: type) -> None:
-    """At most 25 a process, and each is text, number, switch, duration or list."""
+    """At most 25 a group, and each has a default."""
     assert len(fields(kind)) <= 25
     kind()
+
+
+def test_the_stores_options_are_those_of_the_core(tmp_path: Path) -> None:
+    """By the same names; what a broker decides itself, its address, is no option."""
+    store = Store(str(tmp_path), Clock.system(), commit_log_file_size=1 << 20)
+    assert {field.name for field in fields(StoreConfig)} == store.options().keys() - {"store_host"}
+    store.close()

@@ -1,6 +1,7 @@
 """The progress bar of commands."""
 
 import io
+import re
 
 from ferromq._progress import Progress
 
@@ -42,3 +43,23 @@ def test_nothing_to_do_is_done() -> None:
     with Progress("sending", 0, stream) as progress:
         progress.update(0)
     assert "100%" in stream.getvalue()
+
+
+def test_bytes_are_shown_as_sizes_with_the_time_that_is_left() -> None:
+    """The total may become known while it runs."""
+    stream = Terminal()
+    with Progress("verify", 0, stream, is_bytes=True) as progress:
+        progress.total = 4 << 30
+        progress.update(1 << 30)
+    text = stream.getvalue().split("\r")[-1]
+    assert "25%" in text
+    assert "1.00 of 4.00 GiB" in text
+    assert re.search(r"GiB/s  [\d,]+ s left", text)
+
+
+def test_quiet_shows_nothing() -> None:
+    """For commands whose reader is a program."""
+    for stream in (Terminal(), io.StringIO()):
+        with Progress("verify", 10, stream, is_quiet=True) as progress:
+            progress.update(10)
+        assert stream.getvalue() == ""

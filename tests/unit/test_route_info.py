@@ -104,6 +104,13 @@ class RouteTable(RuleBasedStateMachine):
             self.routes.unregister(broker(name, address))
             self.drop(address)
 
+    @rule(topic=st.sampled_from(["t", "u"]), cluster=st.sampled_from([None, "c", "other"]))
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Delete a topic, in a cluster or everywhere."""
+        self.routes.delete_topic(topic, cluster)
+        if cluster != "other":
+            self.queues = {(t, name): count for (t, name), count in self.queues.items() if t != topic}
+
     @rule(connection=connections)
     def close(self, connection: int) -> None:
         """Lose a connection."""
@@ -159,6 +166,21 @@ TestRouteTable = RouteTable.TestCase
 def routes() -> RouteInfoManager:
     """Return an empty table."""
     return RouteInfoManager()
+
+
+def test_a_deleted_topic_has_no_route(routes: RouteInfoManager) -> None:
+    """In one cluster, or everywhere; a broker that still has it brings it back."""
+    routes.register(broker(), topics(t=4), now=0)
+    routes.register(Registration("d", "h:2", "b", MASTER), topics(name="b", t=2), now=0)
+    routes.delete_topic("t", "d")
+    route = routes.lookup("t")
+    assert route is not None
+    assert [queue.broker_name for queue in route.queues] == ["a"]
+    routes.delete_topic("t")
+    assert routes.lookup("t") is None
+    assert "t" not in routes.topics()
+    routes.register(broker(), topics(t=4), now=0)
+    assert routes.lookup("t") is not None
 
 
 def test_a_slave_turned_master_has_one_record(routes: RouteInfoManager) -> None:

@@ -21,7 +21,8 @@ NOW = 1_700_000_000_000
 def topics(directory: Path, heard: list[Any] | None = None, **options: Any) -> TopicTable:
     """Return the topics of the broker in *directory*."""
     told = [] if heard is None else heard
-    return TopicTable(BrokerConfig(**options), directory, lambda: NOW, lambda topic, *_: told.append(topic))
+    config = BrokerConfig(**options)
+    return TopicTable(config, directory, lambda: NOW, lambda topic, *_: told.append(topic), told.append)
 
 
 def groups(directory: Path, **options: Any) -> GroupTable:
@@ -64,6 +65,20 @@ def test_topics_survive_a_restart(tmp_path: Path) -> None:
     again = topics(tmp_path).get("fifo")
     assert again == TopicConfig("fifo", 2, 3, Permission.READ, order=True, attributes={"message.type": "FIFO"})
     assert again.message_type == "FIFO"
+
+
+def test_a_deleted_topic_is_gone_for_good(tmp_path: Path) -> None:
+    """From the file before anybody hears of it; others stay, and those of the system cannot be deleted."""
+    heard: list[Any] = []
+    table = topics(tmp_path, heard)
+    kept, gone = table.ensure("kept", "peer"), table.ensure("gone", "peer")
+    assert table.delete("gone", "peer")
+    assert not table.delete("gone", "peer")
+    assert heard == [kept, gone, "gone"]
+    assert "gone" not in saved(tmp_path, "topics.json")["topicConfigTable"]
+    assert topics(tmp_path).all() == [kept]
+    with pytest.raises(RequestError, match="cannot be deleted"):
+        table.delete("SELF_TEST_TOPIC", "peer")
 
 
 def test_off_means_off(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ use std::io;
 use ferromq_store::StoreError;
 use ferromq_transport::TransportError;
 use pyo3::{
-    exceptions::{PyOSError, PyRuntimeError, PyValueError},
+    exceptions::{PyLookupError, PyOSError, PyRuntimeError, PyValueError},
     prelude::*,
 };
 
@@ -26,6 +26,7 @@ pub mod raised {
         GroupNotFound,
         IllegalName,
         MessageTooLarge,
+        NotDurable,
         ReceiptHandleExpired,
         RequestTimeout,
         StoreClosed,
@@ -52,12 +53,18 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         StoreError::Corrupt { .. } => raised::CorruptStore::new_err(text),
         StoreError::TooLarge { .. } => raised::MessageTooLarge::new_err(text),
         StoreError::Invalid { what: "topic", .. } => raised::IllegalName::new_err(text),
-        StoreError::Invalid { what: "queue id" | "properties", .. } => PyValueError::new_err(text),
+        StoreError::Invalid { what: "queue id" | "properties" | "system flag", .. } => {
+            PyValueError::new_err(text)
+        }
         // What is left are options of the store.
         StoreError::Invalid { .. } => raised::ConfigError::new_err(text),
+        StoreError::NoStore { .. } | StoreError::NoSuchQueue { .. } => raised::StoreError::new_err(text),
         StoreError::Locked { .. } => raised::StoreLocked::new_err(text),
         StoreError::Full { .. } => raised::StoreFull::new_err(text),
         StoreError::Poisoned | StoreError::Closed => raised::StoreClosed::new_err(text),
+        StoreError::NotDurable { .. } => raised::NotDurable::new_err(text),
+        StoreError::NoRecord { .. } => PyLookupError::new_err(text),
+        StoreError::QueueClosed { .. } => raised::Forbidden::new_err(text),
         StoreError::StaleReceipt => raised::ReceiptHandleExpired::new_err(text),
         // The enum may grow; a new error must not be taken for one the caller knows.
         _ => PyRuntimeError::new_err(text),

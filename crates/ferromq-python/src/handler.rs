@@ -6,6 +6,7 @@
 use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use ferromq_store::ExpiredFile;
 use ferromq_transport::{
     ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, TransportError,
 };
@@ -18,7 +19,7 @@ use pyo3::{
 };
 use tokio::sync::oneshot;
 
-use crate::{pool::Pool, request::PyRequest};
+use crate::{expired_file::PyExpiredFile, pool::Pool, request::PyRequest};
 
 type Function = Py<PyAny>;
 
@@ -250,17 +251,38 @@ pub fn dict<'py>(py: Python<'py>, fields: &[(String, String)]) -> PyResult<Bound
     Ok(dict)
 }
 
-/// Logs an exception with its traceback through Python's logging, and makes the error the caller gets.
-fn report(py: Python<'_>, what: &str, error: &PyErr) -> TransportError {
-    if let Err(failure) = log(py, what, error) {
-        failure.write_unraisable(py, None);
+/// Makes the store's archive hook of `function`; an exception keeps the file, and is logged.
+pub fn archive_hook(
+    function: Function,
+) -> impl Fn(&ExpiredFile) -> Result<(), String> + Send + Sync + 'static {
+    move |file| {
+        let outcome = Python::try_attach(|py| {
+            let called =
+                PyExpiredFile::new(file).into_pyobject(py).and_then(|file| function.call1(py, (file,)));
+            called.map(drop).map_err(|error| {
+                log(py, "archive hook failed file=%s", &file.path.display().to_string(), &error);
+                error.to_string()
+            })
+        });
+        outcome.unwrap_or_else(|| Err("the interpreter is shutting down".to_owned()))
     }
+}
+
+/// Logs an exception, and makes the error the caller gets.
+fn report(py: Python<'_>, what: &str, error: &PyErr) -> TransportError {
+    log(py, "cold handler failed route=%s", what, error);
     TransportError::Handler(error.to_string())
 }
 
-fn log(py: Python<'_>, what: &str, error: &PyErr) -> PyResult<()> {
-    let logger = py.import("logging")?.call_method1("getLogger", ("ferromq.server",))?;
-    let options = PyDict::new(py);
-    options.set_item("exc_info", error.value(py))?;
-    logger.call_method("error", ("cold handler failed route=%s", what), Some(&options)).map(drop)
+/// Logs an exception with its traceback through Python's logging.
+fn log(py: Python<'_>, event: &str, what: &str, error: &PyErr) {
+    let logged = py.import("logging").and_then(|logging| {
+        let logger = logging.call_method1("getLogger", ("ferromq.server",))?;
+        let options = PyDict::new(py);
+        options.set_item("exc_info", error.value(py))?;
+        logger.call_method("error", (event, what), Some(&options))
+    });
+    if let Err(failure) = logged {
+        failure.write_unraisable(py, None);
+    }
 }

@@ -20,6 +20,12 @@ impl PyStoredMessage {
         Ok(Self(bytes.get(..size).unwrap_or(bytes).into()))
     }
 
+    /// As [`Self::new`], also where the record does not match a checksum: for looking at damage.
+    pub fn unchecked(bytes: &[u8]) -> PyResult<Self> {
+        let size = view(bytes, false)?.total_size as usize;
+        Ok(Self(bytes.get(..size).unwrap_or(bytes).into()))
+    }
+
     fn view(&self) -> PyResult<MessageView<'_>> {
         view(&self.0, false)
     }

@@ -1,25 +1,39 @@
 //! `Store` as Python sees it. Every call that may wait releases the interpreter.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ferromq_store::{
-    FlushMode, GetStatus, MessageStore, NewMessage, Result, StoreConfig, TagFilter, properties,
+    Boundary, Damage, MessageStore, NewMessage, QueueAccess, Result, StoreConfig, StoreError, TagFilter,
+    properties,
 };
+use parking_lot::Mutex;
 use pyo3::{
-    exceptions::PyValueError,
+    exceptions::{PyTypeError, PyValueError},
     prelude::*,
     types::{PyDict, PyMapping},
 };
 
-use crate::{clock::PyClock, error, message::PyStoredMessage, process::Owned, remoting_client::texts};
+use crate::{
+    clock::PyClock,
+    error, handler,
+    message::PyStoredMessage,
+    options::{self, address},
+    process::Owned,
+    remoting_client::texts,
+};
 
 /// Most bytes one `get` copies.
 const GET_BYTES: usize = 64 << 20;
+
+/// Who may use a queue, by name.
+const ACCESS: [(&str, QueueAccess); 3] =
+    [("open", QueueAccess::Open), ("read_only", QueueAccess::ReadOnly), ("closed", QueueAccess::Closed)];
 
 /// What is kept of an open store.
 struct Open {
     store: Arc<MessageStore>,
     clock: PyClock,
+    config: Mutex<StoreConfig>,
     host: SocketAddr,
 }
 
@@ -52,50 +66,106 @@ impl PyStore {
 #[pymethods]
 impl PyStore {
     #[new]
-    #[pyo3(signature = (
-        directory, clock, *, commit_log_file_size=None, consume_queue_file_entries=None, index_slots=None,
-        index_entries=None, sync_flush=false, flush_interval_ms=None, max_message_size=None, disk_reserve=None,
-        progress_interval_ms=None, store_host=None
-    ))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (directory, clock, **options))]
     fn new(
         py: Python<'_>,
         directory: PathBuf,
         clock: &PyClock,
-        commit_log_file_size: Option<u64>,
-        consume_queue_file_entries: Option<u64>,
-        index_slots: Option<u32>,
-        index_entries: Option<u32>,
-        sync_flush: bool,
-        flush_interval_ms: Option<u64>,
-        max_message_size: Option<u32>,
-        disk_reserve: Option<u64>,
-        progress_interval_ms: Option<u64>,
-        store_host: Option<&str>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let defaults = StoreConfig::default();
-        let flush = match (sync_flush, flush_interval_ms) {
-            (true, _) => FlushMode::Sync,
-            (false, Some(ms)) => FlushMode::Async { interval: Duration::from_millis(ms) },
-            (false, None) => defaults.flush,
-        };
-        let config = StoreConfig {
-            commit_log_file_size: commit_log_file_size.unwrap_or(defaults.commit_log_file_size),
-            consume_queue_file_entries: consume_queue_file_entries
-                .unwrap_or(defaults.consume_queue_file_entries),
-            index_slots: index_slots.unwrap_or(defaults.index_slots),
-            index_entries: index_entries.unwrap_or(defaults.index_entries),
-            flush,
-            max_message_size: max_message_size.unwrap_or(defaults.max_message_size),
-            disk_reserve: disk_reserve.unwrap_or(defaults.disk_reserve),
-            progress_interval: progress_interval_ms.map_or(defaults.progress_interval, Duration::from_millis),
-            store_host: store_host.map_or(Ok(defaults.store_host), address)?,
-        };
-        let (host, clock) = (config.store_host, clock.0.clone());
+        let config = options::config(options)?;
+        let (shown, host, clock) = (config.clone(), config.store_host, clock.0.clone());
         let store = py
             .detach(|| MessageStore::open(&directory, config, clock.clone()))
-            .map_err(|failure| error::of_store(py, &failure))?;
-        Ok(Self(Owned::new("Store", Open { store: Arc::new(store), clock: PyClock(clock), host })))
+            .map_err(|failure| options::refused(py, &shown, &failure))?;
+        let open = Open { store: Arc::new(store), clock: PyClock(clock), config: Mutex::new(shown), host };
+        Ok(Self(Owned::new("Store", open)))
+    }
+
+    /// Raise `ConfigError` for options no store can be opened with.
+    #[staticmethod]
+    #[pyo3(signature = (**options))]
+    fn check(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let config = options::config(options)?;
+        config.check().map_err(|failure| options::refused(py, &config, &failure))
+    }
+
+    /// Return every option by its name, defaults included.
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        options::shown(py, &self.0.get()?.config.lock())
+    }
+
+    /// Change options of the open store.
+    #[pyo3(signature = (**options))]
+    fn configure(&self, py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let open = self.0.get()?;
+        let Some(options) = options else { return Ok(()) };
+        // Python code may run here, so the lock comes after it.
+        let change = options::Change::read(options)?;
+        change.check(py)?;
+        py.detach(|| change.apply(&open.store, &mut open.config.lock()))
+            .map_err(|failure| error::of_store(py, &failure))
+    }
+
+    /// Set what takes files before they are deleted.
+    fn set_archive(&self, hook: Bound<'_, PyAny>) -> PyResult<()> {
+        if !hook.is_callable() {
+            return Err(PyTypeError::new_err("the archive hook must be callable"));
+        }
+        self.0.get()?.store.set_archive(handler::archive_hook(hook.unbind()));
+        Ok(())
+    }
+
+    /// Delete a topic's queues and its groups' progress; return how many queues there were.
+    fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<usize> {
+        self.attempt(py, |store| store.delete_topic(topic))
+    }
+
+    /// Delete all topics but these; return the deleted ones.
+    #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
+    fn clean_unused(&self, py: Python<'_>, keep_topics: Vec<String>) -> PyResult<Vec<String>> {
+        let keep = keep_topics.iter().map(String::as_str).collect();
+        self.attempt(py, |store| store.clean_unused(&keep))
+    }
+
+    /// Close a queue, for writing or for both, or open it again.
+    fn set_queue_access(&self, py: Python<'_>, topic: &str, queue_id: u32, access: &str) -> PyResult<()> {
+        let wanted = ACCESS.iter().find(|(name, _)| *name == access).ok_or_else(|| {
+            let names = ACCESS.map(|(name, _)| name).join(", ");
+            error::raised::ConfigError::new_err(format!(
+                "{access:?} is no access of a queue; it may be {names}"
+            ))
+        })?;
+        self.attempt(py, |store| store.set_queue_access(topic, queue_id, wanted.1))
+    }
+
+    /// Return who may use a queue.
+    fn queue_access(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<&'static str> {
+        let access = self.run(py, |store| store.queue_access(topic, queue_id))?;
+        Ok(ACCESS.iter().find(|(_, known)| *known == access).map_or("open", |(name, _)| name))
+    }
+
+    /// Delete what may go now; return what was done.
+    #[pyo3(signature = (*, now=false))]
+    fn clean<'py>(&self, py: Python<'py>, now: bool) -> PyResult<Bound<'py, PyDict>> {
+        let report = self.run(py, |store| store.clean(now))?;
+        let named = [
+            ("removed_files", report.removed_files),
+            ("removed_bytes", report.removed_bytes),
+            ("archived_files", report.archived_files),
+            ("archived_bytes", report.archived_bytes),
+            ("refused_files", report.refused_files),
+            ("refused_bytes", report.refused_bytes),
+            ("derived_bytes", report.derived_bytes),
+            ("min_physical_offset", report.min_physical_offset),
+        ];
+        let dict = PyDict::new(py);
+        for (name, value) in named {
+            dict.set_item(name, value)?;
+        }
+        dict.set_item("next_due_ms", report.next_due_ms)?;
+        dict.set_item("failure", report.failure)?;
+        Ok(dict)
     }
 
     /// Store one message, wait until it is durable; return (queue offset, physical offset).
@@ -155,13 +225,41 @@ impl PyStore {
         let found =
             self.run(py, |store| store.get(topic, queue_id, offset, max_count, GET_BYTES, &filter))?;
         let messages = found.messages.iter().map(|(_, record)| PyStoredMessage::new(record.bytes()));
-        Ok((status_name(found.status), messages.collect::<PyResult<_>>()?, found.next_offset))
+        Ok((found.status.name(), messages.collect::<PyResult<_>>()?, found.next_offset))
     }
 
     /// Return the message whose record begins at *physical_offset*.
     fn message_at(&self, py: Python<'_>, physical_offset: u64) -> PyResult<Option<PyStoredMessage>> {
-        let record = self.run(py, |store| store.record_at(physical_offset))?;
+        let record = self.attempt(py, |store| match store.message_at(physical_offset) {
+            Err(StoreError::NoRecord { .. }) => Ok(None),
+            found => found.map(Some),
+        })?;
         record.map(|record| PyStoredMessage::new(record.bytes())).transpose()
+    }
+
+    /// Return where the message begins that lies at *physical_offset* or nearest to it.
+    fn nearest_message(&self, py: Python<'_>, physical_offset: u64) -> PyResult<Option<u64>> {
+        self.attempt(py, |store| match store.message_at(physical_offset) {
+            Ok(_) => Ok(Some(physical_offset)),
+            Err(StoreError::NoRecord { nearest, .. }) => Ok(nearest),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Return messages with a unique key, newest first.
+    #[pyo3(signature = (topic, key, max_count=32, begin_ms=0, end_ms=i64::MAX))]
+    fn query_by_unique_key(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        key: &str,
+        max_count: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> PyResult<Vec<PyStoredMessage>> {
+        let found =
+            self.run(py, |store| store.query_by_unique_key(topic, key, max_count, begin_ms, end_ms))?;
+        found.messages.iter().map(|record| PyStoredMessage::new(record.bytes())).collect()
     }
 
     /// Return messages with a key or unique key, newest first.
@@ -175,8 +273,8 @@ impl PyStore {
         begin_ms: i64,
         end_ms: i64,
     ) -> PyResult<Vec<PyStoredMessage>> {
-        let records = self.run(py, |store| store.query_by_key(topic, key, max_count, begin_ms, end_ms))?;
-        records.iter().map(|record| PyStoredMessage::new(record.bytes())).collect()
+        let found = self.run(py, |store| store.query_by_key(topic, key, max_count, begin_ms, end_ms))?;
+        found.messages.iter().map(|record| PyStoredMessage::new(record.bytes())).collect()
     }
 
     /// Return the first queue offset kept.
@@ -191,7 +289,7 @@ impl PyStore {
 
     /// Return the first queue offset stored at or after a time.
     fn offset_by_time(&self, py: Python<'_>, topic: &str, queue_id: u32, timestamp_ms: i64) -> PyResult<u64> {
-        self.run(py, |store| store.offset_by_time(topic, queue_id, timestamp_ms))
+        self.run(py, |store| store.offset_by_time(topic, queue_id, timestamp_ms, Boundary::Lower))
     }
 
     /// Return the next queue offset the group will read.
@@ -234,6 +332,9 @@ impl PyStore {
             ("max_physical_offset", stats.max_physical_offset),
             ("flushed_offset", stats.flushed_offset),
             ("dispatched_offset", stats.dispatched_offset),
+            ("indexed_offset", stats.indexed_offset),
+            ("indexed_timestamp", u64::try_from(stats.indexed_timestamp).unwrap_or(0)),
+            ("mismatches", stats.mismatches),
             ("appended", stats.appended),
             ("flushes", stats.flushes),
             ("recovered_cut_bytes", stats.recovered_cut_bytes),
@@ -243,31 +344,52 @@ impl PyStore {
         for (name, value) in named {
             dict.set_item(name, value)?;
         }
+        for (reason, count) in stats.failed_puts {
+            dict.set_item(format!("failed_puts_{reason}"), count)?;
+        }
+        for (status, count) in stats.missed_gets {
+            dict.set_item(format!("missed_gets_{}", status.name().to_lowercase()), count)?;
+        }
         Ok(dict)
+    }
+
+    /// Return what the recovery at open did.
+    fn recovery<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let report = self.run(py, MessageStore::recovery)?;
+        let named = [
+            ("walked_bytes", report.walked_bytes),
+            ("messages", report.messages),
+            ("cut_bytes", report.cut_bytes),
+            ("cut_messages", report.cut_messages),
+            ("redone", report.redone),
+            ("rewritten_bytes", report.rewritten_bytes),
+        ];
+        let dict = PyDict::new(py);
+        dict.set_item("is_clean", report.is_clean)?;
+        for (name, value) in named {
+            dict.set_item(name, value)?;
+        }
+        dict.set_item("elapsed", report.elapsed)?;
+        Ok(dict)
+    }
+
+    /// Return the ranges of the commit log that are damaged: file, first and last + 1 physical offset, reason.
+    fn damages(&self, py: Python<'_>) -> PyResult<Vec<(PathBuf, u64, u64, String)>> {
+        let damages = self.run(py, MessageStore::damages)?;
+        let told =
+            |damage: Damage| (damage.file, damage.range.start, damage.range.end, damage.reason.to_string());
+        Ok(damages.into_iter().map(told).collect())
     }
 
     /// Flush everything and let the directory go. Idempotent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.attempt(py, MessageStore::close)
+        self.attempt(py, |store| {
+            let closed = store.close();
+            // The hook may hold what holds this store.
+            store.clear_archive();
+            closed
+        })
     }
-}
-
-fn status_name(status: GetStatus) -> &'static str {
-    match status {
-        GetStatus::Found => "FOUND",
-        GetStatus::NoMatchedMessage => "NO_MATCHED_MESSAGE",
-        GetStatus::MessageWasRemoving => "MESSAGE_WAS_REMOVING",
-        GetStatus::OffsetFoundNull => "OFFSET_FOUND_NULL",
-        GetStatus::OffsetOverflowBadly => "OFFSET_OVERFLOW_BADLY",
-        GetStatus::OffsetOverflowOne => "OFFSET_OVERFLOW_ONE",
-        GetStatus::OffsetTooSmall => "OFFSET_TOO_SMALL",
-        GetStatus::NoMatchedLogicQueue => "NO_MATCHED_LOGIC_QUEUE",
-        GetStatus::NoMessageInQueue => "NO_MESSAGE_IN_QUEUE",
-    }
-}
-
-fn address(text: &str) -> PyResult<SocketAddr> {
-    text.parse().map_err(|_| PyValueError::new_err(format!("{text:?} is no host:port with a numeric host")))
 }
 
 fn encode_properties(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<u8>> {

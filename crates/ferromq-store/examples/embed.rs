@@ -36,7 +36,7 @@ fn main() -> Result<()> {
             println!("{queue_offset}: {}", String::from_utf8_lossy(view.body));
         }
     }
-    println!("by key: {}", store.query_by_key("orders", "order-1", 10, 0, i64::MAX).len());
+    println!("by key: {}", store.query_by_key("orders", "order-1", 10, 0, i64::MAX).messages.len());
     store.close()?;
     std::fs::remove_dir_all(&directory).ok();
     Ok(())

@@ -1,40 +1,67 @@
-//! Measures the engine alone and prints `name<TAB>value<TAB>unit`, for runs side by side with other engines.
+//! Measures the engine alone and prints `engine load<TAB>value<TAB>unit`, for runs side by side with other engines.
 //!
-//! `measure put DIR THREADS BODY async|sync COUNT` appends messages with a key and a tag to four queues,
-//! as `benches/peers/java/StorePeer.java` does; `measure get DIR COUNT` also reads them back.
-#![allow(clippy::print_stdout, clippy::indexing_slicing)]
+//! `benches/peers/store.sh` runs it in turn with `benches/peers/java/StorePeer.java`, which does the same with Apache
+//! RocketMQ's store; what each command measures is said there.
+#![allow(clippy::print_stdout)]
 
 use std::{
     error::Error,
+    hint::black_box,
     io::Write as _,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-use ferromq_store::{Clock, FlushMode, MessageStore, NewMessage, StoreConfig, TagFilter};
+use ferromq_store::{
+    Allocation, Boundary, Clock, Disk, FlushPolicy, MessageStore, MessageView, NewMessage, RealDisk, Region,
+    StoreConfig, TagFilter,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
+const USAGE: &str = "usage: measure put DIR THREADS BODY async|sync COUNT | fill DIR COUNT | settle DIR | recover DIR COUNT HOW \
+                     | read DIR COUNT | loop DIR COUNT";
 const TOPIC: &str = "bench";
 const QUEUES: u64 = 4;
+const LOOKUPS: u64 = 200_000;
 
 fn main() -> Outcome<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["put", directory, threads, body, mode, count] => {
-            put(Path::new(directory), threads.parse()?, body.parse()?, mode == "sync", count.parse()?)
+            let is_sync = match mode {
+                "sync" => true,
+                "async" => false,
+                _ => return Err(format!("{mode} is no mode: say async or sync").into()),
+            };
+            put(Path::new(directory), threads.parse()?, body.parse()?, is_sync, count.parse()?)
         }
-        ["get", directory, count] => get(Path::new(directory), count.parse()?),
-        _ => Err("usage: measure put DIR THREADS BODY async|sync COUNT | measure get DIR COUNT".into()),
+        ["fill", directory, count] => fill(Path::new(directory), count.parse()?),
+        ["settle", directory] => {
+            let store = open(Path::new(directory), false)?;
+            wait_dispatched(&store);
+            Ok(store.close()?)
+        }
+        ["recover", directory, count, how] => recover(Path::new(directory), count.parse()?, how),
+        ["read", directory, count] => read(Path::new(directory), count.parse()?),
+        ["loop", directory, count] => bare_loop(Path::new(directory), count.parse()?),
+        _ => Err(USAGE.into()),
     }
 }
 
+fn tell(load: &str, value: f64, unit: &str) {
+    println!("ferromq-store {load}\t{value:.4}\t{unit}");
+}
+
+/// Calls a second.
+fn rate(count: u64, began: Instant) -> f64 {
+    count as f64 / began.elapsed().as_secs_f64()
+}
+
 fn open(directory: &Path, is_sync: bool) -> Outcome<MessageStore> {
-    std::fs::remove_dir_all(directory).ok();
-    let flush =
-        if is_sync { FlushMode::Sync } else { FlushMode::Async { interval: Duration::from_millis(500) } };
+    let flush = if is_sync { FlushPolicy::Group } else { FlushPolicy::default() };
     Ok(MessageStore::open(directory, StoreConfig { flush, ..StoreConfig::default() }, Clock::system())?)
 }
 
@@ -44,55 +71,55 @@ fn wait_dispatched(store: &MessageStore) {
     }
 }
 
-/// Appends one message after the other in each thread; returns the time of each append in nanoseconds where asked to.
-fn append(store: &MessageStore, threads: u64, body: &[u8], count: u64, is_sync: bool) -> Outcome<Vec<u64>> {
+fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|at| b'a' + (at % 26) as u8).collect()
+}
+
+fn append_one(
+    store: &MessageStore,
+    queue: u64,
+    key: u64,
+    body: &[u8],
+    properties: &mut Vec<u8>,
+) -> Outcome<()> {
+    properties.clear();
+    // The same properties as the Java client writes.
+    write!(properties, "KEYS\u{1}k{key}\u{2}WAIT\u{1}true\u{2}TAGS\u{1}TAG1\u{2}")?;
+    let message = NewMessage {
+        topic: TOPIC,
+        queue_id: (queue % QUEUES) as i32,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp: 1_700_000_000_000,
+        born_host: ([127, 0, 0, 1], 8123).into(),
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        body,
+        properties,
+    };
+    store.append_durable(&[message])?;
+    Ok(())
+}
+
+/// Appends one message after the other in each thread; gives the time of each in nanoseconds where asked to.
+fn append(store: &MessageStore, threads: u64, body: &[u8], count: u64, is_timed: bool) -> Outcome<Vec<u64>> {
     let failed = AtomicU64::new(0);
     let per_thread = count / threads;
-    let mut times: Vec<u64> = Vec::new();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|thread| {
-                let failed = &failed;
-                scope.spawn(move || {
-                    let mut times = Vec::with_capacity(if is_sync { per_thread as usize } else { 0 });
-                    let mut properties = Vec::new();
-                    for number in 0..per_thread {
-                        let began = is_sync.then(Instant::now);
-                        properties.clear();
-                        // The same properties as the Java client writes.
-                        let _ = write!(
-                            properties,
-                            "KEYS\u{1}k{}\u{2}WAIT\u{1}true\u{2}TAGS\u{1}TAG1\u{2}",
-                            number * 64 + thread
-                        );
-                        let message = NewMessage {
-                            topic: TOPIC,
-                            queue_id: ((number + thread) % QUEUES) as i32,
-                            flag: 0,
-                            sys_flag: 0,
-                            born_timestamp: 1_700_000_000_000,
-                            born_host: ([127, 0, 0, 1], 8123).into(),
-                            reconsume_times: 0,
-                            prepared_transaction_offset: 0,
-                            body,
-                            properties: &properties,
-                        };
-                        let done =
-                            store.append(&[message]).and_then(|appended| store.wait_durable(appended.end));
-                        if done.is_err() {
-                            failed.fetch_add(1, Ordering::Relaxed);
-                        }
-                        if let Some(began) = began {
-                            times.push(began.elapsed().as_nanos() as u64);
-                        }
-                    }
-                    times
-                })
-            })
-            .collect();
-        for thread in threads {
-            times.extend(thread.join().unwrap_or_default());
+    let run = |thread: u64| {
+        let mut times = Vec::with_capacity(if is_timed { per_thread as usize } else { 0 });
+        let mut properties = Vec::new();
+        for number in 0..per_thread {
+            let began = is_timed.then(Instant::now);
+            if append_one(store, number + thread, number * 64 + thread, body, &mut properties).is_err() {
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
+            times.extend(began.map(|began| began.elapsed().as_nanos() as u64));
         }
+        times
+    };
+    let times = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
     });
     match failed.load(Ordering::Relaxed) {
         0 => Ok(times),
@@ -100,70 +127,156 @@ fn append(store: &MessageStore, threads: u64, body: &[u8], count: u64, is_sync: 
     }
 }
 
-fn put(directory: &Path, threads: u64, body: usize, is_sync: bool, count: u64) -> Outcome<()> {
-    let body: Vec<u8> = (0..body).map(|at| b'a' + (at % 26) as u8).collect();
+fn put(directory: &Path, threads: u64, len: usize, is_sync: bool, count: u64) -> Outcome<()> {
+    std::fs::remove_dir_all(directory).ok();
+    let body = body(len);
     let store = open(directory, is_sync)?;
     append(&store, threads, &body, (count / 5).max(1000), is_sync)?;
     wait_dispatched(&store);
-    let before = store.stats();
+    let flushes = store.stats().flushes;
     let began = Instant::now();
     let mut times = append(&store, threads, &body, count, is_sync)?;
     let put = began.elapsed().as_secs_f64();
     wait_dispatched(&store);
     let dispatched = began.elapsed().as_secs_f64();
     let done = (count / threads * threads) as f64;
-    let mode = if is_sync { "sync" } else { "async" };
-    let name = format!("ferromq-store put {mode} t={threads} body={} +key", body.len());
-    println!("{name}\t{:.1}\tmsg/s", done / put);
     if is_sync {
+        let load = format!("append sync, {threads} waiting");
+        tell(&load, done / put, "msg/s");
         times.sort_unstable();
-        println!("{name} p50\t{:.1}\tus", times[times.len() / 2] as f64 / 1e3);
-        println!("{name} p99\t{:.1}\tus", times[times.len() * 99 / 100] as f64 / 1e3);
-        println!(
-            "{name} flushes\t{:.4}\tper message",
-            (store.stats().flushes - before.flushes) as f64 / done
-        );
+        for percent in [50, 99] {
+            let time = times.get(times.len() * percent / 100).copied().unwrap_or_default();
+            tell(&format!("{load}, p{percent}"), time as f64 / 1e3, "us");
+        }
+        tell(&format!("{load}, flushes"), (store.stats().flushes - flushes) as f64 / done, "per message");
     } else {
-        println!("{name} (until dispatched)\t{:.1}\tmsg/s", done / dispatched);
+        let load = format!("append async, {threads} threads");
+        tell(&format!("{load}, put"), done / put, "msg/s");
+        tell(&format!("{load}, until dispatched"), done / dispatched, "msg/s");
     }
     store.close()?;
     std::fs::remove_dir_all(directory)?;
     Ok(())
 }
 
-fn get(directory: &Path, count: u64) -> Outcome<()> {
-    let body = vec![b'x'; 1024];
+/// Leaves a store behind as a process that is killed leaves it.
+fn fill(directory: &Path, count: u64) -> Outcome<()> {
+    std::fs::remove_dir_all(directory).ok();
     let store = open(directory, false)?;
-    append(&store, 1, &body, count, false)?;
+    let (body, mut properties) = (body(1024), Vec::new());
+    for number in 0..count {
+        append_one(&store, number, number, &body, &mut properties)?;
+    }
     wait_dispatched(&store);
-    for batch in [32, 1] {
-        let began = Instant::now();
-        let mut got = 0;
-        for queue_id in 0..QUEUES as u32 {
-            let mut at = 0;
-            loop {
-                let found = store.get(TOPIC, queue_id, at, batch, 1 << 20, &TagFilter::All);
-                if found.messages.is_empty() {
-                    break;
-                }
-                got += found.messages.len();
-                at = found.next_offset;
-            }
-        }
-        println!("ferromq-store get batch={batch}\t{:.1}\tmsg/s", got as f64 / began.elapsed().as_secs_f64());
+    while store.stats().flushed_offset < store.stats().max_physical_offset {
+        std::thread::yield_now();
     }
-    let queries = 100_000;
+    std::thread::sleep(Duration::from_millis(1500));
+    std::process::exit(0);
+}
+
+/// Opens what [`fill`] left behind and looks for every key.
+fn recover(directory: &Path, count: u64, how: &str) -> Outcome<()> {
     let began = Instant::now();
-    let mut found = 0;
-    for number in 0..queries {
-        let key = format!("k{}", number * 7919 % count * 64);
-        found += store.query_by_key(TOPIC, &key, 32, 0, i64::MAX).len();
+    let store = open(directory, false)?;
+    wait_dispatched(&store);
+    let elapsed = began.elapsed().as_secs_f64();
+    let load = format!("recover, {how}");
+    tell(&load, elapsed * 1e3, "ms");
+    tell(&format!("{load}, walked"), store.recovery().walked_bytes as f64 / 1e9, "GB");
+    let found = (0..count).filter(|number| has_key(&store, *number)).count();
+    tell(&format!("{load}, keys found"), found as f64 * 100.0 / count as f64, "%");
+    std::process::exit(0);
+}
+
+fn has_key(store: &MessageStore, number: u64) -> bool {
+    let mut key = Vec::with_capacity(24);
+    let _ = write!(key, "k{number}");
+    let key = std::str::from_utf8(&key).unwrap_or_default();
+    !store.query_by_key(TOPIC, key, 32, 0, i64::MAX).messages.is_empty()
+}
+
+fn read(directory: &Path, count: u64) -> Outcome<()> {
+    let store = open(directory, false)?;
+    wait_dispatched(&store);
+    // The first round warms up, as Java needs it to.
+    for is_told in [false, true] {
+        let tell = |load: &str, value: f64, unit: &str| {
+            if is_told {
+                tell(load, value, unit);
+            }
+        };
+        for batch in [32, 1] {
+            let began = Instant::now();
+            let got: u64 = (0..QUEUES as u32).map(|queue_id| read_queue(&store, queue_id, batch)).sum();
+            if got != count {
+                return Err(format!("read {got} messages of {count}").into());
+            }
+            tell(&format!("get, {batch} at once"), rate(got, began), "msg/s");
+        }
+        let mut random = Random(count | 1);
+        let began = Instant::now();
+        let found = (0..LOOKUPS).filter(|_| has_key(&store, random.below(count))).count() as u64;
+        tell("query by key", rate(LOOKUPS, began), "op/s");
+        tell("query by key, found", found as f64 * 100.0 / LOOKUPS as f64, "%");
+        let (first, last) = times(&store)?;
+        let began = Instant::now();
+        for number in 0..LOOKUPS {
+            let time = first + random.below((last - first + 1) as u64) as i64;
+            black_box(store.offset_by_time(TOPIC, (number % QUEUES) as u32, time, Boundary::Lower));
+        }
+        tell("offset by time", rate(LOOKUPS, began), "op/s");
     }
-    println!(
-        "ferromq-store query by key\t{:.1}\tmsg/s",
-        f64::from(found as u32) / began.elapsed().as_secs_f64()
-    );
     store.close()?;
-    std::fs::remove_dir_all(directory)?;
     Ok(())
+}
+
+fn read_queue(store: &MessageStore, queue_id: u32, batch: usize) -> u64 {
+    let (mut got, mut at) = (0, 0);
+    loop {
+        let found = store.get(TOPIC, queue_id, at, batch, 1 << 20, &TagFilter::All);
+        if found.messages.is_empty() {
+            return got;
+        }
+        got += found.messages.len() as u64;
+        at = found.next_offset;
+    }
+}
+
+/// When the first and the last message of the first queue were stored.
+fn times(store: &MessageStore) -> Outcome<(i64, i64)> {
+    let last = store.max_offset(TOPIC, 0).saturating_sub(1);
+    let found = store.get(TOPIC, 0, last, 1, 1 << 20, &TagFilter::All);
+    let (_, record) = found.messages.first().ok_or("the queue is empty")?;
+    let first = store.earliest_time(TOPIC, 0).ok_or("the queue has no first message")?;
+    Ok((first, MessageView::decode(record.bytes(), false)?.store_timestamp))
+}
+
+/// What the machine allows: copies a body into a file that was never touched, and takes its checksum.
+fn bare_loop(directory: &Path, count: u64) -> Outcome<()> {
+    std::fs::create_dir_all(directory)?;
+    let path = directory.join("loop");
+    std::fs::remove_file(&path).ok();
+    let body = body(1024);
+    let file = RealDisk.create(&path, count * body.len() as u64, Allocation::Reserved)?;
+    let began = Instant::now();
+    for number in 0..count {
+        black_box(crc32fast::hash(black_box(&body)));
+        file.write_at(number * body.len() as u64, &[&body])?;
+    }
+    tell("bare loop, copy and CRC32", rate(count, began), "msg/s");
+    std::fs::remove_file(&path)?;
+    Ok(())
+}
+
+/// A small generator, the same numbers in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit.max(1)
+    }
 }

@@ -22,7 +22,8 @@ pub(crate) struct Marks {
     pub(crate) index_timestamp: i64,
     /// What the master had flushed when a slave last heard of it; kept as found.
     pub(crate) master_flushed_offset: i64,
-    /// End of the log that is durable and dispatched.
+    /// End of the log that is durable and dispatched. RocketMQ keeps its confirm offset here: where the log's last record
+    /// began when its broker was started.
     pub(crate) durable_end: i64,
 }
 
@@ -54,6 +55,11 @@ impl Marks {
         }
     }
 
+    /// The marks in the bytes of a whole file; `None` where it is too short.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        bytes.first_chunk::<FIELDS>().map(Self::decode)
+    }
+
     /// Files that begin with a message stored up to here need not be walked before.
     /// The margin is RocketMQ's, whose timestamps may run a little ahead of its disk.
     pub(crate) fn walk_from_timestamp(self) -> i64 {
@@ -68,18 +74,23 @@ pub(crate) struct Checkpoint<D: Disk> {
 }
 
 impl<D: Disk> Checkpoint<D> {
-    /// Opens the file of a store directory, made where there is none.
+    /// Opens the file of a store directory, made where there is none. One of another length was never whole: its marks
+    /// count as none, and it is made anew.
     pub(crate) fn open(disk: &D, root: &Path) -> Result<Self> {
         let path = root.join("checkpoint");
         let failed = |source| StoreError::io("open", &path, source);
-        let region = match disk.open(&path, Allocation::Sparse) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // Made whole at once: a file without bytes could not be mapped at the next start.
-                disk.replace_file(&path, &[0; LEN as usize]).map_err(failed)?;
-                disk.open(&path, Allocation::Sparse).map_err(failed)?
-            }
-            other => other.map_err(failed)?,
+        let found = match disk.len(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            len => Some(len.map_err(failed)?),
         };
+        if found != Some(LEN) {
+            if let Some(len) = found {
+                tracing::warn!(file = %path.display(), len, "checkpoint has another length: its marks count as none");
+            }
+            // Made whole at once: a file without bytes could not be mapped.
+            disk.replace_file(&path, &[0; LEN as usize]).map_err(failed)?;
+        }
+        let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
         let file = MappedFile::new(0, path, region);
         let mut bytes = [0; FIELDS];
         file.read_into(0, &mut bytes)?;

@@ -1,21 +1,10 @@
 //! The options of a store; the only place where defaults of what is on disk exist.
 
-use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use crate::{Result, StoreError};
+use nix::sys::resource::{Resource, getrlimit};
 
-/// When appended bytes reach the disk, and when a send may be answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FlushMode {
-    /// A background flush every `interval`; a send is answered once written.
-    Async {
-        /// Time between two flushes.
-        interval: Duration,
-    },
-    /// Group commit: a send is answered once a flush that covers it has returned, many sends share one
-    /// flush, and readers never see past the flushed offset.
-    Sync,
-}
+use crate::{FlushPolicy, RecoveryListener, Result, Retention, StoreError};
 
 /// The options of a store. File sizes hold for new files; existing files keep the size they have.
 #[derive(Debug, Clone)]
@@ -29,14 +18,36 @@ pub struct StoreConfig {
     /// Entries in an index file; the first is never used, as in RocketMQ.
     pub index_entries: u32,
     /// When bytes reach the disk.
-    pub flush: FlushMode,
+    pub flush: FlushPolicy,
+    /// Most answered messages of a topic that may be unflushed, by topic, whatever the policy.
+    pub flush_every: BTreeMap<String, u32>,
     /// Largest body of a message, in bytes, a producer may store (RocketMQ's `maxMessageSize`). Topic and
     /// properties have limits of their own; the whole record must fit into a commit log file.
     pub max_message_size: u32,
     /// Bytes that stay free on the disk; sends are refused below it.
     pub disk_reserve: u64,
+    /// When files are deleted, and whether they are archived before.
+    pub retention: Retention,
+    /// Directories of the commit log, on other disks perhaps; new files are made in each in turn. Empty: `commitlog`
+    /// in the store's directory.
+    pub commit_log_paths: Vec<PathBuf>,
+    /// Directories whose commit log files are there to be read: no new file is made in them.
+    pub read_only_commit_log_paths: Vec<PathBuf>,
+    /// Bytes of commit log files that may be mapped beside the two newest; older ones are mapped when they are read.
+    pub mapped_bytes: u64,
+    /// Files of the log and of consume queues that may be open at once, each with a descriptor; the others are opened
+    /// when they are needed.
+    pub open_files: usize,
     /// How often consumers' offsets and leases are written.
     pub progress_interval: Duration,
+    /// Whether each record gets a checksum over all of it, as RocketMQ's `enabledAppendPropCRC` (20 bytes more among
+    /// its properties). It is checked wherever it is found, whatever is set here.
+    pub property_crc: bool,
+    /// Opens without checking: after a kill the records behind the last checkpoint are followed by their lengths alone,
+    /// and their checksums and blocks that never arrived are not looked at.
+    pub fast_boot: bool,
+    /// Told how far a recovery is.
+    pub on_recovery: Option<RecoveryListener>,
     /// The broker's own address, kept in every record.
     pub store_host: SocketAddr,
 }
@@ -48,19 +59,37 @@ impl Default for StoreConfig {
             consume_queue_file_entries: 300_000,
             index_slots: 5_000_000,
             index_entries: 20_000_000,
-            flush: FlushMode::Async { interval: Duration::from_millis(500) },
+            flush: FlushPolicy::default(),
+            flush_every: BTreeMap::new(),
             max_message_size: 4 << 20,
             disk_reserve: 256 << 20,
+            retention: Retention::default(),
+            commit_log_paths: Vec::new(),
+            read_only_commit_log_paths: Vec::new(),
+            mapped_bytes: 1 << 30,
+            open_files: default_open_files(),
             progress_interval: Duration::from_secs(1),
+            property_crc: false,
+            fast_boot: false,
+            on_recovery: None,
             store_host: SocketAddr::from(([127, 0, 0, 1], 10911)),
         }
     }
+}
+
+/// What is left of the descriptors is for connections.
+fn default_open_files() -> usize {
+    const MOST: u64 = 4096;
+    let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(MOST, |(soft, _)| soft);
+    (allowed / 2).clamp(1, MOST) as usize
 }
 
 /// A blank record tells the rest of a file in 32 bits, signed in Java; a file must hold more than that record.
 const COMMIT_LOG_FILE_SIZES: RangeInclusive<u64> = 4 << 10..=i32::MAX as u64;
 /// Java maps a file whole, so it has at most 2 GiB.
 const CONSUME_QUEUE_FILE_ENTRIES: RangeInclusive<u64> = 1..=i32::MAX as u64 / 20;
+/// More disks than anyone has.
+const MAX_COMMIT_LOG_PATHS: usize = 63;
 /// Slots of 4 bytes.
 const INDEX_SLOTS: RangeInclusive<u64> = 1..=i32::MAX as u64 / 8;
 /// Entries of 20 bytes, the first of which is never used.
@@ -68,7 +97,9 @@ const INDEX_ENTRIES: RangeInclusive<u64> = 2..=i32::MAX as u64 / 40;
 
 impl StoreConfig {
     /// Checks that the sizes make files that can be read again, here and by a Java broker.
-    pub(crate) fn check(&self) -> Result<()> {
+    ///
+    /// Errors: `Invalid`, which names the option and its limits.
+    pub fn check(&self) -> Result<()> {
         let sizes = [
             (
                 "commit_log_file_size",
@@ -82,15 +113,32 @@ impl StoreConfig {
                 CONSUME_QUEUE_FILE_ENTRIES,
                 "it must be 1 to 107,374,182",
             ),
+            (
+                "max_message_size",
+                u64::from(self.max_message_size),
+                1..=u64::from(u32::MAX),
+                "it must be at least 1",
+            ),
             ("index_slots", u64::from(self.index_slots), INDEX_SLOTS, "it must be 1 to 268,435,455"),
             ("index_entries", u64::from(self.index_entries), INDEX_ENTRIES, "it must be 2 to 53,687,091"),
         ];
+        if self.commit_log_paths.len() + self.read_only_commit_log_paths.len() > MAX_COMMIT_LOG_PATHS {
+            return Err(StoreError::Invalid { what: "commit_log_paths", reason: "they must be at most 63" });
+        }
         for (what, size, limits, reason) in sizes {
             if !limits.contains(&size) {
                 return Err(StoreError::Invalid { what, reason });
             }
         }
-        Ok(())
+        if self.progress_interval.is_zero() {
+            return Err(StoreError::Invalid { what: "progress_interval", reason: "it must be more than 0" });
+        }
+        self.retention.check()?;
+        if self.flush_every.values().any(|count| *count == 0) {
+            let reason = "a threshold of 0 answers nothing: use `each` or `group`";
+            return Err(StoreError::Invalid { what: "flush_every", reason });
+        }
+        self.flush.check()
     }
 }
 
@@ -117,6 +165,8 @@ mod tests {
             "consume_queue_file_entries"
         );
         assert_eq!(refused(|config| config.index_slots = 0), "index_slots");
+        assert_eq!(refused(|config| config.max_message_size = 0), "max_message_size");
+        assert_eq!(refused(|config| config.progress_interval = Duration::ZERO), "progress_interval");
         assert_eq!(refused(|config| config.index_entries = u32::MAX), "index_entries");
     }
 }

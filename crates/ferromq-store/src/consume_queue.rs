@@ -4,7 +4,8 @@
 //! opens the commit log; what an entry leads to is the reader's business.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -15,8 +16,16 @@ use std::{
 use parking_lot::RwLock;
 
 use crate::{
-    Allocation, Disk, Region, Result, StoreConfig, StoreError, mapped_file::MappedFile,
-    mapped_file_queue::MappedFileQueue, queue_list::Extent,
+    Allocation, Disk, Result, StoreConfig, StoreError,
+    fast_hash::FastMap,
+    file_places::{FilePlaces, Names},
+    known_times::KnownTimes,
+    mapped_file::MappedFile,
+    mapped_file_queue::{FileForm, MappedFileQueue},
+    message::MIN_RECORD_LEN,
+    open_files::{OpenFiles, RowKind},
+    queue_admin::Marks,
+    queue_list::Extent,
 };
 
 /// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
@@ -65,7 +74,17 @@ impl Entry {
         self.physical_offset + u64::from(self.size)
     }
 
-    fn is_filler(self) -> bool {
+    /// An entry for an offset whose message is lost, leading to a damaged place of the log.
+    pub(crate) fn leading_nowhere(physical_offset: u64) -> Self {
+        Self { physical_offset, size: 1, tag_hash: 0 }
+    }
+
+    /// Says whether no record has this size: the message is lost.
+    pub(crate) fn leads_nowhere(self) -> bool {
+        self.size < MIN_RECORD_LEN
+    }
+
+    pub(crate) fn is_filler(self) -> bool {
         self.size == FILLER_SIZE
     }
 }
@@ -74,18 +93,27 @@ impl Entry {
 pub(crate) struct ConsumeQueue<D: Disk> {
     topic: Box<str>,
     queue_id: u32,
-    files: MappedFileQueue<D>,
-    min_offset: AtomicU64,
+    pub(crate) files: MappedFileQueue<D>,
+    pub(crate) min_offset: AtomicU64,
     /// Published after the entries below it are written.
-    max_offset: AtomicU64,
+    pub(crate) max_offset: AtomicU64,
     /// The next queue offset to give out; only touched under the append lock.
     next_offset: AtomicU64,
     /// Entries below it are durable.
-    flushed: AtomicU64,
+    pub(crate) flushed: AtomicU64,
     /// Listed among the queues that must be flushed.
     is_dirty: AtomicBool,
+    /// Files were missing or unfit when the store was opened: entries may be missing.
+    pub(crate) is_cut: AtomicBool,
+    /// Entries below it were there when the store was opened …
+    found_end: AtomicU64,
+    /// … and the records of those below this were looked at since.
+    checked_to: AtomicU64,
     /// The queue's place in the current round of the dispatcher, which alone uses it.
     pub(crate) batch: AtomicU32,
+    times: KnownTimes,
+    /// What was deleted with the topic, and who may use the queue.
+    pub(crate) marks: Marks,
 }
 
 impl<D: Disk> ConsumeQueue<D> {
@@ -95,6 +123,16 @@ impl<D: Disk> ConsumeQueue<D> {
 
     pub(crate) fn queue_id(&self) -> u32 {
         self.queue_id
+    }
+
+    #[cfg(test)]
+    pub(crate) fn files(&self) -> &MappedFileQueue<D> {
+        &self.files
+    }
+
+    /// What searches by time remember.
+    pub(crate) fn times(&self) -> &KnownTimes {
+        &self.times
     }
 
     /// Entries below it are durable, perhaps more.
@@ -126,15 +164,74 @@ impl<D: Disk> ConsumeQueue<D> {
         self.next_offset.store(self.next_offset.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
+    /// The next queue offset to give out. Only under the append lock.
+    pub(crate) fn next_offset(&self) -> u64 {
+        self.next_offset.load(Ordering::Relaxed)
+    }
+
+    /// Says whether it has, or had, messages that were not deleted with the topic.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.max_offset() > 0 && !self.marks.is_deleted()
+    }
+
     /// The next queue offset to give out follows the entries there are; for recovery.
     pub(crate) fn continue_after_entries(&self) {
+        let kept = self.found_end.load(Ordering::Acquire);
+        if self.max_offset() == 0 && kept > 0 {
+            self.begin_empty_at(kept);
+        }
         self.next_offset.store(self.max_offset(), Ordering::Relaxed);
+        self.checked_to.store(self.min_offset(), Ordering::Relaxed);
+        self.found_end.store(self.max_offset(), Ordering::Release);
+    }
+
+    /// Says whether nobody has looked yet at the record behind an entry that was there when the store was opened.
+    pub(crate) fn is_unchecked(&self, queue_offset: u64) -> bool {
+        queue_offset < self.found_end.load(Ordering::Acquire)
+            && queue_offset >= self.checked_to.load(Ordering::Relaxed)
+    }
+
+    /// The record behind an entry is sound.
+    pub(crate) fn set_checked(&self, queue_offset: u64) {
+        // Another reader may be further; then this one looks again, which harms nobody.
+        let next = queue_offset + 1;
+        let _ = self.checked_to.compare_exchange(queue_offset, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Says whether files were missing or unfit when the store was opened.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
+    }
+
+    /// Gives the offsets of `missing`, whose messages are lost, entries that lead into `range`; for recovery.
+    pub(crate) fn pad(&self, missing: Range<u64>, range: Range<u64>) -> Result<()> {
+        const STEP: usize = 64 << 10;
+        let mut places = range.map(Entry::leading_nowhere);
+        let mut at = missing.start;
+        while at < missing.end {
+            let step = STEP.min((missing.end - at) as usize);
+            let entries: Vec<u8> = places.by_ref().take(step).flat_map(Entry::encode).collect();
+            if entries.is_empty() {
+                break;
+            }
+            self.write(at, &entries)?;
+            at += entries.len() as u64 / ENTRY_LEN;
+            self.max_offset.fetch_max(at, Ordering::SeqCst);
+        }
+        Ok(())
     }
 
     /// Removes all entries, so that they can be redone from the log's start; for recovery.
     pub(crate) fn clear(&self) -> Result<()> {
         self.files.clear()?;
-        self.begin_empty_at(0);
+        self.begin_empty_at(self.marks.floor().offset);
+        Ok(())
+    }
+
+    /// As [`Self::clear`]; where nothing is redone, offsets go on at `offset`.
+    pub(crate) fn clear_keeping(&self, offset: u64) -> Result<()> {
+        self.clear()?;
+        self.found_end.store(offset, Ordering::Release);
         Ok(())
     }
 
@@ -152,6 +249,59 @@ impl<D: Disk> ConsumeQueue<D> {
             .then(|| self.entry_anywhere(queue_offset))?
     }
 
+    /// The entry of the newest message, where one is kept; for recovery.
+    ///
+    /// Errors: `Io` where its file cannot be opened now, which must not be taken for having none.
+    pub(crate) fn last_entry(&self) -> Result<Option<Entry>> {
+        match self.max_offset().checked_sub(1).filter(|last| *last >= self.min_offset()) {
+            Some(last) => self.read_entry(last),
+            None => Ok(None),
+        }
+    }
+
+    /// What lies at a queue offset, published or not, a filler too; for recovery. Errors as [`Self::last_entry`].
+    pub(crate) fn read_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
+        let at = queue_offset * ENTRY_LEN;
+        let file = self.files.open(at)?;
+        Ok(file.and_then(|file| Entry::decode(file.read(at..at + ENTRY_LEN))))
+    }
+
+    /// As [`Self::entry`] for an offset known to be published, looking first into the file of the one before.
+    pub(crate) fn entry_in(
+        &self,
+        file: &mut Option<Arc<MappedFile<D::Region>>>,
+        queue_offset: u64,
+    ) -> Option<Entry> {
+        let at = queue_offset * ENTRY_LEN;
+        if file.as_deref().is_none_or(|file| at < file.base() || at >= file.end()) {
+            *file = self.files.find(at);
+        }
+        Entry::decode(file.as_ref()?.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler())
+    }
+
+    /// The first queue offset from `from` on whose message lies at or after a place of the log.
+    pub(crate) fn first_at_or_after(&self, physical_offset: u64, from: u64) -> u64 {
+        let (mut low, mut high) = (from, self.max_offset());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.entry_anywhere(middle) {
+                Some(entry) if entry.physical_offset >= physical_offset => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        low
+    }
+
+    /// Where to go on behind a place that has no entry: the next file where the file is missing.
+    pub(crate) fn behind_hole(&self, queue_offset: u64) -> u64 {
+        let at = queue_offset * ENTRY_LEN;
+        let max_offset = self.max_offset();
+        if self.files.contains(at) {
+            return max_offset.min(queue_offset + 1);
+        }
+        self.files.begin_after(at).map_or(max_offset, |begin| max_offset.min(begin / ENTRY_LEN))
+    }
+
     fn entry_anywhere(&self, queue_offset: u64) -> Option<Entry> {
         let at = queue_offset * ENTRY_LEN;
         let file = self.files.find(at)?;
@@ -160,21 +310,34 @@ impl<D: Disk> ConsumeQueue<D> {
 
     /// Calls `visit` with queue offset and entry from `from` on until it says `false` or the published end.
     ///
-    /// `None` stands for a place where an entry should be and is not.
+    /// `None` stands for a place where an entry should be and is not. Where a file cannot be opened now it ends early:
+    /// what is there must not be taken for missing.
     pub(crate) fn walk(&self, from: u64, mut visit: impl FnMut(u64, Option<Entry>) -> bool) {
         let end = self.max_offset();
         let mut at = from;
         while at < end {
-            let Some(file) = self.files.find(at * ENTRY_LEN) else {
-                visit(at, None);
-                return;
+            let file = match self.files.open(at * ENTRY_LEN) {
+                Ok(Some(file)) => file,
+                Ok(None) => {
+                    visit(at, None);
+                    return;
+                }
+                Err(error) => {
+                    tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read now");
+                    return;
+                }
             };
-            let stop = end.min(file.end() / ENTRY_LEN);
+            let (begin, stop) = (at, end.min(file.end() / ENTRY_LEN));
             for bytes in file.read(at * ENTRY_LEN..stop * ENTRY_LEN).chunks_exact(ENTRY) {
                 if !visit(at, Entry::decode(bytes)) {
                     return;
                 }
                 at += 1;
+            }
+            if at == begin {
+                // The entry would lie in two files, which no file of the right size lets it.
+                visit(at, None);
+                return;
             }
             if at < stop {
                 return;
@@ -184,6 +347,7 @@ impl<D: Disk> ConsumeQueue<D> {
 
     /// Writes entries that follow each other, beginning with the one of `first`. Readers do not see them yet.
     pub(crate) fn write(&self, first: u64, entries: &[u8]) -> Result<()> {
+        self.clear_deleted()?;
         if first > 0 && self.files.span().is_none() {
             self.begin_at(first)?;
         }
@@ -204,7 +368,15 @@ impl<D: Disk> ConsumeQueue<D> {
     /// Lets readers see the entries below `max_offset`. Says whether the queue must be listed for a flush.
     pub(crate) fn publish(&self, max_offset: u64) -> bool {
         self.max_offset.fetch_max(max_offset, Ordering::SeqCst);
+        self.marks.set_alive();
         !self.is_dirty.swap(true, Ordering::SeqCst)
+    }
+
+    /// Begins to write what [`Self::flush`] will wait for: many queues then share what each alone would wait for.
+    pub(crate) fn begin_flush(&self) -> Result<()> {
+        let end = self.max_offset.load(Ordering::SeqCst);
+        let from = self.flushed.load(Ordering::Acquire);
+        self.files.begin_flush(from * ENTRY_LEN..end * ENTRY_LEN)
     }
 
     /// Makes the published entries durable.
@@ -220,97 +392,62 @@ impl<D: Disk> ConsumeQueue<D> {
         }
         done
     }
-
-    /// Finds the end of the entries and cuts those at or after `limit` in the commit log.
-    ///
-    /// After an unclean stop holes may lie between entries, so the last file is read through. Where anything
-    /// may lie behind the cut it is zeroed, so that no stale entry is ever taken for a new one.
-    /// Returns the end of the last record the kept entries lead to.
-    pub(crate) fn recover(&self, log_start: u64, limit: u64, was_clean: bool) -> Result<Option<u64>> {
-        let files = self.files.snapshot();
-        let Some(first) = files.first() else { return Ok(None) };
-        let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
-        // The newest file that begins with an entry to keep: those before it were flushed earlier.
-        let last = files.iter().rev().find(|file| first_entry(file).is_some_and(is_kept)).unwrap_or(first);
-        let mut end = last.base();
-        let mut physical_end = 0;
-        let mut is_cut = !was_clean;
-        for bytes in last.read(last.base()..last.end()).chunks_exact(ENTRY) {
-            match Entry::decode(bytes) {
-                Some(entry) if is_kept(entry) && (entry.is_filler() || entry.end() > physical_end) => {
-                    if !entry.is_filler() {
-                        physical_end = entry.end();
-                    }
-                    end += ENTRY_LEN;
-                }
-                Some(_) => {
-                    is_cut = true;
-                    break;
-                }
-                None => break,
-            }
-        }
-        if is_cut {
-            // Flushed at once: after another crash the old bytes must not be back.
-            if last.erase(end..last.end())? > end {
-                last.flush(end..last.end())?;
-            }
-        }
-        self.files.truncate(end.max(last.base() + 1))?;
-        let max_offset = end / ENTRY_LEN;
-        self.max_offset.store(max_offset, Ordering::Release);
-        self.flushed.store(first.base() / ENTRY_LEN, Ordering::Release);
-        self.find_min_offset(first.base() / ENTRY_LEN, max_offset, log_start);
-        Ok((physical_end > 0).then_some(physical_end))
-    }
-
-    fn find_min_offset(&self, first: u64, end: u64, log_start: u64) {
-        let (mut low, mut high) = (first, end);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.entry_anywhere(middle) {
-                Some(entry) if !entry.is_filler() && entry.physical_offset >= log_start => high = middle,
-                _ => low = middle + 1,
-            }
-        }
-        self.min_offset.store(low, Ordering::Release);
-    }
 }
 
-fn first_entry<R: Region>(file: &MappedFile<R>) -> Option<Entry> {
-    Entry::decode(file.read(file.base()..file.base() + ENTRY_LEN))
-}
-
-type Table<D> = HashMap<Box<str>, HashMap<u32, Arc<ConsumeQueue<D>>>>;
+type Table<D> = FastMap<Box<str>, FastMap<u32, Arc<ConsumeQueue<D>>>>;
 
 /// All queues of all topics.
 pub(crate) struct ConsumeQueues<D: Disk> {
     disk: D,
+    names: Arc<Names>,
     directory: PathBuf,
-    staging: PathBuf,
     file_size: u64,
+    open_files: Arc<OpenFiles<D::Region>>,
     table: RwLock<Table<D>>,
+    /// No record at or after it belongs to what was deleted with its topic.
+    pub(crate) deleted_to: AtomicU64,
 }
 
 impl<D: Disk> ConsumeQueues<D> {
     /// Opens `consumequeue/TOPIC/QUEUE` of a store directory; entries are recovered later.
-    pub(crate) fn load(disk: &D, root: &Path, staging: PathBuf, config: &StoreConfig) -> Result<Self> {
-        let queues = Self {
+    pub(crate) fn load(
+        disk: &D,
+        root: &Path,
+        names: &Arc<Names>,
+        open_files: &Arc<OpenFiles<D::Region>>,
+        config: &StoreConfig,
+    ) -> Result<Self> {
+        let mut queues = Self {
             disk: disk.clone(),
+            names: Arc::clone(names),
             directory: root.join("consumequeue"),
-            staging,
             file_size: config.consume_queue_file_entries.max(1) * ENTRY_LEN,
-            table: RwLock::new(HashMap::new()),
+            open_files: Arc::clone(open_files),
+            table: RwLock::new(FastMap::default()),
+            deleted_to: AtomicU64::new(0),
         };
+        let mut without_files = Vec::new();
         for topic_path in queues.list(&queues.directory)? {
             let Some(topic) = topic_path.file_name().and_then(|name| name.to_str()) else { continue };
             for queue_path in queues.list(&topic_path)? {
                 let name = queue_path.file_name().and_then(|name| name.to_str());
                 let Some(queue_id) = name.and_then(|name| name.parse().ok()) else { continue };
                 let mut queue = queues.make(topic, queue_id);
-                queue.files.load()?;
+                let is_whole = queue.load()?;
+                queue.is_cut.store(!is_whole, Ordering::Relaxed);
+                if queue.files.span().is_some() {
+                    // New queues get files of this size too: Java opens a store only where all are of one size.
+                    queues.file_size = queue.files.file_size();
+                } else {
+                    without_files.push((topic.to_owned(), queue_id, is_whole));
+                }
                 queues.table.write().entry(topic.into()).or_default().insert(queue_id, Arc::new(queue));
             }
+        }
+        for (topic, queue_id, is_whole) in without_files {
+            let queue = Arc::new(queues.make(&topic, queue_id));
+            queue.is_cut.store(!is_whole, Ordering::Relaxed);
+            queues.table.write().entry(topic.into()).or_default().insert(queue_id, queue);
         }
         Ok(queues)
     }
@@ -326,21 +463,30 @@ impl<D: Disk> ConsumeQueues<D> {
             queue_id,
             files: MappedFileQueue::new(
                 self.disk.clone(),
-                directory,
-                self.staging.clone(),
-                self.file_size,
-                Allocation::Sparse,
+                FilePlaces::one(&self.names, directory),
+                FileForm { size: self.file_size, allocation: Allocation::Sparse, kind: RowKind::Derived },
+                Arc::clone(&self.open_files),
             ),
             min_offset: AtomicU64::new(0),
             max_offset: AtomicU64::new(0),
             next_offset: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             is_dirty: AtomicBool::new(false),
+            is_cut: AtomicBool::new(false),
+            found_end: AtomicU64::new(0),
+            checked_to: AtomicU64::new(0),
             batch: AtomicU32::new(NO_BATCH),
+            times: KnownTimes::default(),
+            marks: Marks::default(),
         }
     }
 
     pub(crate) fn find(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {
+        self.find_any(topic, queue_id).filter(|queue| !queue.marks.is_deleted())
+    }
+
+    /// As [`Self::find`], also a deleted one.
+    pub(crate) fn find_any(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {
         self.table.read().get(topic)?.get(&queue_id).map(Arc::clone)
     }
 
@@ -357,12 +503,12 @@ impl<D: Disk> ConsumeQueues<D> {
     /// How many queues have messages.
     pub(crate) fn count(&self) -> usize {
         let table = self.table.read();
-        table.values().flat_map(|queues| queues.values()).filter(|queue| queue.max_offset() > 0).count()
+        table.values().flat_map(|queues| queues.values()).filter(|queue| queue.has_messages()).count()
     }
 
     /// Where each queue with messages begins and ends.
     pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), Extent> {
-        let queues = self.all().into_iter().filter(|queue| queue.max_offset() > 0);
+        let queues = self.all().into_iter().filter(|queue| queue.has_messages());
         queues.map(|queue| ((queue.topic().into(), queue.queue_id()), queue.extent())).collect()
     }
 
@@ -377,7 +523,7 @@ impl<D: Disk> ConsumeQueues<D> {
         let mut names: Vec<(String, Vec<u32>)> = table
             .iter()
             .map(|(topic, queues)| {
-                let with_messages = queues.values().filter(|queue| queue.max_offset() > 0);
+                let with_messages = queues.values().filter(|queue| queue.has_messages());
                 let mut ids: Vec<u32> = with_messages.map(|queue| queue.queue_id()).collect();
                 ids.sort_unstable();
                 (topic.to_string(), ids)

@@ -16,11 +16,11 @@ use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
     libc,
-    sys::statvfs::statvfs,
+    sys::{statfs::fstatfs, statvfs::statvfs},
 };
 use parking_lot::Mutex;
 
-use crate::MappedRegion;
+use crate::{MappedRegion, mapped_file::Access};
 
 /// How the blocks of a file are obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum Allocation {
     Reserved,
     /// Blocks come as they are written (by `pwrite`, where a full disk is an error).
     Sparse,
+    /// Nothing is ever written, and no file is made.
+    ReadOnly,
 }
 
 /// A file system as the store needs it.
@@ -42,6 +44,8 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<Self::Region>;
     /// Opens an existing file; its size is taken from the file.
     fn open(&self, path: &Path, allocation: Allocation) -> io::Result<Self::Region>;
+    /// Size of an existing file.
+    fn len(&self, path: &Path) -> io::Result<u64>;
     /// Removes a file. Readers that hold its region keep their bytes.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Renames a file, replacing `to`.
@@ -62,6 +66,16 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn replace_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     /// Bytes a writer may still use on the file system of `path`.
     fn free_space(&self, path: &Path) -> io::Result<u64>;
+    /// Says whether somebody holds the lock that [`Self::lock`] takes, without taking it.
+    fn is_locked(&self, _path: &Path) -> io::Result<bool> {
+        Ok(false)
+    }
+    /// Removes a directory, where it is empty.
+    fn remove_dir(&self, _directory: &Path) -> io::Result<()> {
+        Ok(())
+    }
+    /// Bytes in use on the file system of `path`, by anybody.
+    fn used_space(&self, path: &Path) -> io::Result<u64>;
     /// Takes the exclusive lock Java takes on the same file; `WouldBlock` when it is held.
     fn lock(&self, path: &Path) -> io::Result<Self::Lock>;
 }
@@ -83,8 +97,18 @@ pub trait Region: Send + Sync + 'static {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
     /// Copies `parts` one after the other to `offset`.
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()>;
+    /// As [`Self::write_at`], for bytes that will be flushed at once: where the file is written through a map, a flush
+    /// of what came through the map costs more, because the system tracks it by large pieces and takes them from the map.
+    fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        self.write_at(offset, parts)
+    }
     /// Makes the bytes of `range` durable; returns after the disk has said so.
     fn flush(&self, range: Range<u64>) -> io::Result<()>;
+    /// Begins to write the bytes of `range` to the disk. Only a hint: [`Self::flush`] makes them durable and tells
+    /// of failures.
+    fn begin_flush(&self, _range: Range<u64>) {}
+    /// Lets go of memory that holds the file's bytes. They stay readable, and what is not flushed is not lost.
+    fn release(&self) {}
     /// The first place from `offset` on that may hold anything but zeros; the file's end where none does.
     fn next_data(&self, offset: u64) -> u64 {
         offset
@@ -121,12 +145,18 @@ impl Drop for DirectoryLock {
     }
 }
 
+/// Says whether a file system puts what is written over a block into the same block. Those that copy on write need
+/// a new one each time, so reserving promises nothing there: btrfs, ZFS, bcachefs, NILFS, F2FS.
+fn overwrites(magic: u32) -> bool {
+    !matches!(magic, 0x9123_683E | 0x2FC1_2FC1 | 0xCA45_1A4E | 0x3434 | 0xF2F5_2010)
+}
+
 /// Reserves all blocks. `false` where the file system cannot: the file is then written by `pwrite`.
 fn reserve(file: &File, len: u64) -> io::Result<bool> {
     let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
     loop {
         return match fallocate(file, FallocateFlags::empty(), 0, len) {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(fstatfs(file).is_ok_and(|found| overwrites(found.filesystem_type().0 as u32))),
             Err(Errno::EINTR) => continue,
             Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(false),
             Err(errno) => Err(errno.into()),
@@ -139,11 +169,14 @@ impl Disk for RealDisk {
     type Lock = DirectoryLock;
 
     fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<Self::Region> {
+        if allocation == Allocation::ReadOnly {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         let made = (|| {
             let is_reserved = allocation == Allocation::Reserved && reserve(&file, len)?;
             file.set_len(len)?;
-            MappedRegion::new(file, is_reserved)
+            MappedRegion::new(file, if is_reserved { Access::Map } else { Access::File })
         })();
         if made.is_err() {
             // Half a file must not stay behind; the first error is the one worth telling.
@@ -153,11 +186,18 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path, allocation: Allocation) -> io::Result<Self::Region> {
+        if allocation == Allocation::ReadOnly {
+            return MappedRegion::new(File::open(path)?, Access::ReadOnly);
+        }
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         // A Java broker's files have holes. Where the disk cannot fill them, `pwrite` meets the error later.
         let is_reserved =
             allocation == Allocation::Reserved && reserve(&file, file.metadata()?.len()).unwrap_or(false);
-        MappedRegion::new(file, is_reserved)
+        MappedRegion::new(file, if is_reserved { Access::Map } else { Access::File })
+    }
+
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        Ok(fs::metadata(path)?.len())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -213,6 +253,32 @@ impl Disk for RealDisk {
         Ok(found.blocks_available() * found.fragment_size())
     }
 
+    fn is_locked(&self, path: &Path) -> io::Result<bool> {
+        let directory = fs::canonicalize(path.parent().unwrap_or(Path::new(".")))?;
+        let path = directory.join(path.file_name().unwrap_or_default());
+        // Kept until the file is closed again: closing it would let go a lock this process takes meanwhile.
+        let held = HELD.lock();
+        if held.get(&path) == Some(&process::id()) {
+            return Ok(true);
+        }
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            other => other?,
+        };
+        let mut found = first_byte(libc::F_WRLCK);
+        fcntl(&file, FcntlArg::F_GETLK(&mut found))?;
+        Ok(found.l_type != libc::F_UNLCK as libc::c_short)
+    }
+
+    fn remove_dir(&self, directory: &Path) -> io::Result<()> {
+        fs::remove_dir(directory)
+    }
+
+    fn used_space(&self, path: &Path) -> io::Result<u64> {
+        let found = statvfs(path)?;
+        Ok(found.blocks().saturating_sub(found.blocks_free()) * found.fragment_size())
+    }
+
     fn lock(&self, path: &Path) -> io::Result<Self::Lock> {
         let directory = fs::canonicalize(path.parent().unwrap_or(Path::new(".")))?;
         let path = directory.join(path.file_name().unwrap_or_default());
@@ -222,14 +288,7 @@ impl Disk for RealDisk {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
-        // What Java's FileChannel.tryLock(0, 1) asks for: a write lock on the first byte.
-        let wanted = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: 0,
-            l_len: 1,
-            l_pid: 0,
-        };
+        let wanted = first_byte(libc::F_WRLCK);
         match fcntl(&file, FcntlArg::F_SETLK(&wanted)) {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::WouldBlock.into()),
@@ -237,6 +296,17 @@ impl Disk for RealDisk {
         }
         held.insert(path.clone(), process);
         Ok(DirectoryLock { path, file: Some(file), process })
+    }
+}
+
+/// What Java's FileChannel.tryLock(0, 1) asks for: a lock on the first byte.
+fn first_byte(kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 1,
+        l_pid: 0,
     }
 }
 
@@ -255,6 +325,14 @@ mod tests {
         };
         fcntl(lock.file.as_ref().unwrap(), FcntlArg::F_OFD_GETLK(&mut found)).unwrap();
         found.l_type == libc::F_WRLCK as libc::c_short
+    }
+
+    #[test]
+    fn a_map_is_written_only_where_reserved_blocks_stay_reserved() {
+        let (ext4, xfs, tmpfs) = (0xEF53, 0x5846_5342, 0x0102_1994);
+        assert!([ext4, xfs, tmpfs].into_iter().all(overwrites));
+        let (btrfs, zfs) = (nix::sys::statfs::BTRFS_SUPER_MAGIC.0 as u32, 0x2FC1_2FC1);
+        assert!(![btrfs, zfs].into_iter().any(overwrites));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! From the log to the files derived from it: consume queues and indexes. Recovery replays through it.
+//! From the log to the files derived from it: consume queues and indexes. At open `redo` does it, on all cores.
 //!
 //! One thread dispatches. It never writes the log, and it gives out no offsets: they are in the records.
 
@@ -10,7 +10,9 @@ use std::{
 
 use crate::{
     Arrival, Disk, Result, StoreError,
+    anchor::Anchor,
     consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
+    derive::entry_of,
     index_file::{IndexKey, key_hash},
     message::{self, MessageView},
     store::Inner,
@@ -43,8 +45,7 @@ pub(crate) struct Dispatcher<D: Disk> {
     resume: Resume,
     last_timestamp: i64,
     pub(crate) messages: u64,
-    /// A record was met whose queue lacks entries before it: the queue's files are incomplete.
-    pub(crate) found_gap: bool,
+    last: Option<Anchor>,
 }
 
 impl<D: Disk> Dispatcher<D> {
@@ -57,7 +58,7 @@ impl<D: Disk> Dispatcher<D> {
             resume,
             last_timestamp: 0,
             messages: 0,
-            found_gap: false,
+            last: None,
         }
     }
 
@@ -65,12 +66,13 @@ impl<D: Disk> Dispatcher<D> {
     ///
     /// On an error nothing of the round is visible, and the same round may be tried again.
     pub(crate) fn round(&mut self, inner: &Inner<D>, from: u64, limit: u64) -> Result<u64> {
-        let (mut count, mut last_timestamp) = (0, self.last_timestamp);
+        let (mut count, mut last_timestamp, mut last) = (0, self.last_timestamp, self.last);
         let walked = inner.log.walk(from..limit, |place, record| {
             match MessageView::decode(record, false) {
                 Ok(view) => {
                     count += 1;
                     last_timestamp = last_timestamp.max(view.store_timestamp);
+                    last = Some(Anchor::of(&view));
                     self.take(inner, place, &view);
                 }
                 Err(reason) => tracing::error!(physical_offset = place, reason, "record not dispatched"),
@@ -87,6 +89,7 @@ impl<D: Disk> Dispatcher<D> {
         }
         self.messages += count;
         self.last_timestamp = last_timestamp;
+        self.last = last;
         self.publish(inner, to);
         Ok(to)
     }
@@ -96,11 +99,7 @@ impl<D: Disk> Dispatcher<D> {
         if message::is_consumable(view.sys_flag) {
             match check_name(view.topic, view.queue_id) {
                 Ok(queue_id) => {
-                    let entry = Entry {
-                        physical_offset: place,
-                        size: view.total_size,
-                        tag_hash: message::tag_hash(marks.tags),
-                    };
+                    let entry = entry_of(place, view, &marks);
                     self.take_entry(inner, view.topic, queue_id, view.queue_offset, entry);
                 }
                 Err(error) => tracing::error!(physical_offset = place, %error, "record enters no queue"),
@@ -141,9 +140,6 @@ impl<D: Disk> Dispatcher<D> {
         if queue_offset < known {
             return;
         }
-        if queue_offset > known {
-            self.found_gap = true;
-        }
         self.begin_batch(queue, queue_offset, entry);
     }
 
@@ -179,7 +175,7 @@ impl<D: Disk> Dispatcher<D> {
                 inner.mark_dirty(Arc::clone(&batch.queue));
             }
         }
-        inner.set_dispatched(to, self.last_timestamp);
+        inner.set_dispatched(to, self.last_timestamp, self.last);
         if let Some(listener) = inner.listener() {
             for batch in self.batches.iter().take(self.used) {
                 listener(&Arrival {
@@ -231,7 +227,11 @@ pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
             continue;
         }
         let before = dispatcher.messages;
-        match dispatcher.round(inner, at, limit) {
+        let round = {
+            let _dispatching = inner.dispatching.lock();
+            dispatcher.round(inner, at, limit)
+        };
+        match round {
             Ok(to) if to > at => {
                 at = to;
                 if dispatcher.messages - before >= BUSY_ROUND {

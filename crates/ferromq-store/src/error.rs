@@ -3,6 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// The result of a store operation.
@@ -50,6 +51,24 @@ pub enum StoreError {
         /// Which rule is broken.
         reason: &'static str,
     },
+    /// A directory to look at is no store.
+    #[error("{path} is no store directory: it has not {missing}")]
+    NoStore {
+        /// The directory.
+        path: PathBuf,
+        /// What a store directory has.
+        missing: &'static str,
+    },
+    /// A store directory has no such topic, or the topic no such queue.
+    #[error("the store has no {}; it has {}", wanted(topic, *queue_id), shown(topics))]
+    NoSuchQueue {
+        /// The topic asked for.
+        topic: String,
+        /// The queue asked for.
+        queue_id: Option<u32>,
+        /// The topics there are.
+        topics: Vec<String>,
+    },
     /// Another store, of this process, of another one or of a Java broker, has the directory open.
     #[error("{path} is locked: another broker has this store open; stop it, or use another directory")]
     Locked {
@@ -59,7 +78,7 @@ pub enum StoreError {
     /// The disk has less free space than the reserve; sends are refused until space is back.
     #[error(
         "disk full: {free} bytes free under {path}; the next write needs {needed} and {reserve} stay in reserve; \
-         free some space or lower the reserve"
+         free some space, or change what keeps so much: `disk_reserve`, or the third step of `retention_disk_usage`"
     )]
     Full {
         /// The directory that ran out of space.
@@ -74,9 +93,34 @@ pub enum StoreError {
     /// An fsync failed earlier; writing has stopped, reading goes on.
     #[error("the store stopped writing after a failed flush; restart the broker once the disk is sound")]
     Poisoned,
+    /// The flush that was to cover an append failed: its messages may be there after a restart.
+    #[error("the message was written, but its flush failed ({cause}); it may be there after a restart")]
+    NotDurable {
+        /// What the flush said.
+        cause: Arc<str>,
+    },
+    /// Somebody closed the queue, for sends or for everybody; nothing was written.
+    #[error("queue {queue_id} of topic {topic} is closed")]
+    QueueClosed {
+        /// The topic.
+        topic: String,
+        /// The queue.
+        queue_id: u32,
+    },
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
+    /// No message begins at a place of the commit log.
+    #[error(
+        "no message begins at the physical offset {physical_offset}{}",
+        nearest.map(|nearest| format!("; the nearest one begins at {nearest}")).unwrap_or_default()
+    )]
+    NoRecord {
+        /// The place that was asked for.
+        physical_offset: u64,
+        /// Where the message begins that lies there; else the last one before it, else the first one kept.
+        nearest: Option<u64>,
+    },
     /// The receipt handle no longer holds a lease: acknowledged, expired and received again, or not ours.
     #[error(
         "the receipt handle is stale: the message was acknowledged, or its lease ended and it was received again"
@@ -84,7 +128,47 @@ pub enum StoreError {
     StaleReceipt,
 }
 
+fn wanted(topic: &str, queue_id: Option<u32>) -> String {
+    queue_id
+        .map_or_else(|| format!("topic {topic}"), |queue_id| format!("queue {queue_id} of the topic {topic}"))
+}
+
+/// The first of many names.
+fn shown(names: &[String]) -> String {
+    const MOST: usize = 20;
+    match names {
+        [] => "no topics".into(),
+        names if names.len() <= MOST => format!("the topics {}", names.join(", ")),
+        names => format!(
+            "{} topics, {} … among them",
+            names.len(),
+            names.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ")
+        ),
+    }
+}
+
 impl StoreError {
+    /// The kind of error in one word, as statistics count it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "io",
+            Self::Corrupt { .. } => "corrupt",
+            Self::TooLarge { .. } => "too_large",
+            Self::Invalid { .. } => "invalid",
+            Self::Locked { .. } => "locked",
+            Self::Full { .. } => "full",
+            Self::Poisoned => "poisoned",
+            Self::NotDurable { .. } => "not_durable",
+            Self::Closed => "closed",
+            Self::QueueClosed { .. } => "queue_closed",
+            Self::NoRecord { .. } => "no_record",
+            Self::NoStore { .. } => "no_store",
+            Self::NoSuchQueue { .. } => "no_such_queue",
+            Self::StaleReceipt => "stale_receipt",
+        }
+    }
+
     /// An operation on `path` that the operating system refused.
     pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { operation, path: path.to_path_buf(), source }

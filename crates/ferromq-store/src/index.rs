@@ -3,6 +3,8 @@
 //! One dispatching thread adds, anyone queries. Whether a found message really has the key is the caller's to check.
 
 use std::{
+    collections::BTreeMap,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -15,7 +17,7 @@ use parking_lot::RwLock;
 use crate::{
     Allocation, Disk, Region, Result, StoreConfig, StoreError,
     index_file::{HEADER_LEN, IndexFile, IndexKey, Shape},
-    recovery::LastStop,
+    stop::Left,
 };
 
 /// All index files.
@@ -28,6 +30,8 @@ pub(crate) struct Index<D: Disk> {
     durable_timestamp: AtomicU64,
     is_directory_dirty: AtomicBool,
     was_missing: bool,
+    /// Names of files that could not be opened as what they should be.
+    unfit: Vec<PathBuf>,
 }
 
 impl<D: Disk> Index<D> {
@@ -37,7 +41,7 @@ impl<D: Disk> Index<D> {
         let entries = disk.list(root).map_err(|source| StoreError::io("list", root, source))?;
         let was_missing = !entries.contains(&directory);
         disk.create_dir(&directory).map_err(|source| StoreError::io("create", &directory, source))?;
-        let index = Self {
+        let mut index = Self {
             disk: disk.clone(),
             directory,
             shape: Shape { slots: config.index_slots.max(1), entries: config.index_entries.max(2) },
@@ -45,6 +49,7 @@ impl<D: Disk> Index<D> {
             durable_timestamp: AtomicU64::new(0),
             is_directory_dirty: AtomicBool::new(false),
             was_missing,
+            unfit: Vec::new(),
         };
         let found =
             disk.list(&index.directory).map_err(|source| StoreError::io("list", &index.directory, source))?;
@@ -57,10 +62,13 @@ impl<D: Disk> Index<D> {
                 index.open_file(path)?;
             }
         }
+        // New files are made like those found: Java takes all to be of one shape.
+        let found = index.files.get_mut().last().map(|file| file.shape());
+        index.shape = found.unwrap_or(index.shape);
         Ok(index)
     }
 
-    fn open_file(&self, path: PathBuf) -> Result<()> {
+    fn open_file(&mut self, path: PathBuf) -> Result<()> {
         let region = self
             .disk
             .open(&path, Allocation::Sparse)
@@ -68,7 +76,10 @@ impl<D: Disk> Index<D> {
         let len = region.len();
         match IndexFile::open(path.clone(), region, self.shape)? {
             Some(file) => self.files.write().push(Arc::new(file)),
-            None => tracing::warn!(file = %path.display(), len, "index file of unknown shape left out"),
+            None => {
+                tracing::warn!(file = %path.display(), len, "index file of unknown shape: redone from the log");
+                self.unfit.push(path);
+            }
         }
         Ok(())
     }
@@ -78,12 +89,7 @@ impl<D: Disk> Index<D> {
     /// `limit` is the log's end, `trusted_timestamp` the checkpoint's: after an unclean stop slots and header
     /// of files that may not be whole are derived anew from their entries. Returns the physical offset of the last record
     /// that is in the index: indexing goes on there.
-    pub(crate) fn recover(
-        &self,
-        limit: u64,
-        trusted_timestamp: i64,
-        last_stop: LastStop,
-    ) -> Result<Option<u64>> {
+    pub(crate) fn recover(&self, limit: u64, trusted_timestamp: i64, left: Left) -> Result<Option<u64>> {
         let mut files = self.files.write();
         let mut is_cut = false;
         let mut kept: Vec<Arc<IndexFile<D::Region>>> = Vec::new();
@@ -93,8 +99,8 @@ impl<D: Disk> Index<D> {
             // Ours count a whole file only once its slots are durable; of others only the checkpoint speaks,
             // and a file that ends in the same millisecond may not be the one it means.
             let is_whole = file.is_full();
-            let is_trusted = last_stop.is_clean()
-                || is_whole && (last_stop.is_ours() || header.end_timestamp < trusted_timestamp);
+            let is_trusted =
+                left.is_clean() || is_whole && (left.is_ours() || header.end_timestamp < trusted_timestamp);
             if is_cut {
                 self.disk
                     .remove(file.path())
@@ -114,9 +120,47 @@ impl<D: Disk> Index<D> {
         Ok(self.last_physical_offset())
     }
 
-    /// Says whether the directory was not there: then no key of any message is in it.
-    pub(crate) fn was_missing(&self) -> bool {
-        self.was_missing
+    /// Says whether the last file has keys and is not full yet.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.files.read().last().is_some_and(|file| file.header().count > 1 && !file.is_full())
+    }
+
+    /// Removes the first file that is not what it should be, and all behind it: their keys are redone from the log.
+    ///
+    /// `listed` tells which files there were, where that is known. Returns whether all was as it should be.
+    pub(crate) fn remove_unfit(&self, listed: Option<&BTreeMap<u64, u64>>, log_start: u64) -> Result<bool> {
+        let unfit = self.unfit.iter().filter_map(|path| name_of(path));
+        let files = self.files.read().clone();
+        let mut before = None;
+        let unsound = files.iter().find(|file| !file.is_sound_after(before.replace(file.header())));
+        let is_there = |name: u64| files.iter().any(|file| name_of(file.path()) == Some(name));
+        // Files whose messages are all gone may be gone too.
+        let missing =
+            listed.into_iter().flatten().filter(|(name, end)| **end >= log_start && !is_there(**name));
+        let first = unfit
+            .chain(unsound.and_then(|file| name_of(file.path())))
+            .chain(missing.map(|(name, _)| *name))
+            .min();
+        let Some(first) = first else { return Ok(!self.was_missing) };
+        tracing::warn!(first, "index files are missing or damaged: redone from the log");
+        let is_kept = |path: &Path| name_of(path).is_none_or(|name| name < first);
+        let gone = files.iter().map(|file| file.path()).chain(self.unfit.iter().map(PathBuf::as_path));
+        for path in gone.filter(|path| !is_kept(path)) {
+            self.disk.remove(path).map_err(|source| StoreError::io("remove", path, source))?;
+            self.is_directory_dirty.store(true, Ordering::Release);
+        }
+        self.files.write().retain(|file| is_kept(file.path()));
+        Ok(false)
+    }
+
+    /// The files by name, each with the physical offset of its last record.
+    pub(crate) fn names(&self) -> BTreeMap<u64, u64> {
+        let files = self.files.read();
+        let named = files.iter().filter_map(|file| Some((name_of(file.path())?, file.header())));
+        named
+            .filter(|(_, header)| header.count > 1)
+            .map(|(name, header)| (name, header.end_physical_offset))
+            .collect()
     }
 
     /// Adds keys in log order.
@@ -160,9 +204,7 @@ impl<D: Disk> Index<D> {
     fn make(&self, last: Option<&IndexFile<D::Region>>, now_ms: i64) -> Result<IndexFile<D::Region>> {
         let directory = &self.directory;
         // Java takes the last name as the newest file, so a name must sort behind all others whatever the clock says.
-        let after = last
-            .and_then(|file| file.path().file_name()?.to_str()?.parse::<u64>().ok())
-            .map_or(0, |name| name + 1);
+        let after = last.and_then(|file| name_of(file.path())).map_or(0, |name| name + 1);
         let path = directory.join(format!("{:017}", file_name(now_ms).max(after)));
         let region = self.disk.create(&path, self.shape.len(), Allocation::Sparse).map_err(|source| {
             if StoreError::is_full(&source) {
@@ -175,29 +217,60 @@ impl<D: Disk> Index<D> {
         Ok(IndexFile::new(path, region, self.shape, last.map(IndexFile::header)))
     }
 
-    /// Calls `visit` with physical offsets of records that may have the key, newest first, until it says `false`.
+    /// Calls `visit` with physical offsets of records that may have the key, newest first, until it says `false`
+    /// or `entries_left`, which counts down with each entry looked at, is 0. As [`IndexFile::find`].
     pub(crate) fn find(
         &self,
         hash: u32,
-        begin_ms: i64,
-        end_ms: i64,
-        mut visit: impl FnMut(u64) -> bool,
-    ) -> Result<()> {
-        let files = self.files.read().clone();
-        for file in files.iter().rev() {
-            let header = file.header();
-            if header.count > 1
-                && header.begin_timestamp <= end_ms
-                && header.end_timestamp.saturating_add(999) >= begin_ms
-                && !file.find(hash, begin_ms, end_ms, &mut visit)?
-            {
-                return Ok(());
-            }
-            if header.begin_timestamp < begin_ms {
-                return Ok(());
-            }
+        times: RangeInclusive<i64>,
+        entries_left: &mut u64,
+        mut visit: impl FnMut(u64, Option<u64>) -> bool,
+    ) {
+        let mut next = self.before(None);
+        while let Some(file) = next.filter(|file| file.find(hash, &times, entries_left, &mut visit)) {
+            next = self.before(Some(&file));
         }
-        Ok(())
+    }
+
+    /// The file before one, the newest where none is given.
+    fn before(&self, file: Option<&Arc<IndexFile<D::Region>>>) -> Option<Arc<IndexFile<D::Region>>> {
+        let files = self.files.read();
+        let after = match file {
+            Some(file) => files.iter().rposition(|known| Arc::ptr_eq(known, file))?,
+            None => files.len(),
+        };
+        files.get(after.checked_sub(1)?).map(Arc::clone)
+    }
+
+    /// Place and store timestamp of the last record in the index.
+    pub(crate) fn end(&self) -> (u64, i64) {
+        let last = self.files.read().last().map(|file| file.header());
+        last.map_or((0, 0), |header| (header.end_physical_offset, header.end_timestamp))
+    }
+
+    /// Removes files whose messages all lie below `log_start`, oldest first, but never the last. Returns their bytes.
+    pub(crate) fn remove_below(&self, log_start: u64) -> Result<u64> {
+        let mut removed = 0;
+        loop {
+            let oldest = {
+                let files = self.files.read();
+                let [oldest, _, ..] = &files[..] else { break };
+                if oldest.header().end_physical_offset >= log_start || !oldest.is_full() {
+                    break;
+                }
+                Arc::clone(oldest)
+            };
+            match self.disk.remove(oldest.path()) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::io("remove", oldest.path(), source));
+                }
+                _ => {}
+            }
+            self.is_directory_dirty.store(true, Ordering::Release);
+            self.files.write().retain(|file| !Arc::ptr_eq(file, &oldest));
+            removed += oldest.len();
+        }
+        Ok(removed)
     }
 
     /// Makes what was added durable. `is_closing` writes the slots of the last file too.
@@ -226,6 +299,11 @@ impl<D: Disk> Index<D> {
         }
         Ok(self.durable_timestamp.load(Ordering::Acquire) as i64)
     }
+}
+
+/// The number that is a file's name.
+fn name_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.parse().ok()
 }
 
 /// The name Java gives a file made at this time, `yyyyMMddHHmmssSSS` (in UTC), as a number.

@@ -4,7 +4,10 @@
 //! memory and written when it is full or the store closes, because they follow from the entries. Which files
 //! there are, and what is trusted after a stop, is `index`'s business.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
 
 use parking_lot::Mutex;
 
@@ -12,8 +15,8 @@ use crate::{Region, Result, mapped_file::MappedFile, message::java_hash};
 
 /// Bytes of the header.
 pub(crate) const HEADER_LEN: u64 = 40;
-const SLOT_LEN: u64 = 4;
-const ENTRY_LEN: u64 = 20;
+pub(crate) const SLOT_LEN: u64 = 4;
+pub(crate) const ENTRY_LEN: u64 = 20;
 const ENTRY: usize = ENTRY_LEN as usize;
 
 /// A key to add.
@@ -38,7 +41,7 @@ pub(crate) struct Header {
     pub(crate) end_timestamp: i64,
     pub(crate) begin_physical_offset: u64,
     pub(crate) end_physical_offset: u64,
-    used_slots: u32,
+    pub(crate) used_slots: u32,
     /// Entries plus one: the first is never used.
     pub(crate) count: u32,
 }
@@ -59,7 +62,7 @@ impl Header {
         bytes
     }
 
-    fn decode(bytes: &[u8; HEADER_LEN as usize]) -> Self {
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN as usize]) -> Self {
         let mut fields = bytes.as_chunks::<8>().0.iter().map(|field| u64::from_be_bytes(*field));
         let mut next = || fields.next().unwrap_or(0);
         let (begin_timestamp, end_timestamp) = (next() as i64, next() as i64);
@@ -76,13 +79,13 @@ impl Header {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    hash: u32,
-    physical_offset: u64,
+pub(crate) struct Entry {
+    pub(crate) hash: u32,
+    pub(crate) physical_offset: u64,
     /// Seconds since the file's begin timestamp.
     seconds: u32,
     /// The entry of the same slot before this one, 0 where there is none.
-    before: u32,
+    pub(crate) before: u32,
 }
 
 impl Entry {
@@ -93,7 +96,7 @@ impl Entry {
         out.extend_from_slice(&self.before.to_be_bytes());
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (hash, rest) = bytes.split_first_chunk::<4>()?;
         let (physical_offset, rest) = rest.split_first_chunk::<8>()?;
         let (seconds, rest) = rest.split_first_chunk::<4>()?;
@@ -133,7 +136,7 @@ impl Shape {
         HEADER_LEN + u64::from(hash % self.slots) * SLOT_LEN
     }
 
-    fn entry_at(self, index: u32) -> u64 {
+    pub(crate) fn entry_at(self, index: u32) -> u64 {
         HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(index) * ENTRY_LEN
     }
 }
@@ -181,6 +184,10 @@ impl<R: Region> IndexFile<R> {
         self.file.path()
     }
 
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
     /// Says whether something in memory is not on disk yet.
     pub(crate) fn is_pending(&self) -> bool {
         self.state.lock().slots.is_some()
@@ -216,7 +223,9 @@ impl<R: Region> IndexFile<R> {
             let Some(slot) = slots.get_mut((key.hash % self.shape.slots) as usize) else { break };
             let seconds = match header.begin_timestamp {
                 0 => 0,
-                begin => ((key.store_timestamp - begin) / 1000).clamp(0, i64::from(i32::MAX)) as u32,
+                begin => {
+                    (key.store_timestamp.saturating_sub(begin) / 1000).clamp(0, i64::from(i32::MAX)) as u32
+                }
             };
             let entry =
                 Entry { hash: key.hash, physical_offset: key.physical_offset, seconds, before: *slot };
@@ -252,6 +261,29 @@ impl<R: Region> IndexFile<R> {
         Ok(buffer.len() / ENTRY)
     }
 
+    /// Says whether header and entries agree, and whether the file may follow the one with the header `before`.
+    pub(crate) fn is_sound_after(&self, before: Option<Header>) -> bool {
+        let header = self.header();
+        if header.count <= 1 {
+            return true;
+        }
+        let is_possible = header.count <= self.shape.entries
+            && header.used_slots <= self.shape.slots
+            && header.begin_timestamp <= header.end_timestamp
+            && header.begin_physical_offset <= header.end_physical_offset;
+        let ends = [(1, header.begin_physical_offset), (header.count - 1, header.end_physical_offset)];
+        let agree = |(index, physical_offset)| {
+            self.entry(index).is_some_and(|entry: Entry| entry.physical_offset == physical_offset)
+        };
+        let follows = before.is_none_or(|before| before.end_physical_offset <= header.begin_physical_offset);
+        is_possible && follows && ends.into_iter().all(agree)
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.shape.len()
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.state.lock().header.count >= self.shape.entries
     }
@@ -260,45 +292,57 @@ impl<R: Region> IndexFile<R> {
         self.state.lock().header
     }
 
-    /// Calls `visit` with physical offsets of entries with this hash, newest first, until it says `false`.
+    /// Calls `visit` with the physical offset of each entry with this hash, newest first, until it says `false` or
+    /// `entries_left` is 0; and with the physical offset of the entry after it, where that record most often ends.
+    /// Says whether to go on in the file before this one.
     pub(crate) fn find(
         &self,
         hash: u32,
-        begin_ms: i64,
-        end_ms: i64,
-        visit: &mut impl FnMut(u64) -> bool,
-    ) -> Result<bool> {
+        times: &RangeInclusive<i64>,
+        entries_left: &mut u64,
+        visit: &mut impl FnMut(u64, Option<u64>) -> bool,
+    ) -> bool {
         let (header, mut index) = {
             let state = self.state.lock();
             let first = match &state.slots {
                 Some(slots) => slots.get((hash % self.shape.slots) as usize).copied().unwrap_or(0),
+                // Nobody writes them any more.
                 None => {
-                    let mut bytes = [0; SLOT_LEN as usize];
-                    self.file.read_into(self.shape.slot_at(hash), &mut bytes)?;
-                    u32::from_be_bytes(bytes)
+                    let at = self.shape.slot_at(hash);
+                    let slot = self.file.read(at..at + SLOT_LEN).first_chunk::<4>();
+                    slot.map_or(0, |slot| u32::from_be_bytes(*slot))
                 }
             };
             (state.header, first)
         };
-        while index > 0 && index < header.count {
+        let may_hold = header.begin_timestamp <= *times.end()
+            && header.end_timestamp.saturating_add(999) >= *times.start();
+        while may_hold && index > 0 && index < header.count {
+            if *entries_left == 0 {
+                return false;
+            }
+            *entries_left -= 1;
             let Some(entry) = self.entry(index) else { break };
             // Whole seconds after the begin; the first entry's may count from the file before.
             let time = match index {
                 1 => header.begin_timestamp,
-                _ => header.begin_timestamp + i64::from(entry.seconds) * 1000,
+                _ => header.begin_timestamp.saturating_add(i64::from(entry.seconds) * 1000),
             };
-            if time.saturating_add(999) < begin_ms {
+            if time.saturating_add(999) < *times.start() {
                 break;
             }
-            if entry.hash == hash && time <= end_ms && !visit(entry.physical_offset) {
-                return Ok(false);
+            if entry.hash == hash && time <= *times.end() {
+                let next = if index + 1 < header.count { self.entry(index + 1) } else { None };
+                if !visit(entry.physical_offset, next.map(|next| next.physical_offset)) {
+                    return false;
+                }
             }
             if entry.before >= index {
                 break;
             }
             index = entry.before;
         }
-        Ok(true)
+        header.begin_timestamp >= *times.start()
     }
 
     /// Makes the entries durable, then the header that counts them; slots too where the file is full or closing.
@@ -372,8 +416,11 @@ impl<R: Region> IndexFile<R> {
             *slot = header.count;
             header.count += 1;
             header.end_physical_offset = entry.physical_offset;
-            header.end_timestamp =
-                header.begin_timestamp + if is_first { 0 } else { i64::from(entry.seconds) * 1000 };
+            header.end_timestamp = header.begin_timestamp.saturating_add(if is_first {
+                0
+            } else {
+                i64::from(entry.seconds) * 1000
+            });
         }
         if header.count == 1 {
             header = Header { count: 1, ..Header::default() };

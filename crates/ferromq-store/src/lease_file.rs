@@ -1,7 +1,8 @@
 //! `ferromq/leases`: a snapshot of all leases, so that they survive a restart.
 //!
 //! ```text
-//! 8  magic "FMQLEASE"      4  version, 1      8  log position: everything below is on disk
+//! 8  magic "FMQLEASE"      4  version, 2      8  log position: everything below is on disk
+//! 8  physical offset  8 store timestamp  4 CRC of the body: the anchor, see `anchor`
 //! per queue:  2+n group  2+n topic  4 queue id  8 committed  8 committed before  8 next  4 leases
 //!             per lease:  8 queue offset  8 pop time  8 invisible ms  4 attempt
 //! 4  CRC32 of all bytes before
@@ -11,9 +12,12 @@
 //! proves that nobody else moved the offset meanwhile. Java does not read this file.
 
 use super::lease::{Lease, QueueLeases};
+use crate::anchor::Anchor;
 
 const MAGIC: &[u8; 8] = b"FMQLEASE";
-const VERSION: u32 = 1;
+/// Bytes before the first queue.
+const HEAD_LEN: usize = 40;
+const VERSION: u32 = 2;
 
 /// The leases of one queue for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +37,7 @@ impl Writer {
     pub(crate) fn new() -> Self {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&0u64.to_le_bytes());
+        out.extend_from_slice(&[0; HEAD_LEN - 12]);
         Self(out)
     }
 
@@ -68,19 +72,23 @@ impl Writer {
         }
     }
 
-    /// Ends the file; `log_position` is the end of the log that is on disk.
-    pub(crate) fn finish(self, log_position: u64) -> Vec<u8> {
+    /// Ends the file; `log_position` is the end of the log that is on disk, `anchor` a record before it.
+    pub(crate) fn finish(self, log_position: u64, anchor: Anchor) -> Vec<u8> {
         let mut out = self.0;
-        if let Some(place) = out.get_mut(12..20) {
-            place.copy_from_slice(&log_position.to_le_bytes());
+        let mut head = log_position.to_le_bytes().to_vec();
+        head.extend_from_slice(&anchor.physical_offset.to_le_bytes());
+        head.extend_from_slice(&anchor.store_timestamp.to_le_bytes());
+        head.extend_from_slice(&anchor.body_crc.to_le_bytes());
+        if let Some(place) = out.get_mut(12..HEAD_LEN) {
+            place.copy_from_slice(&head);
         }
         out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
         out
     }
 }
 
-/// Reads the file whole: log position and queues. Says which rule is broken where it is no such file.
-pub(crate) fn read(bytes: &[u8]) -> Result<(u64, Vec<QueueSnapshot>), &'static str> {
+/// Reads the file whole: the anchor and the queues. Says which rule is broken where it is no such file.
+pub(crate) fn read(bytes: &[u8]) -> Result<(Anchor, Vec<QueueSnapshot>), &'static str> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
     let mut rest = body.strip_prefix(MAGIC).ok_or("wrong magic")?;
     if u32::from_le_bytes(take(&mut rest)?) != VERSION {
@@ -89,12 +97,17 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(u64, Vec<QueueSnapshot>), &'static s
     if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
         return Err("wrong CRC");
     }
-    let log_position = u64::from_le_bytes(take(&mut rest)?);
+    let _log_position = u64::from_le_bytes(take(&mut rest)?);
+    let anchor = Anchor {
+        physical_offset: u64::from_le_bytes(take(&mut rest)?),
+        store_timestamp: i64::from_le_bytes(take(&mut rest)?),
+        body_crc: u32::from_le_bytes(take(&mut rest)?),
+    };
     let mut queues = Vec::new();
     while !rest.is_empty() {
         queues.push(read_queue(&mut rest)?);
     }
-    Ok((log_position, queues))
+    Ok((anchor, queues))
 }
 
 fn read_queue(rest: &mut &[u8]) -> Result<QueueSnapshot, &'static str> {
@@ -141,13 +154,13 @@ mod tests {
         let mut writer = Writer::new();
         writer.queue("group", "topic", 7, 2, &leases);
         writer.queue("other", "topic", 0, 0, &QueueLeases::new(9));
-        writer.finish(4096)
+        writer.finish(4096, Anchor { physical_offset: 4000, store_timestamp: 7, body_crc: 9 })
     }
 
     #[test]
     fn a_snapshot_is_read_as_it_was_written() {
-        let (position, queues) = read(&example()).unwrap();
-        assert_eq!(position, 4096);
+        let (anchor, queues) = read(&example()).unwrap();
+        assert_eq!(anchor, Anchor { physical_offset: 4000, store_timestamp: 7, body_crc: 9 });
         assert_eq!(queues.len(), 2);
         assert_eq!((queues[0].queue_id, queues[0].committed, queues[0].committed_before), (7, 3, 2));
         assert_eq!(queues[0].leases.in_flight().len(), 2);

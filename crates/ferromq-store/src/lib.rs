@@ -4,46 +4,97 @@
 //! here. The crate is synchronous: it knows neither sockets nor Python. [`MessageStore`] is the door.
 #![cfg_attr(test, allow(missing_docs))]
 
+#[cfg(test)]
+extern crate self as ferromq_store;
+
+mod anchor;
+mod append;
+mod archive;
+mod boundary;
 mod checkpoint;
+mod clean;
 mod clock;
 mod commit_log;
 mod config;
 mod consume_queue;
+mod counters;
+mod damage;
+mod delay;
+mod derive;
 mod disk;
 mod dispatch;
 mod error;
+#[cfg(test)]
+#[path = "../tests/common/fake_disk.rs"]
+mod fake_disk;
+mod fast_hash;
+mod file_places;
+#[cfg(test)]
+mod file_tests;
 mod flush;
+mod flush_mark;
+mod flush_policy;
+mod get;
 mod index;
 mod index_file;
+pub mod inspect;
+mod known_times;
 mod lease;
 mod lease_file;
+mod local_time;
 mod lookup;
 #[allow(unsafe_code)]
 mod mapped_file;
 mod mapped_file_queue;
 mod message;
+mod message_id;
 mod offset_file;
+mod open_files;
+mod pace;
 mod prepare;
 mod progress;
 pub mod properties;
+mod property_crc;
+mod query;
+mod queue_admin;
+mod queue_cleaning;
 mod queue_list;
+mod queue_marks;
+mod queue_recovery;
 mod receive;
 mod record;
 mod recovery;
+mod redo;
+mod report;
+mod retention;
+mod scan;
 mod signal;
+mod space;
 mod stop;
 mod store;
+mod tail;
+mod time_search;
+mod turns;
 mod types;
+mod unflushed;
 
+pub use archive::ExpiredFile;
+pub use clean::{CleanReport, CleaningStats};
 pub use clock::Clock;
-pub use config::{FlushMode, StoreConfig};
+pub use config::StoreConfig;
+pub use damage::{Damage, DamageReason};
 pub use disk::{Allocation, DirectoryLock, Disk, RealDisk, Region};
 pub use error::{Result, StoreError};
+pub use flush_policy::FlushPolicy;
 pub use mapped_file::MappedRegion;
 pub use message::{MessageView, NewMessage};
+pub use message_id::OffsetMessageId;
+pub use queue_admin::QueueAccess;
 pub use record::Record;
+pub use report::{RecoveryListener, RecoveryProgress, RecoveryReport};
+pub use retention::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy};
 pub use store::MessageStore;
 pub use types::{
-    Appended, Arrival, GetResult, GetStatus, Leased, Location, ReceiptHandle, ReceiveRequest, Received,
-    StoreStats, TagFilter,
+    Appended, Arrival, Boundary, GetResult, GetStatus, Leased, Location, QueryResult, ReceiptHandle,
+    ReceiveRequest, Received, StoreStats, TagFilter,
 };

@@ -7,15 +7,16 @@ use std::{
     fs::File,
     io,
     ops::Range,
-    os::unix::fs::FileExt,
+    os::{fd::AsRawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     ptr,
 };
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+use nix::{errno::Errno, sys::uio::pwritev};
 #[cfg(target_os = "linux")]
 use nix::{
-    errno::Errno,
+    libc,
     unistd::{Whence, lseek},
 };
 
@@ -26,21 +27,30 @@ use crate::{Region, Result, StoreError};
 pub struct MappedRegion {
     file: File,
     map: MmapRaw,
-    /// All blocks exist, so a write through the map can never meet a full disk (which would be a SIGBUS).
-    is_reserved: bool,
+    access: Access,
+}
+
+/// How a region is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Through the map: all blocks exist, so it can never meet a full disk (which would be a SIGBUS).
+    Map,
+    /// By `pwrite`.
+    File,
+    /// Never.
+    ReadOnly,
 }
 
 impl MappedRegion {
     /// Maps `file`, whose size stays as it is from now on.
     ///
-    /// `is_reserved` promises that every block of the file is allocated.
-    pub(crate) fn new(file: File, is_reserved: bool) -> io::Result<Self> {
-        let map = if is_reserved {
-            MmapOptions::new().map_raw(&file)?
-        } else {
-            MmapOptions::new().map_raw_read_only(&file)?
+    /// `Access::Map` promises that every block of the file is allocated.
+    pub(crate) fn new(file: File, access: Access) -> io::Result<Self> {
+        let map = match access {
+            Access::Map => MmapOptions::new().map_raw(&file)?,
+            Access::File | Access::ReadOnly => MmapOptions::new().map_raw_read_only(&file)?,
         };
-        Ok(Self { file, map, is_reserved })
+        Ok(Self { file, map, access })
     }
 
     /// Translates to positions in the map; `None` where the range leaves the file.
@@ -74,18 +84,14 @@ impl Region for MappedRegion {
         let Some((start, _)) = self.bounds(offset..offset.saturating_add(len as u64)) else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a write past the end of a file"));
         };
-        if !self.is_reserved {
-            let mut at = offset;
-            for part in parts {
-                self.file.write_all_at(part, at)?;
-                at += part.len() as u64;
-            }
-            return Ok(());
+        match self.access {
+            Access::ReadOnly => return Err(io::ErrorKind::PermissionDenied.into()),
+            Access::File => return write_file(&self.file, offset, parts),
+            Access::Map => {}
         }
         let mut at = start;
         for part in parts {
-            // SAFETY: `bounds` keeps `at + part.len()` inside the map, which is writable because the region is
-            // reserved. A byte has one writer at a time and no reader before it is published, and `part`
+            // SAFETY: `bounds` keeps `at + part.len()` inside the map, which is writable by `Access::Map`. A byte has one writer at a time and no reader before it is published, and `part`
             // is memory of the caller, never of this map.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), self.map.as_mut_ptr().add(at), part.len()) };
             at += part.len();
@@ -93,14 +99,38 @@ impl Region for MappedRegion {
         Ok(())
     }
 
+    fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if self.access != Access::Map || self.bounds(offset..offset.saturating_add(len as u64)).is_none() {
+            return self.write_at(offset, parts);
+        }
+        write_file(&self.file, offset, parts)
+    }
+
     fn flush(&self, range: Range<u64>) -> io::Result<()> {
-        if !self.is_reserved {
+        if self.access != Access::Map {
             return self.file.sync_data();
         }
         match self.bounds(range) {
             Some((start, end)) if start < end => self.map.flush_range(start, end - start),
             _ => Ok(()),
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_flush(&self, range: Range<u64>) {
+        let (start, end) = (range.start as libc::off64_t, range.end as libc::off64_t);
+        // SAFETY: a system call on a descriptor that `self` keeps open; it touches no memory of this process.
+        // What it answers is of no interest: the flush that follows tells.
+        let _ = unsafe {
+            libc::sync_file_range(self.file.as_raw_fd(), start, end - start, libc::SYNC_FILE_RANGE_WRITE)
+        };
+    }
+
+    fn release(&self) {
+        // SAFETY: the map is a shared one of a file, so that its bytes come back from there, written ones too; readers
+        // meet page faults, nothing else.
+        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 
     #[cfg(target_os = "linux")]
@@ -117,13 +147,32 @@ impl Region for MappedRegion {
     #[cfg(target_os = "linux")]
     fn prefault(&self, range: Range<u64>) {
         if let Some((start, end)) = self.bounds(range)
-            && self.is_reserved
+            && self.access == Access::Map
             && start < end
         {
             // Kernels before 5.14 refuse; then the appender meets the page faults itself.
             let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, start, end - start);
         }
     }
+}
+
+/// Writes all parts by one call of the system, and by more where it writes less than asked.
+fn write_file(file: &File, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+    let slices: Vec<io::IoSlice<'_>> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
+    let start = i64::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut written = match pwritev(file, &slices, start) {
+        Ok(written) => written,
+        Err(Errno::EINTR) => 0,
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut at = offset;
+    for part in parts {
+        let done = written.min(part.len());
+        file.write_all_at(part.get(done..).unwrap_or_default(), at + done as u64)?;
+        written -= done;
+        at += part.len() as u64;
+    }
+    Ok(())
 }
 
 /// A file in a row of files, named by the offset of its first byte.
@@ -148,6 +197,16 @@ impl<R: Region> MappedFile<R> {
     /// Offset after the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.base + self.region.len()
+    }
+
+    /// Size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.region.len()
+    }
+
+    /// The first place of the row from `offset` on that may hold anything but zeros; this file's end where none does.
+    pub(crate) fn next_data(&self, offset: u64) -> u64 {
+        self.base + self.region.next_data(offset.saturating_sub(self.base))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -176,13 +235,21 @@ impl<R: Region> MappedFile<R> {
             .map_err(|source| StoreError::io("write", &self.path, source))
     }
 
-    /// Writes zeros over a range of the row.
+    /// As [`Self::write`], for bytes that will be flushed at once.
+    pub(crate) fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.region
+            .write_flushed_soon(offset.wrapping_sub(self.base), parts)
+            .map_err(|source| StoreError::io("write", &self.path, source))
+    }
+
+    /// Writes zeros over a range of the row, to be flushed at once.
     pub(crate) fn zero(&self, range: Range<u64>) -> Result<()> {
-        const ZEROS: &[u8] = &[0; 64 << 10];
+        // Small pieces: each keeps the appender from the file for its time.
+        const ZEROS: &[u8] = &[0; 16 << 10];
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(ZEROS.len() as u64);
-            self.write(at, &[ZEROS.get(..len as usize).unwrap_or(ZEROS)])?;
+            self.write_flushed_soon(at, &[ZEROS.get(..len as usize).unwrap_or(ZEROS)])?;
             at += len;
         }
         Ok(())
@@ -232,6 +299,17 @@ impl<R: Region> MappedFile<R> {
             at += len;
         }
         Ok(())
+    }
+
+    /// Lets go of the memory that holds the file's bytes until they are read again.
+    pub(crate) fn release(&self) {
+        self.region.release();
+    }
+
+    /// Begins to write a range of the row to the disk, without waiting for it.
+    pub(crate) fn begin_flush(&self, range: Range<u64>) {
+        let end = range.end.min(self.end()).saturating_sub(self.base);
+        self.region.begin_flush(range.start.saturating_sub(self.base).min(end)..end);
     }
 
     /// Makes a range of the row durable.

@@ -16,7 +16,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::properties;
+use crate::{properties, property_crc};
 
 /// Magic code of a record whose topic length takes one byte.
 pub(crate) const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -36,9 +36,15 @@ const MAX_V1_TOPIC_LEN: usize = 127;
 
 const BORN_HOST_V6: i32 = 16;
 const STORE_HOST_V6: i32 = 32;
+/// System flag of a record that was appended as one with those that follow, and is not the last of them.
+///
+/// RocketMQ leaves the bit alone. Only the store sets it.
+pub(crate) const CONTINUED: i32 = 1 << 24;
 const TRANSACTION_BITS: i32 = 12;
 const TRANSACTION_COMMIT: i32 = 8;
 const TRANSACTION_ROLLBACK: i32 = 12;
+/// System flag of a batch that is one record; it has another kind of queue.
+pub(crate) const INNER_BATCH: i32 = 128;
 
 /// Where the queue offset lies in a record; the physical offset follows.
 pub(crate) const QUEUE_OFFSET_AT: usize = 20;
@@ -48,6 +54,11 @@ pub(crate) const PHYSICAL_OFFSET_AT: usize = 28;
 /// Says whether records with this flag enter the consume queue: half and rolled-back ones do not.
 pub(crate) fn is_consumable(sys_flag: i32) -> bool {
     matches!(sys_flag & TRANSACTION_BITS, 0 | TRANSACTION_COMMIT)
+}
+
+/// Says whether a record with this flag ends a transaction.
+pub(crate) fn is_transaction_end(sys_flag: i32) -> bool {
+    matches!(sys_flag & TRANSACTION_BITS, TRANSACTION_COMMIT | TRANSACTION_ROLLBACK)
 }
 
 /// Says whether records with this flag are found by key: all but rolled-back ones.
@@ -72,7 +83,7 @@ pub struct NewMessage<'a> {
     pub queue_id: i32,
     /// The application's own flag.
     pub flag: i32,
-    /// RocketMQ's system flag; the host bits 16 and 32 are set by the store.
+    /// RocketMQ's system flag; the host bits 16 and 32 and bit 24 (continued) are the store's own, 128 is refused.
     pub sys_flag: i32,
     /// When the producer made the message, milliseconds since 1970.
     pub born_timestamp: i64,
@@ -101,21 +112,36 @@ pub(crate) struct Encoded {
     pub(crate) len: u32,
     /// The system flag as stored.
     pub(crate) sys_flag: i32,
+    /// CRC32 of the body, where the record gets a property CRC: [`property_crc::seal`] goes on from it.
+    pub(crate) body_hash: Option<u32>,
 }
 
 /// Length of the record [`encode`] makes.
-pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr) -> u64 {
+pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with_property_crc: bool) -> u64 {
     let hosts = [message.born_host, store_host].iter().filter(|host| host.is_ipv6()).count() * 12;
     let wide_topic = usize::from(message.topic.len() > MAX_V1_TOPIC_LEN);
     let fields = MIN_RECORD_LEN as usize + hosts + wide_topic;
-    (fields + message.body.len() + message.topic.len() + message.properties.len()) as u64
+    let properties = stored_properties_len(message.properties, with_property_crc);
+    (fields + message.body.len() + message.topic.len() + properties) as u64
 }
 
-/// Appends the head and tail of a record to `out`; queue offset, physical offset and store timestamp stay 0.
+/// Length of the properties as stored.
+pub(crate) fn stored_properties_len(given: &[u8], with_property_crc: bool) -> usize {
+    let kept = property_crc::kept(given, with_property_crc);
+    kept.len() + if with_property_crc { property_crc::added_len(&kept) } else { 0 }
+}
+
+/// Appends the head and tail of a record to `out`; queue offset, physical offset and store timestamp stay 0, and the
+/// property CRC, where there is to be one, waits for them.
 ///
 /// The caller has checked the limits.
-pub(crate) fn encode(message: &NewMessage<'_>, store_host: SocketAddr, out: &mut Vec<u8>) -> Encoded {
-    let mut sys_flag = message.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
+pub(crate) fn encode(
+    message: &NewMessage<'_>,
+    store_host: SocketAddr,
+    with_property_crc: bool,
+    out: &mut Vec<u8>,
+) -> Encoded {
+    let mut sys_flag = message.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6 | CONTINUED);
     if message.born_host.is_ipv6() {
         sys_flag |= BORN_HOST_V6;
     }
@@ -124,11 +150,12 @@ pub(crate) fn encode(message: &NewMessage<'_>, store_host: SocketAddr, out: &mut
     }
     let wide_topic = message.topic.len() > MAX_V1_TOPIC_LEN;
     let magic = if wide_topic { MAGIC_V2 } else { MAGIC_V1 };
+    let body_hash = crc32fast::hash(message.body);
 
     let head_at = out.len();
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&magic.to_be_bytes());
-    out.extend_from_slice(&body_crc(message.body).to_be_bytes());
+    out.extend_from_slice(&(body_hash & CRC_BITS).to_be_bytes());
     out.extend_from_slice(&message.queue_id.to_be_bytes());
     out.extend_from_slice(&message.flag.to_be_bytes());
     out.extend_from_slice(&[0; 16]);
@@ -147,13 +174,25 @@ pub(crate) fn encode(message: &NewMessage<'_>, store_host: SocketAddr, out: &mut
         out.push(message.topic.len() as u8);
     }
     out.extend_from_slice(message.topic.as_bytes());
-    out.extend_from_slice(&(message.properties.len() as u16).to_be_bytes());
-    out.extend_from_slice(message.properties);
+    let properties_at = out.len();
+    out.extend_from_slice(&[0; 2]);
+    out.extend_from_slice(&property_crc::kept(message.properties, with_property_crc));
+    if with_property_crc {
+        property_crc::reserve(out, properties_at + 2);
+    }
     let tail_end = out.len();
+    patch(out, properties_at, ((tail_end - properties_at - 2) as u16).to_be_bytes());
 
     let len = (tail_end - head_at + message.body.len()) as u32;
     patch(out, head_at, len.to_be_bytes());
-    Encoded { head_at, tail_at, tail_end, len, sys_flag }
+    let body_hash = with_property_crc.then_some(body_hash);
+    Encoded { head_at, tail_at, tail_end, len, sys_flag, body_hash }
+}
+
+/// Ties an encoded record to the one that follows it.
+pub(crate) fn mark_continued(bytes: &mut [u8], encoded: &mut Encoded) {
+    encoded.sys_flag |= CONTINUED;
+    patch(bytes, encoded.head_at + SYS_FLAG_AT, encoded.sys_flag.to_be_bytes());
 }
 
 /// Overwrites `bytes` at `at`; positions are the codec's own, so they always fit.
@@ -171,9 +210,19 @@ fn push_host(out: &mut Vec<u8>, host: SocketAddr) {
     out.extend_from_slice(&u32::from(host.port()).to_be_bytes());
 }
 
+/// RocketMQ clears the top bit of a CRC32.
+pub(crate) const CRC_BITS: u32 = 0x7FFF_FFFF;
+
 /// RocketMQ's checksum of a body: CRC32 with the top bit cleared.
 pub(crate) fn body_crc(body: &[u8]) -> u32 {
-    crc32fast::hash(body) & 0x7FFF_FFFF
+    crc32fast::hash(body) & CRC_BITS
+}
+
+/// Says whether a record says of itself that it lies at `physical_offset` and has `size` bytes.
+pub(crate) fn is_at(record: &[u8], physical_offset: u64, size: u32) -> bool {
+    let told = record.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
+    record.first_chunk::<4>().is_some_and(|told| u32::from_be_bytes(*told) == size)
+        && told.is_some_and(|told| u64::from_be_bytes(*told) == physical_offset)
 }
 
 /// The store timestamp of a record, without looking at the rest.
@@ -242,7 +291,8 @@ pub struct MessageView<'a> {
 }
 
 impl<'a> MessageView<'a> {
-    /// Decodes the record at the start of `bytes` and checks lengths, magic code and, where `check_crc`, the body's CRC32.
+    /// Decodes the record at the start of `bytes` and checks lengths, magic code and, where `check_crc`, the body's CRC32
+    /// and the property CRC if there is one.
     ///
     /// Any bytes may be given. The reason of a refusal names the rule that is broken.
     pub fn decode(bytes: &'a [u8], check_crc: bool) -> std::result::Result<Self, &'static str> {
@@ -278,6 +328,9 @@ impl<'a> MessageView<'a> {
         if check_crc && !body.is_empty() && self::body_crc(body) != body_crc {
             return Err("the body does not match its checksum");
         }
+        if check_crc && !property_crc::matches(bytes, properties) {
+            return Err("the record does not match the checksum among its properties");
+        }
         Ok(Self {
             total_size,
             body_crc,
@@ -306,10 +359,52 @@ impl<'a> MessageView<'a> {
                 b"TAGS" => marks.tags = std::str::from_utf8(value).ok(),
                 b"KEYS" => marks.keys = std::str::from_utf8(value).ok(),
                 b"UNIQ_KEY" => marks.unique_key = std::str::from_utf8(value).ok(),
+                b"DELAY" => marks.delay_level = std::str::from_utf8(value).ok(),
                 _ => {}
             }
         }
         marks
+    }
+}
+
+/// What a query looks at in a record. Nothing else is decoded, so that it costs little.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Brief<'a> {
+    pub(crate) store_timestamp: i64,
+    pub(crate) topic: &'a [u8],
+    properties: &'a [u8],
+}
+
+impl<'a> Brief<'a> {
+    /// `None` where the lengths in the record do not fill it.
+    pub(crate) fn of(record: &'a [u8]) -> Option<Self> {
+        let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
+        let is_wide = record.get(4..8) == Some(&MAGIC_V2.to_be_bytes());
+        let mut reader = Reader { bytes: record.get(store_timestamp_at(sys_flag)..)? };
+        let store_timestamp = reader.i64()?;
+        let _host_and_counts = reader.take(if sys_flag & STORE_HOST_V6 == 0 { 20 } else { 32 })?;
+        let body_len = reader.i32()?;
+        let _body = reader.take(usize::try_from(body_len).ok()?)?;
+        let topic_len = if is_wide { reader.u16()? } else { u16::from(reader.u8()?) };
+        let topic = reader.take(usize::from(topic_len))?;
+        let properties_len = reader.u16()?;
+        let properties = reader.take(usize::from(properties_len))?;
+        reader.bytes.is_empty().then_some(Self { store_timestamp, topic, properties })
+    }
+
+    /// Says whether the unique key is `key` or, unless only that counts, one of the words of `KEYS`.
+    pub(crate) fn has_key(&self, key: &str, is_unique: bool) -> bool {
+        let (mut keys, mut unique_key) = (None, None);
+        for (name, value) in properties::iter_bytes(self.properties) {
+            match name {
+                b"KEYS" => keys = Some(value),
+                b"UNIQ_KEY" => unique_key = Some(value),
+                _ => {}
+            }
+        }
+        let key = key.as_bytes();
+        let mut words = keys.unwrap_or_default().split(|byte| *byte == b' ');
+        unique_key == Some(key) || (!is_unique && !key.is_empty() && words.any(|word| word == key))
     }
 }
 
@@ -319,6 +414,7 @@ pub(crate) struct Marks<'a> {
     pub(crate) tags: Option<&'a str>,
     pub(crate) keys: Option<&'a str>,
     pub(crate) unique_key: Option<&'a str>,
+    pub(crate) delay_level: Option<&'a str>,
 }
 
 impl<'a> Marks<'a> {
@@ -409,12 +505,12 @@ mod tests {
 
     fn whole(message: &NewMessage<'_>, host: SocketAddr) -> Vec<u8> {
         let mut out = Vec::new();
-        let encoded = encode(message, host, &mut out);
+        let encoded = encode(message, host, false, &mut out);
         let mut record = out[..encoded.tail_at].to_vec();
         record.extend_from_slice(message.body);
         record.extend_from_slice(&out[encoded.tail_at..]);
         assert_eq!(record.len(), encoded.len as usize);
-        assert_eq!(record.len() as u64, encoded_len(message, host));
+        assert_eq!(record.len() as u64, encoded_len(message, host, false));
         record
     }
 

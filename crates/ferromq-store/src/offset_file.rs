@@ -73,10 +73,7 @@ impl OffsetFile {
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-        let Ok(Value::Object(mut other)) = serde_json::from_str(&quote_bare_keys(text)) else {
-            return Err("not a JSON object");
-        };
+        let Value::Object(mut other) = parse_json(bytes)? else { return Err("not a JSON object") };
         let mut file = Self::default();
         match other.remove(TABLE) {
             Some(Value::Object(table)) => {
@@ -106,6 +103,15 @@ impl OffsetFile {
         }
         out += "\n}}\n";
         out
+    }
+}
+
+/// Reads a JSON object as Java writes it: integers may be keys.
+pub(crate) fn parse_json(bytes: &[u8]) -> std::result::Result<Value, &'static str> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
+    match serde_json::from_str(&quote_bare_keys(text)) {
+        Ok(Value::Object(object)) => Ok(Value::Object(object)),
+        _ => Err("not a JSON object"),
     }
 }
 

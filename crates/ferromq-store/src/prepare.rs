@@ -3,7 +3,7 @@
 //! It never touches a byte the appender may enter; without it the appender does the same work itself.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -30,6 +30,8 @@ pub(crate) struct Ahead {
     /// Memory is ready up to here, or need not be. `u64::MAX` where it never is made ready.
     prefaulted: AtomicU64,
     prefaulted_at: Mutex<Option<Instant>>,
+    /// Something was due since the preparing thread last looked.
+    asked: AtomicBool,
     /// Wakes the preparing thread.
     pub(crate) due: Signal,
 }
@@ -41,6 +43,7 @@ impl Default for Ahead {
             zeroing: Mutex::new(()),
             prefaulted: AtomicU64::new(u64::MAX),
             prefaulted_at: Mutex::new(None),
+            asked: AtomicBool::new(false),
             due: Signal::default(),
         }
     }
@@ -48,9 +51,18 @@ impl Default for Ahead {
 
 impl Ahead {
     /// Nothing is prepared from `end` on. Zeros are for synchronous flush, memory for asynchronous.
-    pub(crate) fn begin_at(&self, end: u64, is_sync: bool) {
-        let mark = if is_sync { &self.zeroed } else { &self.prefaulted };
-        mark.store(end, Ordering::Release);
+    ///
+    /// Under the append lock, or before the first append.
+    pub(crate) fn change(&self, end: u64, is_sync: bool) {
+        // Zeros under way end first: the appender may go anywhere after this.
+        let _zeroing = self.zeroing.lock();
+        self.zeroed.store(if is_sync { end } else { u64::MAX }, Ordering::Release);
+        self.prefaulted.store(if is_sync { u64::MAX } else { end }, Ordering::Release);
+    }
+
+    /// Says once that something was due since it was last asked: a ring while the thread is awake is not heard.
+    pub(crate) fn was_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::AcqRel)
     }
 
     /// The appender must not write at or after it.
@@ -68,6 +80,7 @@ impl<D: Disk> CommitLog<D> {
         let is_prefault_due =
             self.ahead.prefaulted.load(Ordering::Relaxed).saturating_sub(end) < PREFAULT_WINDOW / 2;
         if is_file_due || is_zeroing_due || is_prefault_due {
+            self.ahead.asked.store(true, Ordering::Relaxed);
             self.ahead.due.ring();
         }
     }
@@ -139,7 +152,7 @@ impl<D: Disk> CommitLog<D> {
             // Zeros that could not be written harm nobody; after a failed flush nobody knows what the disk holds.
             file.zero(range.clone()).map_err(|error| self.full_or(error, end - at))?;
             if let Err(error) = file.flush(range) {
-                self.poison();
+                self.poison(&error);
                 return Err(error);
             }
             at = end;

@@ -4,7 +4,7 @@
 //! the two files' formats are `offset_file`'s and `lease_file`'s.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -21,7 +21,7 @@ use super::{
     lease_file::{self, QueueSnapshot, Writer},
     offset_file::OffsetFile,
 };
-use crate::{Disk, Result, StoreError};
+use crate::{Disk, Result, StoreError, anchor::Anchor};
 
 type Queue = Arc<Mutex<QueueLeases>>;
 type Topics = HashMap<Box<str>, Arc<GroupTopic>>;
@@ -55,6 +55,8 @@ impl GroupTopic {
 pub(crate) struct Progress {
     groups: RwLock<HashMap<Box<str>, Topics>>,
     dirty: AtomicBool,
+    /// consumerOffset.json holds more than `on_disk` says.
+    is_file_due: AtomicBool,
     /// What consumerOffset.json holds. Never locked while the disk is asked for anything.
     on_disk: Mutex<Arc<OffsetFile>>,
     /// Held by whoever writes.
@@ -65,14 +67,16 @@ impl Progress {
     /// Reads both files from the store directory.
     ///
     /// `max_offset` gives the end of a queue in the recovered log: nothing read is kept past it. Offsets of
-    /// queues it does not know (0) stay in the file until a group touches them.
+    /// queues it does not know (0) stay in the file until a group touches them. Leases count only where `is_trusted`
+    /// says of their anchor that nobody else had the store since.
     pub(crate) fn load<D: Disk>(
         disk: &D,
         directory: &Path,
         max_offset: impl Fn(&str, u32) -> u64,
+        is_trusted: impl Fn(Anchor) -> bool,
     ) -> Result<Self> {
         let file = OffsetFile::load(disk, directory)?;
-        let mut snapshots = load_snapshots(disk, directory)?;
+        let mut snapshots = load_snapshots(disk, directory, is_trusted)?;
         let progress = Self::default();
         for (name, offsets) in &file.offsets {
             let Some((topic, group)) = split_name(name) else { continue };
@@ -124,6 +128,24 @@ impl Progress {
         self.on_disk.lock().offsets.get(&join_name(topic, group))?.get(&queue_id).copied()
     }
 
+    /// Forgets what groups have read of topics that are deleted; what was written of them goes with the next write.
+    pub(crate) fn forget_topics(&self, topics: &BTreeSet<&str>) {
+        let _writing = self.writing.lock();
+        self.groups
+            .write()
+            .values_mut()
+            .for_each(|of_group| of_group.retain(|topic, _| !topics.contains(&**topic)));
+        let mut on_disk = self.on_disk.lock();
+        let mut file = OffsetFile::clone(&on_disk);
+        file.offsets.retain(|name, _| split_name(name).is_none_or(|(topic, _)| !topics.contains(topic)));
+        if file != **on_disk {
+            *on_disk = Arc::new(file);
+            self.is_file_due.store(true, Ordering::Release);
+        }
+        drop(on_disk);
+        self.touch();
+    }
+
     /// Says that something changed and must be written.
     pub(crate) fn touch(&self) {
         // Most calls find it set; a load keeps the cache line shared between cores.
@@ -134,26 +156,33 @@ impl Progress {
 
     /// Writes both files if something changed.
     ///
-    /// `flush` makes the log durable and returns its durable end: what is written here never speaks of
+    /// `anchor` is a record of the log, `flush` makes the log durable and returns its durable end: what is written here never speaks of
     /// messages that are not on disk. Where it fails nothing is written.
     pub(crate) fn persist<D: Disk>(
         &self,
         disk: &D,
         directory: &Path,
+        anchor: Anchor,
         flush: impl FnOnce() -> Result<u64>,
     ) -> Result<()> {
         let _writing = self.writing.lock();
         if !self.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let done = self.write(disk, directory, flush);
+        let done = self.write(disk, directory, anchor, flush);
         if done.is_err() {
             self.touch();
         }
         done
     }
 
-    fn write<D: Disk>(&self, disk: &D, directory: &Path, flush: impl FnOnce() -> Result<u64>) -> Result<()> {
+    fn write<D: Disk>(
+        &self,
+        disk: &D,
+        directory: &Path,
+        anchor: Anchor,
+        flush: impl FnOnce() -> Result<u64>,
+    ) -> Result<()> {
         let on_disk = Arc::clone(&self.on_disk.lock());
         let mut file = OffsetFile::clone(&on_disk);
         let mut writer = Writer::new();
@@ -168,9 +197,10 @@ impl Progress {
         if let Some(parent) = path.parent() {
             disk.create_dir(parent).map_err(failed)?;
         }
-        disk.replace_file(&path, &writer.finish(log_position)).map_err(failed)?;
-        if file != *on_disk {
+        disk.replace_file(&path, &writer.finish(log_position, anchor)).map_err(failed)?;
+        if file != *on_disk || self.is_file_due.load(Ordering::Acquire) {
             file.save(disk, directory)?;
+            self.is_file_due.store(false, Ordering::Release);
             *self.on_disk.lock() = Arc::new(file);
         }
         Ok(())
@@ -208,7 +238,11 @@ fn snapshot_path(directory: &Path) -> PathBuf {
 type SnapshotKey = (String, String, u32);
 
 /// A snapshot that cannot be read costs early redelivery, never a message: it is left out, and said so.
-fn load_snapshots<D: Disk>(disk: &D, directory: &Path) -> Result<HashMap<SnapshotKey, QueueSnapshot>> {
+fn load_snapshots<D: Disk>(
+    disk: &D,
+    directory: &Path,
+    is_trusted: impl Fn(Anchor) -> bool,
+) -> Result<HashMap<SnapshotKey, QueueSnapshot>> {
     let path = snapshot_path(directory);
     let bytes = match disk.read_file(&path) {
         Ok(bytes) => bytes,
@@ -216,8 +250,12 @@ fn load_snapshots<D: Disk>(disk: &D, directory: &Path) -> Result<HashMap<Snapsho
         Err(source) => return Err(StoreError::Io { operation: "read", path, source }),
     };
     match lease_file::read(&bytes) {
-        Ok((log_position, queues)) => {
-            tracing::debug!(log_position, queues = queues.len(), "lease snapshot read");
+        Ok((anchor, _)) if !is_trusted(anchor) => {
+            tracing::info!(file = %path.display(), "lease snapshot is of another time: ignored");
+            Ok(HashMap::new())
+        }
+        Ok((_, queues)) => {
+            tracing::debug!(queues = queues.len(), "lease snapshot read");
             Ok(queues.into_iter().map(|q| ((q.group.clone(), q.topic.clone(), q.queue_id), q)).collect())
         }
         Err(reason) => {

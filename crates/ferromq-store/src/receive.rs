@@ -74,6 +74,9 @@ impl<D: Disk> MessageStore<D> {
         let count = request.queue_count.max(1);
         for step in 0..request.queue_count {
             let queue_id = (request.first_queue % count + step) % count;
+            if inner.is_shut(request.topic, queue_id) {
+                continue;
+            }
             let queue = group_topic.queue_or_begin(queue_id, || {
                 // Where a group begins is kept, also when there is nothing to receive yet.
                 taking.has_changed = true;
@@ -210,6 +213,7 @@ impl<D: Disk> Inner<D> {
                 // A queue that was cut: its end is where the group goes on.
                 GetStatus::OffsetOverflowBadly => leases.clamp(found.max_offset),
                 GetStatus::OffsetOverflowOne
+                | GetStatus::QueueClosed
                 | GetStatus::NoMatchedLogicQueue
                 | GetStatus::NoMessageInQueue => return,
             }

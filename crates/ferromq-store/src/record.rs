@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use crate::{Disk, RealDisk, Region, mapped_file::MappedFile};
+use crate::{Disk, RealDisk, Region, mapped_file::MappedFile, message};
 
 /// A record in the log, kept mapped as long as this lives. Cloning copies no bytes.
 pub struct Record<R: Region = <RealDisk as Disk>::Region> {
@@ -13,6 +13,16 @@ pub struct Record<R: Region = <RealDisk as Disk>::Region> {
 impl<R: Region> Record<R> {
     pub(crate) fn new(file: Arc<MappedFile<R>>, range: Range<u64>) -> Self {
         Self { file, range }
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+
+    /// Says whether the record says of itself that it lies at `physical_offset` and has `size` bytes.
+    pub(crate) fn is_at(&self, physical_offset: u64, size: u32) -> bool {
+        message::is_at(self.bytes(), physical_offset, size)
     }
 
     /// The record's bytes as they lie on disk; decode them with [`crate::MessageView`].

@@ -1,306 +1,431 @@
-//! What happens between opening the files and the first append: find the log's end, cut what is torn behind
-//! it, redo the derived files.
+//! What happens between opening the files and the first append: find the log's end, cut what is torn behind it, note
+//! what is damaged before it, redo the derived files.
 //!
-//! It reads what the checkpoint and the abort file say; how entries and slots are cut is their files' business.
+//! How far it walks follows from how the store was left, which `stop` tells. The walk is `scan`'s, what records lead
+//! to `derive`'s, and what of that is missing `redo`'s; how entries and slots are cut is their files' business.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::BTreeSet, ops::Range, time::Instant};
 
 use crate::{
-    Disk, Result, StoreError,
+    Disk, RecoveryReport, Result,
+    consume_queue::Entry,
+    damage::{Damage, DamageReason},
+    derive::derive,
     dispatch::{Dispatcher, Resume},
-    mapped_file::MappedFile,
-    message::{self, BLANK_LEN, MAGIC_BLANK, MessageView, Peek},
+    mapped_file_queue::MappedFileQueue,
+    pace::Pace,
     queue_list::QueueList,
-    stop,
+    queue_recovery::Known,
+    redo::{QueueName, Redo},
+    scan::{Checks, Found, find_record, scan},
+    stop::Left,
     store::Inner,
+    tail,
 };
 
-/// Bytes behind the end that are looked at after a clean stop.
-const CLEAN_TAIL: u64 = 64 << 10;
-
-type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
-
-/// How the store was left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LastStop {
-    /// Closed: everything is on disk.
-    Clean,
-    /// Killed while we had it open.
-    Unclean,
-    /// Killed while another broker had it open, whose index promises less.
-    UncleanForeign,
-}
-
-impl LastStop {
-    pub(crate) fn is_clean(self) -> bool {
-        self == Self::Clean
-    }
-
-    /// Says whether it was us who had the store open.
-    pub(crate) fn is_ours(self) -> bool {
-        self == Self::Unclean
-    }
-}
-
-/// What a recovery did.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Recovered {
-    pub(crate) messages: u64,
-    pub(crate) cut_bytes: u64,
-}
-
-/// What the walk over the log's tail found.
-#[derive(Default)]
-struct Walked {
-    end: u64,
-    last_timestamp: i64,
-    messages: u64,
+/// Where the walk goes, and what it may take for granted.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    left: Left,
+    /// Records before it need not be looked at.
+    walk_from: u64,
+    /// End of what is known to have been on disk, where that is known: sound or damaged, nothing before it is cut.
+    durable_end: Option<u64>,
+    /// End of the last known flush; what is kept behind it is written and flushed again.
+    flushed: u64,
+    /// Another broker's records up to this time were on disk.
+    trusted_timestamp: i64,
+    checks: Checks,
 }
 
 /// Recovers log, consume queues and index, and returns the dispatcher that goes on from there.
-pub(crate) fn recover<D: Disk>(inner: &Inner<D>, last_stop: LastStop) -> Result<(Recovered, Dispatcher<D>)> {
+pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Dispatcher<D>)> {
     let began = Instant::now();
-    let marks = inner.checkpoint.marks();
-    let durable_end = marks.durable_end as u64;
-    let files = inner.log.files().snapshot();
-    let walk_start = start_of_walk(&files, last_stop, marks.walk_from_timestamp());
-    let walked = walk(&files, walk_start, (!last_stop.is_clean()).then_some(durable_end));
-    if walked.end < durable_end {
-        let file = files.iter().rev().find(|file| file.base() <= walked.end);
-        return Err(StoreError::Corrupt {
-            file: file.map_or(inner.log.files().directory(), |file| file.path()).to_path_buf(),
-            offset: walked.end - file.map_or(0, |file| file.base()),
-            reason: "records that were on disk are missing or damaged",
-        });
+    let files = inner.log.files();
+    let plan = plan(inner)?;
+    inner.load_marks()?;
+    let (listed, has_list) = inner.load_list()?;
+    inner.log.damages.load(&inner.disk, &inner.root, |anchor| inner.is_trusted(anchor))?;
+    find_missing_files(inner, plan.durable_end);
+    let mut run = Run { inner, plan, pace: Pace::new(inner.on_recovery()), walked_bytes: 0 };
+    run.pace.begin(files.span().map_or(0, |span| span.end.saturating_sub(plan.walk_from)));
+    // Another broker's clean stop says nothing of where the log ends.
+    let known_end = match plan.left {
+        Left::Closed { end, .. } => Some(end),
+        Left::ClosedByOther => Some(run.walk(plan.walk_from, None, None)?),
+        Left::Killed | Left::KilledOther { .. } => None,
+    };
+    let (from, index_from) = run.recover_derived(known_end, listed.as_ref(), has_list)?;
+    let mut redo = Redo::new(inner, from, index_from, false);
+    let end = run.walk(from, known_end, Some(&mut redo))?;
+    let end = redo.continued_from().unwrap_or(end);
+    redo.write()?;
+    let (messages, mut redone) = (redo.messages, redo.redone);
+    let last = redo.last.or(plan.left.anchor());
+    let last_timestamp = redo.last_timestamp.max(plan.last_timestamp(inner));
+    let mut lost = std::mem::take(&mut redo.lost);
+    drop(redo);
+    let end = run.continue_after_missing(end)?;
+    let cut = if plan.has_sound_tail() { tail::Cut::default() } else { tail::cut(files, end)? };
+    inner.log.begin_at(end, last_timestamp)?;
+    let rewritten_bytes = run.rewrite(end)?;
+    lost.extend(lost_queues(inner, listed.as_ref())?);
+    redone += run.redo_lost(&lost, end)?;
+    if let Some(listed) = &listed {
+        keep_offsets(inner, listed, end)?;
     }
-    let is_ours = last_stop.is_clean() && stop::closed_at(inner) == Some(walked.end);
-    let cut_bytes =
-        if is_ours && has_clean_tail(&files, walked.end)? { 0 } else { cut_tail(inner, &files, walked.end)? };
-    inner.log.begin_at(walked.end, walked.last_timestamp);
-    if !last_stop.is_clean() {
-        // After a crash or a failed flush the page cache may hold what the disk does not.
-        rewrite(&files, durable_end.max(inner.log.start()), walked.end)?;
-        inner.log.files().flush(durable_end.max(inner.log.start())..walked.end)?;
-    }
-    let (mut from, resume) = recover_derived(inner, last_stop, walk_start, walked.end)?;
-    let listed = inner.listed();
-    if listed.is_none() {
-        // Nobody noted which queues there were: what the log has must be in them.
-        from = inner.log.start();
-    } else if last_stop.is_clean() && !is_ours {
-        // Another broker had the store since; its last file shows where a queue has a gap.
-        from = from.min(files.last().map_or(0, |file| file.base()));
-    }
-    let dispatcher = redo(inner, from, walked.end, resume, listed.as_ref())?;
     inner.queues.all().iter().for_each(|queue| queue.continue_after_entries());
-    inner.set_dispatched(walked.end, walked.last_timestamp);
-    let recovered = Recovered { messages: walked.messages, cut_bytes };
-    let elapsed = began.elapsed();
-    let walked_bytes = walked.end.saturating_sub(walk_start);
+    inner.set_dispatched(end, last_timestamp, last);
+    inner.log.damages.forget_below(inner.log.start());
+    run.pace.end(run.walked_bytes);
+    let report = RecoveryReport {
+        is_clean: plan.left.is_clean(),
+        walked_bytes: run.walked_bytes,
+        messages,
+        cut_bytes: cut.bytes,
+        cut_messages: cut.messages,
+        redone,
+        rewritten_bytes,
+        elapsed: began.elapsed(),
+        damages: inner.log.damages.all(),
+    };
+    log_report(&report, end);
+    Ok((report, Dispatcher::new(Resume::default())))
+}
+
+fn log_report(report: &RecoveryReport, end: u64) {
+    let seconds = report.elapsed.as_secs_f64().max(1e-6);
     tracing::info!(
-        clean = last_stop.is_clean(),
-        messages = recovered.messages,
-        redone = dispatcher.messages,
-        cut_bytes,
-        physical_offset = walked.end,
-        elapsed_us = elapsed.as_micros() as u64,
-        mib_per_second = walked_bytes as f64 / 1048576.0 / elapsed.as_secs_f64().max(1e-6),
+        clean = report.is_clean,
+        messages = report.messages,
+        redone = report.redone,
+        cut_bytes = report.cut_bytes,
+        cut_messages = report.cut_messages,
+        rewritten_bytes = report.rewritten_bytes,
+        damages = report.damages.len(),
+        physical_offset = end,
+        elapsed_us = report.elapsed.as_micros() as u64,
+        mib_per_second = report.walked_bytes as f64 / 1_048_576.0 / seconds,
         "store recovered"
     );
-    Ok((recovered, dispatcher))
 }
 
-/// The physical offset where the walk begins: all before it is known to be sound.
-fn start_of_walk<R: crate::Region>(files: &[Arc<MappedFile<R>>], last_stop: LastStop, timestamp: i64) -> u64 {
-    let is_sound = |file: &&Arc<MappedFile<R>>| match record_at(file, file.base(), true) {
-        Some(Found::Message(view)) => last_stop.is_clean() || view.store_timestamp <= timestamp,
-        _ => false,
-    };
-    let found = files.iter().rev().find(is_sound).or(files.first());
-    found.map_or(0, |file| file.base())
-}
+impl Plan {
+    /// What follows the end is as we left it.
+    fn has_sound_tail(&self) -> bool {
+        matches!(self.left, Left::Closed { .. })
+    }
 
-enum Found<'a> {
-    Message(MessageView<'a>),
-    Blank,
-}
-
-/// The record at `at`, if a sound one lies there.
-fn record_at<R: crate::Region>(file: &MappedFile<R>, at: u64, check_crc: bool) -> Option<Found<'_>> {
-    let bytes = file.read(at..file.end());
-    match message::peek(bytes) {
-        Peek::Message(_) => {
-            let view = MessageView::decode(bytes, check_crc).ok()?;
-            // Bytes of an older file, or of a body, are no record of this place.
-            (view.physical_offset == at).then_some(Found::Message(view))
-        }
-        Peek::Blank => is_blank_sound(bytes).then_some(Found::Blank),
-        Peek::Nothing => None,
+    /// Store timestamps never go back, also where nothing is walked.
+    fn last_timestamp<D: Disk>(&self, inner: &Inner<D>) -> i64 {
+        let noted = match self.left {
+            Left::Killed => inner.checkpoint.marks().log_timestamp,
+            _ => 0,
+        };
+        self.left.anchor().map_or(0, |anchor| anchor.store_timestamp).max(noted)
     }
 }
 
-/// Says whether a block of the record's topic or properties never arrived, which the checksum does not cover.
-///
-/// Where a file was not written it is zero, so a lost block shows as zeros up to a block's edge. What we append has
-/// no zero byte there; another broker's properties that do, a whole block of them, would be cut too.
-fn is_torn(view: &MessageView<'_>, base: u64) -> bool {
-    const BLOCK: usize = 512;
-    let end = (view.physical_offset - base) as usize + view.total_size as usize;
-    let start = end - view.properties.len();
-    let first = (BLOCK - start % BLOCK).min(view.properties.len());
-    let (head, rest) = view.properties.split_at_checked(first).unwrap_or_default();
-    let is_lost = |block: &[u8]| !block.is_empty() && block.iter().all(|byte| *byte == 0);
-    view.topic.contains('\0') || is_lost(head) || rest.chunks(BLOCK).any(is_lost)
+fn plan<D: Disk>(inner: &Inner<D>) -> Result<Plan> {
+    let files = inner.log.files();
+    let marks = inner.checkpoint.marks();
+    let left = inner.left();
+    let trusted_timestamp = marks.walk_from_timestamp();
+    let flush_mark = inner.log.flush_mark.found().filter(|_| left == Left::Killed);
+    let flush_end = flush_mark.filter(|(anchor, _)| inner.is_trusted(*anchor)).map(|(_, end)| end);
+    // The checkpoint has no checksum: it is believed no further than the files reach, or the mark that has one.
+    let span_end = files.span().map_or(0, |span| span.end);
+    let believable = flush_mark.map_or(0, |(_, end)| end).max(span_end);
+    let noted_end = (marks.durable_end as u64).min(believable);
+    let durable_end = match left {
+        Left::Closed { end, .. } => Some(end),
+        // The checkpoint lags behind the last flush; where both are lost nobody says what was on disk.
+        Left::Killed => flush_end.max(Some(noted_end).filter(|end| *end > 0)),
+        // RocketMQ's own field at that place tells where the log ended when its broker was started.
+        Left::ClosedByOther | Left::KilledOther { .. } => None,
+    };
+    let log_start = inner.log.start();
+    let walk_from = match left {
+        Left::Closed { end, .. } => end.max(log_start),
+        Left::Killed => log_start.max(noted_end),
+        Left::ClosedByOther | Left::KilledOther { .. } => start_of_walk(files, left, trusted_timestamp)?,
+    };
+    let flushed = walk_from.max(flush_end.unwrap_or(0));
+    let is_checked = !inner.is_fast_boot();
+    let torn_from = if is_checked && !left.is_clean() { walk_from } else { u64::MAX };
+    let checks = Checks { crc: is_checked, torn_from };
+    Ok(Plan { left, walk_from, durable_end, flushed, trusted_timestamp, checks })
 }
 
-/// A blank record says how much room it fills: all there is.
-fn is_blank_sound(bytes: &[u8]) -> bool {
-    let expected = [(bytes.len() as u32).to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
-    bytes.len() as u64 >= BLANK_LEN && bytes.starts_with(&expected)
+/// The file where the walk begins: all before it is known to be on disk.
+fn start_of_walk<D: Disk>(files: &MappedFileQueue<D>, left: Left, timestamp: i64) -> Result<u64> {
+    let checks = Checks { crc: true, torn_from: u64::MAX };
+    for span in files.spans().into_iter().rev() {
+        let Some(file) = files.open(span.start)? else { continue };
+        if let Some(Found::Message(view)) = checks.record(&file, span.start)
+            && (left.has_whole_log() || view.store_timestamp <= timestamp)
+        {
+            return Ok(span.start);
+        }
+    }
+    Ok(files.span().map_or(0, |span| span.start))
 }
 
-/// Walks over sound records from `start` on. After an unclean stop the bodies are checked, and at and after
-/// `doubt_from` the rest of each record too.
-fn walk<R: crate::Region>(files: &[Arc<MappedFile<R>>], start: u64, doubt_from: Option<u64>) -> Walked {
-    let mut walked = Walked { end: start, ..Walked::default() };
-    for file in files.iter().filter(|file| file.base() >= start) {
+/// Notes what lies in no file although it should.
+fn find_missing_files<D: Disk>(inner: &Inner<D>, durable_end: Option<u64>) {
+    let files = inner.log.files();
+    let mut missing = files.gaps();
+    let span_end = files.span().map_or(0, |span| span.end);
+    missing.extend(durable_end.filter(|end| *end > span_end).map(|end| span_end..end));
+    for range in missing {
+        // Files of one row are of one size, but for one that was cut short.
+        let is_short = range.start % files.file_size() != 0;
+        let name = crate::mapped_file_queue::file_name(range.start);
+        let short = range.start.checked_sub(1).and_then(|at| files.path_at(at)).filter(|_| is_short);
+        let file = short.unwrap_or_else(|| files.directory().join(name));
+        let reason = if is_short { DamageReason::Short } else { DamageReason::Missing };
+        inner.log.damages.add(Damage { file, range, reason });
+    }
+}
+
+/// The first file in `range` that begins with a sound message.
+fn first_later_file<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> Result<Option<u64>> {
+    let checks = Checks { crc: true, torn_from: u64::MAX };
+    for span in files.spans().into_iter().filter(|span| range.contains(&span.start)) {
+        let file = files.open(span.start)?;
+        let found = file.as_ref().and_then(|file| checks.record(file, span.start));
+        if matches!(found, Some(Found::Message(_))) {
+            return Ok(Some(span.start));
+        }
+    }
+    Ok(None)
+}
+
+/// One recovery under way.
+struct Run<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    plan: Plan,
+    pace: Pace,
+    walked_bytes: u64,
+}
+
+impl<D: Disk> Run<'_, D> {
+    /// Walks over sound records from `from` on, past what is damaged, to `known_end` or to where the log ends.
+    fn walk(&mut self, from: u64, known_end: Option<u64>, mut redo: Option<&mut Redo<'_, D>>) -> Result<u64> {
+        let damages = &self.inner.log.damages;
+        let mut at = from;
         loop {
-            let is_doubtful = doubt_from.is_some_and(|from| walked.end >= from);
-            match record_at(file, walked.end, doubt_from.is_some()) {
-                Some(Found::Message(view)) if is_doubtful && is_torn(&view, file.base()) => return walked,
-                Some(Found::Message(view)) => {
-                    walked.messages += 1;
-                    walked.last_timestamp = walked.last_timestamp.max(view.store_timestamp);
-                    walked.end += u64::from(view.total_size);
+            if known_end.is_some_and(|end| at >= end) {
+                return Ok(at);
+            }
+            if let Some(damage) = damages.at(at) {
+                // What was appended as one and is damaged in part was on disk whole: the rest of it stays.
+                redo.as_mut().map_or(Ok(()), |redo| redo.take_continued())?;
+                at = damage.end;
+                continue;
+            }
+            let limit = known_end.unwrap_or(u64::MAX);
+            let limit = damages.overlapping(&(at..limit)).map_or(limit, |damage| damage.start);
+            let stop = self.scan(at..limit, redo.as_deref_mut())?;
+            if stop >= limit {
+                at = stop;
+                continue;
+            }
+            match self.after_break(stop)? {
+                Some(next) => {
+                    let files = self.inner.log.files();
+                    let file = files.path_at(stop).unwrap_or_else(|| files.directory().to_path_buf());
+                    damages.add(Damage { file, range: stop..next, reason: DamageReason::Corrupt });
+                    at = stop;
                 }
-                Some(Found::Blank) => {
-                    walked.end = file.end();
-                    break;
-                }
-                None => return walked,
+                None => return Ok(stop),
             }
         }
     }
-    walked
+
+    fn scan(&mut self, range: Range<u64>, mut redo: Option<&mut Redo<'_, D>>) -> Result<u64> {
+        let Self { inner, plan, pace, walked_bytes } = self;
+        let checks = plan.checks;
+        let check = |file: &_, range| derive(file, range, checks);
+        scan(inner.log.files(), range.start, range.end, check, |derived, range| {
+            *walked_bytes += range.end - range.start;
+            pace.step(*walked_bytes);
+            match redo.as_deref_mut() {
+                Some(redo) => redo.take(derived, range),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Where to go on behind a place where no sound record begins; nowhere when the log ends there.
+    fn after_break(&self, stop: u64) -> Result<Option<u64>> {
+        let files = self.inner.log.files();
+        let Some(span) = files.span().filter(|span| stop < span.end) else { return Ok(None) };
+        match self.plan.durable_end.map(|end| end.min(span.end)) {
+            Some(durable_end) if stop < durable_end => {
+                Ok(Some(find_record(files, stop + 1..durable_end)?.unwrap_or(durable_end)))
+            }
+            Some(_) => Ok(None),
+            None => self.after_break_of_other(stop, span.end),
+        }
+    }
+
+    /// Nobody said how far the log was on disk, as no other broker does: what is followed by a record that was, was too.
+    fn after_break_of_other(&self, stop: u64, span_end: u64) -> Result<Option<u64>> {
+        let files = self.inner.log.files();
+        let checks = Checks { crc: true, torn_from: u64::MAX };
+        let file_end = files.open(stop)?.map_or(stop, |file| file.end());
+        let next = match find_record(files, stop + 1..file_end)? {
+            Some(next) => Some(next),
+            None => first_later_file(files, file_end..span_end)?,
+        };
+        let Some(next) = next else { return Ok(None) };
+        // Of our own log nobody said anything: then rather keep than cut.
+        let was_on_disk = self.plan.left.has_whole_log()
+            || self.plan.left == Left::Killed
+            || files.open(next)?.is_some_and(|file| match checks.record(&file, next) {
+                Some(Found::Message(view)) => view.store_timestamp <= self.plan.trusted_timestamp,
+                _ => false,
+            });
+        Ok(was_on_disk.then_some(next))
+    }
+
+    /// Cuts what the derived files may hold in excess. Returns from where on records are missing in any of them, and
+    /// from where on in the index.
+    fn recover_derived(
+        &mut self,
+        known_end: Option<u64>,
+        listed: Option<&QueueList>,
+        has_list: bool,
+    ) -> Result<(u64, u64)> {
+        let Self { inner, plan, .. } = self;
+        let log_start = inner.log.start();
+        let limit = known_end.unwrap_or(plan.walk_from);
+        let known = match plan.left {
+            Left::Closed { .. } => Known::Closed,
+            Left::Killed => Known::DurableBelow(limit),
+            Left::ClosedByOther => Known::Nothing { limit, is_cut: false },
+            Left::KilledOther { .. } => Known::Nothing { limit, is_cut: true },
+        };
+        let extent = |topic: &str, id| {
+            let listed = listed.filter(|listed| plan.left.is_ours() && listed.log_start <= log_start)?;
+            listed.queues.get(&(Box::from(topic), id)).copied()
+        };
+        let queues_to =
+            inner.queues.recover(log_start, known, extent)?.clamp(log_start, limit.max(log_start));
+        for queue in inner.queues.all() {
+            queue.settle_deleted()?;
+        }
+        let names = listed.filter(|_| plan.left.is_ours()).map(|listed| &listed.indexes);
+        let is_index_whole = inner.index.remove_unfit(names, log_start)?;
+        let marks = inner.checkpoint.marks();
+        let indexed_to = inner.index.recover(limit, marks.index_timestamp, plan.left)?.unwrap_or(log_start);
+        // Only what we say ourselves of the index tells that keys of old messages cannot be missing.
+        let index_from = match plan.left {
+            _ if !is_index_whole => indexed_to,
+            Left::Closed { .. } | Left::Killed => limit,
+            Left::ClosedByOther => indexed_to.max(queues_to),
+            Left::KilledOther { .. } => indexed_to,
+        };
+        let index_from = index_from.max(log_start);
+        let queues_from = match plan.left {
+            // Nobody noted which queues there were: what the log has must be in them.
+            _ if !has_list || plan.left.is_ours() && listed.is_none() => log_start,
+            Left::Closed { .. } | Left::Killed => limit,
+            // Another broker had the store since; its last file shows where a queue has a gap.
+            Left::ClosedByOther => queues_to.min(plan.walk_from),
+            Left::KilledOther { .. } => queues_to,
+        };
+        Ok((queues_from.min(index_from).max(log_start), index_from))
+    }
+
+    /// Where files at the log's end are missing it goes on behind them: what was given out once is not given out again.
+    fn continue_after_missing(&self, end: u64) -> Result<u64> {
+        let files = self.inner.log.files();
+        let span_end = files.span().map_or(0, |span| span.end);
+        let after = tail::continue_after_missing(files, end, self.plan.durable_end)?;
+        if after > end {
+            let file = files.path_at(after - 1).unwrap_or_else(|| files.directory().to_path_buf());
+            let range = span_end..after;
+            self.inner.log.damages.add(Damage { file, range, reason: DamageReason::Missing });
+        }
+        Ok(after)
+    }
+
+    /// After a crash or a failed flush the page cache may hold what the disk does not.
+    fn rewrite(&self, end: u64) -> Result<u64> {
+        let from = self.plan.flushed.max(self.inner.log.start());
+        if self.plan.left.is_clean() || from >= end {
+            return Ok(0);
+        }
+        let files = self.inner.log.files();
+        tail::rewrite(files, from..end)?;
+        files.flush(from..end)?;
+        Ok(end - from)
+    }
+
+    /// Walks again from where the entries of queues end that lack some. Returns how many it brought.
+    fn redo_lost(&mut self, lost: &BTreeSet<QueueName>, end: u64) -> Result<u64> {
+        if lost.is_empty() {
+            return Ok(0);
+        }
+        let inner = self.inner;
+        let log_start = inner.log.start();
+        let mut from = end;
+        for (topic, queue_id) in lost {
+            let last = inner.queues.find(topic, *queue_id).map_or(Ok(None), |queue| queue.last_entry())?;
+            from = from.min(last.map_or(log_start, Entry::end));
+        }
+        tracing::warn!(queues = lost.len(), first = ?lost.first(), from, "consume queues are incomplete: redoing them");
+        let mut redo = Redo::new(inner, from.max(log_start), u64::MAX, true);
+        self.walk(from.max(log_start), Some(end), Some(&mut redo))?;
+        redo.take_continued()?;
+        redo.write()?;
+        Ok(redo.redone)
+    }
 }
 
-/// Says whether zeros follow the end, as we leave it. Reading on to the end of a large file would take seconds.
-fn has_clean_tail<R: crate::Region>(files: &[Arc<MappedFile<R>>], end: u64) -> Result<bool> {
-    let Some(file) = files.iter().find(|file| (file.base()..file.end()).contains(&end)) else {
-        return Ok(true);
-    };
-    let mut bytes = vec![0; (file.end() - end).min(CLEAN_TAIL) as usize];
-    file.read_into(end, &mut bytes)?;
-    Ok(bytes.iter().all(|byte| *byte == 0))
+/// Queues that have less than was noted, or whose files were missing: cut so far that the rest can follow.
+fn lost_queues<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) -> Result<Vec<QueueName>> {
+    let log_start = inner.log.start();
+    let mut lost: Vec<QueueName> = Vec::new();
+    for queue in inner.queues.all() {
+        if queue.is_cut() {
+            lost.push((queue.topic().into(), queue.queue_id()));
+        }
+    }
+    for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
+        let Some(queue) = inner.queues.find(topic, *queue_id) else {
+            lost.push((topic.clone(), *queue_id));
+            continue;
+        };
+        let has_log_start = listed.is_some_and(|listed| listed.log_start == log_start);
+        if has_log_start && queue.min_offset() > extent.min_offset {
+            // What comes before entries cannot be added to them.
+            queue.clear()?;
+        }
+        if queue.max_offset() < extent.max_offset {
+            lost.push((topic.clone(), *queue_id));
+        }
+    }
+    Ok(lost)
 }
 
-/// Zeroes what lies behind the end, so that it can never be read as records later, and removes later files.
-fn cut_tail<D: Disk>(inner: &Inner<D>, files: &[File<D>], end: u64) -> Result<u64> {
-    let mut cut = 0;
-    for file in files.iter().filter(|file| file.end() > end) {
-        if file.base() < end || files.len() == 1 {
-            let written_to = file.erase(end..file.end())?;
-            cut += written_to - end;
-            file.flush(end..file.end())?;
+/// A queue whose messages are all gone goes on where it was: an offset is given out once.
+fn keep_offsets<D: Disk>(inner: &Inner<D>, listed: &QueueList, end: u64) -> Result<()> {
+    for ((topic, queue_id), extent) in &listed.queues {
+        let queue = inner.queues.find_or_make(topic, *queue_id);
+        let max_offset = queue.max_offset();
+        if max_offset >= extent.max_offset {
             continue;
         }
-        // Removed below without being read: most often it was only prepared. One that was not counts whole.
-        let mut head = [0; 8];
-        file.read_into(file.base(), &mut head)?;
-        if head != [0; 8] {
-            cut += file.end() - file.base();
+        match queue.last_entry()? {
+            None => {
+                queue.clear()?;
+                queue.begin_empty_at(extent.max_offset);
+            }
+            Some(last) => queue.pad(max_offset..extent.max_offset, last.end()..end)?,
         }
-    }
-    inner.log.files().truncate(end)?;
-    inner.log.files().sync_directory()?;
-    Ok(cut)
-}
-
-fn rewrite<R: crate::Region>(files: &[Arc<MappedFile<R>>], from: u64, to: u64) -> Result<()> {
-    for file in files.iter().filter(|file| file.end() > from && file.base() < to) {
-        file.rewrite(from.max(file.base())..to.min(file.end()))?;
-    }
-    Ok(())
-}
-
-/// Cuts what the derived files may hold in excess, and says from where on they must be redone.
-fn recover_derived<D: Disk>(
-    inner: &Inner<D>,
-    last_stop: LastStop,
-    walk_start: u64,
-    end: u64,
-) -> Result<(u64, Resume)> {
-    let log_start = inner.log.start();
-    let is_clean = last_stop.is_clean();
-    let limit = if is_clean { end } else { walk_start };
-    let mut queues_to = log_start;
-    for queue in inner.queues.all() {
-        queues_to = queues_to.max(queue.recover(log_start, limit, is_clean)?.unwrap_or(0));
-    }
-    let queues_to = queues_to.min(if is_clean { end } else { limit.max(log_start) });
-    let marks = inner.checkpoint.marks();
-    let indexed_to = inner.index.recover(end, marks.index_timestamp, last_stop)?;
-    // The index is flushed before the checkpoint says so; only then keys of old messages cannot be missing.
-    let promised = match last_stop {
-        LastStop::Clean => queues_to,
-        LastStop::Unclean => (marks.durable_end as u64).min(end),
-        LastStop::UncleanForeign => log_start,
-    };
-    let promised = if inner.index.was_missing() { log_start } else { promised };
-    let index_from = indexed_to.unwrap_or(log_start).max(promised).max(log_start);
-    Ok((queues_to.min(index_from), Resume { indexed_to: Some(index_from) }))
-}
-
-/// Dispatches again from `from` on. Where that shows that a queue lost entries, all queues are emptied and
-/// redone from the log's start: entries behind a gap would hide those that are missing.
-fn redo<D: Disk>(
-    inner: &Inner<D>,
-    from: u64,
-    end: u64,
-    resume: Resume,
-    listed: Option<&QueueList>,
-) -> Result<Dispatcher<D>> {
-    let log_start = inner.log.start();
-    let mut dispatcher = Dispatcher::new(resume);
-    redo_range(inner, &mut dispatcher, from, end)?;
-    let find = |topic: &str, queue_id| inner.queues.find(topic, queue_id).map(|queue| queue.extent());
-    let lost = listed.and_then(|listed| listed.lost(log_start, find));
-    // From the log's start on a gap is what retention left.
-    let has_gap = dispatcher.found_gap && from > log_start;
-    if lost.is_none() && !has_gap {
-        return Ok(dispatcher);
-    }
-    tracing::warn!(?lost, has_gap, "consume queues are incomplete: redoing them from the log's start");
-    for queue in inner.queues.all() {
-        queue.clear()?;
-    }
-    let again = Resume { indexed_to: inner.index.last_physical_offset().or(resume.indexed_to) };
-    dispatcher = Dispatcher::new(again);
-    redo_range(inner, &mut dispatcher, log_start, end)?;
-    // A queue whose messages were all deleted goes on where it was: an offset is given out once.
-    for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
-        let queue = inner.queues.find_or_make(topic, *queue_id);
-        if queue.max_offset() == 0 {
-            queue.begin_empty_at(extent.max_offset);
-        }
-    }
-    Ok(dispatcher)
-}
-
-fn redo_range<D: Disk>(inner: &Inner<D>, dispatcher: &mut Dispatcher<D>, from: u64, end: u64) -> Result<()> {
-    let mut at = from;
-    while at < end {
-        let to = dispatcher.round(inner, at, end)?;
-        if to <= at {
-            let file = inner.log.files().find(at);
-            return Err(StoreError::Corrupt {
-                offset: at - file.as_ref().map_or(0, |file| file.base()),
-                file: file
-                    .map_or(inner.log.files().directory().to_path_buf(), |file| file.path().to_path_buf()),
-                reason: "no record begins where one should",
-            });
-        }
-        at = to;
     }
     Ok(())
 }

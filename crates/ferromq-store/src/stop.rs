@@ -4,52 +4,134 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Disk, Result, StoreError, recovery::LastStop, store::Inner};
+use crate::{
+    Disk, Result, StoreError,
+    anchor::{self, Anchor},
+    mapped_file_queue::MappedFileQueue,
+    store::Inner,
+    tail,
+};
 
 /// What our abort file begins with; a Java broker writes only its process id.
-const ABORT_MARK: &str = "ferromq ";
+pub(crate) const ABORT_MARK: &str = "ferromq ";
+/// What it begins with while we recover what another broker closed.
+const TAKING_MARK: &str = "taking over ";
+const CLOSED_MAGIC: &[u8; 8] = b"FMQCLSD1";
 
-pub(crate) fn read_last_stop<D: Disk>(disk: &D, root: &Path) -> Result<LastStop> {
-    let path = root.join("abort");
-    match disk.read_file(&path) {
-        Ok(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) => Ok(LastStop::Unclean),
-        Ok(_) => Ok(LastStop::UncleanForeign),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(LastStop::Clean),
-        Err(source) => Err(StoreError::io("read", &path, source)),
+/// How the store was left, and by whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Closed by us, and nobody had it since: everything is on disk, and the log ends here.
+    Closed { end: u64, anchor: Anchor },
+    /// Closed by another broker: everything is on disk.
+    ClosedByOther,
+    /// Killed while we had it open.
+    Killed,
+    /// Killed while another broker had it open, whose index promises less; or while we recovered what that broker had
+    /// closed, so that all of its log was on disk.
+    KilledOther { is_log_whole: bool },
+}
+
+impl Left {
+    pub(crate) fn is_clean(self) -> bool {
+        matches!(self, Self::Closed { .. } | Self::ClosedByOther)
+    }
+
+    /// Says whether all of the log was on disk, whatever became of the derived files.
+    pub(crate) fn has_whole_log(self) -> bool {
+        self.is_clean() || self == Self::KilledOther { is_log_whole: true }
+    }
+
+    /// Says whether we were the last to have the store: then what lies in `ferromq/` is true.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Closed { .. } | Self::Killed)
+    }
+
+    /// The last record of a log that we closed.
+    pub(crate) fn anchor(self) -> Option<Anchor> {
+        match self {
+            Self::Closed { anchor, .. } if anchor != Anchor::NONE => Some(anchor),
+            _ => None,
+        }
     }
 }
 
-/// Leaves the abort file, durably, before anything else is written.
-pub(crate) fn mark_open<D: Disk>(inner: &Inner<D>) -> Result<()> {
-    let path = inner.root.join("abort");
-    if read_last_stop(&inner.disk, &inner.root)?.is_clean() {
-        let text = format!("{ABORT_MARK}{}\n", std::process::id());
-        inner
-            .disk
-            .replace_file(&path, text.as_bytes())
-            .map_err(|source| StoreError::io("write", &path, source))?;
+/// Reads how the store was left. To be asked before [`mark_open`].
+pub(crate) fn read_left<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Left> {
+    let path = abort_path(root);
+    match disk.read_file(&path) {
+        Ok(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) => return Ok(Left::Killed),
+        Ok(bytes) => {
+            let is_log_whole = bytes.starts_with(TAKING_MARK.as_bytes());
+            return Ok(Left::KilledOther { is_log_whole });
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(source) => return Err(StoreError::io("read", &path, source)),
     }
-    Ok(())
+    let Some((end, anchor)) = read_closed(disk, root)? else { return Ok(Left::ClosedByOther) };
+    // Whoever appends writes at the end, and nobody else writes there.
+    if anchor.is_held_by(log) && tail::is_zero(log, end)? {
+        return Ok(Left::Closed { end, anchor });
+    }
+    Ok(Left::ClosedByOther)
+}
+
+/// Where the log ended when we last closed the store, and its last record.
+fn read_closed<D: Disk>(disk: &D, root: &Path) -> Result<Option<(u64, Anchor)>> {
+    let path = closed_path(root);
+    let bytes = match disk.read_file(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(StoreError::io("read", &path, source)),
+    };
+    Ok(decode_closed(&bytes).ok())
+}
+
+/// End of the log and its last record, of the bytes of `ferromq/closed`.
+pub(crate) fn decode_closed(bytes: &[u8]) -> std::result::Result<(u64, Anchor), &'static str> {
+    let (anchor, end) = anchor::unseal(CLOSED_MAGIC, bytes)?;
+    Ok((u64::from_be_bytes(end.try_into().map_err(|_| "no end of the log")?), anchor))
+}
+
+/// Leaves an abort file, durably, before anything else is written: ours where the store was ours. Where it was another
+/// broker's its promises count until [`take_over`], so a kill before that must read as a kill of that broker.
+pub(crate) fn mark_open<D: Disk>(inner: &Inner<D>, left: Left) -> Result<()> {
+    match left {
+        Left::Closed { .. } => write_abort(inner, ABORT_MARK),
+        Left::ClosedByOther => write_abort(inner, TAKING_MARK),
+        Left::Killed | Left::KilledOther { .. } => Ok(()),
+    }
+}
+
+/// From now on it is our promises that count: what another broker left is recovered and noted.
+pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, left: Left) -> Result<()> {
+    if left.is_ours() { Ok(()) } else { write_abort(inner, ABORT_MARK) }
+}
+
+fn write_abort<D: Disk>(inner: &Inner<D>, mark: &str) -> Result<()> {
+    let path = abort_path(&inner.root);
+    let text = format!("{mark}{}\n", std::process::id());
+    let written = inner.disk.replace_file(&path, text.as_bytes());
+    written.map_err(|source| StoreError::io("write", &path, source))
 }
 
 /// Notes where the log ended, then removes the abort file: the stop is clean.
 pub(crate) fn mark_closed<D: Disk>(inner: &Inner<D>, end: u64) -> Result<()> {
     let path = closed_path(&inner.root);
-    let noted = inner.disk.replace_file(&path, &end.to_be_bytes());
+    let bytes = anchor::seal(CLOSED_MAGIC, inner.anchor(), &end.to_be_bytes());
+    let noted = inner.disk.replace_file(&path, &bytes);
     noted.map_err(|source| StoreError::io("write", &path, source))?;
     remove_abort(inner)
 }
 
 pub(crate) fn remove_abort<D: Disk>(inner: &Inner<D>) -> Result<()> {
-    let path = inner.root.join("abort");
+    let path = abort_path(&inner.root);
     inner.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
     inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))
 }
 
-/// Where the log ended when we last closed the store; a broker that had it since may have moved it.
-pub(crate) fn closed_at<D: Disk>(inner: &Inner<D>) -> Option<u64> {
-    let bytes = inner.disk.read_file(&closed_path(&inner.root)).ok()?;
-    bytes.try_into().ok().map(u64::from_be_bytes)
+fn abort_path(root: &Path) -> PathBuf {
+    root.join("abort")
 }
 
 fn closed_path(root: &Path) -> PathBuf {

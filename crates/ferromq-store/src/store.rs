@@ -3,73 +3,87 @@
 //! Here the parts are put together, started and stopped; lookups are in `lookup`, leases in `receive`.
 
 use std::{
-    cell::RefCell,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::{
-    Allocation, Appended, Arrival, Clock, Disk, FlushMode, NewMessage, RealDisk, Result, StoreConfig,
-    StoreError, StoreStats,
+    Allocation, Arrival, Clock, Damage, DamageReason, Disk, RealDisk, RecoveryListener, RecoveryReport,
+    Result, StoreConfig, StoreError, StoreStats,
+    anchor::Anchor,
+    archive::Archive,
     checkpoint::Checkpoint,
-    commit_log::{self, CommitLog, Pending},
-    consume_queue::{ConsumeQueue, ConsumeQueues, check_name},
+    clean::Cleaner,
+    commit_log::CommitLog,
+    consume_queue::{ConsumeQueue, ConsumeQueues},
+    counters::Counters,
     dispatch,
-    flush::Flusher,
+    file_places::{FilePlaces, Names, sync_parent},
+    flush_mark::FlushMark,
     index::Index,
-    mapped_file_queue::MappedFileQueue,
-    message,
+    mapped_file_queue::{FileForm, MappedFileQueue},
+    open_files::{Budget, OpenFiles, RowKind},
     progress::{Progress, ProgressThread},
     queue_list::QueueList,
-    recovery::{self, Recovered},
+    recovery,
     signal::Signal,
-    stop::{mark_closed, mark_open, read_last_stop, remove_abort},
+    stop::{Left, mark_closed, mark_open, read_left, remove_abort, take_over},
+    tail,
 };
 
 type Listener = Arc<dyn Fn(&Arrival<'_>) + Send + Sync>;
 
-/// How often derived files are flushed and the checkpoint advanced while messages come.
+/// How often derived files are flushed and the checkpoint advanced while messages come …
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// A buffer for records grows with the largest batch; above this it is not kept.
-const MAX_SCRATCH: usize = 1 << 20;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// … or less often: pauses last so many times as long as the last checkpoint took, which with thousands of queues is long.
+const CHECKPOINT_PAUSE: u32 = 9;
 
 /// The parts of an open store, shared with its threads.
 pub(crate) struct Inner<D: Disk> {
     pub(crate) disk: D,
     pub(crate) root: PathBuf,
     pub(crate) clock: Clock,
-    config: StoreConfig,
+    pub(crate) config: StoreConfig,
     pub(crate) log: CommitLog<D>,
     pub(crate) queues: ConsumeQueues<D>,
     pub(crate) index: Index<D>,
     pub(crate) checkpoint: Checkpoint<D>,
-    flusher: Flusher,
     progress: OnceLock<Progress>,
     /// Rung when there is something to dispatch.
-    pub(crate) arrived: Signal,
+    pub(crate) arrived: Arc<Signal>,
     checkpoint_due: Signal,
+    /// One checkpoint at a time: what one claims, another may not have flushed yet.
+    checkpointing: Mutex<()>,
+    /// Held through each round of the dispatcher.
+    pub(crate) dispatching: Mutex<()>,
+    /// One change of queues at a time.
+    pub(crate) changing_queues: Mutex<()>,
+    pub(crate) cleaner: Cleaner,
+    /// Wakes the thread that looks at the disk.
+    pub(crate) space_due: Arc<Signal>,
     dispatched: AtomicU64,
-    /// End of what is dispatched and the newest store timestamp below it.
-    dispatched_mark: Mutex<(u64, i64)>,
+    /// End of what is dispatched, the newest store timestamp below it, and the last record.
+    dispatched_mark: Mutex<(u64, i64, Anchor)>,
     dirty_queues: Mutex<Vec<Arc<ConsumeQueue<D>>>>,
     /// The queues as last noted on disk.
     listed: Mutex<Option<QueueList>>,
     listener: RwLock<Option<Listener>>,
-    appended: AtomicU64,
-    recovered: OnceLock<Recovered>,
+    pub(crate) appended: AtomicU64,
+    pub(crate) counters: Counters,
+    recovered: OnceLock<RecoveryReport>,
     is_closed: AtomicBool,
     lock: Mutex<Option<D::Lock>>,
+    /// Set before the lock goes, which waits for who holds it to write.
+    is_let_go: RwLock<bool>,
+    left: Left,
 }
 
 impl<D: Disk> Inner<D> {
@@ -77,10 +91,54 @@ impl<D: Disk> Inner<D> {
         self.dispatched.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_dispatched(&self, end: u64, timestamp: i64) {
+    /// Everything below `end` is dispatched; `last` is the last record, where there was a new one.
+    pub(crate) fn set_dispatched(&self, end: u64, timestamp: i64, last: Option<Anchor>) {
         let mut mark = self.dispatched_mark.lock();
-        *mark = (end, timestamp.max(mark.1));
+        *mark = (end, timestamp.max(mark.1), last.unwrap_or(mark.2));
         self.dispatched.store(end, Ordering::Release);
+    }
+
+    /// The last record dispatched: what our own files are derived from, once the log is flushed.
+    pub(crate) fn anchor(&self) -> Anchor {
+        self.dispatched_mark.lock().2
+    }
+
+    /// How the store was left before this open.
+    pub(crate) fn left(&self) -> Left {
+        self.left
+    }
+
+    /// Says whether a file of ours with this anchor still tells the truth: nobody else had the store since, and the log
+    /// is the one it was derived from.
+    pub(crate) fn is_trusted(&self, anchor: Anchor) -> bool {
+        self.left.is_ours() && anchor.is_held_by(self.log.files())
+    }
+
+    /// No record lies where a consume queue tells of one. Says whether the log is damaged there: otherwise the consume
+    /// queue is.
+    #[cold]
+    pub(crate) fn note_damage_at(&self, physical_offset: u64) -> bool {
+        // What cannot be read now is not noted for good.
+        let found = tail::damage_at(self.log.files(), physical_offset, self.log.written());
+        let Ok(Some(range)) = found else { return false };
+        self.note_damage(range);
+        true
+    }
+
+    /// A record was read that is damaged.
+    #[cold]
+    pub(crate) fn note_damage(&self, range: Range<u64>) {
+        let files = self.log.files();
+        let file = files.path_at(range.start).unwrap_or_else(|| files.directory().to_path_buf());
+        self.log.damages.add(Damage { file, range, reason: DamageReason::Corrupt });
+    }
+
+    pub(crate) fn is_fast_boot(&self) -> bool {
+        self.config.fast_boot
+    }
+
+    pub(crate) fn on_recovery(&self) -> Option<RecoveryListener> {
+        self.config.on_recovery.clone()
     }
 
     pub(crate) fn mark_dirty(&self, queue: Arc<ConsumeQueue<D>>) {
@@ -91,18 +149,23 @@ impl<D: Disk> Inner<D> {
         self.listener.read().clone()
     }
 
-    fn is_sync(&self) -> bool {
-        self.config.flush == FlushMode::Sync
-    }
-
     /// Makes everything dispatched so far durable, log first, and says so in the checkpoint.
-    fn write_checkpoint(&self, is_closing: bool) -> Result<()> {
+    pub(crate) fn write_checkpoint(&self, is_closing: bool) -> Result<()> {
+        let _held = self.hold()?;
+        let _checkpointing = self.checkpointing.lock();
         // Taken before the flushes: what they cover is at least this.
-        let (end, timestamp) = *self.dispatched_mark.lock();
+        let (end, timestamp, anchor) = *self.dispatched_mark.lock();
         if self.log.flushed() < end {
             self.log.flush()?;
         }
+        self.log.flush_mark.note(self.log.flushed(), anchor)?;
+        self.log.damages.save(&self.disk, &self.root, anchor)?;
         let dirty = std::mem::take(&mut *self.dirty_queues.lock());
+        let begin = || dirty.iter().filter(|_| dirty.len() > 1).try_for_each(|queue| queue.begin_flush());
+        if let Err(error) = begin() {
+            self.dirty_queues.lock().extend(dirty);
+            return Err(error);
+        }
         for (number, queue) in dirty.iter().enumerate() {
             if let Err(error) = queue.flush() {
                 self.dirty_queues.lock().extend(dirty.iter().skip(number).map(Arc::clone));
@@ -112,31 +175,49 @@ impl<D: Disk> Inner<D> {
         if let Some(list) = self.due_list(is_closing) {
             // What the list tells must be durable, also what came after the mark above.
             self.log.flush()?;
-            list.save(&self.disk, &self.root)?;
+            list.save(&self.disk, &self.root, anchor)?;
             *self.listed.lock() = Some(list);
         }
+        let is_filling = !is_closing && self.index.is_filling();
         let index_timestamp = self.index.flush(is_closing)?;
+        // After an unclean stop Java drops the index file that is being filled. It finds the keys again where it walks
+        // from before that file's first; we walk from `durable_end`.
         self.checkpoint.update(|marks| {
             marks.log_timestamp = timestamp;
-            marks.queues_timestamp = timestamp;
+            marks.queues_timestamp = if is_filling { timestamp.min(index_timestamp - 1) } else { timestamp };
             marks.index_timestamp = index_timestamp;
             marks.durable_end = end as i64;
         })
     }
 
-    /// The queues as last noted on disk.
-    pub(crate) fn listed(&self) -> Option<QueueList> {
-        self.listed.lock().clone()
+    /// Reads the list of queues, and says whether there was one at all, true or not.
+    pub(crate) fn load_list(&self) -> Result<(Option<QueueList>, bool)> {
+        let loaded = QueueList::load(&self.disk, &self.root)?;
+        let was_there = loaded.is_some();
+        let mut list = loaded.filter(|(anchor, _)| self.is_trusted(*anchor)).map(|(_, list)| list);
+        if let Some(list) = &mut list {
+            // What was deleted since is not lost.
+            list.queues.retain(|(topic, queue_id), extent| {
+                let floor =
+                    self.queues.find_any(topic, *queue_id).map_or(0, |queue| queue.marks.floor().offset);
+                extent.min_offset = extent.min_offset.max(floor);
+                extent.max_offset > floor
+            });
+        }
+        (*self.listed.lock()).clone_from(&list);
+        Ok((list, was_there))
     }
 
     /// The list of queues where it must be written: a queue is new, or the store closes and ends have moved.
     fn due_list(&self, is_closing: bool) -> Option<QueueList> {
         let listed = self.listed.lock();
         let listed_count = listed.as_ref().map(|listed| listed.queues.len());
-        if !is_closing && listed_count == Some(self.queues.count()) {
+        let indexes = self.index.names();
+        let is_same = |listed: &QueueList| listed.indexes.keys().eq(indexes.keys());
+        if !is_closing && listed_count == Some(self.queues.count()) && listed.as_ref().is_some_and(is_same) {
             return None;
         }
-        let mut list = QueueList { log_start: self.log.start(), queues: self.queues.extents() };
+        let mut list = QueueList { log_start: self.log.start(), indexes, queues: self.queues.extents() };
         if let Some(listed) = listed.as_ref().filter(|_| !is_closing) {
             // The dispatcher may be at work: only what was flushed counts.
             list.queues.retain(|(topic, queue_id), extent| {
@@ -151,19 +232,46 @@ impl<D: Disk> Inner<D> {
     }
 
     fn run_checkpoints(&self) {
+        // Where the policy leaves a few pages dirty the checkpoint waits until it has flushed them.
+        let mut awaited = None;
+        let mut pause = CHECKPOINT_INTERVAL;
         while !self.checkpoint_due.is_stopped() {
-            self.checkpoint_due.wait(|| false, Some(CHECKPOINT_INTERVAL));
-            self.log.watch_space();
+            self.checkpoint_due.wait(|| false, Some(pause));
             let has_more = self.dispatched() as i64 != self.checkpoint.marks().durable_end;
             let is_due = has_more && !self.log.is_poisoned() && !self.checkpoint_due.is_stopped();
+            if is_due && self.log.policy().leaves_pages() {
+                let goal = *awaited.get_or_insert(self.dispatched());
+                if self.log.flushed() < goal {
+                    continue;
+                }
+                awaited = None;
+            }
+            let began = Instant::now();
             if is_due && let Err(error) = self.write_checkpoint(false) {
                 tracing::warn!(%error, "checkpoint not written, trying again");
             }
+            pause = pause_after(began.elapsed());
         }
     }
 
-    fn persist_progress(&self) -> Result<()> {
-        self.progress().persist(&self.disk, &self.root, || self.log.flush())
+    /// Says whether the directory's lock is let go: nothing may be written any more.
+    pub(crate) fn is_let_go(&self) -> bool {
+        *self.is_let_go.read()
+    }
+
+    /// Keeps the directory's lock until the guard goes; not to be held twice. `Closed` where it was let go.
+    pub(crate) fn hold(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let is_let_go = self.is_let_go.read();
+        if *is_let_go { Err(StoreError::Closed) } else { Ok(is_let_go) }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn persist_progress(&self) -> Result<()> {
+        let _held = self.hold()?;
+        self.progress().persist(&self.disk, &self.root, self.anchor(), || self.log.flush())
     }
 
     pub(crate) fn progress(&self) -> &Progress {
@@ -173,7 +281,7 @@ impl<D: Disk> Inner<D> {
 
 /// The message store. All methods take `&self` and may be called from any thread.
 pub struct MessageStore<D: Disk = RealDisk> {
-    inner: Arc<Inner<D>>,
+    pub(crate) inner: Arc<Inner<D>>,
     threads: Mutex<Threads>,
 }
 
@@ -183,14 +291,16 @@ struct Threads {
     flusher: Option<JoinHandle<()>>,
     preparer: Option<JoinHandle<()>>,
     checkpoints: Option<JoinHandle<()>>,
+    space: Option<JoinHandle<()>>,
+    retention: Option<JoinHandle<()>>,
     progress: Option<ProgressThread>,
 }
 
 impl MessageStore<RealDisk> {
     /// Opens the store in `directory` on the real disk, recovering it where needed.
     ///
-    /// Errors: `Locked` where another store has it open, `Corrupt` where files are missing or damaged that
-    /// were known to be on disk.
+    /// Files that are missing or damaged are no error: see [`Self::damages`]. Errors: `Locked` where another store has
+    /// it open, `Corrupt` where files contradict each other, `Io` where one cannot be read.
     pub fn open(directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
         Self::open_on(RealDisk, directory, config, clock)
     }
@@ -206,7 +316,7 @@ impl<D: Disk> MessageStore<D> {
             .map_err(|source| StoreError::io("find the absolute path of", directory, source))?;
         sync_parent(&disk, directory)?;
         let staging = directory.join("ferromq");
-        for needed in [&staging, &commit_log::directory(directory), &directory.join("config")] {
+        for needed in [&staging, &directory.join("config")] {
             disk.create_dir(needed).map_err(|source| StoreError::io("create", needed, source))?;
         }
         let lock_path = directory.join("lock");
@@ -214,11 +324,11 @@ impl<D: Disk> MessageStore<D> {
             std::io::ErrorKind::WouldBlock => StoreError::Locked { path: lock_path.clone() },
             _ => StoreError::io("lock", &lock_path, source),
         })?;
-        let last_stop = read_last_stop(&disk, directory)?;
-        let inner = Arc::new(open_parts(disk, directory, staging, config, clock, lock)?);
-        mark_open(&inner)?;
-        let (recovered, dispatcher) = recovery::recover(&inner, last_stop).inspect_err(|error| {
-            if last_stop.is_clean() && matches!(error, StoreError::Corrupt { .. }) {
+        let inner = Arc::new(open_parts(disk, directory, config, clock, lock)?);
+        let left = inner.left();
+        mark_open(&inner, left)?;
+        let (recovered, dispatcher) = recovery::recover(&inner).inspect_err(|error| {
+            if left.is_clean() && matches!(error, StoreError::Corrupt { .. }) {
                 // Nothing was written yet: whoever repairs the files finds them as they were closed.
                 remove_abort(&inner).unwrap_or_else(|error| tracing::warn!(%error, "abort file stays"));
             }
@@ -226,9 +336,10 @@ impl<D: Disk> MessageStore<D> {
         // A set value would mean a second recovery, which cannot be.
         let _ = inner.recovered.set(recovered);
         inner.write_checkpoint(false)?;
-        let progress = Progress::load(&inner.disk, directory, |topic, queue_id| {
-            inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset())
-        })?;
+        take_over(&inner, left)?;
+        let max_offset =
+            |topic: &str, queue_id| inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset());
+        let progress = Progress::load(&inner.disk, directory, max_offset, |anchor| inner.is_trusted(anchor))?;
         let _ = inner.progress.set(progress);
         let store = Self { inner, threads: Mutex::new(Threads::default()) };
         store.start(dispatcher)?;
@@ -240,21 +351,25 @@ impl<D: Disk> MessageStore<D> {
         let inner = &self.inner;
         threads.dispatcher =
             Some(spawn(inner, "ferromq-dispatch", move |inner| dispatch::run(inner, dispatcher))?);
-        let interval = match inner.config.flush {
-            FlushMode::Async { interval } => Some(interval),
-            FlushMode::Sync => None,
-        };
-        threads.flusher = Some(spawn(inner, "ferromq-flush", move |inner| {
-            inner.flusher.run(&inner.log, interval, || inner.arrived.ring());
-        })?);
+        let log = Arc::downgrade(inner);
+        inner.clock.on_advance(move || {
+            if let Some(inner) = log.upgrade() {
+                inner.log.flushing.due.ring();
+            }
+        });
+        threads.flusher = Some(spawn(inner, "ferromq-flush", |inner| inner.log.run_flushes(&inner.clock))?);
         threads.preparer = Some(spawn(inner, "ferromq-prepare", |inner| {
             while !inner.log.ahead.due.is_stopped() {
                 if !inner.log.prepare() {
-                    inner.log.ahead.due.wait(|| false, None);
+                    inner.log.ahead.due.wait(|| inner.log.ahead.was_asked(), None);
                 }
             }
         })?);
         threads.checkpoints = Some(spawn(inner, "ferromq-checkpoint", |inner| inner.run_checkpoints())?);
+        threads.space = Some(spawn(inner, "ferromq-space", |inner| inner.run_space_watch())?);
+        threads.retention = Some(spawn(inner, "ferromq-retention", |inner| inner.run_cleaning())?);
+        let signals = [Arc::clone(&inner.cleaner.due), Arc::clone(&inner.space_due)];
+        inner.clock.on_advance(move || signals.iter().for_each(|signal| signal.ring()));
         let persisted = Arc::clone(inner);
         let progress = ProgressThread::start(inner.config.progress_interval, move || {
             if let Err(error) = persisted.persist_progress() {
@@ -266,85 +381,6 @@ impl<D: Disk> MessageStore<D> {
         Ok(())
     }
 
-    /// Appends `messages` in order, each its own record. Limits are checked before anything is written.
-    ///
-    /// The promise of the flush mode holds once [`Self::when_durable`] of `Appended::end` says so.
-    /// Errors: `TooLarge`, `Invalid`, `Full`, `Poisoned`, `Closed`, `Io`: nothing was stored.
-    pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.check_open()?;
-        let appended = SCRATCH.with_borrow_mut(|bytes| {
-            bytes.clear();
-            bytes.shrink_to(MAX_SCRATCH);
-            if let [message] = messages {
-                let pending = [self.encode(message, None, bytes)?];
-                return self.inner.log.append(&self.inner.clock, messages, &pending, bytes);
-            }
-            let mut pending: Vec<Pending<D>> = Vec::with_capacity(messages.len());
-            for message in messages {
-                let before = pending.last().and_then(|pending| pending.queue.as_ref());
-                let next = self.encode(message, before, bytes)?;
-                pending.push(next);
-            }
-            self.inner.log.append(&self.inner.clock, messages, &pending, bytes)
-        })?;
-        self.inner.appended.fetch_add(messages.len() as u64, Ordering::Relaxed);
-        if self.inner.is_sync() {
-            self.inner.log.flush_due.ring();
-        } else {
-            self.inner.arrived.ring();
-        }
-        Ok(appended)
-    }
-
-    /// Checks a message and encodes it; `before` is the queue of the message before it, most often the same.
-    fn encode(
-        &self,
-        message: &NewMessage<'_>,
-        before: Option<&Arc<ConsumeQueue<D>>>,
-        bytes: &mut Vec<u8>,
-    ) -> Result<Pending<D>> {
-        let config = &self.inner.config;
-        let queue_id = check_name(message.topic, message.queue_id)?;
-        let max_record = self.inner.log.max_record_len();
-        commit_log::check_limits(message, u64::from(config.max_message_size), max_record, config.store_host)?;
-        let encoded = message::encode(message, config.store_host, bytes);
-        if !message::is_consumable(encoded.sys_flag) {
-            return Ok(Pending { encoded, queue: None });
-        }
-        let queue = match before {
-            Some(queue) if queue.queue_id() == queue_id && queue.topic() == message.topic => {
-                Arc::clone(queue)
-            }
-            _ => self.inner.queues.find_or_make(message.topic, queue_id),
-        };
-        Ok(Pending { encoded, queue: Some(queue) })
-    }
-
-    /// Calls `done` once everything below `end` is as durable as the flush mode promises: at once under
-    /// asynchronous flush, after the covering flush under synchronous, with an error when it failed.
-    ///
-    /// `done` may run on the flushing thread, so it must return quickly.
-    pub fn when_durable(&self, end: u64, done: impl FnOnce(Result<()>) + Send + 'static) {
-        if self.inner.is_sync() {
-            self.inner.flusher.when_durable(&self.inner.log, end, Box::new(done));
-        } else {
-            done(self.check_sound());
-        }
-    }
-
-    /// As [`Self::when_durable`], waiting for it.
-    pub fn wait_durable(&self, end: u64) -> Result<()> {
-        if self.inner.is_sync() {
-            self.inner.flusher.wait_durable(&self.inner.log, end)
-        } else {
-            self.check_sound()
-        }
-    }
-
-    fn check_sound(&self) -> Result<()> {
-        if self.inner.log.is_poisoned() { Err(StoreError::Poisoned) } else { Ok(()) }
-    }
-
     /// Sets the listener told of new messages by the dispatching thread; it must return quickly.
     pub fn on_arrival(&self, listener: impl Fn(&Arrival<'_>) + Send + Sync + 'static) {
         *self.inner.listener.write() = Some(Arc::new(listener));
@@ -354,17 +390,37 @@ impl<D: Disk> MessageStore<D> {
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         let inner = &self.inner;
-        let recovered = inner.recovered.get().copied().unwrap_or_default();
+        let recovered = self.recovery();
+        let (indexed_offset, indexed_timestamp) = inner.index.end();
         StoreStats {
             min_physical_offset: inner.log.start(),
             max_physical_offset: inner.log.written(),
             flushed_offset: inner.log.flushed(),
             dispatched_offset: inner.dispatched(),
+            indexed_offset,
+            indexed_timestamp,
             appended: inner.appended.load(Ordering::Relaxed),
             flushes: inner.log.flushes(),
             recovered_cut_bytes: recovered.cut_bytes,
             recovered_messages: recovered.messages,
+            failed_puts: inner.counters.failed_puts(),
+            missed_gets: inner.counters.missed_gets(),
+            mismatches: inner.counters.mismatches.load(Ordering::Relaxed),
+            is_full: inner.log.is_full(),
+            cleaning: inner.cleaner.stats(),
         }
+    }
+
+    /// Ranges of the commit log that are damaged or missing; their messages are never served.
+    #[must_use]
+    pub fn damages(&self) -> Vec<Damage> {
+        self.inner.log.damages.all()
+    }
+
+    /// What the recovery at open did.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.inner.recovered.get().cloned().unwrap_or_default()
     }
 
     /// Flushes everything, writes the checkpoint, removes the abort file and lets the lock go.
@@ -378,33 +434,50 @@ impl<D: Disk> MessageStore<D> {
         }
         inner.log.close();
         let mut threads = std::mem::take(&mut *self.threads.lock());
-        inner.log.flush_due.stop();
+        inner.space_due.stop();
+        join(threads.space.take());
+        inner.cleaner.due.stop();
+        join(threads.retention.take());
+        inner.cleaner.wait_idle();
+        inner.log.flushing.due.stop();
         join(threads.flusher.take());
         let flushed = inner.log.flush();
-        inner.flusher.end(&inner.log);
+        inner.log.end_flushes();
         inner.arrived.stop();
+        let is_listener = threads.dispatcher.as_ref().is_some_and(is_current);
         join(threads.dispatcher.take());
         inner.log.ahead.due.stop();
         join(threads.preparer.take());
         inner.checkpoint_due.stop();
         join(threads.checkpoints.take());
         drop(threads);
+        // A change of queues under way ends first, unless it waits for the round of the dispatcher whose listener closes
+        // the store: that one will find the lock gone.
+        let changing =
+            if is_listener { inner.changing_queues.try_lock() } else { Some(inner.changing_queues.lock()) };
         let closed = flushed.and_then(|end| {
             inner.write_checkpoint(true)?;
             inner.persist_progress()?;
             if inner.dispatched() == end { mark_closed(inner, end) } else { Ok(()) }
         });
         *inner.listener.write() = None;
+        inner.cleaner.archive.set_hook(None);
+        *inner.is_let_go.write() = true;
         *inner.lock.lock() = None;
+        drop(changing);
         closed
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.inner.is_closed.load(Ordering::Acquire) { Err(StoreError::Closed) } else { Ok(()) }
+        if self.inner.is_closed() { Err(StoreError::Closed) } else { Ok(()) }
     }
 
     pub(crate) fn open_inner(&self) -> Option<&Inner<D>> {
         self.check_open().ok().map(|()| &*self.inner)
+    }
+
+    pub(crate) fn inner(&self) -> &Inner<D> {
+        &self.inner
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -427,52 +500,53 @@ impl<D: Disk> Drop for MessageStore<D> {
 fn open_parts<D: Disk>(
     disk: D,
     root: &Path,
-    staging: PathBuf,
     config: StoreConfig,
     clock: Clock,
     lock: D::Lock,
 ) -> Result<Inner<D>> {
+    let open_files = OpenFiles::new(Budget::of(&config));
+    let names = Names::of(root);
     let mut files = MappedFileQueue::new(
         disk.clone(),
-        commit_log::directory(root),
-        staging.clone(),
-        config.commit_log_file_size,
-        Allocation::Reserved,
+        FilePlaces::of_log(&disk, &names, &config)?,
+        FileForm { size: config.commit_log_file_size, allocation: Allocation::Reserved, kind: RowKind::Log },
+        Arc::clone(&open_files),
     );
     files.load()?;
-    let is_sync = config.flush == FlushMode::Sync;
+    let cleaner = Cleaner::new(&config, Archive::load(&disk, root, &files)?);
+    let left = read_left(&disk, root, &files)?;
+    let flush_mark = FlushMark::open(&disk, root, files.span().is_none())?;
+    let log = CommitLog::new(disk.clone(), files, flush_mark, &config);
     Ok(Inner {
-        log: CommitLog::new(disk.clone(), files, &config, is_sync),
-        queues: ConsumeQueues::load(&disk, root, staging, &config)?,
+        left,
+        arrived: Arc::clone(&log.arrived),
+        log,
+        queues: ConsumeQueues::load(&disk, root, &names, &open_files, &config)?,
         index: Index::load(&disk, root, &config)?,
         checkpoint: Checkpoint::open(&disk, root)?,
-        listed: Mutex::new(QueueList::load(&disk, root)?),
+        listed: Mutex::new(None),
         disk,
         root: root.to_path_buf(),
         clock,
         config,
-        flusher: Flusher::default(),
         progress: OnceLock::new(),
-        arrived: Signal::default(),
         checkpoint_due: Signal::default(),
+        checkpointing: Mutex::default(),
+        dispatching: Mutex::default(),
+        changing_queues: Mutex::default(),
+        cleaner,
+        space_due: Arc::default(),
         dispatched: AtomicU64::new(0),
-        dispatched_mark: Mutex::new((0, 0)),
+        dispatched_mark: Mutex::new((0, 0, Anchor::NONE)),
         dirty_queues: Mutex::new(Vec::new()),
         listener: RwLock::new(None),
         appended: AtomicU64::new(0),
+        counters: Counters::default(),
         recovered: OnceLock::new(),
         is_closed: AtomicBool::new(false),
         lock: Mutex::new(Some(lock)),
+        is_let_go: RwLock::new(false),
     })
-}
-
-/// Makes the name of the store's directory durable, where the directory above may be read at all.
-fn sync_parent<D: Disk>(disk: &D, root: &Path) -> Result<()> {
-    let Some(parent) = root.parent() else { return Ok(()) };
-    match disk.sync_dir(parent) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        done => done.map_err(|source| StoreError::io("flush", parent, source)),
-    }
 }
 
 fn spawn<D: Disk>(
@@ -490,9 +564,30 @@ fn spawn<D: Disk>(
 /// Waits for a thread, unless it is the one that asks: a listener may hold the last reference to the store.
 fn join(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread
-        && thread.thread().id() != std::thread::current().id()
+        && !is_current(&thread)
     {
         // A panic of the thread was printed where it happened.
         let _ = thread.join();
+    }
+}
+
+fn is_current(thread: &JoinHandle<()>) -> bool {
+    thread.thread().id() == std::thread::current().id()
+}
+
+/// The pause after a checkpoint that took so long: at most a tenth of the time goes into checkpoints.
+fn pause_after(took: Duration) -> Duration {
+    CHECKPOINT_INTERVAL.max(took.saturating_mul(CHECKPOINT_PAUSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_take_at_most_a_tenth_of_the_time() {
+        for (took_ms, pause_ms) in [(0, 1000), (100, 1000), (112, 1008), (1300, 11_700)] {
+            assert_eq!(pause_after(Duration::from_millis(took_ms)), Duration::from_millis(pause_ms));
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! What goes into and comes out of the store's door: plain data, no behaviour beyond parsing a filter.
 
-use crate::{Disk, RealDisk, Region, message::java_hash, record::Record};
+use std::collections::BTreeMap;
+
+use crate::{CleaningStats, Disk, RealDisk, Region, message::java_hash, record::Record};
 
 /// Where one appended message lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +27,15 @@ pub struct Appended {
 }
 
 /// RocketMQ's outcomes of reading from a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GetStatus {
     /// At least one message.
     Found,
     /// There are messages at and after the offset, none matches the filter; go on at `next_offset`.
     NoMatchedMessage,
-    /// The offset points at a message that was deleted while being read.
+    /// The messages at the offset were deleted or cannot be read; go on at `next_offset`, which lies behind them.
     MessageWasRemoving,
-    /// The queue holds nothing at the offset although it should.
+    /// A file of the queue is missing at the offset; go on at `next_offset`.
     OffsetFoundNull,
     /// The offset is past the end by more than one.
     OffsetOverflowBadly,
@@ -41,10 +43,45 @@ pub enum GetStatus {
     OffsetOverflowOne,
     /// The offset is below the first one kept.
     OffsetTooSmall,
+    /// Somebody closed the queue for readers; the offset stays as it is.
+    QueueClosed,
     /// The topic has no such queue.
     NoMatchedLogicQueue,
     /// The queue is empty.
     NoMessageInQueue,
+}
+
+impl GetStatus {
+    /// All statuses, in order.
+    pub const ALL: [Self; 10] = [
+        Self::Found,
+        Self::NoMatchedMessage,
+        Self::MessageWasRemoving,
+        Self::OffsetFoundNull,
+        Self::OffsetOverflowBadly,
+        Self::OffsetOverflowOne,
+        Self::OffsetTooSmall,
+        Self::QueueClosed,
+        Self::NoMatchedLogicQueue,
+        Self::NoMessageInQueue,
+    ];
+
+    /// RocketMQ's name, where it has one.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Found => "FOUND",
+            Self::NoMatchedMessage => "NO_MATCHED_MESSAGE",
+            Self::MessageWasRemoving => "MESSAGE_WAS_REMOVING",
+            Self::OffsetFoundNull => "OFFSET_FOUND_NULL",
+            Self::OffsetOverflowBadly => "OFFSET_OVERFLOW_BADLY",
+            Self::OffsetOverflowOne => "OFFSET_OVERFLOW_ONE",
+            Self::OffsetTooSmall => "OFFSET_TOO_SMALL",
+            Self::QueueClosed => "QUEUE_CLOSED",
+            Self::NoMatchedLogicQueue => "NO_MATCHED_LOGIC_QUEUE",
+            Self::NoMessageInQueue => "NO_MESSAGE_IN_QUEUE",
+        }
+    }
 }
 
 /// Messages read from a queue.
@@ -59,6 +96,25 @@ pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
     pub min_offset: u64,
     /// Next offset to be written.
     pub max_offset: u64,
+}
+
+/// Messages found by key.
+pub struct QueryResult<R: Region = <RealDisk as Disk>::Region> {
+    /// The messages, newest first.
+    pub messages: Vec<Record<R>>,
+    /// Whether the search saw all there is, or stopped because there were enough messages. A search that met
+    /// too many other messages gives up: narrow its time range.
+    pub is_complete: bool,
+}
+
+/// Which end of the messages of one time a lookup by time means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Boundary {
+    /// The first message stored at the time or after it.
+    #[default]
+    Lower,
+    /// The last message stored at the time or before it.
+    Upper,
 }
 
 /// Which tags a reader wants.
@@ -180,12 +236,26 @@ pub struct StoreStats {
     pub flushed_offset: u64,
     /// End of what is dispatched to consume queues and indexes.
     pub dispatched_offset: u64,
+    /// Where the last message begins that is in the index; 0 where it is empty.
+    pub indexed_offset: u64,
+    /// When that message was stored, milliseconds since 1970.
+    pub indexed_timestamp: i64,
     /// Messages appended since open.
     pub appended: u64,
     /// Flushes of the commit log since open.
     pub flushes: u64,
     /// Bytes cut from the tail by the last recovery.
     pub recovered_cut_bytes: u64,
+    /// Whether sends are refused for want of space.
+    pub is_full: bool,
+    /// What cleaning removed, archived and refused.
+    pub cleaning: CleaningStats,
     /// Messages walked by the last recovery.
     pub recovered_messages: u64,
+    /// Appends that were refused or failed, since open, by [`crate::StoreError::name`].
+    pub failed_puts: BTreeMap<&'static str, u64>,
+    /// Reads of a queue that gave no message, since open, by status.
+    pub missed_gets: BTreeMap<GetStatus, u64>,
+    /// Records not served, since open, because they are not those their consume queue entries tell of.
+    pub mismatches: u64,
 }

@@ -17,9 +17,9 @@ use std::{
 use common::{
     ALL, asynchronous, bodies,
     fake_disk::{FakeDisk, Op, Random},
-    message, named, settle, synchronous,
+    message, named, settle, synchronous, wait_flushed,
 };
-use ferromq_store::{Clock, MessageStore, MessageView, StoreConfig, StoreError};
+use ferromq_store::{Clock, DamageReason, MessageStore, MessageView, StoreConfig, StoreError};
 
 const ROOT: &str = "/store";
 const TOPICS: [&str; 2] = ["one", "two"];
@@ -106,7 +106,7 @@ fn check(store: &MessageStore<FakeDisk>, promised: &[Promised], what: &str) {
         }
     }
     for promise in promised {
-        let found = store.query_by_key(promise.topic, &promise.key, 10, 0, i64::MAX);
+        let found = store.query_by_key(promise.topic, &promise.key, 10, 0, i64::MAX).messages;
         assert_eq!(found.len(), 1, "{what}: key {}", promise.key);
         let view = MessageView::decode(found[0].bytes(), true).unwrap();
         assert_eq!((view.queue_offset, view.body), (promise.queue_offset, &promise.body[..]), "{what}");
@@ -121,7 +121,7 @@ fn every_promise_survives_a_crash_at_any_operation() {
     for seed in first_seed..first_seed + rounds {
         let mut random = Random(seed);
         let config = if random.below(4) == 0 { asynchronous() } else { synchronous() };
-        let is_sync = config.flush == ferromq_store::FlushMode::Sync;
+        let is_sync = config.flush.is_synchronous();
         let mut disk = FakeDisk::new();
         let mut promised = Vec::new();
         for life in 0..3 {
@@ -180,7 +180,7 @@ fn no_promise_is_given_and_nothing_is_read_before_the_flush_returned() {
         "a promise before the flush returned"
     );
     assert_eq!(store.max_offset("t", 0), 1, "a reader sees what may still be lost");
-    assert!(store.record_at(first.end).is_none(), "a reader sees what may still be lost");
+    assert!(store.message_at(first.end).is_err(), "a reader sees what may still be lost");
     gate.1.store(true, Ordering::SeqCst);
     drop(closed);
     assert!(receiver.recv_timeout(Duration::from_secs(10)).unwrap());
@@ -200,14 +200,14 @@ fn a_failed_flush_poisons_the_store_and_reading_goes_on() {
         if op == Op::Flush && is_log { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
     });
     let appended = store.append(&[message("t", 0, b"lost", b"")]).unwrap();
-    assert!(matches!(store.wait_durable(appended.end), Err(StoreError::Poisoned)));
+    assert!(matches!(store.wait_durable(appended.end), Err(StoreError::NotDurable { .. })));
     disk.clear_hook();
     assert!(matches!(store.append(&[message("t", 0, b"x", b"")]), Err(StoreError::Poisoned)));
     let (sender, receiver) = mpsc::channel();
     store.when_durable(appended.end, move |outcome| sender.send(outcome.is_err()).unwrap());
     assert!(receiver.recv_timeout(Duration::from_secs(10)).unwrap());
     assert_eq!(bodies(&store, "t", 0), [b"kept".to_vec()]);
-    assert_eq!(store.query_by_key("t", "k", 10, 0, i64::MAX).len(), 1);
+    assert_eq!(store.query_by_key("t", "k", 10, 0, i64::MAX).messages.len(), 1);
     assert!(store.close().is_err(), "a poisoned store must recover at the next open");
     drop(store);
     let store = open(&disk, &synchronous()).unwrap();
@@ -258,7 +258,7 @@ fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
     let store = open(&disk, &asynchronous()).unwrap();
     let begin = store.append(&[message("t", 0, b"before", b"")]).unwrap().end;
     // The body of the failing message holds a record, at the very place where the one after it will end.
-    let mut inner = store.record_at(0).unwrap().bytes().to_vec();
+    let mut inner = store.message_at(0).unwrap().bytes().to_vec();
     let place = begin + begin - 1;
     inner[20..28].copy_from_slice(&2u64.to_be_bytes());
     inner[28..36].copy_from_slice(&place.to_be_bytes());
@@ -302,47 +302,94 @@ fn the_dispatcher_waits_for_space_and_skips_nothing() {
     let bodies = bodies_when_settled(&store);
     assert_eq!(bodies, (0..10u8).map(|number| vec![number]).collect::<Vec<_>>());
     for number in 0..10 {
-        assert_eq!(store.query_by_key("t", &number.to_string(), 10, 0, i64::MAX).len(), 1);
+        assert_eq!(store.query_by_key("t", &number.to_string(), 10, 0, i64::MAX).messages.len(), 1);
     }
 }
 
 #[test]
-fn damage_before_the_checkpoint_is_reported_with_file_and_offset() {
+fn damage_before_the_checkpoint_is_reported_with_file_and_range_and_never_served() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
     let bodies: Vec<Vec<u8>> = (0..20u8).map(|number| vec![number; 100]).collect();
-    let mut second_end = 0;
-    for (number, body) in bodies.iter().enumerate() {
-        let end = store.append(&[message("t", 0, body, b"")]).unwrap().end;
-        if number == 1 {
-            second_end = end;
-        }
+    let mut ends = vec![0];
+    for body in &bodies {
+        ends.push(store.append(&[message("t", 0, body, b"")]).unwrap().end);
     }
+    settle(&store);
     store.close().unwrap();
     let file = Path::new(ROOT).join("commitlog").join("0".repeat(20));
-    disk.corrupt(&file, second_end as usize + 4);
-    match open(&disk, &asynchronous()) {
-        Err(StoreError::Corrupt { file: told, offset, .. }) => {
-            assert_eq!(told, file);
-            assert_eq!(offset, second_end);
+    // The body of the third message.
+    disk.corrupt(&file, ends[2] as usize + 100);
+    for round in 0..3u64 {
+        let store = open(&disk, &asynchronous()).unwrap();
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < store.max_offset("t", 0) {
+            let read = store.get("t", 0, at, 1, usize::MAX, ALL);
+            found.extend(read.messages.iter().map(|(offset, record)| {
+                (*offset, MessageView::decode(record.bytes(), true).unwrap().body.to_vec())
+            }));
+            at = read.next_offset;
         }
-        other => panic!("{:?}", other.map(|store| store.stats())),
+        let expected = (0..).zip(bodies.clone()).filter(|(offset, _)| *offset != 2);
+        let new = (0..round).map(|number| (20 + number, vec![100 + number as u8]));
+        assert_eq!(found, expected.chain(new).collect::<Vec<_>>());
+        let damages = store.damages();
+        assert_eq!(damages.len(), 1, "{damages:?}");
+        assert_eq!((&damages[0].file, damages[0].range.clone()), (&file, ends[2]..ends[3]));
+        assert_eq!(damages[0].reason, DamageReason::Corrupt);
+        store.append(&[message("t", 0, &[100 + round as u8], b"")]).unwrap();
+        settle(&store);
+        store.close().unwrap();
     }
-    assert!(disk.bytes(&Path::new(ROOT).join("abort")).is_none(), "the files are as they were closed");
-    disk.corrupt(&file, second_end as usize + 4);
-    assert_eq!(common::bodies(&open(&disk, &asynchronous()).unwrap(), "t", 0), bodies, "repaired");
 }
 
 #[test]
-fn a_missing_file_in_the_middle_is_reported() {
+fn a_missing_file_in_the_middle_is_reported_and_the_rest_is_served() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
-    for _ in 0..100 {
-        store.append(&[message("t", 0, &[1; 3000], b"")]).unwrap();
+    for number in 0..100u8 {
+        store.append(&[message("t", 0, &[number; 3000], &named(&number.to_string(), "a"))]).unwrap();
     }
+    settle(&store);
     store.close().unwrap();
-    disk.forget(&Path::new(ROOT).join("commitlog").join(format!("{:020}", 64 << 10)));
-    assert!(matches!(open(&disk, &asynchronous()), Err(StoreError::Corrupt { .. })));
+    let missing = Path::new(ROOT).join("commitlog").join(format!("{:020}", 64 << 10));
+    disk.forget(&missing);
+    // Also where the consume queue must be redone without the records of that file.
+    for is_redone in [false, true] {
+        if is_redone {
+            for path in disk.paths().into_iter().filter(|path| path.starts_with("/store/consumequeue")) {
+                disk.forget(&path);
+            }
+        }
+        let store = open(&disk, &asynchronous()).unwrap();
+        let damages = store.damages();
+        assert_eq!(damages.len(), 1, "{damages:?}");
+        assert_eq!((&damages[0].file, damages[0].range.clone()), (&missing, 64 << 10..128 << 10));
+        assert_eq!(damages[0].reason, DamageReason::Missing);
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < 100 {
+            let read = store.get("t", 0, at, 32, usize::MAX, ALL);
+            assert!(read.next_offset > at);
+            for (offset, record) in read.messages.iter().filter(|(offset, _)| *offset < 100) {
+                let view = MessageView::decode(record.bytes(), true).unwrap();
+                assert!(view.queue_offset == *offset && view.body == [*offset as u8; 3000]);
+                found.push(*offset);
+            }
+            at = read.next_offset;
+        }
+        // A file of 64 KiB holds 21 of them.
+        let expected: Vec<u64> = (0..100).filter(|offset| !(21..42).contains(offset)).collect();
+        assert_eq!(found, expected);
+        for number in expected {
+            assert_eq!(store.query_by_key("t", &number.to_string(), 10, 0, i64::MAX).messages.len(), 1);
+        }
+        let next = store.append(&[message("t", 0, b"next", b"")]).unwrap();
+        assert_eq!(next.locations[0].queue_offset, 100 + u64::from(is_redone));
+        settle(&store);
+        store.close().unwrap();
+    }
 }
 
 #[test]
@@ -357,7 +404,7 @@ fn derived_files_that_are_gone_are_redone_from_the_log() {
             disk
         } else {
             // Everything had time to reach the disk, but nobody closed the store.
-            std::thread::sleep(Duration::from_millis(1300));
+            wait_flushed(&store);
             disk.crash(1)
         };
         for path in disk.paths() {
@@ -479,7 +526,7 @@ fn a_recovery_removes_the_file_prepared_behind_the_end_without_reading_it() {
         std::thread::sleep(Duration::from_millis(1));
     }
     settle(&store);
-    std::thread::sleep(Duration::from_millis(1300));
+    wait_flushed(&store);
     let killed = disk.crash(1);
     let touched = Arc::new(AtomicBool::new(false));
     let (seen, prepared) = (Arc::clone(&touched), second.clone());

@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{asynchronous, bodies, message, settle};
-use ferromq_store::{Clock, MessageStore, MessageView, NewMessage, StoreConfig, properties};
+use ferromq_store::{Clock, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter, properties};
 
 const NOW: i64 = 1_700_000_000_123;
 
@@ -235,6 +235,143 @@ fn half_and_rolled_back_messages_take_no_queue_offset() {
     settle(&store);
     assert_eq!(bodies(&store, "t", 0), [b"committed".to_vec(), b"plain".to_vec()]);
     assert_eq!(appended.locations.iter().map(|l| l.queue_offset).collect::<Vec<_>>(), [0, 0, 0, 1]);
-    let count = |key: &str| store.query_by_key("t", key, 10, 0, i64::MAX).len();
+    let count = |key: &str| store.query_by_key("t", key, 10, 0, i64::MAX).messages.len();
     assert_eq!((count("half"), count("committed"), count("back"), count("plain")), (1, 1, 0, 1));
+}
+
+// --- directories made by Apache RocketMQ: see tests/fixtures/store/README.md ---------------------------------
+
+/// A copy of a fixture, and the lines that say what must be found in it.
+fn golden(name: &str) -> (tempfile::TempDir, Vec<Vec<String>>) {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/store");
+    let copy = tempfile::tempdir().unwrap();
+    copy_tree(&fixtures.join(name), copy.path());
+    let lines = fs::read_to_string(fixtures.join(format!("{name}.txt"))).unwrap();
+    let words = |line: &str| line.split('\t').map(str::to_owned).collect();
+    (copy, lines.lines().map(words).collect())
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), &target).unwrap();
+        }
+    }
+}
+
+/// A record as the fixtures tell it.
+fn told(record: &[u8], kind: &str) -> Vec<String> {
+    let view = MessageView::decode(record, true).unwrap();
+    let host = |host: SocketAddr| {
+        let address = match host.ip() {
+            std::net::IpAddr::V4(ip) => format!("{:08x}", ip.to_bits()),
+            std::net::IpAddr::V6(ip) => format!("{:032x}", ip.to_bits()),
+        };
+        format!("{address}:{}", host.port())
+    };
+    let mut sorted: Vec<(&str, &str)> = properties::iter(view.properties).collect();
+    sorted.sort_unstable();
+    let mut text = Vec::new();
+    sorted.into_iter().for_each(|(name, value)| properties::push(&mut text, name, value));
+    vec![
+        kind.to_owned(),
+        view.physical_offset.to_string(),
+        crc32fast::hash(record).to_string(),
+        view.topic.to_owned(),
+        view.queue_id.to_string(),
+        view.queue_offset.to_string(),
+        view.total_size.to_string(),
+        view.flag.to_string(),
+        view.sys_flag.to_string(),
+        view.born_timestamp.to_string(),
+        host(view.born_host),
+        view.store_timestamp.to_string(),
+        host(view.store_host),
+        view.reconsume_times.to_string(),
+        view.prepared_transaction_offset.to_string(),
+        view.body.len().to_string(),
+        crc32fast::hash(view.body).to_string(),
+        crc32fast::hash(&text).to_string(),
+    ]
+}
+
+fn assert_holds(store: &MessageStore, lines: &[Vec<String>]) {
+    for line in lines {
+        match line[0].as_str() {
+            "queued" | "kept" => {
+                let place: u64 = line[1].parse().unwrap();
+                assert_eq!(told(store.message_at(place).unwrap().bytes(), &line[0]), *line);
+            }
+            "key" => {
+                let found = store.query_by_key(&line[1], &line[2], 100, 0, i64::MAX);
+                let place = |record: &[u8]| MessageView::decode(record, true).unwrap().physical_offset;
+                let mut places: Vec<u64> =
+                    found.messages.iter().map(|record| place(record.bytes())).collect();
+                places.sort_unstable();
+                let places: Vec<String> = places.iter().map(u64::to_string).collect();
+                assert_eq!(places.join(" "), line[3], "{} {}", line[1], line[2]);
+            }
+            _ => {}
+        }
+    }
+    // In the order of their queues, and nothing else.
+    let mut queued: Vec<&Vec<String>> = lines.iter().filter(|line| line[0] == "queued").collect();
+    queued.sort_by_key(|line| (&line[3], line[4].parse::<u32>().unwrap(), line[5].parse::<u64>().unwrap()));
+    let mut found = Vec::new();
+    for (topic, ids) in store.queues() {
+        for queue_id in ids {
+            let got = store.get(&topic, queue_id, 0, 1000, usize::MAX, &TagFilter::All);
+            found.extend(got.messages.iter().map(|(_, record)| told(record.bytes(), "queued")));
+        }
+    }
+    found.sort_by_key(|line| {
+        (line[3].clone(), line[4].parse::<u32>().unwrap(), line[5].parse::<u64>().unwrap())
+    });
+    assert!(found.iter().eq(queued), "by queue offset");
+}
+
+#[test]
+fn what_apache_rocketmq_wrote_is_read_whole_and_gone_on_with() {
+    for (name, is_clean) in [("stopped", true), ("killed", false), ("property-crc", true)] {
+        let (directory, mut lines) = golden(name);
+        assert!(lines.len() > 200, "{name}");
+        assert_eq!(directory.path().join("abort").exists(), !is_clean);
+        for round in 0..2 {
+            // Found sizes count: those of the options are others.
+            let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
+            assert_holds(&store, &lines);
+            let keys = format!("KEYS\x01ours{round}\x02");
+            let end = store.append(&[message("bulk", 1, b"ours", keys.as_bytes())]).unwrap();
+            store.append(&[message("ours", 0, b"ours", b"")]).unwrap();
+            settle(&store);
+            let place = end.locations[0].physical_offset;
+            lines.push(told(store.message_at(place).unwrap().bytes(), "queued"));
+            lines.push(told(store.message_at(end.end).unwrap().bytes(), "queued"));
+            lines.push(
+                ["key", "bulk", &format!("ours{round}"), &place.to_string()].map(str::to_owned).to_vec(),
+            );
+            assert_holds(&store, &lines);
+            store.close().unwrap();
+        }
+        let size = |path: &str| fs::metadata(directory.path().join(path)).unwrap().len();
+        assert_eq!(size("consumequeue/ours/0/00000000000000000000"), 20 * 20, "as the files found");
+        assert_eq!(size("commitlog/00000000000000016384"), 16 << 10);
+    }
+}
+
+#[test]
+fn a_property_crc_made_by_apache_rocketmq_shows_a_changed_byte() {
+    let (directory, lines) = golden("property-crc");
+    let line = lines.iter().find(|line| line[0] == "queued").unwrap();
+    let (place, size): (usize, usize) = (line[1].parse().unwrap(), line[6].parse().unwrap());
+    let mut record = commit_log(directory.path())[place..place + size].to_vec();
+    assert!(MessageView::decode(&record, true).is_ok());
+    // A letter of the properties: the checksum of the body does not cover it.
+    record[size - 30] ^= 1;
+    assert!(MessageView::decode(&record, true).is_err());
+    assert!(MessageView::decode(&record, false).is_ok());
 }

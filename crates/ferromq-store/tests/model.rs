@@ -4,10 +4,20 @@
 
 mod common;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
 
 use common::{ALL, asynchronous, fake_disk::FakeDisk, message, named, settle, synchronous};
-use ferromq_store::{Clock, GetStatus, MessageStore, MessageView, StoreConfig, TagFilter};
+use ferromq_store::{
+    Boundary, Clock, Decision, FileFacts, FlushPolicy, GetStatus, MessageStore, MessageView, RetentionFacts,
+    RetentionPolicy, StoreConfig, TagFilter,
+};
 use proptest::prelude::*;
 
 const TOPICS: [&str; 2] = ["one", "two"];
@@ -25,9 +35,27 @@ struct New {
 #[derive(Debug, Clone)]
 enum Step {
     Append(Vec<New>),
-    Get { topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize> },
-    Query { topic: usize, key: u8, count: usize },
-    ByTime { topic: usize, queue_id: u32, ago: i64 },
+    AppendAsOne(Vec<New>),
+    /// Removes the files whose messages are all older than so many milliseconds.
+    Clean(i64),
+    SetFlush(usize),
+    Get {
+        topic: usize,
+        queue_id: u32,
+        from: u64,
+        count: usize,
+        tag: Option<usize>,
+    },
+    Query {
+        topic: usize,
+        key: u8,
+        count: usize,
+    },
+    ByTime {
+        topic: usize,
+        queue_id: u32,
+        ago: i64,
+    },
     Advance(i64),
     Reopen,
     Crash(u64),
@@ -48,6 +76,9 @@ fn step() -> impl Strategy<Value = Step> {
     let queue = (0..2usize, 0..2u32);
     prop_oneof![
         8 => proptest::collection::vec(new(), 1..6).prop_map(Step::Append),
+        3 => proptest::collection::vec(new(), 2..6).prop_map(Step::AppendAsOne),
+        2 => (0..4000i64).prop_map(Step::Clean),
+        1 => (0..POLICIES.len()).prop_map(Step::SetFlush),
         4 => (queue.clone(), 0..60u64, 1..40usize, proptest::option::of(0..3usize)).prop_map(
             |((topic, queue_id), from, count, tag)| Step::Get { topic, queue_id, from, count, tag }
         ),
@@ -57,6 +88,23 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Reopen),
         1 => any::<u64>().prop_map(Step::Crash),
     ]
+}
+
+const POLICIES: [&str; 4] = ["group", "each", "every 3", "interval 50ms"];
+
+/// Lets files go whose messages are all older than it says, and only when a cleaning is asked for.
+#[derive(Default)]
+struct WhenAsked(AtomicI64);
+
+impl RetentionPolicy for WhenAsked {
+    fn name(&self) -> &str {
+        "when asked"
+    }
+
+    fn decide(&self, file: &FileFacts<'_>, store: &RetentionFacts) -> Decision {
+        let is_old = file.newest_ms() < store.now_ms - self.0.load(Ordering::SeqCst);
+        if store.is_asked && is_old { Decision::Remove } else { Decision::Keep { until_ms: None } }
+    }
 }
 
 /// Enough of each body to tell them apart.
@@ -72,6 +120,8 @@ struct Known {
     tag: usize,
     time: i64,
     order: usize,
+    /// Messages that were appended as one have the same number.
+    group: Option<usize>,
 }
 
 type Model = BTreeMap<(usize, u32), Vec<Known>>;
@@ -82,18 +132,26 @@ struct Run {
     clock: Clock,
     store: Option<MessageStore<FakeDisk>>,
     model: Model,
+    /// First offset kept of each queue; a crash may bring back what was removed.
+    removed: BTreeMap<(usize, u32), usize>,
+    retention: Arc<WhenAsked>,
     count: usize,
 }
 
 impl Run {
     fn new(is_sync: bool) -> Self {
-        let config = if is_sync { synchronous() } else { asynchronous() };
+        let retention = Arc::new(WhenAsked::default());
+        let mut config = if is_sync { synchronous() } else { asynchronous() };
+        config.retention.age = None;
+        config.retention.policies = vec![Arc::clone(&retention) as Arc<dyn RetentionPolicy>];
         let mut run = Self {
             disk: FakeDisk::new(),
             config,
             clock: Clock::manual(1_700_000_000_000),
             store: None,
             model: Model::new(),
+            removed: BTreeMap::new(),
+            retention,
             count: 0,
         };
         run.open();
@@ -119,7 +177,56 @@ impl Run {
         self.model.get(&(topic, queue_id)).map_or(&[], Vec::as_slice)
     }
 
-    fn append(&mut self, batch: &[New]) {
+    fn min(&self, topic: usize, queue_id: u32) -> usize {
+        self.removed.get(&(topic, queue_id)).copied().unwrap_or(0)
+    }
+
+    /// The messages kept, with their queue offsets.
+    fn kept(&self, topic: usize, queue_id: u32) -> impl Iterator<Item = (u64, &Known)> {
+        let min = self.min(topic, queue_id);
+        (min as u64..).zip(&self.known(topic, queue_id)[min..])
+    }
+
+    /// Takes over what is gone, and checks that it is the beginning of the log and nothing else.
+    fn learn_what_is_gone(&mut self) {
+        for (topic, queue_id) in self.model.keys().copied().collect::<Vec<_>>() {
+            let min = self.store().min_offset(TOPICS[topic], queue_id) as usize;
+            assert!(min <= self.known(topic, queue_id).len());
+            self.removed.insert((topic, queue_id), min);
+        }
+        let queues = || {
+            self.model.iter().map(|((topic, queue_id), known)| known.split_at(self.min(*topic, *queue_id)))
+        };
+        let newest_gone = queues().filter_map(|(gone, _)| gone.iter().map(|known| known.order).max()).max();
+        let oldest_kept = queues().filter_map(|(_, kept)| kept.iter().map(|known| known.order).min()).min();
+        if let (Some(gone), Some(kept)) = (newest_gone, oldest_kept) {
+            assert!(gone < kept, "message {gone} is gone, {kept} before it is kept");
+        }
+    }
+
+    fn clean(&mut self, age: i64) {
+        let before = self.removed.clone();
+        self.retention.0.store(age, Ordering::SeqCst);
+        self.store().clean(true);
+        self.learn_what_is_gone();
+        for ((topic, queue_id), min) in &self.removed {
+            let was = before.get(&(*topic, *queue_id)).copied().unwrap_or(0);
+            assert!(*min >= was, "what was removed is back");
+            let newest = self.known(*topic, *queue_id)[was..*min].iter().map(|known| known.time).max();
+            assert!(
+                newest.is_none_or(|newest| newest < self.clock.now_ms() - age),
+                "removed before its time"
+            );
+        }
+    }
+
+    fn set_flush(&mut self, policy: usize) {
+        let policy: FlushPolicy = POLICIES[policy].parse().unwrap();
+        self.store().set_flush(policy).unwrap();
+        self.config.flush = policy;
+    }
+
+    fn append(&mut self, batch: &[New], as_one: bool) {
         let bodies: Vec<Vec<u8>> =
             batch.iter().enumerate().map(|(at, new)| vec![(self.count + at) as u8; new.len]).collect();
         let properties: Vec<Vec<u8>> =
@@ -129,7 +236,9 @@ impl Run {
             .zip(bodies.iter().zip(&properties))
             .map(|(new, (body, properties))| message(TOPICS[new.topic], new.queue_id, body, properties))
             .collect();
-        let appended = self.store().append(&messages).unwrap();
+        let appended =
+            if as_one { self.store().append_as_one(&messages) } else { self.store().append(&messages) };
+        let (appended, first) = (appended.unwrap(), self.count);
         self.store().wait_durable(appended.end).unwrap();
         for ((new, body), location) in batch.iter().zip(bodies).zip(appended.locations) {
             let queue = self.model.entry((new.topic, new.queue_id as u32)).or_default();
@@ -140,6 +249,7 @@ impl Run {
                 tag: new.tag,
                 time: appended.store_timestamp,
                 order: self.count,
+                group: as_one.then_some(first),
             });
             self.count += 1;
         }
@@ -149,10 +259,11 @@ impl Run {
     fn get(&self, topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize>) {
         let filter = tag.map_or(TagFilter::All, |tag| TagFilter::parse(TAGS[tag]));
         let found = self.store().get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
-        let known = self.known(topic, queue_id);
-        let end = known.len() as u64;
-        let expected: Vec<(u64, &Known)> = (from..)
-            .zip(known.iter().skip(from as usize))
+        let end = self.known(topic, queue_id).len() as u64;
+        let min = self.min(topic, queue_id) as u64;
+        let expected: Vec<(u64, &Known)> = self
+            .kept(topic, queue_id)
+            .filter(|(queue_offset, _)| from >= min && *queue_offset >= from)
             .filter(|(_, known)| tag.is_none_or(|tag| known.tag == tag))
             .take(count)
             .collect();
@@ -162,12 +273,14 @@ impl Run {
                 GetStatus::NoMatchedLogicQueue => GetStatus::NoMatchedLogicQueue,
                 _ => GetStatus::NoMessageInQueue,
             },
+            from if from < min => GetStatus::OffsetTooSmall,
             from if from == end => GetStatus::OffsetOverflowOne,
             from if from > end => GetStatus::OffsetOverflowBadly,
             _ if expected.is_empty() => GetStatus::NoMatchedMessage,
             _ => GetStatus::Found,
         };
         assert_eq!(found.status, status);
+        assert!(status != GetStatus::OffsetTooSmall || found.next_offset == min);
         assert_eq!(found.messages.len(), expected.len());
         for ((offset, record), (expected_offset, expected)) in found.messages.iter().zip(expected) {
             let view = MessageView::decode(record.bytes(), true).unwrap();
@@ -177,8 +290,8 @@ impl Run {
 
     fn query(&self, topic: usize, key: u8, count: usize) {
         let key = format!("k{key}");
-        let found = self.store().query_by_key(TOPICS[topic], &key, count, 0, i64::MAX);
-        let of_topic = (0..2).flat_map(|queue_id| self.known(topic, queue_id));
+        let found = self.store().query_by_key(TOPICS[topic], &key, count, 0, i64::MAX).messages;
+        let of_topic = (0..2).flat_map(|queue_id| self.kept(topic, queue_id).map(|(_, known)| known));
         let mut expected: Vec<&Known> = of_topic.filter(|known| known.key == key).collect();
         expected.sort_by_key(|known| std::cmp::Reverse(known.order));
         expected.truncate(count);
@@ -190,8 +303,12 @@ impl Run {
 
     fn by_time(&self, topic: usize, queue_id: u32, ago: i64) {
         let time = self.clock.now_ms() - ago;
-        let expected = self.known(topic, queue_id).iter().take_while(|known| known.time < time).count();
-        assert_eq!(self.store().offset_by_time(TOPICS[topic], queue_id, time), expected as u64);
+        let kept = self.kept(topic, queue_id);
+        let older = kept.take_while(|(_, known)| known.time < time).count();
+        assert_eq!(
+            self.store().offset_by_time(TOPICS[topic], queue_id, time, Boundary::Lower),
+            (self.min(topic, queue_id) + older) as u64
+        );
     }
 
     fn crash(&mut self, seed: u64) {
@@ -200,15 +317,17 @@ impl Run {
         self.store = None;
         self.disk = left;
         self.open();
-        if self.config.flush != ferromq_store::FlushMode::Sync {
+        if !self.config.flush.is_synchronous() {
             self.forget_what_is_lost();
         }
+        self.learn_what_is_gone();
     }
 
     /// Under asynchronous flush a crash takes a tail of the log, and nothing in the middle.
     fn forget_what_is_lost(&mut self) {
         let mut kept = 0;
         let mut lost_from = usize::MAX;
+        let (groups, count) = (self.groups(), self.model.values().map(Vec::len).sum::<usize>());
         for ((topic, queue_id), queue) in &mut self.model {
             let max = self.store.as_ref().unwrap().max_offset(TOPICS[*topic], *queue_id) as usize;
             assert!(max <= queue.len());
@@ -219,6 +338,22 @@ impl Run {
         }
         assert!(kept <= lost_from, "a hole: message {lost_from} is lost, {} is not", kept - 1);
         self.model.retain(|_, queue| !queue.is_empty());
+        let lost = count - self.model.values().map(Vec::len).sum::<usize>();
+        if let FlushPolicy::EveryN { count: limit, .. } = self.config.flush {
+            assert!(lost <= limit as usize, "{lost} acknowledged messages are lost, promised were {limit}");
+        }
+        for (group, size) in self.groups() {
+            assert_eq!(size, groups[&group], "of what was appended as one a part is lost");
+        }
+    }
+
+    /// How many messages there are of each group that was appended as one.
+    fn groups(&self) -> BTreeMap<usize, usize> {
+        let mut groups = BTreeMap::new();
+        for group in self.model.values().flatten().filter_map(|known| known.group) {
+            *groups.entry(group).or_default() += 1;
+        }
+        groups
     }
 
     fn check_all(&self) {
@@ -226,7 +361,7 @@ impl Run {
             for queue_id in 0..2 {
                 let bodies = common::bodies(self.store(), name, queue_id);
                 let expected: Vec<Vec<u8>> =
-                    self.known(topic, queue_id).iter().map(|k| k.body.clone()).collect();
+                    self.kept(topic, queue_id).map(|(_, known)| known.body.clone()).collect();
                 assert!(bodies == expected, "found {:?}, expected {:?}", short(&bodies), short(&expected));
             }
             for key in 0..8 {
@@ -249,7 +384,10 @@ proptest! {
         let mut run = Run::new(is_sync);
         for step in steps {
             match step {
-                Step::Append(batch) => run.append(&batch),
+                Step::Append(batch) => run.append(&batch, false),
+                Step::AppendAsOne(batch) => run.append(&batch, true),
+                Step::Clean(age) => run.clean(age),
+                Step::SetFlush(policy) => run.set_flush(policy),
                 Step::Get { topic, queue_id, from, count, tag } => run.get(topic, queue_id, from, count, tag),
                 Step::Query { topic, key, count } => run.query(topic, key, count),
                 Step::ByTime { topic, queue_id, ago } => run.by_time(topic, queue_id, ago),

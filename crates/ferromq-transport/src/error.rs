@@ -81,12 +81,32 @@ impl TransportError {
             Self::Unanswered => response::SERVICE_NOT_AVAILABLE,
             Self::Store(error) => match error {
                 StoreError::TooLarge { .. } => response::MESSAGE_ILLEGAL,
+                StoreError::NotDurable { .. } => response::FLUSH_DISK_TIMEOUT,
+                StoreError::QueueClosed { .. } => response::NO_PERMISSION,
                 StoreError::Full { .. } | StoreError::Poisoned | StoreError::Closed => {
                     response::SERVICE_NOT_AVAILABLE
                 }
-                // A stale receipt and whatever the store learns to say later.
+                // A stale receipt, no message at a place, and whatever the store learns to say later.
                 _ => response::SYSTEM_ERROR,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_of_the_store_has_rocketmqs_code() {
+        let code = |error: StoreError| TransportError::Store(error).response_code();
+        assert_eq!(code(StoreError::NotDurable { cause: "EIO".into() }), response::FLUSH_DISK_TIMEOUT);
+        let closed = StoreError::QueueClosed { topic: "orders".to_owned(), queue_id: 3 };
+        assert_eq!(code(closed), response::NO_PERMISSION);
+        assert_eq!(code(StoreError::Poisoned), response::SERVICE_NOT_AVAILABLE);
+        let large = StoreError::TooLarge { what: "message body", len: 9, limit: 8 };
+        assert_eq!(code(large), response::MESSAGE_ILLEGAL);
+        let missing = StoreError::NoRecord { physical_offset: 7, nearest: Some(5) };
+        assert_eq!(code(missing), response::SYSTEM_ERROR);
     }
 }

@@ -45,6 +45,11 @@ class Announcer:
         if self._name_servers and not self._name_servers.register_change(version, topic, everything):
             self._timer.within(_RETRY)
 
+    def topic_deleted(self, name: str) -> None:
+        """Take a topic from the hot path, and register without it; routes end where an administrator asks for it."""
+        self._server.remove_topic(name)
+        self._register(0)
+
     def push_topic(self, topic: TopicConfig) -> None:
         """Push a topic to the hot path."""
         self._server.put_topic(

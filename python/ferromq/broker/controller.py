@@ -6,13 +6,15 @@ It decides order only. What is answered is in `rpc`, what exists in `topics` and
 
 import contextlib
 import logging
+import pkgutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from ferromq._ferromq import Server, Store
+from ferromq._config import split_advertised
+from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq._fork import Owner
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
@@ -24,15 +26,23 @@ from ferromq.broker.name_servers import Identity, NameServers
 from ferromq.broker.query import Queries
 from ferromq.broker.routes import Routes
 from ferromq.broker.topics import TopicTable
-from ferromq.config import BrokerConfig, split_advertised
-from ferromq.errors import ConfigError, IllegalName
+from ferromq.config import BrokerConfig, StoreConfig
+from ferromq.errors import ConfigError, IllegalName, TopicNotFound
 
 _log = logging.getLogger("ferromq.broker")
 
 _MILLISECOND = timedelta(milliseconds=1)
 _CLIENT_SCAN = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
-_MAX_BODY = 4 << 20
+# What may be switched off, and what says so to the store.
+_NOTHING: Mapping[str, Any] = {
+    "retention_age": None,
+    "retention_total_bytes": None,
+    "retention_disk_usage": None,
+    "retention_age_by_topic": {},
+    "retention_hours": (),
+    "flush_every": {},
+}
 _WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, not bound)
 
 
@@ -43,8 +53,15 @@ class BrokerController:
     Raises `StoreLocked`, `CorruptStore`, or `OSError` where an address is taken; nothing is left running then.
     """
 
-    def __init__(self, config: BrokerConfig | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        archive: Callable[[ExpiredFile], object] | str | None = None,
+    ) -> None:
         self.config = config or BrokerConfig()
+        self._archive = _hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
         self._clock = clock or Clock.system()
         # What was started is stopped in reverse order, also when the start fails halfway.
@@ -68,6 +85,41 @@ class BrokerController:
         """`host:port` of the gRPC listener, as others reach it."""
         return self.identity.grpc_address
 
+    def configure(self, **options: Any) -> None:
+        """
+        Change how the store flushes and what it keeps, while it runs: `flush`, `flush_every`, what begins `retention_`.
+
+        Takes what files and flags take, as text or as ready values; None, or `none`, switches an option of retention
+        off, or empties a table. It holds until the broker stops. Raises `ConfigError`.
+        """
+        for name, value in options.items():
+            if value is None and name in StoreConfig.names() and name not in _NOTHING:
+                raise ConfigError(f"{name} is None; it cannot be switched off, give it a value")
+        given = {name: _NOTHING.get(name) if value is None else value for name, value in options.items()}
+        read = StoreConfig.from_options(given)
+        # What was given and is not there any more was a word for nothing.
+        wanted = {name: getattr(read, name) for name in options}
+        before = self.store.options()
+        self.store.configure(**wanted)
+        changed = [f"{name}={value}" for name, value in self.store.options().items() if value != before[name]]
+        if changed:
+            _log.info("options changed %s", " ".join(changed))
+
+    def set_queue_access(self, topic: str, queue_id: int, access: str) -> None:
+        """
+        Close a queue, or open it again: `read_only` lets it drain, `closed` for both, `open`.
+
+        It is kept across restarts. Clients ask for routes every 30 s and after a refusal; until then they may meet
+        `Forbidden`. Raises `TopicNotFound`, and `ConfigError` for another word or what is no number.
+        """
+        if not isinstance(queue_id, int):
+            raise ConfigError(f"queue_id is {queue_id!r}; a whole number is expected")
+        known = self.topics.get(topic)
+        if known is None or not 0 <= queue_id < max(known.read_queues, known.write_queues):
+            raise TopicNotFound(f"there is no queue {queue_id} of the topic {topic}")
+        self.store.set_queue_access(topic, queue_id, access)
+        _log.info("queue access changed topic=%s queue_id=%d access=%s", topic, queue_id, access)
+
     def close(self) -> None:
         """Say goodbye to name servers, stop the servers, close the store. Idempotent; nothing in a forked child."""
         if self._owner.is_here:
@@ -76,6 +128,14 @@ class BrokerController:
     def _start(self, started: contextlib.ExitStack, listen: str, grpc_listen: str) -> None:
         self.store = _open_store(self.config, self._clock, self.identity)
         started.callback(self.store.close)
+        _log_recovery(self.store)
+        if self._archive is not None:
+            self.store.set_archive(self._archive)
+            # Whoever gives a hook wants it to be asked.
+            if self.config.storage.retention_on_expiry is None:
+                self.store.configure(retention_on_expiry="archive")
+        elif self.config.storage.retention_on_expiry == "archive":
+            _log.warning("files are archived before they are deleted, and nothing is there to take them; they stay")
         self._server = Server(
             self._clock.raw,
             store=self.store,
@@ -102,20 +162,22 @@ class BrokerController:
     def _make_rooms(self) -> None:
         """Make the tables and push them, and register who answers what."""
         config, now_ms, directory = self.config, self._clock.now_ms, Path(self.config.store)
-        self.topics = TopicTable(config, directory, now_ms, self._announcer.topic_changed)
+        self.topics = TopicTable(
+            config, directory, now_ms, self._announcer.topic_changed, self._announcer.topic_deleted
+        )
         self.groups = GroupTable(config, directory, now_ms, self._announcer.push_group)
         clients = ClientTable(config.client_lease // _MILLISECOND)
         rooms = rpc.Rooms(
-            admin=Administration(self.topics, self.groups),
+            admin=Administration(self.store, self.topics, self.groups),
             clients=Clients(
                 clients,
                 self.groups,
-                max_body_size=config.max_message_size or _MAX_BODY,
+                max_body_size=self.store.options()["max_message_size"],
                 now_ms=now_ms,
                 send=self._server.send_telemetry,
             ),
             queries=Queries(self.store, self.topics),
-            routes=Routes(self.identity, self.topics, self.groups, self._name_servers),
+            routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
         )
         for topic in self.topics.all():
             self._announcer.push_topic(topic)
@@ -146,19 +208,42 @@ class BrokerController:
         return group is not None
 
 
+def _hook(name: Callable[[ExpiredFile], object] | str) -> Callable[[ExpiredFile], object] | None:
+    """Return the archive hook, found where it is given by its name."""
+    if not isinstance(name, str):
+        if not callable(name):
+            raise ConfigError(f"archive is {name!r}; a function is expected, or its name as MODULE:FUNCTION")
+        return name
+    if not name:
+        return None
+    try:
+        hook = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"archive is {name!r}; MODULE:FUNCTION is expected: {error}") from error
+    if not callable(hook):
+        raise ConfigError(f"archive is {name!r}, which cannot be called")
+    return cast("Callable[[ExpiredFile], object]", hook)
+
+
+def _log_recovery(store: Store) -> None:
+    """Say what a store that was not closed went through, and what of it is lost."""
+    report, damages = store.recovery(), store.damages()
+    if not report["is_clean"]:
+        _log.warning(
+            "store was not closed, recovered walked_bytes=%d messages=%d cut_bytes=%d cut_messages=%d elapsed_us=%d",
+            *(report[name] for name in ("walked_bytes", "messages", "cut_bytes", "cut_messages")),
+            report["elapsed"] // timedelta(microseconds=1),
+        )
+    for file, begin, end, reason in damages:
+        _log.error("messages are damaged and not served file=%s begin=%d end=%d: %s", file, begin, end, reason)
+
+
 def _open_store(config: BrokerConfig, clock: Clock, identity: Identity) -> Store:
     Path(config.store).mkdir(parents=True, exist_ok=True)
     return Store(
         config.store,
         clock.raw,
-        commit_log_file_size=config.commit_log_file_size,
-        consume_queue_file_entries=config.consume_queue_file_entries,
-        index_slots=config.index_slots,
-        index_entries=config.index_entries,
-        sync_flush=config.flush == "sync",
-        flush_interval_ms=None if config.flush_interval is None else config.flush_interval // _MILLISECOND,
-        max_message_size=config.max_message_size,
-        disk_reserve=config.disk_reserve,
+        **config.storage.overrides(),
         store_host=_store_host(config, identity),
     )
 

@@ -30,18 +30,20 @@ class Queries:
         fields = request.fields
         topic, key = required(fields, "topic"), required(fields, "key")
         # RocketMQ does the same for a unique key: the client's number is about user keys.
-        count = _MAX_MESSAGES if flag(fields, _UNIQUE_KEY_QUERY) else integer(fields, "maxNum", _MAX_MESSAGES)
+        is_unique = flag(fields, _UNIQUE_KEY_QUERY)
+        count = _MAX_MESSAGES if is_unique else integer(fields, "maxNum", _MAX_MESSAGES)
         begin, end = integer(fields, "beginTimestamp", 0), integer(fields, "endTimestamp", _END_OF_TIME)
         count = min(max(count, 1), _LIMIT_FOR_MESSAGES)
-        messages = self._store.query_by_key(topic, key, count, max(begin, 0), max(end, 0))
+        query = self._store.query_by_unique_key if is_unique else self._store.query_by_key
+        messages = query(topic, key, count, max(begin, 0), max(end, 0))
         if not messages:
             return failure(
                 ResponseCode.QUERY_NOT_FOUND, f"no message of {topic} between {begin} and {end} has the key {key}"
             )
-        newest = max(messages, key=lambda message: message.physical_offset)
+        stats = self._store.stats()
         header = {
-            "indexLastUpdateTimestamp": str(newest.store_timestamp),
-            "indexLastUpdatePhyoffset": str(newest.physical_offset),
+            "indexLastUpdateTimestamp": str(stats["indexed_timestamp"]),
+            "indexLastUpdatePhyoffset": str(stats["indexed_offset"]),
         }
         return success(header, b"".join(message.raw for message in messages))
 
@@ -50,7 +52,9 @@ class Queries:
         offset = integer(request.fields, "offset")
         message = self._store.message_at(offset) if offset >= 0 else None
         if message is None:
-            return failure(ResponseCode.SYSTEM_ERROR, f"there is no message at the physical offset {offset}")
+            nearest = self._store.nearest_message(max(offset, 0))
+            hint = "" if nearest is None else f"; the nearest one begins at {nearest}"
+            return failure(ResponseCode.SYSTEM_ERROR, f"no message begins at the physical offset {offset}{hint}")
         return success(body=message.raw)
 
     def query_offset(self, message: pb.QueryOffsetRequest, _request: Request) -> pb.QueryOffsetResponse:

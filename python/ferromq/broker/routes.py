@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import threading
 
-from ferromq._ferromq import Request
+from ferromq._ferromq import Request, Store
 from ferromq._proto import messages as pb
 from ferromq.broker._grpc import OK, Refused, group_name, topic_name
 from ferromq.broker.groups import GroupTable
@@ -25,8 +25,11 @@ _ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, p
 class Routes:
     """Answers where the queues of a topic are; thread-safe."""
 
-    def __init__(self, identity: Identity, topics: TopicTable, groups: GroupTable, name_servers: NameServers) -> None:
+    def __init__(
+        self, identity: Identity, store: Store, topics: TopicTable, groups: GroupTable, name_servers: NameServers
+    ) -> None:
         self._identity = identity
+        self._store = store
         self._topics = topics
         self._groups = groups
         self._name_servers = name_servers
@@ -111,13 +114,19 @@ class Routes:
             pb.MessageQueue(
                 topic=topic,
                 id=queue_id,
-                permission=permission,
+                permission=self._allowed(topic.name, queue.broker_name, queue_id, permission),
                 broker=pb.Broker(name=queue.broker_name, id=MASTER, endpoints=endpoints(address)),
                 accept_message_types=types,
             )
             for queue, address in found
             for queue_id, permission in enumerate(queue_permissions(queue))
         ]
+
+    def _allowed(self, topic: str, broker_name: str, queue_id: int, permission: pb.Permission) -> pb.Permission:
+        # Brokers say of a topic, not of a queue, what is allowed: closed queues are known of this one alone.
+        if broker_name != self._identity.name:
+            return permission
+        return narrowed(permission, self._store.queue_access(topic, queue_id))
 
 
 def queue_permissions(queue: QueueData) -> list[pb.Permission]:
@@ -128,6 +137,14 @@ def queue_permissions(queue: QueueData) -> list[pb.Permission]:
         return [pb.Permission.NONE] * max(1, queue.read_queues, queue.write_queues)
     rest = pb.Permission.READ if read > write else pb.Permission.WRITE
     return [pb.Permission.READ_WRITE] * min(read, write) + [rest] * abs(read - write)
+
+
+def narrowed(permission: pb.Permission, access: str) -> pb.Permission:
+    """Return what is left of a queue's permission where the queue is closed, for writing or for both."""
+    if access == "open":
+        return permission
+    may_read = permission in {pb.Permission.READ, pb.Permission.READ_WRITE}
+    return pb.Permission.READ if access == "read_only" and may_read else pb.Permission.NONE
 
 
 def accepted_types(message_type: str) -> tuple[pb.MessageType, ...]:

@@ -36,6 +36,9 @@ def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
         RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
         RequestCode.UPDATE_AND_CREATE_TOPIC: rooms.admin.put_topic,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: rooms.admin.put_group,
+        RequestCode.DELETE_TOPIC_IN_BROKER: rooms.admin.delete_topic,
+        RequestCode.CLEAN_UNUSED_TOPIC: rooms.admin.clean_unused,
+        RequestCode.DELETE_EXPIRED_COMMITLOG: rooms.admin.clean,
     }
     grpc: dict[int | str, Callable[[Request], Response]] = {
         "QueryRoute": rpc(pb.QueryRouteRequest, pb.QueryRouteResponse, routes.query_route),

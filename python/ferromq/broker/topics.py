@@ -84,18 +84,28 @@ class TopicConfig:
 
 OnChange = Callable[[TopicConfig, DataVersion, Mapping[str, TopicConfig]], None]
 """Hears of a topic that changed, the version of the table after it, and the whole table."""
+OnDelete = Callable[[str], None]
+"""Hears the name of a topic that is no longer in the table."""
 
 
 class TopicTable:
     """
     The topics of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before `on_change` hears of it. Raises `CorruptStore` where the
-    file is there and neither it nor its `.bak` can be read.
+    A change is on disk before the call returns, and before `on_change` or `on_delete` hears of it. Raises
+    `CorruptStore` where the file is there and neither it nor its `.bak` can be read.
     """
 
-    def __init__(self, config: BrokerConfig, directory: Path, now_ms: Callable[[], int], on_change: OnChange) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: Path,
+        now_ms: Callable[[], int],
+        on_change: OnChange,
+        on_delete: OnDelete,
+    ) -> None:
         self._config = config
+        self._on_delete = on_delete
         self._path = directory / "config" / "topics.json"
         self._now_ms = now_ms
         self._on_change = on_change
@@ -155,6 +165,25 @@ class TopicTable:
         kept = {name: value for name, value in attributes.items() if value is not None}
         changed = TopicConfig.from_json(topic.name, {**topic.to_json(), "attributes": kept})
         return changed if changed == present else self._put(changed, peer, replace=True)
+
+    def delete(self, name: str, peer: str) -> bool:
+        """
+        Delete a topic; say whether there was one. Its messages are the store's business.
+
+        Raises `RequestError` for a topic of the system.
+        """
+        if self.is_system(name):
+            raise RequestError(f"{name} is a topic of the system and cannot be deleted")
+        with self._lock:
+            if name not in self._topics:
+                return False
+            topics = {other: topic for other, topic in self._topics.items() if other != name}
+            version = self._version.next(self._now_ms())
+            _json.write_file(self._path, _file(topics, version))
+            self._topics, self._version = topics, version
+        _log.info("topic deleted topic=%s peer=%s", name, peer)
+        self._on_delete(name)
+        return True
 
     def _put(self, topic: TopicConfig, peer: str, *, replace: bool) -> TopicConfig:
         with self._lock:

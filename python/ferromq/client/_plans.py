@@ -35,6 +35,7 @@ from ferromq.client._routes import Route, Routes, endpoints_message
 from ferromq.errors import (
     ConnectionFailed,
     FerromqError,
+    Forbidden,
     MessageTooLarge,
     NotDurable,
     OutcomeUnknown,
@@ -91,10 +92,18 @@ class Common:
         until = self.now() + (self.timeout if self.attempts > 1 else 0.0)
         number = 1
         while True:
+            is_known = self.routes.fresh(topic) is not None
             try:
                 return (yield from once(tries))
             except NotDurable:
                 raise  # it is stored: again would be twice
+            except Forbidden as error:
+                # A route from before may be older than what it was refused for: a closed queue, a permission taken.
+                self.routes.distrust(topic)
+                if not is_known or number >= self.attempts:
+                    raise _outcome(error, tries) from None
+                number += 1
+                continue
             except RETRYABLE as error:
                 self.routes.distrust(topic)
                 left = until - self.now()

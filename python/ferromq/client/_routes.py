@@ -16,6 +16,7 @@ from ferromq.errors import ConfigError, Forbidden
 MAX_AGE = 30.0
 """Seconds after which a route is asked for anew."""
 
+_SHOWN = 8
 _WRITE = (pb.Permission.WRITE, pb.Permission.READ_WRITE)
 _READ = (pb.Permission.READ, pb.Permission.READ_WRITE)
 
@@ -37,6 +38,9 @@ class Route:
     writable: tuple[Queue, ...]
     readable: dict[str, str]
     """Endpoint → broker name."""
+    not_writable: tuple[int, ...] = ()
+    """Ids of the queues that are there and may not be written."""
+    not_readable: tuple[int, ...] = ()
     _turn: "count[int]" = field(default_factory=count)
 
     def next_writable(self, avoid: Iterable[str] = ()) -> Queue:
@@ -44,15 +48,26 @@ class Route:
         avoided = set(avoid)
         queues = tuple(queue for queue in self.writable if queue.endpoint not in avoided) or self.writable
         if not queues:
-            raise Forbidden(f"no queue of {self.topic} may be written; give the topic write permission")
+            raise Forbidden(self._refusal("written", "write", self.not_writable))
         return queues[next(self._turn) % len(queues)]
 
     def next_readable(self) -> tuple[str, str]:
         """Return endpoint and name of the broker whose turn it is."""
         if not self.readable:
-            raise Forbidden(f"no queue of {self.topic} may be read; give the topic read permission")
+            raise Forbidden(self._refusal("read", "read", self.not_readable))
         brokers = tuple(self.readable.items())
         return brokers[next(self._turn) % len(brokers)]
+
+    def _refusal(self, done: str, permission: str, queue_ids: tuple[int, ...]) -> str:
+        text = f"no queue of {self.topic} may be {done}; "
+        if not queue_ids:
+            return f"{text}give the topic {permission} permission"
+        shown = ", ".join(map(str, queue_ids[:_SHOWN])) + (", …" if len(queue_ids) > _SHOWN else "")
+        return (
+            f"{text}closed are the queues {shown}: open them with "
+            f'set_queue_access({self.topic!r}, {queue_ids[0]}, "open"), '
+            f"or give the topic {permission} permission if it has none"
+        )
 
     @classmethod
     def read(cls, topic: str, queues: Iterable[pb.MessageQueue]) -> "Route":
@@ -67,7 +82,13 @@ class Route:
         readable = {
             endpoint_of(queue.broker.endpoints): queue.broker.name for queue in by_place if queue.permission in _READ
         }
-        return cls(topic, writable, readable)
+        return cls(
+            topic,
+            writable,
+            readable,
+            tuple(queue.id for queue in by_place if queue.permission not in _WRITE),
+            tuple(queue.id for queue in by_place if queue.permission not in _READ),
+        )
 
 
 class Routes:

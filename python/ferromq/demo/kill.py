@@ -77,7 +77,7 @@ def send_until_killed(directory: str, rows: int) -> None:
         ferromq.Message(message.body, keys=message.keys, tag=message.tag, properties={"row": str(row)})
         for row, message in enumerate(flights.messages())
     ]
-    with ferromq.embedded(directory, sync_flush=True) as mq, mq.producer() as producer:
+    with ferromq.embedded(directory, flush="group") as mq, mq.producer() as producer:
         for start in range(0, rows, BATCH):
             receipts = producer.send_all(TOPIC, messages[start : start + BATCH])
             told = [

@@ -263,6 +263,17 @@ class RouteInfoManager:
         known = self.broker_addr_table[name]
         return BrokerData(known.cluster, name, dict(known.addresses), known.zone, known.enable_acting_master)
 
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget where *topic* is, on the brokers of *cluster* or on all; a broker that still has it brings it back."""
+        with self._lock:
+            brokers = self.topic_queue_table.get(topic, {})
+            gone = set(brokers) if cluster is None else self.cluster_addr_table.get(cluster, set())
+            kept = {name: queue for name, queue in brokers.items() if name not in gone}
+            if kept:
+                self.topic_queue_table[topic] = kept
+            else:
+                self.topic_queue_table.pop(topic, None)
+
     def topics(self) -> list[str]:
         """Return the names of all topics."""
         with self._lock:

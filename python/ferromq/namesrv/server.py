@@ -65,6 +65,7 @@ class NamesrvController:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
             RequestCode.QUERY_DATA_VERSION: self._query_version,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
@@ -128,6 +129,12 @@ class NamesrvController:
 
     def _topics(self, _request: Request) -> Answer:
         return success(body=_json.dumps({"topicList": self.routes.topics()}))
+
+    def _delete_topic(self, request: Request) -> Answer:
+        topic = required(request.fields, "topic")
+        self.routes.delete_topic(topic, request.fields.get("clusterName") or None)
+        _log.info("topic deleted topic=%s peer=%s", topic, request.peer)
+        return success()
 
     def _query_version(self, request: Request) -> Answer:
         key = BrokerAddress(required(request.fields, "clusterName"), required(request.fields, "brokerAddr"))

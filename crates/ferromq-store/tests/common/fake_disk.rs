@@ -9,7 +9,7 @@ use std::{
     cell::UnsafeCell,
     collections::{BTreeMap, BTreeSet},
     io,
-    ops::Range,
+    ops::{Bound, Range},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -29,6 +29,12 @@ pub enum Op {
     Remove,
     SyncDir,
     Replace,
+    ReadAt,
+    ReadFile,
+    List,
+    CreateDir,
+    FreeSpace,
+    Lock,
 }
 
 type Hook = Arc<dyn Fn(Op, &Path) -> io::Result<()> + Send + Sync>;
@@ -170,12 +176,25 @@ struct State {
     crashed: Option<FakeDisk>,
     is_locked: bool,
     free: u64,
+    /// Bytes of the whole disk; 0 for what is free.
+    capacity: u64,
+    /// Free space of single directories.
+    free_of: BTreeMap<PathBuf, u64>,
+}
+
+/// Files that are open, and were.
+#[derive(Default)]
+struct Opened {
+    now: usize,
+    most: usize,
+    opened: Vec<(PathBuf, Allocation)>,
 }
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     hook: Mutex<Option<Hook>>,
+    opened: Mutex<Opened>,
 }
 
 /// A disk in memory.
@@ -186,6 +205,13 @@ pub struct FakeRegion {
     disk: FakeDisk,
     path: PathBuf,
     file: Arc<File>,
+    is_read_only: bool,
+}
+
+impl Drop for FakeRegion {
+    fn drop(&mut self) {
+        self.disk.0.opened.lock().unwrap().now -= 1;
+    }
 }
 
 pub struct FakeLock(FakeDisk);
@@ -218,6 +244,11 @@ impl FakeDisk {
         state.crashed.clone().unwrap()
     }
 
+    /// What a crash would leave now; this disk goes on.
+    pub fn after_crash(&self, seed: u64) -> Self {
+        leave_behind(&self.state(), seed)
+    }
+
     pub fn has_crashed(&self) -> bool {
         self.state().crashed.is_some()
     }
@@ -231,7 +262,40 @@ impl FakeDisk {
         self.state().free = free;
     }
 
-    /// Calls `hook` before each operation; it may fail or block it.
+    /// Bytes of the whole disk: what is not free is in use.
+    pub fn set_capacity(&self, capacity: u64) {
+        self.state().capacity = capacity;
+    }
+
+    pub fn free(&self) -> u64 {
+        self.state().free
+    }
+
+    /// Says how much is free in one directory.
+    pub fn set_free_of(&self, directory: &Path, free: u64) {
+        self.state().free_of.insert(directory.to_path_buf(), free);
+    }
+
+    /// Files open now, and the most that ever were.
+    pub fn open_files(&self) -> (usize, usize) {
+        let opened = self.0.opened.lock().unwrap();
+        (opened.now, opened.most)
+    }
+
+    /// Each opening of a file that was there, in order.
+    pub fn opened(&self) -> Vec<(PathBuf, Allocation)> {
+        self.0.opened.lock().unwrap().opened.clone()
+    }
+
+    fn region(&self, path: &Path, file: Arc<File>, is_read_only: bool) -> FakeRegion {
+        let mut opened = self.0.opened.lock().unwrap();
+        opened.now += 1;
+        opened.most = opened.most.max(opened.now);
+        FakeRegion { disk: self.clone(), path: path.to_path_buf(), file, is_read_only }
+    }
+
+    /// Calls `hook` before each operation; it may fail or block it. A write that fails with `WriteZero` is a
+    /// short one: half of it is there.
     pub fn set_hook(&self, hook: impl Fn(Op, &Path) -> io::Result<()> + Send + Sync + 'static) {
         *self.0.hook.lock().unwrap() = Some(Arc::new(hook));
     }
@@ -254,6 +318,14 @@ impl FakeDisk {
         file.flush(at..at + 1);
     }
 
+    /// Replaces a file's bytes behind the store's back, durably.
+    pub fn put(&self, path: &Path, bytes: &[u8]) {
+        let mut state = self.state();
+        let file = File::new(bytes.to_vec(), true);
+        state.names.insert(path.to_path_buf(), Arc::clone(&file));
+        state.durable.insert(path.to_path_buf(), file);
+    }
+
     pub fn forget(&self, path: &Path) {
         let mut state = self.state();
         state.names.remove(path);
@@ -268,12 +340,20 @@ impl FakeDisk {
         self.0.state.lock().unwrap()
     }
 
+    fn ask_hook(&self, op: Op, path: &Path) -> io::Result<()> {
+        let hook = self.0.hook.lock().unwrap().clone();
+        hook.map_or(Ok(()), |hook| hook(op, path))
+    }
+
+    /// Fails an operation that changes nothing where asked to.
+    fn look(&self, op: Op, path: &Path) -> io::Result<MutexGuard<'_, State>> {
+        self.ask_hook(op, path)?;
+        Ok(self.state())
+    }
+
     /// Counts an operation, fails it where asked to, and holds the disk while it runs.
     fn begin(&self, op: Op, path: &Path) -> io::Result<MutexGuard<'_, State>> {
-        let hook = self.0.hook.lock().unwrap().clone();
-        if let Some(hook) = hook {
-            hook(op, path)?;
-        }
+        self.ask_hook(op, path)?;
         let mut state = self.state();
         state.ops += 1;
         if let Some((at, seed)) = state.crash_at
@@ -312,7 +392,10 @@ impl Disk for FakeDisk {
     type Region = FakeRegion;
     type Lock = FakeLock;
 
-    fn create(&self, path: &Path, len: u64, _: Allocation) -> io::Result<FakeRegion> {
+    fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<FakeRegion> {
+        if allocation == Allocation::ReadOnly {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let mut state = self.begin(Op::Create, path)?;
         if state.names.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -324,13 +407,20 @@ impl Disk for FakeDisk {
         let file = File::new(vec![0; len as usize], false);
         state.names.insert(path.to_path_buf(), Arc::clone(&file));
         state.pending.push(Change::Put(path.to_path_buf(), Arc::clone(&file)));
-        Ok(FakeRegion { disk: self.clone(), path: path.to_path_buf(), file })
+        Ok(self.region(path, file, false))
     }
 
-    fn open(&self, path: &Path, _: Allocation) -> io::Result<FakeRegion> {
-        let state = self.begin(Op::Open, path)?;
+    fn open(&self, path: &Path, allocation: Allocation) -> io::Result<FakeRegion> {
+        // Changes nothing, so that it goes on after a crash as reads do.
+        let state = self.look(Op::Open, path)?;
         let file = state.names.get(path).map(Arc::clone).ok_or(io::ErrorKind::NotFound)?;
-        Ok(FakeRegion { disk: self.clone(), path: path.to_path_buf(), file })
+        self.0.opened.lock().unwrap().opened.push((path.to_path_buf(), allocation));
+        Ok(self.region(path, file, allocation == Allocation::ReadOnly))
+    }
+
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        let state = self.state();
+        state.names.get(path).map(|file| file.bytes.len() as u64).ok_or(io::ErrorKind::NotFound.into())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -350,8 +440,13 @@ impl Disk for FakeDisk {
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
-        let state = self.state();
-        let children = state.names.keys().chain(&state.directories).filter_map(|path| {
+        let state = self.look(Op::List, directory)?;
+        // Paths below a directory follow it.
+        let from = (Bound::Included(directory), Bound::Unbounded);
+        let is_below = |path: &&PathBuf| path.starts_with(directory);
+        let names = state.names.range::<Path, _>(from).map(|(path, _)| path).take_while(is_below);
+        let directories = state.directories.range::<Path, _>(from).take_while(is_below);
+        let children = names.chain(directories).filter_map(|path| {
             let child = path.strip_prefix(directory).ok()?.components().next()?;
             Some(directory.join(child))
         });
@@ -359,7 +454,7 @@ impl Disk for FakeDisk {
     }
 
     fn create_dir(&self, directory: &Path) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.look(Op::CreateDir, directory)?;
         state.directories.extend(directory.ancestors().map(Path::to_path_buf));
         Ok(())
     }
@@ -376,6 +471,7 @@ impl Disk for FakeDisk {
     }
 
     fn read_file(&self, path: &Path) -> io::Result<Vec<u8>> {
+        drop(self.look(Op::ReadFile, path)?);
         self.bytes(path).ok_or(io::ErrorKind::NotFound.into())
     }
 
@@ -389,12 +485,18 @@ impl Disk for FakeDisk {
         Ok(())
     }
 
-    fn free_space(&self, _: &Path) -> io::Result<u64> {
-        Ok(self.state().free)
+    fn used_space(&self, path: &Path) -> io::Result<u64> {
+        let state = self.look(Op::FreeSpace, path)?;
+        Ok(state.capacity.saturating_sub(state.free))
     }
 
-    fn lock(&self, _: &Path) -> io::Result<FakeLock> {
-        let mut state = self.state();
+    fn free_space(&self, path: &Path) -> io::Result<u64> {
+        let state = self.look(Op::FreeSpace, path)?;
+        Ok(state.free_of.get(path).copied().unwrap_or(state.free))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<FakeLock> {
+        let mut state = self.look(Op::Lock, path)?;
         if state.is_locked {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -413,7 +515,7 @@ impl Region for FakeRegion {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let _state = self.disk.state();
+        let _state = self.disk.look(Op::ReadAt, &self.path)?;
         let at = offset as usize;
         let bytes = self.file.slice(at..at + out.len());
         if bytes.len() != out.len() {
@@ -424,13 +526,25 @@ impl Region for FakeRegion {
     }
 
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
-        let _state = self.disk.begin(Op::Write, &self.path)?;
+        if self.is_read_only {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let begun = self.disk.begin(Op::Write, &self.path);
+        let mut room = match &begun {
+            Err(error) if error.kind() == io::ErrorKind::WriteZero => {
+                parts.iter().map(|part| part.len()).sum::<usize>() / 2
+            }
+            Err(_) => 0,
+            Ok(_) => usize::MAX,
+        };
         let mut at = offset as usize;
         for part in parts {
+            let part = &part[..part.len().min(room)];
             self.file.write(at, part);
             at += part.len();
+            room -= part.len();
         }
-        Ok(())
+        begun.map(drop)
     }
 
     fn flush(&self, range: Range<u64>) -> io::Result<()> {

@@ -2,17 +2,18 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 pub mod fake_disk;
+pub mod fuzz_targets;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use ferromq_store::{
-    Disk, FlushMode, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter, properties,
+    Disk, FlushPolicy, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter, properties,
 };
 
 pub const ALL: &TagFilter = &TagFilter::All;
 
 /// Small files, so that a test rolls them.
-pub fn small(flush: FlushMode) -> StoreConfig {
+pub fn small(flush: FlushPolicy) -> StoreConfig {
     StoreConfig {
         commit_log_file_size: 64 << 10,
         consume_queue_file_entries: 50,
@@ -26,11 +27,11 @@ pub fn small(flush: FlushMode) -> StoreConfig {
 }
 
 pub fn asynchronous() -> StoreConfig {
-    small(FlushMode::Async { interval: Duration::from_millis(50) })
+    small(FlushPolicy::every(Duration::from_millis(50)))
 }
 
 pub fn synchronous() -> StoreConfig {
-    small(FlushMode::Sync)
+    small(FlushPolicy::Group)
 }
 
 pub fn message<'a>(topic: &'a str, queue_id: i32, body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
@@ -68,6 +69,18 @@ pub fn settle<D: Disk>(store: &MessageStore<D>) {
     panic!("the dispatcher did not get there: {:?}", store.stats());
 }
 
+/// Waits until everything written is on disk.
+pub fn wait_flushed<D: Disk>(store: &MessageStore<D>) {
+    for _ in 0..10_000 {
+        let stats = store.stats();
+        if stats.flushed_offset == stats.max_physical_offset {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the flush did not get there: {:?}", store.stats());
+}
+
 /// All bodies of a queue in order, each record checked, queue offsets without gap.
 pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
@@ -86,4 +99,21 @@ pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> V
         assert_eq!(found.next_offset, at);
     }
     bodies
+}
+
+/// What a kill leaves on a machine that lives on: the files as they are, the abort file among them.
+pub fn copy_as_killed(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_as_killed(&path, &target);
+        } else if path.file_name().unwrap() != "lock"
+            && let Err(error) = fs::copy(&path, target)
+        {
+            // A file under its temporary name may be gone by now.
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        }
+    }
 }

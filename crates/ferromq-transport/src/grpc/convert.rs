@@ -36,6 +36,7 @@ pub mod code {
     pub const TOO_MANY_REQUESTS: i32 = 42_900;
     pub const MESSAGE_PROPERTIES_TOO_LARGE: i32 = 43_101;
     pub const INTERNAL_SERVER_ERROR: i32 = 50_001;
+    pub const MASTER_PERSISTENCE_TIMEOUT: i32 = 50_401;
     pub const UNSUPPORTED: i32 = 50_500;
 }
 
@@ -93,6 +94,9 @@ impl From<StoreError> for Refusal {
                 _ => code::BAD_REQUEST,
             },
             StoreError::StaleReceipt => code::INVALID_RECEIPT_HANDLE,
+            StoreError::QueueClosed { .. } => code::FORBIDDEN,
+            StoreError::NoRecord { .. } => code::MESSAGE_NOT_FOUND,
+            StoreError::NotDurable { .. } => code::MASTER_PERSISTENCE_TIMEOUT,
             StoreError::Io { .. } | StoreError::Corrupt { .. } => {
                 tracing::error!(%error, "store failed");
                 code::INTERNAL_SERVER_ERROR
@@ -320,6 +324,17 @@ mod tests {
         assert_eq!(Refusal::from(large).code, code::MESSAGE_PROPERTIES_TOO_LARGE);
         assert_eq!(Refusal::from(StoreError::StaleReceipt).code, code::INVALID_RECEIPT_HANDLE);
         assert_eq!(Refusal::from(StoreError::Poisoned).code, code::INTERNAL_SERVER_ERROR);
+        let missing = Refusal::from(StoreError::NoRecord { physical_offset: 7, nearest: Some(5) });
+        assert_eq!(missing.code, code::MESSAGE_NOT_FOUND);
+        assert!(missing.message.contains("begins at 5"), "{}", missing.message);
+    }
+
+    #[test]
+    fn a_failed_flush_leaves_the_outcome_open_and_a_closed_queue_forbids() {
+        let failed = StoreError::NotDurable { cause: "EIO".into() };
+        assert_eq!(Refusal::from(failed).code, code::MASTER_PERSISTENCE_TIMEOUT);
+        let closed = StoreError::QueueClosed { topic: "orders".to_owned(), queue_id: 3 };
+        assert_eq!(Refusal::from(closed).code, code::FORBIDDEN);
     }
 
     proptest! {

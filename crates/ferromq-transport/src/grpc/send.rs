@@ -24,7 +24,7 @@ const GZIP: i32 = 2;
 
 /// Answers an encoded `SendMessageRequest` with an encoded `SendMessageResponse`.
 ///
-/// All messages of a request are stored or none; the answer comes once the promise of the flush mode holds.
+/// All messages of a request are stored or none; the answer comes once the promise of the flush policy holds.
 pub(super) async fn send_message(hot: &Hot, request: &[u8], peer: SocketAddr) -> Result<Bytes, Malformed> {
     let request = SendRequest::parse(request)?;
     Ok(match store(hot, &request, peer).await {
@@ -75,7 +75,7 @@ fn append(
     for (message, end) in request.messages.iter().zip(ends) {
         let queue_id = match message.queue_id {
             Some(queue_id) => queue_id,
-            None => (*drawn.get_or_insert_with(|| hot.pick_queue(topic))).cast_signed(),
+            None => (*drawn.get_or_insert_with(|| hot.pick_queue(message.topic, topic))).cast_signed(),
         };
         messages.push(NewMessage {
             topic: message.topic,

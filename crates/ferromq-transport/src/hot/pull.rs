@@ -90,6 +90,7 @@ fn is_answer(found: &GetResult) -> bool {
         GetStatus::OffsetOverflowOne
         | GetStatus::NoMessageInQueue
         | GetStatus::NoMatchedLogicQueue
+        | GetStatus::QueueClosed
         | GetStatus::NoMatchedMessage => false,
         GetStatus::Found
         | GetStatus::MessageWasRemoving

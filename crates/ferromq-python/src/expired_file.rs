@@ -1,0 +1,36 @@
+//! `ExpiredFile` as Python's archive hook sees it.
+
+use std::path::PathBuf;
+
+use ferromq_store::ExpiredFile;
+use pyo3::prelude::*;
+
+/// A file of the commit log that is about to be deleted.
+#[pyclass(name = "ExpiredFile", module = "ferromq._ferromq", frozen, get_all)]
+pub struct PyExpiredFile {
+    path: PathBuf,
+    begin: u64,
+    end: u64,
+    oldest_ms: i64,
+    newest_ms: i64,
+}
+
+impl PyExpiredFile {
+    /// The file as Python sees it.
+    pub fn new(file: &ExpiredFile) -> Self {
+        Self {
+            path: file.path.clone(),
+            begin: file.range.start,
+            end: file.range.end,
+            oldest_ms: file.oldest_ms,
+            newest_ms: file.newest_ms,
+        }
+    }
+}
+
+#[pymethods]
+impl PyExpiredFile {
+    fn __repr__(&self) -> String {
+        format!("<ExpiredFile {} physical offsets {} to {}>", self.path.display(), self.begin, self.end)
+    }
+}

@@ -1,0 +1,172 @@
+//! The way of messages into the store: checked, encoded outside any lock, appended, answered.
+//!
+//! Where records go is the commit log's business, when they are durable `flush`'s.
+
+use std::{
+    cell::RefCell,
+    sync::{Arc, atomic::Ordering},
+};
+
+use crate::{
+    Appended, Disk, FlushPolicy, MessageStore, NewMessage, Result, StoreError,
+    commit_log::{self, Pending},
+    consume_queue::{ConsumeQueue, check_name},
+    message,
+};
+
+/// A buffer for records grows with the largest batch; above this it is not kept.
+const MAX_SCRATCH: usize = 1 << 20;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether the records of an append stand for themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tie {
+    /// A crash may keep some of them.
+    Loose,
+    /// All or none.
+    AsOne,
+}
+
+impl<D: Disk> MessageStore<D> {
+    /// Appends `messages` in order, each its own record. Limits are checked before anything is written.
+    ///
+    /// The promise of the flush policy holds once [`Self::wait_durable`] or [`Self::when_durable`] of
+    /// `Appended::end` says so. A crash before may keep the first of the messages and lose the others.
+    /// Errors: `TooLarge`, `Invalid`, `Full`, `Poisoned`, `Closed`, `Io`: nothing was stored.
+    pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        self.append_tied(messages, Tie::Loose, true)
+    }
+
+    /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.
+    pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        self.append_tied(messages, Tie::AsOne, true)
+    }
+
+    /// Appends and waits until the promise of the flush policy holds; the place is given with it.
+    ///
+    /// Cheaper than [`Self::append`] and [`Self::wait_durable`] one after the other: no other thread is asked
+    /// to flush. Errors: those of [`Self::append`], and `NotDurable` where the flush failed.
+    pub fn append_durable(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        let appended = self.append_tied(messages, Tie::Loose, false)?;
+        self.wait_durable(appended.end)?;
+        Ok(appended)
+    }
+
+    fn append_tied(&self, messages: &[NewMessage<'_>], tie: Tie, is_flush_asked: bool) -> Result<Appended> {
+        let inner = &self.inner;
+        let appended = self.check_open().and_then(|()| {
+            SCRATCH.with_borrow_mut(|bytes| {
+                bytes.clear();
+                bytes.shrink_to(MAX_SCRATCH);
+                if let [message] = messages {
+                    let pending = [self.encode(message, None, bytes)?];
+                    return inner.log.append(&inner.clock, messages, &pending, bytes);
+                }
+                let pending = self.encode_all(messages, tie, bytes)?;
+                inner.log.append(&inner.clock, messages, &pending, bytes)
+            })
+        });
+        let appended = appended.inspect_err(|error| {
+            inner.counters.count_failed_put(error);
+            if matches!(error, StoreError::Full { .. }) {
+                inner.cleaner.ask();
+            }
+        })?;
+        inner.appended.fetch_add(messages.len() as u64, Ordering::Relaxed);
+        if !inner.log.is_sync() {
+            inner.arrived.ring();
+        } else if is_flush_asked {
+            inner.log.ask_for_flush(appended.end);
+        }
+        Ok(appended)
+    }
+
+    fn encode_all(
+        &self,
+        messages: &[NewMessage<'_>],
+        tie: Tie,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Vec<Pending<D>>> {
+        let mut pending: Vec<Pending<D>> = Vec::with_capacity(messages.len());
+        for (number, message) in messages.iter().enumerate() {
+            let before = pending.last().and_then(|pending| pending.queue.as_ref());
+            let mut next = self.encode(message, before, bytes)?;
+            if tie == Tie::AsOne && number + 1 < messages.len() {
+                message::mark_continued(bytes, &mut next.encoded);
+            }
+            pending.push(next);
+        }
+        Ok(pending)
+    }
+
+    /// Checks a message and encodes it; `before` is the queue of the message before it, most often the same.
+    fn encode(
+        &self,
+        message: &NewMessage<'_>,
+        before: Option<&Arc<ConsumeQueue<D>>>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Pending<D>> {
+        let config = &self.inner.config;
+        let queue_id = check_name(message.topic, message.queue_id)?;
+        let max_record = self.inner.log.max_record_len();
+        commit_log::check_limits(message, config, max_record)?;
+        let encoded = message::encode(message, config.store_host, config.property_crc, bytes);
+        if !message::is_consumable(encoded.sys_flag) {
+            return Ok(Pending { encoded, queue: None });
+        }
+        let queue = match before {
+            Some(queue) if queue.queue_id() == queue_id && queue.topic() == message.topic => {
+                Arc::clone(queue)
+            }
+            _ => self.inner.queues.find_or_make(message.topic, queue_id),
+        };
+        Ok(Pending { encoded, queue: Some(queue) })
+    }
+
+    /// Calls `done` once the promise of the flush policy holds for what ends at `end`, an `Appended::end`: at
+    /// once where a send is answered when written, after the covering flush otherwise.
+    ///
+    /// `done` gets `NotDurable` where that flush failed: the messages may be there after a restart. It may run
+    /// on the flushing thread, so it must return quickly.
+    pub fn when_durable(&self, end: u64, done: impl FnOnce(Result<()>) + Send + 'static) {
+        let inner = Arc::clone(&self.inner);
+        self.inner.log.when_durable(
+            end,
+            Box::new(move |outcome| {
+                done(outcome.inspect_err(|error| inner.counters.count_failed_put(error)));
+            }),
+        );
+    }
+
+    /// As [`Self::when_durable`], waiting for it; the waiting thread flushes itself where nobody else does.
+    pub fn wait_durable(&self, end: u64) -> Result<()> {
+        let outcome = self.inner.log.wait_durable(end);
+        outcome.inspect_err(|error| self.inner.counters.count_failed_put(error))
+    }
+
+    /// Flushes by another policy from now on. What was appended before is durable when this returns, and
+    /// readers go on seeing what they saw.
+    ///
+    /// Errors: `Invalid`: the policy stays; those of a flush: the policy is changed.
+    pub fn set_flush(&self, policy: FlushPolicy) -> Result<()> {
+        self.check_open()?;
+        self.inner.log.change_flush(Some(policy), None)
+    }
+
+    /// Lets never more than `count` answered messages of the topic be unflushed, whatever the policy; `None` ends that.
+    ///
+    /// What was appended before is durable when this returns. Errors: `Invalid` for 0, those of a flush.
+    pub fn set_flush_every(&self, topic: &str, count: Option<u32>) -> Result<()> {
+        self.check_open()?;
+        self.inner.log.change_flush(None, Some((topic, count)))
+    }
+
+    /// The policy by which the store flushes.
+    #[must_use]
+    pub fn flush_policy(&self) -> FlushPolicy {
+        self.inner.log.policy()
+    }
+}

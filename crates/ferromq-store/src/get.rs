@@ -1,0 +1,364 @@
+//! Reading messages of a queue, by count and bytes, with the statuses of RocketMQ.
+//!
+//! The tag hash in the consume queue decides first, so that what is not wanted costs no look at the log.
+//! Finding an offset by time or key is `lookup`'s and `query`'s business.
+
+use std::sync::atomic::Ordering;
+
+use crate::{
+    Disk, GetResult, GetStatus, MessageStore, MessageView, QueueAccess, Record, Region, TagFilter,
+    consume_queue::{ConsumeQueue, Entry},
+    properties,
+    store::Inner,
+};
+
+/// Entries a filtered read looks at before it answers without a match, so that one call stays short.
+const MAX_FRUITLESS_ENTRIES: u64 = 800;
+/// Messages of a batch that room is made for before the first.
+const USUAL_BATCH: usize = 32;
+/// RocketMQ's smallest byte limit of a read.
+const MIN_READ_BYTES: usize = 100;
+
+impl<D: Disk> MessageStore<D> {
+    /// Reads up to `max_count` messages and about `max_bytes` from `from_offset` on.
+    ///
+    /// The first message found comes whatever its size. A record that is not the one its consume queue entry
+    /// tells of is never served. After [`Self::close`] there is nothing.
+    pub fn get(
+        &self,
+        topic: &str,
+        queue_id: u32,
+        from_offset: u64,
+        max_count: usize,
+        max_bytes: usize,
+        filter: &TagFilter,
+    ) -> GetResult<D::Region> {
+        match self.open_inner() {
+            Some(inner) => inner.read(topic, queue_id, from_offset, max_count, max_bytes, filter),
+            None => empty(GetStatus::NoMatchedLogicQueue, from_offset, 0, 0),
+        }
+    }
+}
+
+/// Reads that a close in their middle does not change: whoever decides what becomes of a lease needs them.
+impl<D: Disk> Inner<D> {
+    /// As [`MessageStore::get`].
+    pub(crate) fn read(
+        &self,
+        topic: &str,
+        queue_id: u32,
+        from_offset: u64,
+        max_count: usize,
+        max_bytes: usize,
+        filter: &TagFilter,
+    ) -> GetResult<D::Region> {
+        let result = match self.queues.find(topic, queue_id) {
+            Some(queue) => self.read_queue(&queue, from_offset, max_count, max_bytes, filter),
+            None => empty(GetStatus::NoMatchedLogicQueue, 0, 0, 0),
+        };
+        if result.status != GetStatus::Found {
+            self.counters.count_missed_get(result.status);
+        }
+        result
+    }
+
+    fn read_queue(
+        &self,
+        queue: &ConsumeQueue<D>,
+        from_offset: u64,
+        max_count: usize,
+        max_bytes: usize,
+        filter: &TagFilter,
+    ) -> GetResult<D::Region> {
+        let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
+        let (status, next_offset) = match from_offset {
+            offset if queue.marks.access() == QueueAccess::Closed => (GetStatus::QueueClosed, offset),
+            _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
+            offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
+            offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),
+            offset if offset > max_offset => (GetStatus::OffsetOverflowBadly, max_offset),
+            _ => {
+                let mut reading = Reading::new(from_offset, max_count, max_bytes, min_offset, max_offset);
+                reading.read(self, queue, filter);
+                let min_offset = queue.min_offset();
+                if !reading.result.messages.is_empty() || from_offset >= min_offset {
+                    return reading.result;
+                }
+                // Cleaning took it meanwhile.
+                (GetStatus::OffsetTooSmall, min_offset)
+            }
+        };
+        empty(status, next_offset, min_offset, max_offset)
+    }
+
+    /// Where to go on in a queue behind a message that is gone: where its whole file is, behind all of that.
+    fn behind_removed(&self, queue: &ConsumeQueue<D>, queue_offset: u64, removed: Entry) -> u64 {
+        let files = self.log.files();
+        let next = queue_offset + 1;
+        if files.contains(removed.physical_offset) {
+            return next;
+        }
+        match files.begin_after(removed.physical_offset) {
+            Some(kept) => queue.first_at_or_after(kept, next),
+            None => next,
+        }
+    }
+}
+
+fn empty<R: Region>(status: GetStatus, next_offset: u64, min_offset: u64, max_offset: u64) -> GetResult<R> {
+    GetResult { status, messages: Vec::new(), next_offset, min_offset, max_offset }
+}
+
+/// One read of a queue under way.
+struct Reading<D: Disk> {
+    max_count: usize,
+    max_bytes: usize,
+    bytes: usize,
+    /// Entries that may still be looked at.
+    entries_left: u64,
+    result: GetResult<D::Region>,
+}
+
+impl<D: Disk> Reading<D> {
+    fn new(from: u64, max_count: usize, max_bytes: usize, min_offset: u64, max_offset: u64) -> Self {
+        Self {
+            max_count,
+            max_bytes: max_bytes.max(MIN_READ_BYTES),
+            bytes: 0,
+            entries_left: MAX_FRUITLESS_ENTRIES.max(max_count as u64),
+            result: empty(GetStatus::NoMatchedMessage, from, min_offset, max_offset),
+        }
+    }
+
+    fn read(&mut self, inner: &Inner<D>, queue: &ConsumeQueue<D>, filter: &TagFilter) {
+        let mut file = None;
+        let left = usize::try_from(self.result.max_offset - self.result.next_offset).unwrap_or(usize::MAX);
+        let expected = self.max_count.min(left).min(USUAL_BATCH);
+        self.result.messages.reserve_exact(expected);
+        let mut more = true;
+        while more {
+            // Set where something is missing; everything else ends the read.
+            more = false;
+            queue.walk(self.result.next_offset, |queue_offset, entry| {
+                if self.is_done(queue_offset) {
+                    return false;
+                }
+                self.entries_left -= 1;
+                let Some(entry) = entry else {
+                    self.miss(GetStatus::OffsetFoundNull);
+                    self.result.next_offset = queue.behind_hole(queue_offset);
+                    return false;
+                };
+                if entry.leads_nowhere() {
+                    self.miss(GetStatus::MessageWasRemoving);
+                    self.result.next_offset = queue_offset + 1;
+                    return true;
+                }
+                if self.bytes + entry.size as usize > self.max_bytes && !self.result.messages.is_empty() {
+                    return false;
+                }
+                if !filter.may_have_hash(entry.tag_hash) {
+                    self.result.next_offset = queue_offset + 1;
+                    return true;
+                }
+                let record = match inner.log.record_in(&mut file, entry.physical_offset, entry.size) {
+                    Ok(record) => record,
+                    Err(error) => {
+                        // The message is there: whoever asks again from here on finds it once it can be read.
+                        tracing::error!(%error, physical_offset = entry.physical_offset, "message cannot be read now");
+                        return false;
+                    }
+                };
+                self.result.next_offset = queue_offset + 1;
+                match record.filter(|record| is_told_of(inner, queue, queue_offset, record, entry)) {
+                    Some(record) => self.take(queue_offset, record, filter),
+                    None => {
+                        self.miss(GetStatus::MessageWasRemoving);
+                        self.result.next_offset = inner.behind_removed(queue, queue_offset, entry);
+                        more = self.result.next_offset > queue_offset + 1;
+                    }
+                }
+                !more
+            });
+        }
+    }
+
+    fn is_done(&self, queue_offset: u64) -> bool {
+        self.entries_left == 0
+            || queue_offset >= self.result.max_offset
+            || self.result.messages.len() >= self.max_count
+    }
+
+    fn miss(&mut self, status: GetStatus) {
+        if self.result.messages.is_empty() {
+            self.result.status = status;
+        }
+    }
+
+    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, filter: &TagFilter) {
+        if *filter != TagFilter::All && !has_wanted_tag(filter, &record) {
+            return;
+        }
+        self.bytes += record.len();
+        self.result.messages.push((queue_offset, record));
+        self.result.status = GetStatus::Found;
+    }
+}
+
+/// Says whether the head of the record says of itself what the consume queue says of it, and, for a record that was
+/// there when the store was opened, whether all of it is sound: once, where a queue is read in order.
+fn is_told_of<D: Disk>(
+    inner: &Inner<D>,
+    queue: &ConsumeQueue<D>,
+    queue_offset: u64,
+    record: &Record<D::Region>,
+    entry: Entry,
+) -> bool {
+    let mut is_same = record.is_at(entry.physical_offset, entry.size);
+    if !is_same && queue.is_unchecked(queue_offset) && inner.note_damage_at(entry.physical_offset) {
+        return false;
+    }
+    if is_same && queue.is_unchecked(queue_offset) {
+        match MessageView::decode(record.bytes(), true) {
+            Ok(view) => {
+                is_same = view.topic == queue.topic()
+                    && view.queue_id as u32 == queue.queue_id()
+                    && view.queue_offset == queue_offset;
+            }
+            Err(_) => {
+                inner.note_damage(entry.physical_offset..entry.end());
+                return false;
+            }
+        }
+        if is_same {
+            queue.set_checked(queue_offset);
+        }
+    }
+    if !is_same && inner.counters.mismatches.fetch_add(1, Ordering::Relaxed) == 0 {
+        tracing::error!(
+            physical_offset = entry.physical_offset,
+            size = entry.size,
+            "record is not the one its consume queue tells of: not served"
+        );
+    }
+    is_same
+}
+
+fn has_wanted_tag<R: Region>(filter: &TagFilter, record: &Record<R>) -> bool {
+    MessageView::decode(record.bytes(), false)
+        .is_ok_and(|view| filter.has_tag(properties::get(view.properties, "TAGS")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::SocketAddr, path::Path};
+
+    use super::*;
+    use crate::{Boundary, Clock, NewMessage, StoreConfig};
+
+    fn filled(directory: &Path) -> MessageStore {
+        let config = StoreConfig {
+            commit_log_file_size: 4 << 10,
+            consume_queue_file_entries: 10,
+            index_slots: 50,
+            index_entries: 200,
+            disk_reserve: 0,
+            ..StoreConfig::default()
+        };
+        let clock = Clock::manual(1000);
+        let store = MessageStore::open(directory, config, clock.clone()).unwrap();
+        for number in 0..60u8 {
+            let message = NewMessage {
+                topic: "t",
+                queue_id: 0,
+                flag: 0,
+                sys_flag: 0,
+                born_timestamp: 0,
+                born_host: SocketAddr::from(([127, 0, 0, 1], 1)),
+                reconsume_times: 0,
+                prepared_transaction_offset: 0,
+                body: &[number; 500],
+                properties: b"",
+            };
+            store.append(&[message]).unwrap();
+            clock.advance(1);
+        }
+        while store.stats().dispatched_offset < store.stats().max_physical_offset {
+            std::thread::yield_now();
+        }
+        store
+    }
+
+    fn offsets(found: &GetResult<crate::MappedRegion>) -> Vec<u64> {
+        found.messages.iter().map(|(offset, _)| *offset).collect()
+    }
+
+    #[test]
+    fn messages_whose_file_is_gone_are_passed_over_in_one_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = filled(directory.path());
+        let log = &store.open_inner().unwrap().log;
+        // The queue has not heard of it yet, as while files are being deleted.
+        log.files().remove_below(5 * (4 << 10)).unwrap();
+        let first = (0..60).find(|at| {
+            let entry = store.open_inner().unwrap().queues.find("t", 0).unwrap().entry(*at).unwrap();
+            entry.physical_offset >= log.start()
+        });
+        let first = first.unwrap();
+        assert!(first > 20, "{first}");
+        let found = store.get("t", 0, 0, 3, usize::MAX, &TagFilter::All);
+        assert_eq!((found.status, offsets(&found)), (GetStatus::Found, vec![first, first + 1, first + 2]));
+        assert_eq!(found.next_offset, first + 3);
+        let filtered = store.get("t", 0, 0, 3, usize::MAX, &TagFilter::parse("none"));
+        assert_eq!((filtered.status, filtered.next_offset), (GetStatus::NoMatchedMessage, 60));
+        // What is gone has no time.
+        let kept_time = 1000 + first as i64;
+        assert_eq!(store.earliest_time("t", 0), Some(kept_time));
+        for (time, lower, upper) in [
+            (0, first, 0),
+            (1005, first, 0),
+            (kept_time, first, first),
+            (kept_time + 1, first + 1, first + 1),
+        ] {
+            assert_eq!(store.offset_by_time("t", 0, time, Boundary::Lower), lower, "{time}");
+            assert_eq!(store.offset_by_time("t", 0, time, Boundary::Upper), upper, "{time}");
+        }
+    }
+
+    #[test]
+    fn a_read_that_finds_only_what_is_gone_says_so_and_goes_on_behind_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = filled(directory.path());
+        let inner = store.open_inner().unwrap();
+        let queue = inner.queues.find("t", 0).unwrap();
+        let last = queue.entry(59).unwrap();
+        let file = inner.log.files().open(last.physical_offset).unwrap().unwrap();
+        // Its head says that it lies elsewhere.
+        file.write(last.physical_offset + 28, &[&7u64.to_be_bytes()]).unwrap();
+        let found = store.get("t", 0, 59, 3, usize::MAX, &TagFilter::All);
+        assert_eq!((found.status, found.next_offset), (GetStatus::MessageWasRemoving, 60));
+        assert!(found.messages.is_empty());
+        assert_eq!(store.stats().mismatches, 1);
+        let before = store.get("t", 0, 57, 3, usize::MAX, &TagFilter::All);
+        assert_eq!((before.status, offsets(&before)), (GetStatus::Found, vec![57, 58]));
+        assert_eq!(before.next_offset, 60);
+        // A size that differs is as bad.
+        let size = queue.entry(30).unwrap();
+        let file = inner.log.files().open(size.physical_offset).unwrap().unwrap();
+        file.write(size.physical_offset, &[&(size.size - 1).to_be_bytes()]).unwrap();
+        assert_eq!(offsets(&store.get("t", 0, 30, 2, usize::MAX, &TagFilter::All)), vec![31, 32]);
+    }
+
+    #[test]
+    fn where_a_file_of_the_queue_is_missing_a_read_goes_on_at_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = filled(directory.path());
+        let queue = store.open_inner().unwrap().queues.find("t", 0).unwrap();
+        queue.files().remove_below(20 * 20).unwrap();
+        let found = store.get("t", 0, 3, 5, usize::MAX, &TagFilter::All);
+        assert_eq!((found.status, found.next_offset), (GetStatus::OffsetFoundNull, 20));
+        let next = store.get("t", 0, found.next_offset, 2, usize::MAX, &TagFilter::All);
+        assert_eq!((next.status, offsets(&next)), (GetStatus::Found, vec![20, 21]));
+        assert_eq!(store.stats().missed_gets.get(&GetStatus::OffsetFoundNull), Some(&1));
+    }
+}

@@ -1,0 +1,301 @@
+//! Which files a store directory has, and how it was left. Nothing is opened for writing, no lock is taken.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    InspectOptions,
+    finding::{Finding, FindingKind, Sink},
+    queues::last_entry,
+    verify::{on_each, threads},
+};
+use crate::{Allocation, Disk, Region, Result, StoreError, checkpoint::Marks, stop::ABORT_MARK};
+
+/// How a store was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreState {
+    /// Closed: everything is on disk.
+    Closed,
+    /// A broker has it open now.
+    Open,
+    /// Its broker was killed.
+    Killed,
+}
+
+impl StoreState {
+    /// `closed`, `open` or `killed`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::Killed => "killed",
+        }
+    }
+}
+
+/// A file of a row, named by the offset of its first byte.
+#[derive(Debug, Clone)]
+pub(crate) struct RowFile {
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) path: PathBuf,
+}
+
+impl RowFile {
+    pub(crate) fn end(&self) -> u64 {
+        self.base.saturating_add(self.len)
+    }
+}
+
+/// The files of one consume queue.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueFiles {
+    pub(crate) topic: String,
+    pub(crate) queue_id: u32,
+    pub(crate) files: Vec<RowFile>,
+}
+
+/// A store directory as it is found.
+pub(crate) struct Layout<D: Disk> {
+    pub(crate) disk: D,
+    pub(crate) root: PathBuf,
+    pub(crate) state: StoreState,
+    /// What the abort file holds, where there is one.
+    pub(crate) abort: Option<String>,
+    /// What the checkpoint said before anything else was read.
+    pub(crate) marks: Option<Marks>,
+    pub(crate) log_paths: Vec<PathBuf>,
+    pub(crate) log: Vec<RowFile>,
+    pub(crate) queues: Vec<QueueFiles>,
+    pub(crate) index: Vec<RowFile>,
+    /// Records before it had queue entries before the queues were listed; of a Java broker that has not closed the store.
+    pub(crate) dispatched: u64,
+    /// Files that are missing, overlap or cannot be opened.
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl<D: Disk> Layout<D> {
+    /// Lists the files of a store directory.
+    ///
+    /// Errors: `Io` where the directory is not there or cannot be read, `NoStore` where it is something else.
+    pub(crate) fn read(disk: D, directory: &Path, options: &InspectOptions) -> Result<Self> {
+        let root = disk.absolute(directory).map_err(|source| StoreError::io("open", directory, source))?;
+        let entries = disk.list(&root).map_err(|source| StoreError::io("list", &root, source))?;
+        let own_log = root.join("commitlog");
+        if options.commit_log_paths.is_empty() && !entries.contains(&own_log) {
+            return Err(StoreError::NoStore { path: root, missing: "a directory commitlog" });
+        }
+        let log_paths = if options.commit_log_paths.is_empty() {
+            vec![own_log]
+        } else {
+            options.commit_log_paths.clone()
+        };
+        let abort = match disk.read_file(&root.join("abort")) {
+            Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
+            Err(_) => None,
+        };
+        let is_locked = disk.is_locked(&root.join("lock")).unwrap_or(false);
+        let state = match (is_locked, &abort) {
+            (true, _) => StoreState::Open,
+            (false, Some(_)) => StoreState::Killed,
+            (false, None) => StoreState::Closed,
+        };
+        let marks = disk.read_file(&root.join("checkpoint")).ok().and_then(|bytes| Marks::read(&bytes));
+        let mut layout = Self {
+            disk,
+            root,
+            state,
+            abort,
+            marks,
+            log_paths,
+            log: Vec::new(),
+            queues: Vec::new(),
+            index: Vec::new(),
+            dispatched: 0,
+            findings: Vec::new(),
+        };
+        layout.queues = layout.list_queues()?;
+        if layout.state != StoreState::Closed && !layout.is_ours() {
+            layout.dispatched = layout.find_dispatched(threads(options));
+            // Listed again: of what was dispatched by then every file is there now.
+            layout.findings.clear();
+            layout.queues = layout.list_queues()?;
+        }
+        layout.index = layout.list_index()?;
+        layout.log = layout.list_log()?;
+        if layout.is_open() {
+            layout.leave_out_prepared();
+        }
+        Ok(layout)
+    }
+
+    /// Says whether a ferromq broker left the abort file.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.abort.as_deref().is_none_or(|text| text.starts_with(ABORT_MARK.trim()))
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == StoreState::Open
+    }
+
+    pub(crate) fn open(&self, path: &Path) -> std::io::Result<D::Region> {
+        self.disk.open(path, Allocation::ReadOnly)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {
+        self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))
+    }
+
+    /// First and last byte of the log that a file could hold.
+    pub(crate) fn log_start(&self) -> u64 {
+        self.log.first().map_or(0, |file| file.base)
+    }
+
+    /// The file of the log that holds this physical offset.
+    pub(crate) fn log_file(&self, physical_offset: u64) -> Option<(usize, &RowFile)> {
+        let after = self.log.partition_point(|file| file.base <= physical_offset);
+        let number = after.checked_sub(1)?;
+        let file = self.log.get(number)?;
+        (physical_offset < file.end()).then_some((number, file))
+    }
+
+    /// A Java broker dispatches in the log's order and promises nothing: what its newest entry leads to may be next.
+    fn find_dispatched(&self, threads: usize) -> u64 {
+        let last = on_each(threads, &self.queues, || (), |(), _, queue| last_entry(self, queue));
+        last.into_iter().flatten().map(|entry| entry.physical_offset).max().unwrap_or(0)
+    }
+
+    /// Files that hold nothing yet may be written to while others are looked at: they are left out.
+    fn leave_out_prepared(&mut self) {
+        while let Some(file) = self.log.last() {
+            let mut head = [0; 8];
+            let read = self.open(&file.path).and_then(|region| region.read_at(0, &mut head));
+            if read.is_err() || head != [0; 8] || self.log.len() == 1 {
+                break;
+            }
+            self.log.pop();
+        }
+    }
+
+    /// Behind the last byte of the files of the log.
+    pub(crate) fn log_end(&self) -> u64 {
+        self.log.last().map_or(0, RowFile::end)
+    }
+
+    fn list_log(&mut self) -> Result<Vec<RowFile>> {
+        let mut paths = Vec::new();
+        for directory in self.log_paths.clone() {
+            paths.extend(self.list(&directory)?);
+        }
+        Ok(self.row(paths, 1))
+    }
+
+    fn list_queues(&mut self) -> Result<Vec<QueueFiles>> {
+        let mut queues = Vec::new();
+        for topic_path in self.list(&self.root.join("consumequeue"))? {
+            let Some(topic) = name_of(&topic_path) else { continue };
+            for directory in self.list(&topic_path).unwrap_or_default() {
+                let Some(queue_id) = name_of(&directory).and_then(|name| name.parse().ok()) else { continue };
+                let files = self.list(&directory)?;
+                let files = self.row(files, 20);
+                queues.push(QueueFiles { topic: topic.to_owned(), queue_id, files });
+            }
+        }
+        queues.sort_by(|a, b| (&a.topic, a.queue_id).cmp(&(&b.topic, b.queue_id)));
+        Ok(queues)
+    }
+
+    fn list_index(&mut self) -> Result<Vec<RowFile>> {
+        let mut files = Vec::new();
+        for path in self.list(&self.root.join("index"))? {
+            let is_index = name_of(&path)
+                .is_some_and(|name| name.len() == 17 && name.bytes().all(|byte| byte.is_ascii_digit()));
+            if is_index && let Some(len) = self.len_of(&path) {
+                files.push(RowFile { base: 0, len, path });
+            }
+        }
+        Ok(files)
+    }
+
+    /// The size of a file; what cannot be opened is a finding, unless it was removed meanwhile.
+    fn len_of(&mut self, path: &Path) -> Option<u64> {
+        match self.disk.len(path) {
+            Ok(len) => Some(len),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_open() => None,
+            Err(error) => {
+                let text = error.to_string();
+                self.findings.push(Finding::new(FindingKind::Unreadable, path, 0..0, "a file", text));
+                None
+            }
+        }
+    }
+
+    /// The files of a row in order, without those that overlap others; entries are `unit` bytes long.
+    fn row(&mut self, paths: Vec<PathBuf>, unit: u64) -> Vec<RowFile> {
+        let mut files: Vec<RowFile> = Vec::new();
+        for path in paths {
+            let Some(base) = parse_base(&path) else { continue };
+            let Some(len) = self.len_of(&path) else { continue };
+            files.push(RowFile { base, len, path });
+        }
+        files.sort_by(|a, b| (a.base, &a.path).cmp(&(b.base, &b.path)));
+        let mut row: Vec<RowFile> = Vec::new();
+        for mut file in files {
+            let len = file.len;
+            if len == 0 || len % unit != 0 || file.base % unit != 0 || file.base.checked_add(len).is_none() {
+                let found = format!("{len} bytes");
+                let expected = if unit == 1 { "bytes".into() } else { format!("a multiple of {unit} bytes") };
+                self.findings.push(Finding::new(FindingKind::FileSize, &file.path, 0..len, expected, found));
+                file.len -= len % unit;
+                if file.len == 0 || file.base % unit != 0 || file.base.checked_add(len).is_none() {
+                    continue;
+                }
+            }
+            match row.last().map(RowFile::end) {
+                Some(end) if end < file.base => {
+                    let found = format!("the next file is {}", file.path.display());
+                    let expected = format!("a file that holds the bytes {end} to {}", file.base);
+                    let path = file.path.with_file_name(format!("{end:020}"));
+                    self.findings.push(Finding::new(
+                        FindingKind::MissingFile,
+                        &path,
+                        0..file.base - end,
+                        expected,
+                        found,
+                    ));
+                }
+                Some(end) if end > file.base => {
+                    let found = format!("it begins at {}", file.base);
+                    let expected = format!("a file that begins at {end}");
+                    self.findings.push(Finding::new(
+                        FindingKind::FileSize,
+                        &file.path,
+                        0..0,
+                        expected,
+                        found,
+                    ));
+                    continue;
+                }
+                _ => {}
+            }
+            row.push(file);
+        }
+        row
+    }
+
+    /// Tells what listing found.
+    pub(crate) fn tell(&self, sink: &Sink<'_>) {
+        self.findings.iter().for_each(|finding| sink.find(finding));
+    }
+}
+
+fn name_of(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+/// The offset in the name of a file, where it has RocketMQ's 20 digits.
+fn parse_base(path: &Path) -> Option<u64> {
+    let name = name_of(path)?;
+    (name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit())).then(|| name.parse().ok())?
+}

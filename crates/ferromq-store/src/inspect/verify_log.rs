@@ -1,0 +1,470 @@
+//! One commit log file against everything derived from it: its records, their queue entries, their keys.
+//!
+//! Each file is checked alone, so that many can be at once. What follows from all of them is `verify`'s business.
+
+use std::{collections::HashMap, io, ops::Range, path::Path};
+
+use super::{
+    finding::{Finding, FindingKind, Run, Sink},
+    index::{Cursor, IndexScan, Indexed},
+    key_hashes,
+    layout::{Layout, RowFile},
+    log_file::{LogFile, Scanned},
+    may_have_key,
+    probe::Probe,
+    queues::{Entries, QueueScan, Slot},
+};
+use crate::{
+    Disk, MessageView,
+    consume_queue::{ENTRY_LEN, Entry},
+    message::{self, CONTINUED},
+};
+
+/// What all workers look at.
+pub(crate) struct Derived<'a, D: Disk> {
+    pub(crate) layout: &'a Layout<D>,
+    pub(crate) queues: &'a [QueueScan],
+    pub(crate) index: &'a IndexScan,
+    /// Records before it are promised to be in queues.
+    pub(crate) limit: u64,
+    /// … and in the index.
+    pub(crate) index_limit: u64,
+    pub(crate) is_deleted: &'a (dyn Fn(&str, u32, u64) -> bool + Sync),
+}
+
+/// What a file was found to hold.
+#[derive(Debug, Default)]
+pub(crate) struct LogFileScan {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    pub(crate) first_timestamp: Option<i64>,
+    pub(crate) last_timestamp: i64,
+    /// Behind its last record, inside the file; its length where it is full.
+    pub(crate) end: u64,
+    /// Where nothing but zeros begins.
+    pub(crate) unwritten_from: Option<u64>,
+    /// Bytes behind the last record that are none.
+    pub(crate) tail: Option<(Range<u64>, FindingKind, &'static str)>,
+    /// Records of the end that were appended as one with what should follow: how many, and where they begin.
+    pub(crate) continued: (u64, u64),
+    pub(crate) not_dispatched: u64,
+    pub(crate) of_deleted: u64,
+    /// It was removed while the store was looked at.
+    pub(crate) is_gone: bool,
+}
+
+/// Records of one queue without entries, in a row.
+const MAX_OPEN_RUNS: usize = 4096;
+
+/// The check of one file under way.
+struct Check<'a, 'b, D: Disk> {
+    derived: &'b Derived<'a, D>,
+    file: &'b RowFile,
+    sink: &'b Sink<'b>,
+    entries: &'b mut Entries<'a, D>,
+    probe: Probe<'a, D>,
+    cursor: Cursor<'a, D>,
+    next_key: Option<Indexed>,
+    hashes: Vec<Indexed>,
+    keys: Vec<u32>,
+    scan: LogFileScan,
+    ordinal: u64,
+    damaged: Run,
+    unindexed: Run,
+    stray: Run,
+    other_keys: Run,
+    without_entry: HashMap<usize, Run>,
+}
+
+/// Reads a file of the log through.
+pub(crate) fn check<'a, D: Disk>(
+    derived: &Derived<'a, D>,
+    number: usize,
+    entries: &mut Entries<'a, D>,
+    sink: &Sink<'_>,
+) -> LogFileScan {
+    let layout = derived.layout;
+    let Some(file) = layout.log.get(number) else { return LogFileScan::default() };
+    let region = match layout.open(&file.path) {
+        Ok(region) => region,
+        Err(error) => {
+            let is_gone = error.kind() == io::ErrorKind::NotFound && layout.is_open();
+            if !is_gone {
+                sink.unreadable(&file.path, 0..file.len, &error);
+            }
+            return LogFileScan { is_gone, ..LogFileScan::default() };
+        }
+    };
+    let mut check = Check {
+        derived,
+        file,
+        sink,
+        entries,
+        probe: Probe::new(layout),
+        cursor: derived.index.cursor(layout, number),
+        next_key: None,
+        hashes: Vec::new(),
+        keys: Vec::new(),
+        scan: LogFileScan::default(),
+        ordinal: 0,
+        damaged: Run::default(),
+        unindexed: Run::default(),
+        stray: Run::default(),
+        other_keys: Run::default(),
+        without_entry: HashMap::new(),
+    };
+    check.next_key = check.next_in_line();
+    check.run(LogFile::new(region, file.base));
+    check.end()
+}
+
+impl<D: Disk> Check<'_, '_, D> {
+    fn run(&mut self, mut log: LogFile<D::Region>) {
+        const STEP: u64 = 1 << 20;
+        let mut told = 0;
+        while !self.sink.is_stopped() {
+            let at = log.position();
+            if at >= told + STEP {
+                self.sink.advance(at - told);
+                told = at;
+            }
+            match log.next_scanned() {
+                // Perhaps a record that a broker at work is writing: looked at up to here.
+                Ok(Some(Scanned::Damaged { .. } | Scanned::Unsound { .. })) if self.is_unpromised(at) => {
+                    break;
+                }
+                Ok(Some(scanned)) => self.take(at, scanned),
+                Ok(None) => break,
+                Err(error) => {
+                    // The next mebibyte may be readable again, but what begins in it is not known.
+                    self.sink.unreadable(&self.file.path, at..self.file.len, &error);
+                    break;
+                }
+            }
+        }
+        self.sink.advance(self.file.len - told.min(self.file.len));
+    }
+
+    fn is_unpromised(&self, at: u64) -> bool {
+        self.derived.layout.is_open() && self.file.base + at >= self.derived.limit
+    }
+
+    fn take(&mut self, at: u64, scanned: Scanned<'_>) {
+        match scanned {
+            Scanned::Record(view) => self.take_record(at, &view),
+            Scanned::Damaged { kind, view } => {
+                self.take_record(at, &view);
+                let expected = match kind {
+                    FindingKind::BodyChecksum => format!("a body with the CRC32 {:08x}", view.body_crc),
+                    _ => "a record with the CRC32 among its properties".into(),
+                };
+                let found =
+                    format!("{} of {} at queue offset {}", describe(&view), view.topic, view.queue_offset);
+                let range = at..at + u64::from(view.total_size);
+                self.damaged.add(self.sink, at, Finding::new(kind, &self.file.path, range, expected, found));
+            }
+            Scanned::Unsound { kind, range, reason, is_last: true } => {
+                self.scan.tail = Some((range, kind, reason))
+            }
+            Scanned::Unsound { kind, range, reason, .. } => {
+                let expected = format!("a record at physical offset {}", self.file.base + range.start);
+                self.sink.find(&Finding::new(kind, &self.file.path, range, expected, reason));
+            }
+            Scanned::Unwritten { at } => self.scan.unwritten_from = Some(at),
+            Scanned::Full => self.scan.end = self.file.len,
+        }
+    }
+
+    fn take_record(&mut self, at: u64, view: &MessageView<'_>) {
+        let size = u64::from(view.total_size);
+        let scan = &mut self.scan;
+        self.ordinal += 1;
+        scan.records += 1;
+        scan.bytes += size;
+        scan.end = at + size;
+        scan.first_timestamp = scan.first_timestamp.or(Some(view.store_timestamp));
+        scan.last_timestamp = scan.last_timestamp.max(view.store_timestamp);
+        if view.sys_flag & CONTINUED == 0 {
+            scan.continued = (0, 0);
+        } else if scan.continued.0 == 0 {
+            scan.continued = (1, at);
+        } else {
+            scan.continued.0 += 1;
+        }
+        let is_promised = view.physical_offset < self.derived.limit;
+        scan.not_dispatched += u64::from(!is_promised);
+        if let Some(found) = transaction_fault(view) {
+            let range = at..at + size;
+            let finding =
+                Finding::new(FindingKind::TransactionFlag, &self.file.path, range, found.0, found.1);
+            self.sink.find(&finding);
+        }
+        if message::is_consumable(view.sys_flag) && view.sys_flag & message::INNER_BATCH == 0 {
+            self.check_entry(at, view, is_promised);
+        }
+        self.check_keys(at, view, view.physical_offset < self.derived.index_limit);
+    }
+
+    fn check_entry(&mut self, at: u64, view: &MessageView<'_>, is_promised: bool) {
+        let queue_id = u32::try_from(view.queue_id).unwrap_or(u32::MAX);
+        let Some(queue) = self.entries.queue(view.topic, queue_id) else {
+            if !is_promised {
+            } else if (self.derived.is_deleted)(view.topic, queue_id, view.physical_offset) {
+                self.scan.of_deleted += 1;
+            } else {
+                self.without_entry(usize::MAX, at, view, "there is no such queue".into());
+            }
+            return;
+        };
+        let slot = match self.entries.slot(queue, view.queue_offset) {
+            Ok(slot) => slot,
+            // Reading the queue through told of it.
+            Err(_) => return,
+        };
+        match slot {
+            Slot::Entry(entry) if entry.physical_offset == view.physical_offset => {
+                let is_right = entry.size == view.total_size && is_tag_hash_of(entry.tag_hash, view);
+                if is_right && let Some(scan) = self.derived.queues.get(queue) {
+                    scan.add_match();
+                }
+            }
+            _ if !is_promised => {}
+            _ if (self.derived.is_deleted)(view.topic, queue_id, view.physical_offset) => {
+                self.scan.of_deleted += 1
+            }
+            Slot::Entry(entry) => self.other_entry(queue, at, view, entry),
+            Slot::Empty => self.without_entry(queue, at, view, "no entry there".into()),
+            Slot::Filler => self.without_entry(queue, at, view, "a filler there".into()),
+            Slot::Invalid => self.without_entry(queue, at, view, "bytes there that are no entry".into()),
+        }
+    }
+
+    /// The entry at the record's queue offset leads elsewhere: perhaps to a second record of the same offset.
+    fn other_entry(&mut self, queue: usize, at: u64, view: &MessageView<'_>, entry: Entry) {
+        let is_same = |other: &MessageView<'_>| {
+            (other.topic, other.queue_id, other.queue_offset)
+                == (view.topic, view.queue_id, view.queue_offset)
+        };
+        let is_twin = matches!(self.probe.record(entry.physical_offset), Ok(Some(other)) if is_same(&other));
+        if is_twin {
+            let expected = format!(
+                "one record at queue offset {} of {} queue {}",
+                view.queue_offset, view.topic, view.queue_id
+            );
+            let found = format!("another one at physical offset {}", entry.physical_offset);
+            let range = at..at + u64::from(view.total_size);
+            let kind = FindingKind::DuplicateQueueOffset;
+            self.sink.find(&Finding::new(kind, &self.file.path, range, expected, found));
+        } else {
+            let found = format!("an entry there that leads to {}", entry.physical_offset);
+            self.without_entry(queue, at, view, found);
+        }
+    }
+
+    fn without_entry(&mut self, queue: usize, at: u64, view: &MessageView<'_>, found: String) {
+        if self.without_entry.len() >= MAX_OPEN_RUNS {
+            self.without_entry.drain().for_each(|(_, mut run)| run.end(self.sink));
+        }
+        let place = format!("queue offset {} of {} queue {}", view.queue_offset, view.topic, view.queue_id);
+        let range = at..at + u64::from(view.total_size);
+        let finding = Finding::new(
+            FindingKind::RecordWithoutEntry,
+            &self.file.path,
+            range,
+            format!("an entry at {place}"),
+            found,
+        );
+        // Those of queues that are not there are joined by their place in the log.
+        let ordinal = if queue == usize::MAX { self.ordinal } else { view.queue_offset };
+        self.without_entry.entry(queue).or_default().add(self.sink, ordinal, finding);
+    }
+
+    /// The index entries that lead to this record must be its keys, and the other way round.
+    fn check_keys(&mut self, at: u64, view: &MessageView<'_>, is_promised: bool) {
+        self.pass_stray(view.physical_offset);
+        self.hashes.clear();
+        while let Some(indexed) =
+            self.next_key.filter(|key| key.entry.physical_offset == view.physical_offset)
+        {
+            self.hashes.push(indexed);
+            self.next_key = self.next_in_line();
+        }
+        let is_indexed = message::is_indexed(view.sys_flag);
+        self.keys.clear();
+        if is_indexed {
+            self.keys.extend(key_hashes(view));
+        }
+        for indexed in &self.hashes {
+            let is_key = self.keys.contains(&indexed.entry.hash)
+                || is_indexed && may_have_key(view, indexed.entry.hash);
+            if !is_key {
+                let (path, range) = self.derived.index.place(self.derived.layout, indexed);
+                let expected = format!("a key of the record at physical offset {}", view.physical_offset);
+                let found = format!("entry {} with the key hash {:08x}", indexed.number, indexed.entry.hash);
+                let finding = Finding::new(FindingKind::IndexOtherKey, path, range, expected, found);
+                self.other_keys.add(self.sink, u64::from(indexed.number), finding);
+            }
+        }
+        if !is_promised {
+            return;
+        }
+        let is_missing = |hash: &&u32| self.hashes.iter().all(|key| key.entry.hash != **hash);
+        let missing = self.keys.iter().filter(is_missing).count();
+        if missing > 0 {
+            let range = at..at + u64::from(view.total_size);
+            let expected = format!("index entries of the record at physical offset {}", view.physical_offset);
+            let found = format!("{missing} keys without");
+            let finding = Finding::new(FindingKind::KeyNotIndexed, &self.file.path, range, expected, found);
+            self.unindexed.add(self.sink, self.ordinal, finding);
+        }
+    }
+
+    /// Tells of index entries that lead to places before `until` where no record begins.
+    fn pass_stray(&mut self, until: u64) {
+        while let Some(indexed) = self.next_key.filter(|key| key.entry.physical_offset < until) {
+            let (path, range) = self.derived.index.place(self.derived.layout, &indexed);
+            let found = format!(
+                "entry {} leads to the physical offset {}",
+                indexed.number, indexed.entry.physical_offset
+            );
+            let kind = FindingKind::IndexEntryWithoutRecord;
+            let finding = Finding::new(kind, path, range, "a record where the entry leads", found);
+            self.stray.add(self.sink, u64::from(indexed.number), finding);
+            self.next_key = self.next_in_line();
+        }
+    }
+
+    fn next_in_line(&mut self) -> Option<Indexed> {
+        loop {
+            // Outliers were told when the index was read through.
+            let indexed = self.cursor.next(self.sink)?;
+            if indexed.entry.physical_offset >= self.file.end() && !indexed.is_outlier {
+                return None;
+            }
+            if !indexed.is_outlier && indexed.entry.physical_offset >= self.file.base {
+                return Some(indexed);
+            }
+        }
+    }
+
+    fn end(mut self) -> LogFileScan {
+        let is_whole = !self.sink.is_stopped();
+        // What a broker at work appended since is not looked at.
+        if is_whole && !self.derived.layout.is_open() {
+            self.pass_stray(self.file.end());
+        } else if is_whole {
+            self.pass_stray(self.file.base + self.scan.end);
+        }
+        for mut run in [self.damaged, self.unindexed, self.stray, self.other_keys] {
+            run.end(self.sink);
+        }
+        self.without_entry.into_values().for_each(|mut run| run.end(self.sink));
+        self.scan
+    }
+}
+
+fn describe(view: &MessageView<'_>) -> String {
+    format!("a body of {} bytes", view.body.len())
+}
+
+/// What a transaction's record must hold, and what it does.
+fn transaction_fault(view: &MessageView<'_>) -> Option<(&'static str, String)> {
+    if !message::is_consumable(view.sys_flag) && view.queue_offset != 0 {
+        let found = format!("system flag {} and queue offset {}", view.sys_flag, view.queue_offset);
+        return Some(("queue offset 0 in a record that enters no queue", found));
+    }
+    let half = view.prepared_transaction_offset;
+    let is_after = half < 0 || half as u64 >= view.physical_offset.max(1);
+    if message::is_transaction_end(view.sys_flag) && is_after {
+        let found = format!("a half message at physical offset {half}");
+        return Some(("a half message before the record that ends it", found));
+    }
+    None
+}
+
+/// Says whether a queue entry's tag hash is right: in the queues of delayed messages it is the time of delivery, and
+/// with extended entries the place of one.
+pub(crate) fn is_tag_hash_of(found: i64, view: &MessageView<'_>) -> bool {
+    found == message::tag_hash(view.marks().tags)
+        || (view.topic == SCHEDULE_TOPIC && found >= view.store_timestamp)
+        || found < i64::from(i32::MIN)
+}
+
+const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// Queues whose entries lead to records of other topics.
+const LIGHT_QUEUES: &str = "%LMQ%";
+
+/// Reads a queue whose entries do not all lead to their records, and tells of each that does not.
+pub(crate) fn check_queue<D: Disk>(derived: &Derived<'_, D>, number: usize, sink: &Sink<'_>) {
+    let layout = derived.layout;
+    let (Some(queue), Some(scan)) = (layout.queues.get(number), derived.queues.get(number)) else { return };
+    let mut probe = Probe::new(layout);
+    let mut run = Run::default();
+    for file in &queue.files {
+        let walked = super::queues::walk_file(layout, file, scan.min_offset, |offset, slot| {
+            let Slot::Entry(entry) = slot else { return true };
+            if let Some((kind, expected, found)) =
+                entry_fault(layout, &mut probe, &queue.topic, queue.queue_id, offset, entry)
+            {
+                let at = offset * ENTRY_LEN - file.base;
+                let found = format!(
+                    "the entry of queue offset {offset} leads to physical offset {}: {found}",
+                    entry.physical_offset
+                );
+                run.add(sink, offset, Finding::new(kind, &file.path, at..at + ENTRY_LEN, expected, found));
+            }
+            !sink.is_stopped()
+        });
+        if let Err(error) = walked {
+            tell_io(layout, sink, &file.path, file.len, &error);
+        }
+    }
+    run.end(sink);
+}
+
+fn tell_io<D: Disk>(layout: &Layout<D>, sink: &Sink<'_>, path: &Path, len: u64, error: &io::Error) {
+    if error.kind() != io::ErrorKind::NotFound || !layout.is_open() {
+        sink.unreadable(path, 0..len, error);
+    }
+}
+
+type Fault = (FindingKind, String, String);
+
+fn entry_fault<D: Disk>(
+    layout: &Layout<D>,
+    probe: &mut Probe<'_, D>,
+    topic: &str,
+    queue_id: u32,
+    offset: u64,
+    entry: Entry,
+) -> Option<Fault> {
+    let is_light = topic.starts_with(LIGHT_QUEUES);
+    let view = match probe.record(entry.physical_offset) {
+        Ok(Some(view)) => view,
+        // Files a broker at work removed meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && layout.is_open() => return None,
+        Err(error) => return Some((FindingKind::EntryWithoutRecord, "a record".into(), error.to_string())),
+        Ok(None) => return Some((FindingKind::EntryWithoutRecord, "a record".into(), "no record".into())),
+    };
+    let is_own =
+        view.topic == topic && u32::try_from(view.queue_id) == Ok(queue_id) && view.queue_offset == offset;
+    if !is_own && !is_light {
+        let expected = format!("a record of {topic} queue {queue_id} at queue offset {offset}");
+        let found =
+            format!("one of {} queue {} at queue offset {}", view.topic, view.queue_id, view.queue_offset);
+        return Some((FindingKind::EntryOfOtherRecord, expected, found));
+    }
+    if entry.size != view.total_size {
+        let (expected, found) = (format!("the size {}", view.total_size), format!("the size {}", entry.size));
+        return Some((FindingKind::EntrySize, expected, found));
+    }
+    if !is_tag_hash_of(entry.tag_hash, &view) {
+        let expected = format!("the tag hash {}", message::tag_hash(view.marks().tags));
+        return Some((FindingKind::EntryTagHash, expected, format!("the tag hash {}", entry.tag_hash)));
+    }
+    if !message::is_consumable(view.sys_flag) {
+        let expected = "a record that enters queues".into();
+        return Some((FindingKind::TransactionFlag, expected, format!("system flag {}", view.sys_flag)));
+    }
+    None
+}

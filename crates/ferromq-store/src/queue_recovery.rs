@@ -1,0 +1,245 @@
+//! How a consume queue's entries are found, and cut, when a store is opened.
+//!
+//! What is missing afterwards `redo` derives from the log again.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Disk, Region, Result, StoreError,
+    consume_queue::{ConsumeQueue, ConsumeQueues, ENTRY_LEN, Entry},
+    mapped_file::MappedFile,
+    queue_list::Extent,
+};
+
+const ENTRY: usize = ENTRY_LEN as usize;
+/// Queues worth a thread of their own: opening one takes some microseconds.
+const QUEUES_A_THREAD: usize = 64;
+
+/// What is known of the entries when the store is opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Known {
+    /// We closed the store: each queue ends where its extent says.
+    Closed,
+    /// Entries that lead below the limit are whole and durable; others may be anything.
+    DurableBelow(u64),
+    /// Nothing: entries that lead below the limit are kept up to the first hole. Where `is_cut`, the rest is erased.
+    Nothing { limit: u64, is_cut: bool },
+}
+
+impl Known {
+    fn limit(self) -> u64 {
+        match self {
+            Self::Closed => u64::MAX,
+            Self::DurableBelow(limit) | Self::Nothing { limit, .. } => limit,
+        }
+    }
+}
+
+impl<D: Disk> ConsumeQueue<D> {
+    /// Finds the queue's files. Files that do not fit the row are removed, and so are all behind them: `false` then.
+    pub(crate) fn load(&mut self) -> Result<bool> {
+        let configured = self.files.file_size();
+        match self.files.load() {
+            Err(StoreError::Corrupt { file, .. }) => {
+                tracing::warn!(file = %file.display(), "consume queue files do not fit together: redone from the log");
+                self.files.remove_all_found()?;
+                self.files.set_file_size(configured);
+                self.files.load()?;
+                return Ok(false);
+            }
+            done => done?,
+        }
+        let spans = self.files.spans();
+        let misfit = spans.iter().find(|span| span.start % ENTRY_LEN != 0 || span.end % ENTRY_LEN != 0);
+        let gap = self.files.gaps().into_iter().next();
+        let cut = [misfit.map(|span| span.start), gap.map(|gap| gap.start)].into_iter().flatten().min();
+        let Some(cut) = cut else { return Ok(true) };
+        tracing::warn!(
+            topic = self.topic(),
+            queue_id = self.queue_id(),
+            queue_offset = cut / ENTRY_LEN,
+            "consume queue files are missing or of a wrong size: redone from the log"
+        );
+        self.files.truncate(cut)?;
+        if self.files.span().is_some_and(|span| span.start >= cut) {
+            self.files.clear()?;
+        }
+        // The size of new files was taken from one that is gone.
+        self.files.set_file_size(configured);
+        self.files.load()?;
+        Ok(false)
+    }
+
+    /// Finds the end of the entries and cuts what is behind it, so that no stale entry is ever taken for a new one.
+    ///
+    /// Returns the end of the last record the kept entries lead to.
+    pub(crate) fn recover(
+        &self,
+        log_start: u64,
+        known: Known,
+        listed: Option<Extent>,
+    ) -> Result<Option<u64>> {
+        let Some(first) = self.files.span().map(|span| span.start) else { return Ok(None) };
+        if let (Known::Closed, Some(extent)) = (known, listed)
+            && self.ends_at(extent)?
+        {
+            self.publish_extent(extent.max_offset, extent.max_offset);
+            self.find_min_offset(first / ENTRY_LEN, extent, log_start)?;
+            return Ok(self.read_entry(extent.max_offset.saturating_sub(1))?.map(Entry::end));
+        }
+        let limit = known.limit();
+        let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
+        let last = self.last_kept_file(first, is_kept)?;
+        let (end, physical_end, met_other) = match known {
+            Known::DurableBelow(_) => last_below(&last, is_kept),
+            Known::Closed | Known::Nothing { .. } => read_through(&last, is_kept),
+        };
+        if met_other || !matches!(known, Known::Closed | Known::Nothing { is_cut: false, .. }) {
+            // Flushed at once: after another crash the old bytes must not be back.
+            if last.erase(end..last.end())? > end {
+                last.flush(end..last.end())?;
+            }
+        }
+        if end == first && first > 0 {
+            // Entries before these may be missing, and what comes before cannot be added to files.
+            self.clear_keeping(first / ENTRY_LEN)?;
+            return Ok(None);
+        }
+        self.files.truncate(end.max(last.base() + 1))?;
+        let max_offset = end / ENTRY_LEN;
+        let flushed = match known {
+            Known::DurableBelow(_) => max_offset,
+            Known::Closed | Known::Nothing { is_cut: false, .. } => max_offset.min(last.base() / ENTRY_LEN),
+            // Another broker was killed: once, all is flushed.
+            Known::Nothing { is_cut: true, .. } => first / ENTRY_LEN,
+        };
+        self.publish_extent(flushed, max_offset);
+        self.find_min_offset(first / ENTRY_LEN, Extent { min_offset: 0, max_offset }, log_start)?;
+        Ok((physical_end > 0).then_some(physical_end))
+    }
+
+    fn publish_extent(&self, flushed: u64, max_offset: u64) {
+        self.max_offset.store(max_offset, Ordering::Release);
+        self.flushed.store(flushed, Ordering::Release);
+    }
+
+    /// Says whether the entries end where it was noted: one before the end, none behind it.
+    fn ends_at(&self, extent: Extent) -> Result<bool> {
+        let has_last = match extent.max_offset.checked_sub(1) {
+            Some(last) if extent.min_offset < extent.max_offset => self.read_entry(last)?.is_some(),
+            _ => false,
+        };
+        Ok(has_last && self.read_entry(extent.max_offset)?.is_none())
+    }
+
+    /// The newest file that begins with an entry to keep: those before it were flushed earlier.
+    fn last_kept_file(
+        &self,
+        first: u64,
+        is_kept: impl Fn(Entry) -> bool,
+    ) -> Result<Arc<MappedFile<D::Region>>> {
+        for span in self.files.spans().into_iter().rev() {
+            let file = self.files.ensure(span.start)?;
+            if span.start == first || entry_in(&file, span.start).is_some_and(&is_kept) {
+                return Ok(file);
+            }
+        }
+        self.files.ensure(first)
+    }
+
+    fn find_min_offset(&self, first: u64, extent: Extent, log_start: u64) -> Result<()> {
+        let is_kept = |offset| {
+            let entry = self.read_entry(offset)?;
+            Ok::<_, StoreError>(entry.is_some_and(|e| !e.is_filler() && e.physical_offset >= log_start))
+        };
+        let begin = extent.min_offset.max(first);
+        let (mut low, mut high) = (first, extent.max_offset);
+        // Most often nothing was deleted since.
+        if begin < high && is_kept(begin)? && (begin == first || !is_kept(begin - 1)?) {
+            (low, high) = (begin, begin);
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if is_kept(middle)? { high = middle } else { low = middle + 1 }
+        }
+        self.min_offset.store(low, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<D: Disk> ConsumeQueues<D> {
+    /// Recovers all queues, on all cores; returns the end of the newest record that any of them leads to.
+    pub(crate) fn recover(
+        &self,
+        log_start: u64,
+        known: Known,
+        listed: impl Fn(&str, u32) -> Option<Extent> + Sync,
+    ) -> Result<u64> {
+        let all = self.all();
+        let next = AtomicUsize::new(0);
+        let outcome: Mutex<Result<u64>> = Mutex::new(Ok(0));
+        let work = || {
+            while let Some(queue) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let done = queue.recover(log_start, known, listed(queue.topic(), queue.queue_id()));
+                let mut outcome = outcome.lock();
+                match (done, &mut *outcome) {
+                    (Ok(end), Ok(newest)) => *newest = end.unwrap_or(0).max(*newest),
+                    (Err(error), Ok(_)) => *outcome = Err(error),
+                    (_, Err(_)) => return,
+                }
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
+        thread::scope(|scope| {
+            for _ in 1..threads.min(all.len() / QUEUES_A_THREAD + 1) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        outcome.into_inner()
+    }
+}
+
+fn entry_in<R: Region>(file: &MappedFile<R>, at: u64) -> Option<Entry> {
+    Entry::decode(file.read(at..at + ENTRY_LEN))
+}
+
+/// Reads entries up to the first that must not be kept: where they end, where their last record ends, and whether
+/// something else than nothing follows.
+fn read_through<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> (u64, u64, bool) {
+    let (mut end, mut physical_end) = (file.base(), 0);
+    for bytes in file.read(file.base()..file.end()).chunks_exact(ENTRY) {
+        match Entry::decode(bytes) {
+            Some(entry) if is_kept(entry) && (entry.is_filler() || entry.end() > physical_end) => {
+                if !entry.is_filler() {
+                    physical_end = entry.end();
+                }
+                end += ENTRY_LEN;
+            }
+            other => return (end, physical_end, other.is_some()),
+        }
+    }
+    (end, physical_end, false)
+}
+
+/// The same where all entries to keep are known to be there: what follows them leads further, or nowhere.
+fn last_below<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> (u64, u64, bool) {
+    let (mut low, mut high) = (0, (file.end() - file.base()) / ENTRY_LEN);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let is_below = entry_in(file, file.base() + middle * ENTRY_LEN).is_some_and(&is_kept);
+        if is_below { low = middle + 1 } else { high = middle }
+    }
+    let end = file.base() + low * ENTRY_LEN;
+    let last = end.checked_sub(ENTRY_LEN).filter(|at| *at >= file.base()).and_then(|at| entry_in(file, at));
+    let physical_end = last.filter(|entry| !entry.is_filler()).map_or(0, Entry::end);
+    (end, physical_end, true)
+}

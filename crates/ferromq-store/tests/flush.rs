@@ -1,0 +1,369 @@
+//! When a send is answered, what a failed flush does, and what is all or nothing.
+#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod common;
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use common::{
+    ALL, asynchronous, bodies,
+    fake_disk::{FakeDisk, Op},
+    message, settle, small, synchronous,
+};
+use ferromq_store::{Clock, FlushPolicy, MessageStore, NewMessage, StoreConfig, StoreError};
+
+type Store = MessageStore<FakeDisk>;
+
+fn open(disk: &FakeDisk, config: &StoreConfig) -> Store {
+    MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), Clock::manual(1_000_000))
+        .unwrap()
+}
+
+fn with(policy: &str) -> StoreConfig {
+    small(policy.parse().unwrap())
+}
+
+fn is_log(path: &Path) -> bool {
+    path.to_string_lossy().contains("commitlog")
+}
+
+/// Holds the flushes of the log back while it is closed.
+#[derive(Default)]
+struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn closed_on(disk: &FakeDisk) -> Arc<Self> {
+        let gate = Arc::new(Self { is_closed: Mutex::new(true), opened: Condvar::new() });
+        let held = Arc::clone(&gate);
+        disk.set_hook(move |op, path| {
+            if op == Op::Flush && is_log(path) {
+                drop(held.opened.wait_while(held.is_closed.lock().unwrap(), |closed| *closed).unwrap());
+            }
+            Ok(())
+        });
+        gate
+    }
+
+    fn open(&self) {
+        *self.is_closed.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+}
+
+/// Appends and tells when the message may be answered.
+fn answer(store: &Store, topic: &str) -> mpsc::Receiver<bool> {
+    let (sender, receiver) = mpsc::channel();
+    let appended = store.append(&[message(topic, 0, b"body", b"")]).unwrap();
+    store.when_durable(appended.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
+    receiver
+}
+
+/// Gets the zeros of the first file written and flushed, so that no append waits for that at a gate.
+fn write_zeros_ahead(store: &Store) {
+    store.append_durable(&[message("zeros", 0, b"", b"")]).unwrap();
+    settle(store);
+}
+
+fn is_answered(answer: &mpsc::Receiver<bool>) -> bool {
+    answer.recv_timeout(Duration::from_secs(10)).unwrap()
+}
+
+#[test]
+fn never_are_more_answered_messages_unflushed_than_the_policy_allows() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &with("every 5"));
+    let gate = Gate::closed_on(&disk);
+    for _ in 0..5 {
+        assert!(is_answered(&answer(&store, "t")), "answered once written");
+    }
+    let sixth = answer(&store, "t");
+    let seventh = answer(&store, "t");
+    assert!(sixth.recv_timeout(Duration::from_millis(50)).is_err(), "six messages could be lost");
+    assert!(store.stats().flushed_offset < store.stats().max_physical_offset);
+    gate.open();
+    assert!(is_answered(&sixth) && is_answered(&seventh));
+    // A batch of more than may be unflushed waits whatever was before.
+    let batch = [message("t", 0, b"a", b""); 6];
+    let appended = store.append_durable(&batch).unwrap();
+    assert!(store.stats().flushed_offset >= appended.end);
+    settle(&store);
+    assert_eq!(bodies(&store, "t", 0).len(), 13);
+}
+
+#[test]
+fn a_threshold_holds_for_its_topic_alone_and_changes_while_the_store_runs() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &with("interval 3600s"));
+    store.append_durable(&[message("t", 0, b"before", b"")]).unwrap();
+    store.set_flush_every("t", Some(2)).unwrap();
+    assert_eq!(store.stats().flushed_offset, store.stats().max_physical_offset, "what was before is flushed");
+    let gate = Gate::closed_on(&disk);
+    assert!(is_answered(&answer(&store, "t")) && is_answered(&answer(&store, "t")));
+    let third = answer(&store, "t");
+    for _ in 0..100 {
+        assert!(is_answered(&answer(&store, "other")));
+    }
+    assert!(third.recv_timeout(Duration::from_millis(50)).is_err());
+    gate.open();
+    assert!(is_answered(&third));
+    store.set_flush_every("t", None).unwrap();
+    let gate = Gate::closed_on(&disk);
+    for _ in 0..10 {
+        assert!(is_answered(&answer(&store, "t")));
+    }
+    disk.clear_hook();
+    assert!(matches!(store.set_flush_every("t", Some(0)), Err(StoreError::Invalid { .. })));
+    gate.open();
+}
+
+#[test]
+fn each_append_has_a_flush_of_its_own() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &with("each"));
+    let before = store.stats().flushes;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                (0..10).for_each(|_| drop(store.append_durable(&[message("t", 0, b"b", b"")]).unwrap()))
+            });
+        }
+    });
+    assert_eq!(store.stats().flushes - before, 40);
+    assert!(is_answered(&answer(&store, "t")), "also without a waiting thread");
+}
+
+#[test]
+fn a_group_shares_a_flush() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &synchronous());
+    write_zeros_ahead(&store);
+    let gate = Gate::closed_on(&disk);
+    let before = store.stats().flushes;
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let appended = store.append(&[message("t", 0, b"b", b"")]).unwrap();
+                written.fetch_add(1, Ordering::SeqCst);
+                store.wait_durable(appended.end).unwrap();
+            });
+        }
+        while written.load(Ordering::SeqCst) < 8 {
+            std::thread::yield_now();
+        }
+        gate.open();
+    });
+    assert!(store.stats().flushes - before <= 2, "{} flushes", store.stats().flushes - before);
+}
+
+#[test]
+fn readers_keep_what_they_saw_when_the_policy_becomes_synchronous_and_see_no_more_than_is_flushed() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &with("interval 3600s"));
+    store.append(&[message("t", 0, b"first", b"")]).unwrap();
+    settle(&store);
+    store.set_flush(FlushPolicy::Group).unwrap();
+    assert_eq!(store.flush_policy(), FlushPolicy::Group);
+    assert_eq!(bodies(&store, "t", 0).len(), 1);
+    write_zeros_ahead(&store);
+    let gate = Gate::closed_on(&disk);
+    let second = answer(&store, "t");
+    assert!(second.recv_timeout(Duration::from_millis(50)).is_err());
+    assert_eq!(store.max_offset("t", 0), 1);
+    assert_eq!(store.get("t", 0, 0, 32, usize::MAX, ALL).messages.len(), 1);
+    gate.open();
+    assert!(is_answered(&second));
+    store.set_flush("interval 3600s".parse().unwrap()).unwrap();
+    let closed = Gate::closed_on(&disk);
+    assert!(is_answered(&answer(&store, "t")), "answered once written again");
+    closed.open();
+    assert!(matches!(
+        store.set_flush(FlushPolicy::EveryN { count: 0, interval: Duration::from_secs(1) }),
+        Err(StoreError::Invalid { .. })
+    ));
+}
+
+#[test]
+fn a_failed_flush_fails_those_who_wait_refuses_later_ones_and_reading_goes_on() {
+    for policy in ["group", "each", "every 1"] {
+        let disk = FakeDisk::new();
+        let store = open(&disk, &with(policy));
+        store.append_durable(&[message("t", 0, b"kept", b"")]).unwrap();
+        settle(&store);
+        disk.set_hook(|op, path| {
+            if op == Op::Flush && is_log(path) { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
+        });
+        // Large bodies are no exception.
+        let body = vec![1; 40 << 10];
+        let outcomes: Vec<bool> = std::thread::scope(|scope| {
+            let senders: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| store.append_durable(&[message("t", 0, &body, b"")])))
+                .collect();
+            senders
+                .into_iter()
+                .map(|sender| match sender.join().unwrap() {
+                    Ok(_) => true,
+                    Err(StoreError::NotDurable { cause }) => {
+                        assert!(cause.contains("flush"), "{cause}");
+                        false
+                    }
+                    // The zeros ahead could not be flushed: nothing was stored.
+                    Err(StoreError::Poisoned | StoreError::Io { .. }) => false,
+                    Err(other) => panic!("{policy}: {other}"),
+                })
+                .collect()
+        });
+        let answered = outcomes.iter().filter(|is_answered| **is_answered).count();
+        assert!(answered <= usize::from(policy == "every 1"), "{policy}: {answered} answered");
+        disk.clear_hook();
+        assert!(matches!(store.append_durable(&[message("t", 0, b"x", b"")]), Err(StoreError::Poisoned)));
+        assert_eq!(store.get("t", 0, 0, 1, usize::MAX, ALL).messages.len(), 1, "{policy}: reading goes on");
+        let failed = store.stats().failed_puts;
+        assert!(failed.values().sum::<u64>() >= 4, "{policy}: {failed:?}");
+        assert!(store.close().is_err());
+        drop(store);
+        let store = open(&disk, &with(policy));
+        assert_eq!(bodies(&store, "t", 0)[0], b"kept");
+    }
+}
+
+#[test]
+fn few_dirty_pages_wait_for_the_thorough_flush() {
+    let disk = FakeDisk::new();
+    let flush = FlushPolicy::Interval {
+        interval: Duration::from_millis(500),
+        least_pages: 4,
+        thorough: Duration::from_secs(10),
+    };
+    let clock = Clock::manual(1_000_000);
+    let store = MessageStore::open_on(disk, Path::new("/store"), small(flush), clock.clone()).unwrap();
+    let flushed_is = |goal: u64| {
+        for _ in 0..10_000 {
+            if store.stats().flushed_offset == goal {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    };
+    let begin = store.stats().flushed_offset;
+    let few = store.append(&[message("t", 0, &[1; 1000], b"")]).unwrap().end;
+    clock.advance(600);
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(store.stats().flushed_offset, begin, "a page is not enough");
+    clock.advance(10_000);
+    assert!(flushed_is(few), "the thorough flush takes it");
+    let many = store.append(&[message("t", 0, &[1; 20_000], b"")]).unwrap().end;
+    clock.advance(600);
+    assert!(flushed_is(many), "five pages are enough");
+}
+
+#[test]
+fn appended_as_one_is_there_wholly_or_not_at_all_after_a_crash_anywhere() {
+    // Three records that roll the file of 64 KiB between them.
+    let large = vec![7; 30 << 10];
+    let parts: [NewMessage<'_>; 3] =
+        [message("t", 0, &large, b""), message("t", 0, &large, b""), message("t", 0, b"last", b"")];
+    let mut seen = [false; 2];
+    for op in 1..60 {
+        for (seed, config) in [(op, asynchronous()), (op + 1000, synchronous())] {
+            let disk = FakeDisk::new();
+            let store = open(&disk, &config);
+            store.append_durable(&[message("t", 0, b"first", b"")]).unwrap();
+            store.set_flush(FlushPolicy::Group).unwrap();
+            store.set_flush(config.flush).unwrap();
+            disk.crash_at(op, seed);
+            let appended = store.append_as_one(&parts).and_then(|appended| store.wait_durable(appended.end));
+            let left = disk.crash(seed);
+            drop(store);
+            let store = open(&left, &config);
+            let found = bodies(&store, "t", 0).len();
+            assert!(found == 1 || found == 4, "operation {op}: {found} of 1 + 3 messages");
+            assert!(
+                found == 4 || appended.is_err() || !config.flush.is_synchronous(),
+                "operation {op}: lost"
+            );
+            seen[usize::from(found == 4)] = true;
+            store.append_durable(&[message("t", 0, b"next", b"")]).unwrap();
+            settle(&store);
+            assert_eq!(bodies(&store, "t", 0).len(), found + 1);
+        }
+    }
+    assert_eq!(seen, [true, true], "both outcomes were met");
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused_before_anything_is_written_and_counted_by_reason() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &StoreConfig { max_message_size: 1000, ..asynchronous() });
+    let (body, properties, topic) = (vec![1; 1001], vec![b'p'; 40_000], "t".repeat(256));
+    let ops = disk.ops();
+    let fine = message("t", 0, b"fine", b"");
+    for (what, refused) in [
+        ("message body", message("t", 0, &body, b"")),
+        ("properties", message("t", 0, b"", &properties)),
+        ("topic", message(&topic, 0, b"", b"")),
+    ] {
+        match store.append(&[fine, refused]) {
+            Err(StoreError::TooLarge { what: told, .. }) => assert_eq!(told, what),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    let batch = NewMessage { sys_flag: 128, ..fine };
+    assert!(matches!(store.append(&[fine, batch]), Err(StoreError::Invalid { what: "system flag", .. })));
+    assert_eq!(store.stats().max_physical_offset, 0);
+    assert!(disk.ops() <= ops + 2, "something was written");
+    let failed = store.stats().failed_puts;
+    assert_eq!((failed["too_large"], failed["invalid"]), (3, 1));
+    // Bit 24 is the store's own.
+    store.append(&[NewMessage { sys_flag: 1 << 24, ..fine }]).unwrap();
+    settle(&store);
+    let found = store.get("t", 0, 0, 1, usize::MAX, ALL);
+    let view = ferromq_store::MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
+    assert_eq!(view.sys_flag, 0);
+}
+
+#[test]
+fn an_append_that_waits_for_its_flush_still_does_after_the_policy_changed() {
+    for (before, after) in [
+        ("group", "interval 3600s"),
+        ("each", "every 5"),
+        ("every 1", "interval 3600s"),
+        ("every 1", "every 5"),
+    ] {
+        let disk = FakeDisk::new();
+        let store = open(&disk, &with(before));
+        write_zeros_ahead(&store);
+        store.set_flush(before.parse().unwrap()).unwrap();
+        let gate = Gate::closed_on(&disk);
+        let first = store.append(&[message("t", 0, b"first", b"")]).unwrap();
+        let held = store.append(&[message("t", 0, b"held", b"")]).unwrap();
+        assert!(held.end > first.end);
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| store.set_flush(after.parse().unwrap()));
+            while store.flush_policy() != after.parse().unwrap() {
+                std::thread::yield_now();
+            }
+            let (sender, answer) = mpsc::channel();
+            store.when_durable(held.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
+            let is_early = answer.recv_timeout(Duration::from_millis(50)).is_ok();
+            gate.open();
+            assert!(!is_early, "{before} to {after}: answered before its flush");
+            assert!(is_answered(&answer));
+            change.join().unwrap().unwrap();
+        });
+        assert!(store.stats().flushed_offset >= held.end);
+    }
+}

@@ -1,0 +1,620 @@
+//! Whatever happens to the files of a store, it opens, says what is damaged, and serves exactly the rest.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use common::{ALL, asynchronous, copy_as_killed, message, named, settle, synchronous};
+use ferromq_store::{
+    Clock, DamageReason, FlushPolicy, MessageStore, MessageView, RecoveryListener, StoreConfig, StoreError,
+};
+use proptest::prelude::*;
+
+const QUEUES: u32 = 3;
+/// Size of a log file of the tests.
+const FILE: u64 = 64 << 10;
+
+/// A message as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Written {
+    queue_id: u32,
+    queue_offset: u64,
+    body: Vec<u8>,
+    start: u64,
+    end: u64,
+}
+
+fn config() -> StoreConfig {
+    // Without it nothing covers the head of a record, its topic and its properties.
+    StoreConfig { property_crc: true, ..asynchronous() }
+}
+
+fn open(directory: &Path) -> MessageStore {
+    MessageStore::open(directory, config(), Clock::manual(1_700_000_000_000)).unwrap()
+}
+
+fn body_of(number: u32) -> Vec<u8> {
+    (0..(number as usize * 97) % 1500).map(|at| (at as u32 * 31 + number) as u8).collect()
+}
+
+fn fill(store: &MessageStore, numbers: std::ops::Range<u32>) -> Vec<Written> {
+    let mut written = Vec::new();
+    for number in numbers {
+        let body = body_of(number);
+        let queue_id = number % QUEUES;
+        let properties = named(&format!("k{number}"), "a");
+        let appended = store.append(&[message("t", queue_id as i32, &body, &properties)]).unwrap();
+        let location = appended.locations[0];
+        written.push(Written {
+            queue_id,
+            queue_offset: location.queue_offset,
+            body,
+            start: location.physical_offset,
+            end: appended.end,
+        });
+    }
+    settle(store);
+    written
+}
+
+/// Everything a reader gets, by queue and queue offset.
+fn served(store: &MessageStore) -> BTreeMap<(u32, u64), Vec<u8>> {
+    let mut served = BTreeMap::new();
+    for queue_id in 0..QUEUES {
+        let mut at = store.min_offset("t", queue_id);
+        while at < store.max_offset("t", queue_id) {
+            let found = store.get("t", queue_id, at, 32, usize::MAX, ALL);
+            assert!(found.next_offset > at, "no way past {at}: {:?}", found.status);
+            for (queue_offset, record) in found.messages {
+                let view = MessageView::decode(record.bytes(), true).expect("a sound record");
+                assert_eq!(
+                    (view.topic, view.queue_id as u32, view.queue_offset),
+                    ("t", queue_id, queue_offset)
+                );
+                served.insert((queue_id, queue_offset), view.body.to_vec());
+            }
+            at = found.next_offset;
+        }
+    }
+    served
+}
+
+/// What was written, but for what overlaps a damage or lies behind the end.
+fn expected(store: &MessageStore, written: &[Written]) -> BTreeMap<(u32, u64), Vec<u8>> {
+    let damages = store.damages();
+    let is_left = |written: &&Written| {
+        let is_hit = damages.iter().any(|d| d.range.start < written.end && written.start < d.range.end);
+        let kept = store.stats().min_physical_offset..=store.stats().max_physical_offset;
+        !is_hit && kept.contains(&written.start) && kept.contains(&written.end)
+    };
+    let left = written.iter().filter(is_left);
+    left.map(|written| ((written.queue_id, written.queue_offset), written.body.clone())).collect()
+}
+
+fn files_under(directory: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files_under(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+#[derive(Debug, Clone)]
+enum Harm {
+    Flip { at: u64, bit: u8 },
+    Zero { at: u64, len: u64 },
+    Noise { at: u64, len: u64, seed: u8 },
+    Shorten { to: u64 },
+    Remove,
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    prop_oneof![
+        4 => (any::<u64>(), 0..8u8).prop_map(|(at, bit)| Harm::Flip { at, bit }),
+        2 => (any::<u64>(), 1..6000u64).prop_map(|(at, len)| Harm::Zero { at, len }),
+        2 => (any::<u64>(), 1..6000u64, any::<u8>()).prop_map(|(at, len, seed)| Harm::Noise { at, len, seed }),
+        1 => any::<u64>().prop_map(|to| Harm::Shorten { to }),
+        1 => Just(Harm::Remove),
+    ]
+}
+
+fn apply(harm: &Harm, path: &Path) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let len = file.metadata().unwrap().len();
+    if len == 0 {
+        return;
+    }
+    let overwrite = |at: u64, count: u64, byte: &dyn Fn(u64) -> u8| {
+        let at = at % len;
+        let bytes: Vec<u8> = (0..count.min(len - at)).map(byte).collect();
+        file.write_all_at(&bytes, at).unwrap();
+    };
+    match *harm {
+        Harm::Flip { at, bit } => {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at % len).unwrap();
+            file.write_all_at(&[byte[0] ^ 1 << bit], at % len).unwrap();
+        }
+        Harm::Zero { at, len } => overwrite(at, len, &|_| 0),
+        Harm::Noise { at, len, seed } => overwrite(at, len, &|n| (n as u8).wrapping_mul(167) ^ seed),
+        Harm::Shorten { to } => file.set_len(to % len).unwrap(),
+        Harm::Remove => fs::remove_file(path).unwrap(),
+    }
+}
+
+/// Some for every test run; a long run asks for more with `FERROMQ_RECOVERY_CASES`.
+fn cases() -> u32 {
+    std::env::var("FERROMQ_RECOVERY_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(16)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_harmed_log_serves_exactly_what_was_written_minus_the_reported_damage(
+        is_clean in any::<bool>(),
+        count in 30u32..260,
+        harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..4),
+    ) {
+        let (directory, harmed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = open(directory.path());
+        let mut written = fill(&store, 0..count * 2 / 3);
+        // Everything so far is flushed: a change of the policy does that.
+        store.set_flush(FlushPolicy::Group).unwrap();
+        store.set_flush(config().flush).unwrap();
+        written.extend(fill(&store, count * 2 / 3..count));
+        if is_clean {
+            store.close().unwrap();
+        }
+        // Nothing below the last flush is ever cut.
+        let flushed = store.stats().flushed_offset;
+        copy_as_killed(directory.path(), harmed.path());
+        for (which, harm) in &harms {
+            let files = files_under(&harmed.path().join("commitlog"));
+            if !files.is_empty() {
+                apply(harm, &files[which.index(files.len())]);
+            }
+        }
+        for _ in 0..2 {
+            let store = open(harmed.path());
+            prop_assert!(store.stats().max_physical_offset >= flushed);
+            // The first round of reads finds what no recovery looks at.
+            served(&store);
+            prop_assert_eq!(served(&store), expected(&store, &written));
+            for written in &written {
+                let found = store.message_at(written.start).ok();
+                prop_assert!(found.is_none_or(|r| MessageView::decode(r.bytes(), true).unwrap().body == written.body));
+            }
+            // An offset is given out once where the log was known to be on disk.
+            if is_clean {
+                for queue_id in 0..QUEUES {
+                    let given = written.iter().filter(|w| w.queue_id == queue_id).count() as u64;
+                    prop_assert!(store.max_offset("t", queue_id) >= given);
+                }
+            }
+            store.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn harmed_derived_files_are_redone_and_everything_is_served(
+        is_clean in any::<bool>(),
+        count in 30u32..260,
+        harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..3),
+    ) {
+        let (directory, harmed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = open(directory.path());
+        let written = fill(&store, 0..count);
+        store.close().unwrap();
+        copy_as_killed(directory.path(), harmed.path());
+        if !is_clean {
+            fs::write(harmed.path().join("abort"), "4711").unwrap();
+        }
+        for (which, harm) in &harms {
+            let mut files = files_under(&harmed.path().join("consumequeue"));
+            files.extend(files_under(&harmed.path().join("index")));
+            // Bytes changed inside a file that was closed are `verify`'s to find; nothing wrong is served for them.
+            if !files.is_empty() && matches!(harm, Harm::Shorten { .. } | Harm::Remove) {
+                apply(harm, &files[which.index(files.len())]);
+            }
+        }
+        let store = open(harmed.path());
+        prop_assert_eq!(store.damages(), []);
+        prop_assert_eq!(served(&store), expected(&store, &written));
+        for number in 0..count {
+            let found = store.query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX).messages;
+            prop_assert_eq!(found.len(), 1, "key {}", number);
+        }
+    }
+
+    #[test]
+    fn noise_in_derived_files_never_makes_a_wrong_message_served(
+        is_clean in any::<bool>(),
+        harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..5),
+    ) {
+        let (directory, harmed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = open(directory.path());
+        let written = fill(&store, 0..150);
+        if is_clean {
+            store.close().unwrap();
+        }
+        copy_as_killed(directory.path(), harmed.path());
+        for (which, harm) in &harms {
+            let mut files = files_under(&harmed.path().join("consumequeue"));
+            files.extend(files_under(&harmed.path().join("index")));
+            files.extend(files_under(&harmed.path().join("ferromq")));
+            files.push(harmed.path().join("checkpoint"));
+            files.retain(|path| path.exists());
+            apply(harm, &files[which.index(files.len())]);
+        }
+        let store = match MessageStore::open(harmed.path(), config(), Clock::manual(1_700_000_000_000)) {
+            Ok(store) => store,
+            Err(StoreError::Corrupt { .. } | StoreError::Io { .. }) => return Ok(()),
+            Err(error) => panic!("{error}"),
+        };
+        let all: BTreeMap<_, _> =
+            written.iter().map(|w| ((w.queue_id, w.queue_offset), w.body.clone())).collect();
+        for (place, body) in served(&store) {
+            prop_assert_eq!(Some(&body), all.get(&place));
+        }
+    }
+}
+
+#[test]
+fn a_missing_first_file_is_only_a_later_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let written = fill(&store, 0..300);
+    store.close().unwrap();
+    fs::remove_file(directory.path().join("commitlog").join(format!("{:020}", 0))).unwrap();
+    let store = open(directory.path());
+    assert_eq!(store.damages(), []);
+    let left: BTreeMap<_, _> = written
+        .iter()
+        .filter(|written| written.start >= FILE)
+        .map(|written| ((written.queue_id, written.queue_offset), written.body.clone()))
+        .collect();
+    assert!(served(&store) == left);
+    for queue_id in 0..QUEUES {
+        let first = left.keys().find(|(id, _)| *id == queue_id).unwrap().1;
+        assert_eq!(store.min_offset("t", queue_id), first);
+    }
+}
+
+#[test]
+fn a_missing_last_file_is_reported_and_nothing_is_given_out_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let written = fill(&store, 0..300);
+    store.close().unwrap();
+    let end = written.last().unwrap().end;
+    let base = end / FILE * FILE;
+    fs::read_dir(directory.path().join("commitlog"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().parse::<u64>().unwrap() >= base)
+        .for_each(|path| fs::remove_file(path).unwrap());
+    for round in 0..2u64 {
+        let store = open(directory.path());
+        let damages = store.damages();
+        assert_eq!(damages.len(), 1, "{damages:?}");
+        assert_eq!((damages[0].range.start, damages[0].reason), (base, DamageReason::Missing));
+        assert!(damages[0].range.end >= end);
+        let next = store.append(&[message("t", 0, b"next", b"")]).unwrap();
+        assert_eq!(next.locations[0].queue_offset, 100 + round);
+        assert!(next.locations[0].physical_offset >= end);
+        settle(&store);
+        assert_eq!(store.get("t", 0, 100, 32, usize::MAX, ALL).messages.len() as u64, round + 1);
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_its_bytes_and_messages_are_told() {
+    let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(directory.path());
+    let flushed_at_first = fs::read(directory.path().join("ferromq/flushed")).unwrap();
+    let written = fill(&store, 0..20);
+    copy_as_killed(directory.path(), killed.path());
+    store.close().unwrap();
+    // As if nothing had been flushed and no checkpoint been written yet, and the eleventh record never reached the disk.
+    fs::remove_file(killed.path().join("checkpoint")).unwrap();
+    fs::write(killed.path().join("ferromq/flushed"), flushed_at_first).unwrap();
+    let log = killed.path().join("commitlog").join(format!("{:020}", 0));
+    let file = OpenOptions::new().write(true).open(log).unwrap();
+    file.write_all_at(&[0; 8], written[10].start).unwrap();
+    let store = open(killed.path());
+    let report = store.recovery();
+    assert!(!report.is_clean);
+    assert_eq!(store.stats().max_physical_offset, written[10].start);
+    assert_eq!((report.messages, report.cut_messages), (10, 9));
+    assert!(report.cut_bytes > 0 && report.cut_bytes <= written[19].end - written[10].start);
+    assert_eq!((report.walked_bytes, report.rewritten_bytes), (written[10].start, written[10].start));
+    assert_eq!(store.damages(), []);
+    assert_eq!(served(&store), expected(&store, &written));
+}
+
+#[test]
+fn a_clean_stop_is_opened_without_walking_and_a_kill_walks_only_what_is_behind_the_checkpoint() {
+    let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(directory.path());
+    fill(&store, 0..300);
+    store.close().unwrap();
+    let store = open(directory.path());
+    let report = store.recovery();
+    assert!(report.is_clean);
+    assert_eq!((report.walked_bytes, report.messages, report.redone, report.rewritten_bytes), (0, 0, 0, 0));
+    // Killed before the next checkpoint.
+    let before = store.stats().max_physical_offset;
+    let checkpoint = fs::read(directory.path().join("checkpoint")).unwrap();
+    let flushed = fs::read(directory.path().join("ferromq/flushed")).unwrap();
+    fill(&store, 300..310);
+    copy_as_killed(directory.path(), killed.path());
+    fs::write(killed.path().join("checkpoint"), checkpoint).unwrap();
+    fs::write(killed.path().join("ferromq/flushed"), flushed).unwrap();
+    let end = store.stats().max_physical_offset;
+    let store = open(killed.path());
+    let report = store.recovery();
+    assert_eq!((report.messages, report.redone), (10, 10));
+    assert!(report.walked_bytes <= end - before);
+    assert_eq!(report.rewritten_bytes, end - before);
+}
+
+#[test]
+fn progress_is_told_at_the_beginning_and_at_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    fill(&store, 0..100);
+    let end = store.stats().max_physical_offset;
+    store.close().unwrap();
+    fs::remove_dir_all(directory.path().join("index")).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let teller = Arc::clone(&told);
+    let listener = RecoveryListener::new(move |progress| teller.lock().unwrap().push(*progress));
+    let config = StoreConfig { on_recovery: Some(listener), ..config() };
+    let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
+    let told = told.lock().unwrap();
+    assert!(told.len() >= 2);
+    assert_eq!(told[0].done_bytes, 0);
+    let last = told.last().unwrap();
+    // Blank records at the files' ends are not walked.
+    assert!(last.done_bytes > end / 10 * 9 && last.done_bytes == last.total_bytes);
+    assert!(last.bytes_per_second > 0);
+    assert_eq!(last.remaining.unwrap().as_nanos(), 0);
+    assert_eq!(store.recovery().walked_bytes, last.done_bytes);
+}
+
+#[test]
+fn fast_boot_looks_at_no_checksum_and_still_never_serves_what_is_damaged() {
+    let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(directory.path());
+    let written = fill(&store, 0..20);
+    copy_as_killed(directory.path(), killed.path());
+    store.close().unwrap();
+    fs::remove_file(killed.path().join("checkpoint")).unwrap();
+    let log = killed.path().join("commitlog").join(format!("{:020}", 0));
+    let file = OpenOptions::new().read(true).write(true).open(log).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, written[10].start + 100).unwrap();
+    file.write_all_at(&[!byte[0]], written[10].start + 100).unwrap();
+    let checked = tempfile::tempdir().unwrap();
+    copy_as_killed(killed.path(), checked.path());
+
+    let store = open(checked.path());
+    assert_eq!(store.stats().max_physical_offset, written[10].start, "cut");
+    let config = StoreConfig { fast_boot: true, ..config() };
+    let store = MessageStore::open(killed.path(), config, Clock::system()).unwrap();
+    assert_eq!(store.stats().max_physical_offset, written[19].end, "not looked at");
+    let mut left = served(&store);
+    assert_eq!(left.len(), 19, "not served");
+    assert_eq!(store.damages()[0].range, written[10].start..written[10].end);
+    left.insert((10 % QUEUES, 10 / u64::from(QUEUES)), written[10].body.clone());
+    let all: BTreeMap<_, _> =
+        written.iter().map(|w| ((w.queue_id, w.queue_offset), w.body.clone())).collect();
+    assert_eq!(left, all);
+}
+
+#[test]
+fn files_of_ours_are_ignored_once_another_broker_had_the_store() {
+    // Another broker appends behind our end, is closed or killed, and knows nothing of `ferromq/`.
+    for is_killed in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        let written = fill(&store, 0..20);
+        store.close().unwrap();
+        let end = written[19].end;
+        let log = directory.path().join("commitlog").join(format!("{:020}", 0));
+        let file = OpenOptions::new().read(true).write(true).open(log).unwrap();
+        // Its record: one of ours without property CRC, at another place of queue 1.
+        let other = tempfile::tempdir().unwrap();
+        let theirs =
+            MessageStore::open(other.path(), asynchronous(), Clock::manual(1_700_000_000_000)).unwrap();
+        theirs.append(&[message("t", 2, b"theirs", b"")]).unwrap();
+        let mut record = theirs.message_at(0).unwrap().bytes().to_vec();
+        record[20..28].copy_from_slice(&6u64.to_be_bytes());
+        record[28..36].copy_from_slice(&end.to_be_bytes());
+        file.write_all_at(&record, end).unwrap();
+        if is_killed {
+            fs::write(directory.path().join("abort"), "4711").unwrap();
+        }
+        // Lies in all of our files.
+        let ours = directory.path().join("ferromq");
+        let before: Vec<(PathBuf, Vec<u8>)> =
+            files_under(&ours).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+        assert!(before.iter().any(|(path, _)| path.ends_with("closed")));
+        assert!(before.iter().any(|(path, _)| path.ends_with("queues")));
+        assert!(before.iter().any(|(path, _)| path.ends_with("flushed")));
+        let store = open(directory.path());
+        assert_eq!(store.stats().max_physical_offset, end + record.len() as u64, "the log went on");
+        let found = store.get("t", 2, 6, 1, usize::MAX, ALL);
+        let body = |record: &[u8]| MessageView::decode(record, true).unwrap().body.to_vec();
+        assert_eq!(found.messages.iter().map(|(_, r)| body(r.bytes())).collect::<Vec<_>>(), [b"theirs"]);
+        assert_eq!(store.damages(), []);
+    }
+}
+
+#[test]
+fn what_was_appended_as_one_is_cut_whole_when_its_last_record_is_missing() {
+    let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(directory.path());
+    let written = fill(&store, 0..9);
+    let parts = [message("t", 0, b"1", b""), message("t", 1, b"2", b""), message("t", 2, b"3", b"")];
+    let appended = store.append_as_one(&parts).unwrap();
+    settle(&store);
+    copy_as_killed(directory.path(), killed.path());
+    store.close().unwrap();
+    for name in ["checkpoint", "ferromq/flushed"] {
+        fs::remove_file(killed.path().join(name)).unwrap();
+    }
+    let whole = tempfile::tempdir().unwrap();
+    copy_as_killed(killed.path(), whole.path());
+    let log = killed.path().join("commitlog").join(format!("{:020}", 0));
+    let file = OpenOptions::new().write(true).open(log).unwrap();
+    file.write_all_at(&[0; 8], appended.locations[2].physical_offset).unwrap();
+
+    let store = open(whole.path());
+    assert_eq!(store.stats().max_physical_offset, appended.end);
+    assert_eq!(served(&store).len(), 12);
+    let store = open(killed.path());
+    assert_eq!(store.stats().max_physical_offset, written[8].end);
+    assert_eq!(served(&store), expected(&store, &written));
+}
+
+#[test]
+fn a_kill_while_another_brokers_closed_store_is_taken_over_costs_nothing() {
+    let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(directory.path());
+    let written = fill(&store, 0..300);
+    store.close().unwrap();
+    // As a Java broker that was started on an empty store leaves it, with a byte that rotted since.
+    fs::remove_dir_all(directory.path().join("ferromq")).unwrap();
+    let checkpoint = OpenOptions::new().write(true).open(directory.path().join("checkpoint")).unwrap();
+    checkpoint.write_all_at(&[0; 8], 32).unwrap();
+    flip(directory.path(), &written[100], 100);
+
+    // Killed in the middle of the first recovery by us.
+    let (from, to) = (directory.path().to_owned(), killed.path().to_owned());
+    let is_first = AtomicBool::new(true);
+    let listener = RecoveryListener::new(move |_| {
+        if is_first.swap(false, Ordering::SeqCst) {
+            copy_as_killed(&from, &to);
+        }
+    });
+    let taken = StoreConfig { on_recovery: Some(listener), ..config() };
+    let taken = MessageStore::open(directory.path(), taken, Clock::manual(1_700_000_000_000)).unwrap();
+    served(&taken);
+    assert_eq!(served(&taken).len(), 299);
+    assert!(fs::read(directory.path().join("abort")).unwrap().starts_with(b"ferromq "), "ours from now on");
+    let again = open(killed.path());
+    served(&again);
+    assert_eq!(served(&again), served(&taken));
+    assert_eq!(again.recovery().cut_messages, 0);
+}
+
+/// Changes a byte of a record.
+fn flip(directory: &Path, record: &Written, at: u64) {
+    let place = record.start + at;
+    let log = directory.join("commitlog").join(format!("{:020}", place / FILE * FILE));
+    let file = OpenOptions::new().read(true).write(true).open(log).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, place % FILE).unwrap();
+    file.write_all_at(&[!byte[0]], place % FILE).unwrap();
+}
+
+/// 600 acknowledged messages, each flushed, and what a kill leaves.
+fn killed_with_receipts(to: &Path) -> Vec<Written> {
+    let directory = tempfile::tempdir().unwrap();
+    let config = StoreConfig { property_crc: true, ..synchronous() };
+    let store = MessageStore::open(directory.path(), config, Clock::manual(1_700_000_000_000)).unwrap();
+    let written = fill(&store, 0..600);
+    store.wait_durable(written[599].end).unwrap();
+    settle(&store);
+    copy_as_killed(directory.path(), to);
+    written
+}
+
+#[test]
+fn damage_below_the_last_flush_is_reported_and_what_was_acknowledged_behind_it_is_served() {
+    for gone in [&[][..], &["checkpoint"], &["ferromq/flushed", "checkpoint"]] {
+        let killed = tempfile::tempdir().unwrap();
+        let written = killed_with_receipts(killed.path());
+        gone.iter().for_each(|name| fs::remove_file(killed.path().join(name)).unwrap());
+        flip(killed.path(), &written[60], 100);
+        for _ in 0..2 {
+            let store = open(killed.path());
+            served(&store);
+            assert_eq!(store.stats().max_physical_offset, written[599].end, "{gone:?}");
+            let damages: Vec<_> = store.damages().into_iter().map(|damage| damage.range).collect();
+            assert_eq!(damages, vec![written[60].start..written[60].end; 1], "{gone:?}");
+            assert!(served(&store) == expected(&store, &written) && served(&store).len() == 599, "{gone:?}");
+            assert_eq!(store.recovery().cut_messages, 0);
+            store.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_length_counts_as_none_and_is_made_anew() {
+    for len in [0, 39, 4095, 5000] {
+        let killed = tempfile::tempdir().unwrap();
+        let written = killed_with_receipts(killed.path());
+        let checkpoint = OpenOptions::new().write(true).open(killed.path().join("checkpoint")).unwrap();
+        checkpoint.set_len(len).unwrap();
+        let store = open(killed.path());
+        assert!(served(&store) == expected(&store, &written) && served(&store).len() == 600, "{len}");
+        assert_eq!((store.damages(), store.recovery().cut_messages), (vec![], 0));
+        store.close().unwrap();
+        assert_eq!(fs::metadata(killed.path().join("checkpoint")).unwrap().len(), 4096);
+        assert!(open(killed.path()).recovery().is_clean);
+    }
+}
+
+#[test]
+fn zeros_over_many_pages_of_another_brokers_closed_log_are_damage_and_not_its_end() {
+    for is_clean in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StoreConfig { commit_log_file_size: 1 << 20, ..config() };
+        let open = || MessageStore::open(directory.path(), config.clone(), Clock::system()).unwrap();
+        let store = open();
+        let written = fill(&store, 0..600);
+        if is_clean {
+            store.close().unwrap();
+            fs::remove_dir_all(directory.path().join("ferromq")).unwrap();
+        }
+        let killed = tempfile::tempdir().unwrap();
+        copy_as_killed(directory.path(), killed.path());
+        let log = killed.path().join("commitlog").join("0".repeat(20));
+        let log = OpenOptions::new().write(true).open(log).unwrap();
+        let (from, to) = (written[100].start, written[400].start);
+        assert!(to - from > 128 << 10);
+        log.write_all_at(&vec![0; (to - from) as usize], from).unwrap();
+        if !is_clean {
+            // Nothing is known to have been flushed: the log ends here, and what is cut is told.
+            fs::remove_file(killed.path().join("checkpoint")).unwrap();
+            fs::write(killed.path().join("abort"), "4711").unwrap();
+            store.close().unwrap();
+        }
+        let store = MessageStore::open(killed.path(), config.clone(), Clock::system()).unwrap();
+        if is_clean {
+            assert_eq!(store.stats().max_physical_offset, written[599].end);
+            assert_eq!(store.damages().len(), 1);
+            assert_eq!(store.damages()[0].range, from..to);
+            assert_eq!(served(&store).len(), 300);
+        } else {
+            assert_eq!(store.stats().max_physical_offset, from);
+            assert_eq!(store.recovery().cut_messages, 200);
+        }
+    }
+}

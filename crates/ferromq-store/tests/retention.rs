@@ -1,0 +1,685 @@
+//! Cleaning: what may go goes, oldest first; what is kept is served as before, whatever happens meanwhile.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use common::{
+    ALL, asynchronous, bodies,
+    fake_disk::{FakeDisk, Op, Random},
+    message, named, settle,
+};
+use ferromq_store::{
+    CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageStore, MessageView,
+    OnExpiry, ReceiveRequest, Retention, RetentionFacts, RetentionPolicy, StoreConfig, StoreError, TagFilter,
+};
+
+const ROOT: &str = "/store";
+const START_MS: i64 = 1_700_000_000_000;
+const HOUR: i64 = 3_600_000;
+const FILE: u64 = 64 << 10;
+
+type Store = MessageStore<FakeDisk>;
+
+fn open(disk: &FakeDisk, retention: Retention, clock: &Clock) -> Result<Store, StoreError> {
+    let config = StoreConfig { retention, disk_reserve: FILE, ..asynchronous() };
+    MessageStore::open_on(disk.clone(), Path::new(ROOT), config, clock.clone())
+}
+
+fn new(retention: Retention) -> (FakeDisk, Clock, Store) {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(START_MS));
+    let store = open(&disk, retention, &clock).unwrap();
+    (disk, clock, store)
+}
+
+/// Lets time go by and cleans. Says what was done since, here or by the store's own thread.
+fn clean_after(store: &Store, clock: &Clock, ms: i64) -> CleanReport {
+    let before = store.stats().cleaning.total;
+    clock.advance(ms);
+    let last = store.clean(false);
+    let after = store.stats().cleaning.total;
+    CleanReport {
+        removed_files: after.removed_files - before.removed_files,
+        removed_bytes: after.removed_bytes - before.removed_bytes,
+        derived_bytes: after.derived_bytes - before.derived_bytes,
+        ..last
+    }
+}
+
+#[test]
+fn retention_changes_while_the_store_is_open() {
+    let (_, clock, store) = new(Retention { age: None, ..Retention::default() });
+    fill(&store, "t", 0, 200);
+    assert_eq!(clean_after(&store, &clock, 100 * HOUR).removed_files, 0);
+    let hours = vec![24];
+    let refused = store.set_retention(&Retention { hours, ..Retention::default() });
+    assert!(matches!(refused, Err(StoreError::Invalid { what: "retention_hours", .. })));
+    store.set_retention(&Retention::default()).unwrap();
+    store.clean(false);
+    assert!(store.stats().cleaning.total.removed_files > 0, "here or by the store's own thread");
+}
+
+/// Appends `count` messages of 1,500 bytes with a key each: 39 of them fill a file.
+fn fill(store: &Store, topic: &str, queue_id: i32, count: u64) {
+    for _ in 0..count {
+        let number = store.max_offset(topic, queue_id as u32);
+        let body = [&number.to_be_bytes()[..], &[7; 1492]].concat();
+        store.append(&[message(topic, queue_id, &body, &named(&format!("k{number}"), "a"))]).unwrap();
+        settle(store);
+    }
+}
+
+/// The messages kept are those from the min offset on, without gap, each at its place and under its key.
+fn check(store: &Store, topic: &str, queue_id: u32, max_offset: u64) {
+    assert_eq!(store.max_offset(topic, queue_id), max_offset);
+    let min_offset = store.min_offset(topic, queue_id);
+    for (offset, body) in (min_offset..).zip(bodies(store, topic, queue_id)) {
+        assert_eq!(body[..8], offset.to_be_bytes());
+        let found = store.query_by_key(topic, &format!("k{offset}"), 10, 0, i64::MAX);
+        assert!(
+            found.messages.iter().any(|r| MessageView::decode(r.bytes(), true).unwrap().body == body),
+            "{offset}"
+        );
+    }
+    for offset in [0, min_offset.saturating_sub(1)] {
+        if offset < min_offset {
+            let found = store.get(topic, queue_id, offset, 32, 1 << 20, ALL);
+            assert_eq!((found.status, found.next_offset), (GetStatus::OffsetTooSmall, min_offset));
+            assert_eq!(found.min_offset, min_offset);
+        }
+    }
+}
+
+fn log_files(disk: &FakeDisk) -> Vec<u64> {
+    files(disk, "commitlog")
+}
+
+fn files(disk: &FakeDisk, directory: &str) -> Vec<u64> {
+    let directory = Path::new(ROOT).join(directory);
+    let paths = disk.paths();
+    let inside = paths.iter().filter(|path| path.parent() == Some(&directory));
+    inside.map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Waits for what another thread does.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..20_000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("never: {what}");
+}
+
+#[test]
+fn files_go_oldest_first_when_their_newest_message_is_72_hours_old() {
+    let (disk, clock, store) = new(Retention::default());
+    fill(&store, "t", 0, 60);
+    clock.advance(10 * HOUR);
+    fill(&store, "t", 0, 80);
+    let report = clean_after(&store, &clock, 62 * HOUR - 1);
+    assert_eq!((report.removed_files, report.next_due_ms), (0, Some(START_MS + 72 * HOUR)));
+    let report = clean_after(&store, &clock, 1);
+    assert_eq!(
+        (report.removed_files, report.removed_bytes),
+        (1, FILE),
+        "the second file has younger messages"
+    );
+    assert_eq!(report.next_due_ms, Some(START_MS + 82 * HOUR));
+    assert_eq!((report.min_physical_offset, store.stats().min_physical_offset), (FILE, FILE));
+    assert_eq!(report.failure, None);
+    assert!(!log_files(&disk).contains(&0));
+    assert_eq!(store.min_offset("t", 0), 40);
+    check(&store, "t", 0, 140);
+    let report = clean_after(&store, &clock, 1000 * HOUR);
+    assert_eq!(report.removed_files, 2);
+    assert!(report.derived_bytes > 0, "queue files and index files follow");
+    assert_eq!(log_files(&disk)[0], 3 * FILE, "the file that is appended to stays");
+    assert!(files(&disk, "consumequeue/t/0")[0] > 0 && files(&disk, "index").len() == 1);
+    check(&store, "t", 0, 140);
+    fill(&store, "t", 0, 5);
+    check(&store, "t", 0, 145);
+    let stats = store.stats().cleaning;
+    assert_eq!((stats.total.removed_files, stats.total.removed_bytes), (3, 3 * FILE));
+    assert_eq!(stats.last_ms, Some(clock.now_ms()));
+    store.close().unwrap();
+    drop(store);
+    let store = open(&disk, Retention::default(), &clock).unwrap();
+    check(&store, "t", 0, 145);
+}
+
+#[test]
+fn a_thread_of_its_own_cleans_as_time_goes_by() {
+    let (_disk, clock, store) = new(Retention::default());
+    fill(&store, "t", 0, 100);
+    clock.advance(72 * HOUR);
+    until("the old files are gone", || store.stats().min_physical_offset == 2 * FILE);
+    check(&store, "t", 0, 100);
+}
+
+#[test]
+fn a_file_goes_when_every_topic_in_it_allows_it() {
+    let by_topic =
+        [("brief".to_owned(), Duration::from_hours(1)), ("long".to_owned(), Duration::from_hours(200))];
+    let (_disk, clock, store) = new(Retention { age_by_topic: by_topic.into(), ..Retention::default() });
+    fill(&store, "brief", 0, 50);
+    fill(&store, "other", 0, 1);
+    fill(&store, "brief", 1, 50);
+    fill(&store, "long", 0, 1);
+    fill(&store, "brief", 0, 50);
+    assert_eq!(
+        (clean_after(&store, &clock, HOUR).removed_files, store.stats().min_physical_offset),
+        (1, FILE)
+    );
+    let report = clean_after(&store, &clock, 70 * HOUR);
+    assert_eq!((report.removed_files, report.next_due_ms), (0, Some(START_MS + 72 * HOUR)));
+    let report = clean_after(&store, &clock, HOUR);
+    assert_eq!((report.removed_files, report.next_due_ms), (1, Some(START_MS + 200 * HOUR)));
+    assert_eq!(clean_after(&store, &clock, 128 * HOUR).removed_files, 1);
+    for (topic, queue_id, max_offset) in
+        [("brief", 0, 100), ("brief", 1, 50), ("other", 0, 1), ("long", 0, 1)]
+    {
+        check(&store, topic, queue_id, max_offset);
+    }
+}
+
+/// The hour of the day, in whatever zone the test runs, so long after the start.
+fn hour_after(ms: i64) -> u8 {
+    let is_it = |hour: &u8| {
+        let (_disk, clock, store) = new(Retention { hours: vec![*hour], ..Retention::default() });
+        fill(&store, "t", 0, 50);
+        clean_after(&store, &clock, ms).removed_files == 1
+    };
+    (0..24).find(is_it).unwrap()
+}
+
+#[test]
+fn expired_files_wait_for_their_hour_of_the_day() {
+    let mut hours = Vec::new();
+    for hour in 0..24 {
+        let (_disk, clock, store) = new(Retention { hours: vec![hour], ..Retention::default() });
+        fill(&store, "t", 0, 50);
+        let mut ms = 100 * HOUR;
+        let wait = (0..24)
+            .find(|_| clean_after(&store, &clock, std::mem::replace(&mut ms, HOUR)).removed_files == 1);
+        hours.push(wait.expect("some hour of the day"));
+    }
+    assert_eq!(hours.iter().collect::<BTreeSet<_>>().len(), 24, "each at its own hour: {hours:?}");
+    let now = hour_after(100 * HOUR);
+    let hours = (0..24).filter(|hour| *hour != now).collect();
+    let (_disk, clock, store) = new(Retention { hours, ..Retention::default() });
+    fill(&store, "t", 0, 50);
+    assert_eq!(clean_after(&store, &clock, 100 * HOUR).removed_files, 0);
+    assert_eq!(store.clean(true).removed_files, 1, "unless somebody asks");
+}
+
+#[test]
+fn the_oldest_files_go_while_the_log_has_more_bytes_than_it_may() {
+    let (disk, _clock, store) = new(Retention { total_bytes: Some(3 * FILE), ..Retention::default() });
+    fill(&store, "t", 0, 300);
+    store.clean(false);
+    assert!(log_files(&disk).len() <= 3, "{:?}", log_files(&disk));
+    assert!(store.min_offset("t", 0) >= 200);
+    check(&store, "t", 0, 300);
+}
+
+#[test]
+fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_above_85_percent() {
+    let usage = Some(DiskUsage::default());
+    for (disk_usage, used, removes_young, removes_expired, is_refused) in [
+        (None, 95, false, false, false),
+        (usage, 74, false, false, false),
+        (usage, 76, false, true, false),
+        (usage, 86, true, true, false),
+        (usage, 91, true, true, true),
+    ] {
+        let what = format!("{disk_usage:?} {used}");
+        // Hours that are never: only space makes expired files go.
+        let now = hour_after(100 * HOUR);
+        let hours = (0..24).filter(|hour| *hour != now).collect();
+        let (disk, clock, store) = new(Retention { disk_usage, hours, ..Retention::default() });
+        fill(&store, "t", 0, 120);
+        let set_used = |percent: u64| {
+            disk.set_capacity(100 << 30);
+            disk.set_free((100 - percent) << 30);
+        };
+        set_used(used);
+        assert_eq!(clean_after(&store, &clock, 10).removed_files > 0, removes_young, "young, {what}");
+        clock.advance(100 * HOUR - 10);
+        until("looked", || store.stats().cleaning.last_ms == Some(clock.now_ms()));
+        assert_eq!(store.stats().cleaning.total.removed_files > 0, removes_expired, "expired, {what}");
+        until("the gate is where it should be", || store.stats().is_full == is_refused);
+        let sent = store.append(&[message("t", 0, b"", b"")]);
+        match sent {
+            Err(StoreError::Full { free, needed, reserve, .. }) => {
+                assert!(is_refused, "{what}");
+                assert_eq!(reserve, 10 << 30, "{what}");
+                assert!(free + needed < reserve, "{what}");
+            }
+            sent => assert_eq!(sent.is_err(), is_refused, "{what}"),
+        }
+        set_used(10);
+        clock.advance(1000);
+        until("the gate opens by itself", || !store.stats().is_full);
+        store.append(&[message("t", 0, b"", b"")]).unwrap();
+    }
+}
+
+#[test]
+fn disk_usage_takes_no_more_than_it_measured_too_much_and_a_few_files_at_once() {
+    let usage = Retention { disk_usage: Some(DiskUsage::default()), ..Retention::default() };
+    // Two and a half files are too many, or thousands. The disk, as one does while somebody reads them, keeps their space for a while.
+    for (capacity, too_much, removed) in [(100 * FILE, 2 * FILE + FILE / 2, 3), (1 << 40, 1 << 36, 10)] {
+        let (disk, clock, store) = new(usage.clone());
+        fill(&store, "t", 0, 15 * 39);
+        disk.set_capacity(capacity);
+        disk.set_free(capacity * 15 / 100 - too_much);
+        let is_removed = |wanted| {
+            store.clean(false);
+            store.clean(true);
+            assert_eq!(store.stats().cleaning.total.removed_files, wanted, "of {too_much} bytes");
+        };
+        is_removed(removed);
+        clock.advance(9_999);
+        is_removed(removed);
+        disk.set_free(if removed == 3 { capacity * 15 / 100 } else { disk.free() });
+        clock.advance(1);
+        is_removed(if removed == 3 { 3 } else { 14 });
+        check(&store, "t", 0, 15 * 39);
+    }
+}
+
+#[test]
+fn readers_are_told_where_to_go_on_at_every_moment_and_keep_what_they_hold() {
+    let (disk, clock, store) = new(Retention::default());
+    let store = Arc::new(store);
+    fill(&store, "t", 0, 100);
+    fill(&store, "u", 0, 1);
+    let held = store.get("t", 0, 3, 1, 1 << 20, ALL).messages.remove(0).1;
+    clock.advance(71 * HOUR);
+    fill(&store, "t", 0, 60);
+    let (weak, seen) = (Arc::downgrade(&store), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&seen);
+    disk.set_hook(move |op, path| {
+        let is_log = path.parent().unwrap().ends_with("commitlog");
+        if op == Op::Remove && is_log && counted.load(Ordering::SeqCst) < 10 {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let store = weak.upgrade().unwrap();
+            let found = store.get("t", 0, 0, 32, 1 << 20, ALL);
+            assert_eq!(found.status, GetStatus::OffsetTooSmall, "told before the file is gone");
+            let next = store.get("t", 0, found.next_offset, 1, 1 << 20, ALL);
+            assert_eq!((next.status, next.messages[0].0), (GetStatus::Found, found.next_offset));
+        }
+        Ok(())
+    });
+    clean_after(&store, &clock, HOUR);
+    disk.clear_hook();
+    assert!(seen.load(Ordering::SeqCst) >= 2);
+    assert_eq!(MessageView::decode(held.bytes(), true).unwrap().body[..8], 3u64.to_be_bytes());
+    assert!(store.message_at(0).is_err());
+    check(&store, "t", 0, 160);
+}
+
+#[test]
+fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
+    for (is_clean, lost) in
+        [(true, None), (false, None), (true, Some("consumequeue/t/0")), (false, Some("consumequeue/t/0"))]
+    {
+        let what = format!("clean {is_clean}, lost {lost:?}");
+        let (disk, clock, store) = new(Retention::default());
+        // More than a queue file, and exactly two of them.
+        fill(&store, "t", 0, 100);
+        fill(&store, "other", 0, 50);
+        clock.advance(73 * HOUR);
+        fill(&store, "other", 0, 50);
+        store.clean(false);
+        assert!(store.stats().min_physical_offset >= 3 * FILE, "{what}");
+        assert_eq!((store.min_offset("t", 0), store.max_offset("t", 0)), (100, 100), "{what}");
+        assert_eq!(files(&disk, "consumequeue/t/0"), [50 * 20], "the last file says where to go on: {what}");
+        let found = store.get("t", 0, 99, 32, 1 << 20, ALL);
+        assert_eq!((found.status, found.next_offset), (GetStatus::OffsetTooSmall, 100), "{what}");
+        assert_eq!(store.get("t", 0, 100, 32, 1 << 20, ALL).status, GetStatus::OffsetOverflowOne, "{what}");
+        let disk = if is_clean {
+            store.close().unwrap();
+            disk
+        } else {
+            // The background flushes as time goes by.
+            until("all is flushed", || {
+                clock.advance(100);
+                store.stats().flushed_offset == store.stats().max_physical_offset
+            });
+            disk.crash(7)
+        };
+        drop(store);
+        for path in disk
+            .paths()
+            .iter()
+            .filter(|path| lost.is_some_and(|lost| path.starts_with(Path::new(ROOT).join(lost))))
+        {
+            disk.forget(path);
+        }
+        let store = open(&disk, Retention::default(), &clock).unwrap();
+        check(&store, "t", 0, 100);
+        check(&store, "other", 0, 100);
+        fill(&store, "t", 0, 3);
+        assert_eq!(store.min_offset("t", 0), 100, "{what}");
+        check(&store, "t", 0, 103);
+    }
+}
+
+#[test]
+fn groups_below_the_new_begin_are_moved_up_when_they_come() {
+    let (_disk, clock, store) = new(Retention::default());
+    fill(&store, "t", 0, 60);
+    let all = TagFilter::All;
+    let request = |group| ReceiveRequest {
+        group,
+        topic: "t",
+        queue_count: 1,
+        first_queue: 0,
+        max_count: 10,
+        max_bytes: 1 << 20,
+        invisible_ms: 1000,
+        filter: &all,
+        from_beginning: true,
+    };
+    let leased = store.receive(&request("g")).unwrap();
+    assert_eq!(leased.messages.len(), 10);
+    store.commit_offset("late", "t", 0, 5).unwrap();
+    clock.advance(73 * HOUR);
+    fill(&store, "t", 0, 60);
+    store.clean(false);
+    let min = store.min_offset("t", 0);
+    assert!(min > 30);
+    for group in ["g", "late", "new"] {
+        let received = store.receive(&request(group)).unwrap();
+        let offsets: Vec<u64> = received.messages.iter().map(|leased| leased.handle.queue_offset).collect();
+        assert_eq!(offsets, (min..min + 10).collect::<Vec<_>>(), "{group}");
+        assert_eq!(store.committed_offset(group, "t", 0), Some(min), "{group}");
+    }
+    assert!(matches!(store.ack("g", "t", &leased.messages[0].handle), Err(StoreError::StaleReceipt)));
+}
+
+#[test]
+fn a_policy_of_ones_own_is_one_small_class() {
+    /// Keeps at most one file besides the one that is appended to.
+    struct OneFile;
+    impl RetentionPolicy for OneFile {
+        fn name(&self) -> &str {
+            "one file"
+        }
+        fn decide(&self, file: &FileFacts<'_>, store: &RetentionFacts) -> Decision {
+            assert_eq!(file.range().end - file.range().start, FILE);
+            assert!(file.topics().contains_key("t") && file.newest_ms() >= file.oldest_ms());
+            if store.total_bytes > 3 * FILE { Decision::Remove } else { Decision::Keep { until_ms: None } }
+        }
+    }
+    let policies: Vec<Arc<dyn RetentionPolicy>> = vec![Arc::new(OneFile)];
+    let (_disk, _clock, store) = new(Retention { policies, ..Retention::default() });
+    fill(&store, "t", 0, 200);
+    assert!(store.clean(false).removed_files >= 2);
+    check(&store, "t", 0, 200);
+}
+
+fn archiving() -> Retention {
+    Retention { on_expiry: OnExpiry::Archive, ..Retention::default() }
+}
+
+#[test]
+fn a_file_whose_archive_hook_has_not_succeeded_is_never_deleted() {
+    let (disk, clock, store) = new(archiving());
+    fill(&store, "t", 0, 100);
+    clock.advance(72 * HOUR);
+    let report = store.clean(true);
+    assert_eq!((report.removed_files, report.refused_files, report.refused_bytes), (0, 1, FILE));
+    assert!(report.failure.unwrap().contains("no archive hook"));
+
+    let calls = Arc::new(Mutex::new(Vec::<(i64, ExpiredFile)>::new()));
+    let is_broken = Arc::new(AtomicBool::new(true));
+    let (noted, broken, time) = (Arc::clone(&calls), Arc::clone(&is_broken), clock.clone());
+    store.set_archive(move |file| {
+        noted.lock().unwrap().push((time.now_ms(), file.clone()));
+        if broken.load(Ordering::SeqCst) { Err("the archive is away".to_owned()) } else { Ok(()) }
+    });
+    until("tried as soon as there is a hook", || calls.lock().unwrap().len() == 1);
+    for _ in 0..50 {
+        clock.advance(1000);
+        store.clean(false);
+    }
+    let began = calls.lock().unwrap()[0].0;
+    let tried: Vec<i64> = calls.lock().unwrap().iter().map(|(at, _)| (at - began) / 1000).collect();
+    assert_eq!(tried, [0, 10, 30], "with growing pauses");
+    let report = store.clean(false);
+    assert!(report.failure.unwrap().ends_with("the archive is away"));
+    assert_eq!(report.next_due_ms, Some(began + 70_000));
+    assert_eq!(log_files(&disk)[0], 0);
+
+    is_broken.store(false, Ordering::SeqCst);
+    let report = store.clean(true);
+    assert_eq!((report.archived_files, report.archived_bytes, report.removed_files), (2, 2 * FILE, 2));
+    assert_eq!((report.refused_files, report.failure), (0, None));
+    let last = calls.lock().unwrap().last().unwrap().1.clone();
+    assert_eq!(
+        (last.range, last.path),
+        (FILE..2 * FILE, Path::new(ROOT).join(format!("commitlog/{FILE:020}")))
+    );
+    assert_eq!((last.oldest_ms, last.newest_ms), (START_MS, START_MS));
+    check(&store, "t", 0, 100);
+}
+
+#[test]
+fn disk_pressure_refuses_sends_and_deletes_nothing_the_archive_has_not_taken() {
+    let retention = Retention { disk_usage: Some(DiskUsage::default()), total_bytes: Some(0), ..archiving() };
+    let (disk, clock, store) = new(retention);
+    fill(&store, "t", 0, 100);
+    store.set_archive(|_| panic!("broken"));
+    disk.set_capacity(1 << 30);
+    disk.set_free(1 << 20);
+    clock.advance(1000 * HOUR);
+    until("sends are refused", || store.stats().is_full);
+    assert!(store.clean(true).failure.unwrap().contains("panicked"));
+    assert!(matches!(store.append(&[message("t", 0, b"", b"")]), Err(StoreError::Full { .. })));
+    assert_eq!(log_files(&disk)[0], 0);
+    check(&store, "t", 0, 100);
+}
+
+#[test]
+fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_another_file() {
+    let (disk, clock, store) = new(archiving());
+    fill(&store, "t", 0, 100);
+    clock.advance(72 * HOUR);
+    disk.set_hook(|op, path| {
+        let is_log = path.parent().unwrap().ends_with("commitlog");
+        if op == Op::Remove && is_log { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
+    });
+    store.set_archive(|_| Ok(()));
+    until("archived", || store.stats().cleaning.total.archived_files == 1);
+    let report = store.clean(true);
+    assert_eq!((report.removed_files, report.archived_files), (0, 0), "handed over once only");
+    assert!(report.failure.unwrap().contains("remove failed"));
+    check(&store, "t", 0, 100);
+    disk.clear_hook();
+    let left = disk.crash(3);
+    drop(store);
+
+    let store = open(&left, archiving(), &clock).unwrap();
+    let ranges = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&ranges);
+    store.set_archive(move |file| {
+        noted.lock().unwrap().push(file.range.clone());
+        Ok(())
+    });
+    store.clean(true);
+    assert_eq!(store.stats().cleaning.total.removed_files, 2);
+    assert_eq!(*ranges.lock().unwrap(), vec![FILE..2 * FILE; 1], "the first was taken before the crash");
+    drop(store);
+
+    // Another log in the same place, with files of the same names.
+    for path in left.paths().iter().filter(|path| !path.starts_with("/store/ferromq/archived")) {
+        left.forget(path);
+    }
+    let store = open(&left, archiving(), &clock).unwrap();
+    fill(&store, "t", 0, 100);
+    clock.advance(72 * HOUR);
+    let report = store.clean(true);
+    assert_eq!(report.removed_files, 0);
+    assert!(report.failure.unwrap().contains("no archive hook"));
+}
+
+#[test]
+fn looks_at_the_disk_and_appends_do_not_wait_for_a_hook_or_for_files_being_removed() {
+    let (disk, clock, store) = new(archiving());
+    fill(&store, "t", 0, 100);
+    clock.advance(72 * HOUR);
+    let (gate, opened) = mpsc::channel::<()>();
+    let (began, begins) = mpsc::channel::<()>();
+    let opened = Mutex::new(opened);
+    let (at_hook, at_removal) = (began.clone(), began);
+    store.set_archive(move |_| {
+        at_hook.send(()).unwrap();
+        opened.lock().unwrap().recv().map_err(|error| error.to_string())
+    });
+    begins.recv().unwrap();
+    disk.set_free(0);
+    clock.advance(1000);
+    until("the gate closes while the hook runs", || store.stats().is_full);
+    disk.set_free(1 << 40);
+    clock.advance(1000);
+    until("and opens", || !store.stats().is_full);
+    fill(&store, "t", 0, 1);
+    let (removal, may_end) = mpsc::channel::<()>();
+    let may_end = Mutex::new(may_end);
+    disk.set_hook(move |op, path| {
+        if op == Op::Remove && path.parent().unwrap().ends_with("commitlog") {
+            at_removal.send(()).ok();
+            may_end.lock().unwrap().recv().ok();
+        }
+        Ok(())
+    });
+    gate.send(()).unwrap();
+    begins.recv().unwrap();
+    disk.set_free(0);
+    clock.advance(1000);
+    until("the gate closes while a file is being removed", || store.stats().is_full);
+    disk.set_free(1 << 40);
+    clock.advance(1000);
+    until("and opens", || !store.stats().is_full);
+    fill(&store, "t", 0, 60);
+    drop((removal, gate));
+    disk.clear_hook();
+    until("one is gone", || store.stats().cleaning.total.removed_files == 1);
+    store.close().unwrap();
+}
+
+#[test]
+fn closing_waits_for_a_hook_that_runs_and_a_hook_may_close() {
+    let (disk, clock, store) = new(archiving());
+    let store = Arc::new(store);
+    fill(&store, "t", 0, 50);
+    let weak = Arc::downgrade(&store);
+    store.set_archive(move |_| weak.upgrade().unwrap().close().map_err(|error| error.to_string()));
+    clock.advance(72 * HOUR);
+    until("closed", || store.append(&[message("t", 0, b"", b"")]).is_err());
+    until("the hook has ended", || Arc::strong_count(&store) == 1);
+    drop(store);
+    let store = Arc::new(open(&disk, archiving(), &clock).unwrap());
+    assert_eq!(log_files(&disk)[0], 0, "a closed store removes nothing");
+    let weak = Arc::downgrade(&store);
+    store.clear_archive();
+    clock.advance(10);
+    store.set_archive(move |_| weak.upgrade().unwrap().close().map_err(|error| error.to_string()));
+    store.clean(true);
+    assert!(matches!(store.append(&[message("t", 0, b"", b"")]), Err(StoreError::Closed)));
+}
+
+#[test]
+fn a_hook_that_asks_for_a_cleaning_is_told_that_one_is_under_way() {
+    let (_disk, clock, store) = new(archiving());
+    let store = Arc::new(store);
+    fill(&store, "t", 0, 100);
+    clock.advance(72 * HOUR);
+    let weak = Arc::downgrade(&store);
+    let (told, hears) = mpsc::channel();
+    store.set_archive(move |_| {
+        let report = weak.upgrade().unwrap().clean(true);
+        told.send((report.removed_files, report.failure)).map_err(|error| error.to_string())
+    });
+    for _ in 0..2 {
+        let (removed, failure) = hears.recv_timeout(Duration::from_secs(20)).expect("an answer at once");
+        assert_eq!(removed, 0);
+        assert!(failure.unwrap().contains("a cleaning is under way"));
+    }
+    until("the cleaning goes on", || store.stats().cleaning.total.removed_files == 2);
+    assert_eq!(store.clean(true).failure, None);
+    check(&store, "t", 0, 100);
+}
+
+#[test]
+fn expired_files_make_room_before_sends_are_refused() {
+    let now = hour_after(100 * HOUR);
+    let hours = (0..24).filter(|hour| *hour != now).collect();
+    let (disk, clock, store) = new(Retention { hours, ..Retention::default() });
+    fill(&store, "t", 0, 130);
+    assert_eq!(clean_after(&store, &clock, 100 * HOUR).removed_files, 0, "not their hour");
+    disk.set_free(3 * FILE - 1);
+    clock.advance(1000);
+    until("there is room for two files again", || store.stats().min_physical_offset == FILE);
+    assert!(!store.stats().is_full);
+    check(&store, "t", 0, 130);
+}
+
+#[test]
+fn a_crash_at_any_moment_of_a_cleaning_leaves_a_store_that_is_whole() {
+    let rounds = std::env::var("FERROMQ_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    for seed in 0..rounds {
+        let mut has_ended = false;
+        for op in 1.. {
+            let mut random = Random(seed * 1000 + op);
+            let (disk, clock, store) = new(archiving());
+            store.set_archive(|_| Ok(()));
+            fill(&store, "t", 0, 110);
+            fill(&store, "gone", 0, 60);
+            fill(&store, "t", 1, 10);
+            store.clean(true);
+            disk.crash_at(op, random.next());
+            // The threads that flush and note progress do their part in between.
+            clock.advance(72 * HOUR);
+            store.clean(true);
+            until("done or crashed", || disk.has_crashed() || store.stats().min_physical_offset == 4 * FILE);
+            has_ended = !disk.has_crashed();
+            let left = disk.crash(random.next());
+            drop(store);
+            let what = format!("seed {seed}, op {op}");
+            let store = open(&left, archiving(), &clock).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let all = [("t", 0, 110), ("gone", 0, 60), ("t", 1, 10)];
+            all.iter().for_each(|(topic, queue_id, max)| check(&store, topic, *queue_id, *max));
+            store.set_archive(|_| Ok(()));
+            store.clean(true);
+            until("all gone", || store.stats().min_physical_offset == 4 * FILE);
+            all.iter().for_each(|(topic, queue_id, max)| check(&store, topic, *queue_id, *max));
+            fill(&store, "gone", 0, 1);
+            check(&store, "gone", 0, 61);
+            store.close().unwrap();
+            drop(store);
+            let store = open(&left, archiving(), &clock).unwrap();
+            all[..1].iter().for_each(|(topic, queue_id, max)| check(&store, topic, *queue_id, *max));
+            check(&store, "gone", 0, 61);
+            if has_ended {
+                break;
+            }
+        }
+        assert!(has_ended);
+    }
+}

@@ -1,0 +1,5 @@
+//! Feeds [`ferromq_fuzz::index`].
+
+fn main() {
+    afl::fuzz!(|data: &[u8]| ferromq_fuzz::index(data));
+}

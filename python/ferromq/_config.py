@@ -1,0 +1,349 @@
+"""
+How options are read: from TOML, RocketMQ's `.conf`, the environment and flags into frozen dataclasses.
+
+Which options there are is in `config`; this file knows their types only.
+"""
+
+import difflib
+import logging
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from ferromq.errors import ConfigError
+
+_log = logging.getLogger("ferromq.config")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
+_MAX_PORT = 65535
+
+
+class Config:
+    """Reads a configuration from files, environment and flags."""
+
+    prefix: ClassVar[str]
+    """Names of environment variables begin with it."""
+    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]]
+    """RocketMQ's keys, and the fields they set."""
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    """RocketMQ's keys that have no meaning here; a file written for RocketMQ may keep them."""
+    without_effect: ClassVar[Mapping[str, str]] = {}
+    """RocketMQ's keys that do nothing here, and why; each is warned of."""
+    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {}
+    """RocketMQ's keys that say one thing together, and the fields they set."""
+    parts: ClassVar[Mapping[str, "type[Config]"]] = {}
+    """Fields that group options of their own, which are named without the group."""
+    own_converters: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    """Fields that take something else than others of their type."""
+
+    @classmethod
+    def load(
+        cls,
+        file: str | Path | None = None,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """
+        Combine defaults, a file, environment and flags.
+
+        The file is in RocketMQ's format where its name ends in `.conf` or `.properties`, else TOML. A flag that is None
+        was not given. Raises `ConfigError`, which names file or variable and the key.
+        """
+        values: dict[str, Any] = dict(defaults or {})
+        if file is not None:
+            is_properties = Path(file).suffix in {".conf", ".properties"}
+            values |= cls._parse_properties(file) if is_properties else cls._parse_toml(file)
+        values |= cls._parse_environment(os.environ if environment is None else environment)
+        values |= {name: value for name, value in (flags or {}).items() if value is not None}
+        return cls.from_options(values)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Take options by the fields' names, as ready values or as text; None is not given. Raises `ConfigError`."""
+        return cls.build(options, "option")
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read a TOML file whose keys are the fields. Raises `ConfigError`."""
+        return cls.build(cls._parse_toml(path), f"key in {path}")
+
+    @classmethod
+    def from_properties(cls, path: str | Path) -> Self:
+        """Read a RocketMQ `.conf` file. Raises `ConfigError` for a key RocketMQ or ferromq does not know."""
+        return cls.build(cls._parse_properties(path), f"key in {path}")
+
+    @classmethod
+    def _parse_toml(cls, path: str | Path) -> dict[str, Any]:
+        try:
+            values = tomllib.loads(_read(path))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is no TOML: {error}") from error
+        _check_known(values, cls.names(), f"key in {path}")
+        for key, value in values.items():
+            cls._check({key: value}, f"in {path}")
+        return values
+
+    @classmethod
+    def _check(cls, values: Mapping[str, Any], where: str) -> None:
+        """Raise `ConfigError` that says *where* the values were found, if they may not be."""
+        try:
+            cls.from_options(values)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+
+    @classmethod
+    def _parse_properties(cls, path: str | Path) -> dict[str, Any]:
+        lines = _read_properties(path)
+        joined = {key for keys in cls.joined for key in keys}
+        known = [*cls.properties, *joined, *cls.ignored, *cls.without_effect]
+        values: dict[str, Any] = {}
+        for key, (number, value) in lines.items():
+            _check_known({key: value}, known, f"key in {path}")
+            if key in cls.without_effect:
+                why = cls.without_effect[key]
+                _log.warning("key has no effect, %s key=%s line=%d file=%s", why, key, number, path)
+            elif key in cls.properties:
+                values |= cls._translated(cls.properties[key], value, f"{key}={value} in line {number} of {path}")
+        for keys, read in cls.joined.items():
+            given = {key: lines[key][1] for key in keys if key in lines}
+            if given:
+                shown = ", ".join(f"{key}={value}" for key, value in given.items())
+                values |= cls._translated(read, given, f"{shown} in {path}")
+        return values
+
+    @classmethod
+    def _translated(cls, read: Callable[[Any], dict[str, Any]], value: Any, where: str) -> dict[str, Any]:
+        try:
+            values = read(value)
+        except (ValueError, OverflowError) as error:
+            raise ConfigError(f"{where}: {error}") from error
+        cls._check(values, where)
+        return values
+
+    @classmethod
+    def _parse_environment(cls, environment: Mapping[str, str]) -> dict[str, str]:
+        found = {
+            name.removeprefix(cls.prefix).lower(): value
+            for name, value in environment.items()
+            if name.startswith(cls.prefix)
+        }
+        _check_known(found, cls.names(), f"variable {cls.prefix}…")
+        for name, value in found.items():
+            cls._check({name: value}, f"{cls.prefix}{name.upper()}")
+        return found
+
+    @classmethod
+    def _types(cls) -> dict[str, Any]:
+        return {field.name: field.type for field in fields(cls) if field.name not in cls.parts}  # type: ignore[arg-type] # subclasses are dataclasses
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of all options, those of its parts included."""
+        return [*cls._types(), *(name for part in cls.parts.values() for name in part.names())]
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any], what: str) -> Self:
+        """Make it from options by name; *what* names their kind in errors. Raises `ConfigError`."""
+        _check_known(values, cls.names(), what)
+        types = cls._types()
+        given = {name: value for name, value in values.items() if value is not None}
+        converters = {name: cls.own_converters.get(name) or _CONVERTERS[kind] for name, kind in types.items()}
+        converted = {name: _convert(name, value, converters[name]) for name, value in given.items() if name in types}
+        for field, part in cls.parts.items():
+            names = part.names()
+            converted[field] = part.build({name: given[name] for name in names if name in given}, what)
+        return cls(**converted)
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
+
+
+def _read_properties(path: str | Path) -> dict[str, tuple[int, str]]:
+    """Return each key with the number of its first line, and the last of its values."""
+    lines: dict[str, tuple[int, str]] = {}
+    for number, raw in enumerate(_read(path).splitlines(), start=1):
+        line = raw.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        key, separator, value = (part.strip() for part in line.partition("="))
+        if not separator:
+            raise ConfigError(f"line {number} of {path} is not KEY=VALUE: {line}")
+        lines[key] = (lines[key][0] if key in lines else number, value)
+    return lines
+
+
+def _check_known(values: Mapping[str, Any], known: list[str], what: str) -> None:
+    for name in values:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(sorted(known))}"
+            raise ConfigError(f"unknown {what}: {name}{hint}")
+
+
+def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Turn text, a number or a ready value into the type of the field."""
+    try:
+        return convert(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigError(f"{name} is {value!r}: {error}") from error
+
+
+def boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text in {"true", "yes", "on", "1"}:
+        return True
+    if text in {"false", "no", "off", "0"}:
+        return False
+    raise ValueError("true or false is expected")
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if value == "forever":
+        return timedelta.max
+    match = _DURATION.match(str(value).strip())
+    if match is None:
+        raise ValueError("a duration is expected, as 500ms, 30s, 2m, 1h, or forever")
+    return timedelta(seconds=float(match[1]) * _DURATION_UNITS[match[2]])
+
+
+def _age(value: Any) -> timedelta:
+    """Take a duration with a unit: RocketMQ counts ages in hours, others in seconds."""
+    text = str(value).strip()
+    if value == "none":
+        return timedelta.max
+    if re.fullmatch(r"-?\d+(\.\d+)?", text):
+        raise ValueError(f"an age needs a unit; say {text}h or {text}s")
+    age = _duration(value)
+    if age <= timedelta():
+        raise ValueError("an age must be more than 0; to keep everything, say forever")
+    return age
+
+
+def _or_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value == "none" else convert(value)
+
+
+def whole(text: str) -> int:
+    """Take a whole number of RocketMQ's files."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("a whole number is expected, without a unit") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text} is no number") from None
+
+
+def _hours(value: Any) -> tuple[int, ...]:
+    try:
+        return tuple(int(entry) for entry in _entries(value))
+    except ValueError:
+        raise ValueError("hours of the day, 0 to 23, are expected, as 4 or 4,16") from None
+
+
+def _size(value: Any) -> int:
+    match = _SIZE.match(str(value).strip())
+    if match is None:
+        raise ValueError("a whole number is expected, or a size as 64MiB")
+    return int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()]
+
+
+def _entries(value: Any) -> Iterable[Any]:
+    """Take a list, or text whose parts are joined by commas or semicolons, or one number."""
+    if isinstance(value, str):
+        return re.split(r"[;,]", value)
+    return [value] if isinstance(value, int | float) else cast("Iterable[Any]", value)
+
+
+def split_list(value: Any) -> tuple[str, ...]:
+    """Take a list of texts, or text whose parts are joined by commas or semicolons."""
+    return tuple(str(part).strip() for part in _entries(value) if str(part).strip())
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """Take a mapping, or text as `orders=10,clicks=1000`."""
+    if isinstance(value, Mapping):
+        return {str(name): entry for name, entry in value.items()}
+    pairs = [part.partition("=") for part in split_list(value)]
+    if not all(name and separator for name, separator, _ in pairs):
+        raise ValueError("NAME=VALUE is expected, several joined by commas")
+    return {name.strip(): entry.strip() for name, _, entry in pairs}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError("a text is expected")
+    return os.fspath(value)
+
+
+_CONVERTERS: Mapping[Any, Callable[[Any], Any]] = {
+    str: _text,
+    int: _size,
+    int | None: _size,
+    str | None: _text,
+    bool | None: boolean,
+    bool: boolean,
+    timedelta: _duration,
+    timedelta | None: _duration,
+    tuple[str, ...]: split_list,
+    tuple[str, ...] | None: split_list,
+    tuple[int, ...] | None: _hours,
+    tuple[float, ...] | None: lambda value: tuple(number(entry) for entry in _entries(value)),
+    Mapping[str, int] | None: lambda value: {name: _size(entry) for name, entry in _table(value).items()},
+    Mapping[str, timedelta] | None: lambda value: {name: _age(entry) for name, entry in _table(value).items()},
+}
+RETENTION_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "retention_age": _age,
+    "retention_total_bytes": _or_none(_CONVERTERS[int]),
+    "retention_disk_usage": _or_none(_CONVERTERS[tuple[float, ...] | None]),
+}
+"""Of options that say `none` where nothing is to be deleted for them."""
+
+
+def only(text: str, allowed: str, why: str) -> dict[str, Any]:
+    if text != allowed:
+        raise ValueError(f"{text} is asked, but {why}; use {allowed}")
+    return {}
+
+
+def check_address(name: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise ConfigError(f"{name} is {address!r}; HOST:PORT is expected, as 127.0.0.1:9876")
+
+
+def split_advertised(address: str) -> tuple[str, str]:
+    """Split `HOST` or `HOST:PORT`, the port empty where there is none; a bare IPv6 address gets its brackets."""
+    bare = address if address.startswith("[") else f"[{address}]"
+    match = _ADVERTISED.match(bare if address.count(":") > 1 else address)
+    if match is None or int(match[2] or 0) > _MAX_PORT:
+        raise ValueError("HOST or HOST:PORT is expected, as mq.example:10911")
+    return match[1], match[2] or ""
+
+
+def check_positive(name: str, value: Any, zero: Any) -> None:
+    if value <= zero:
+        raise ConfigError(f"{name} is {value}; it must be more than 0")

@@ -1,0 +1,44 @@
+"""What the tests against Apache RocketMQ share; without a JDK or its jars they are skipped, with the reason."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import compat_peer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts Java, and give it time; skip it where it cannot start."""
+    reason = compat_peer.missing()
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.java)
+            item.add_marker(pytest.mark.timeout(300))
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compat_peer.Peer]:
+    """Run one Java process for all tests; each opens stores under names of its own, and closes them."""
+    peer = compat_peer.Peer(tmp_path_factory.mktemp("peer"))
+    yield peer
+    peer.end()
+
+
+@pytest.fixture
+def new_peer(tmp_path: Path) -> Iterator[Callable[[], compat_peer.Peer]]:
+    """Return a function that starts a Java process to be killed."""
+    started: list[compat_peer.Peer] = []
+
+    def start() -> compat_peer.Peer:
+        started.append(compat_peer.Peer(tmp_path / f"peer-{len(started)}"))
+        return started[-1]
+
+    yield start
+    for peer in started:
+        peer.kill()
