@@ -1,22 +1,25 @@
 """Flush policies: what a receipt says about the disk, and that this can change while the broker runs."""
 
+import math
+import time
 from pathlib import Path
 
 import pytest
 
 import ferromq
 
-FEW = 5
-"""Flushes the store may do by itself meanwhile: a checkpoint a second."""
+def flushes(mq: ferromq.Embedded, count: int, topic: str = "orders") -> tuple[int, int]:
+    """
+    Send *count* messages one after the other; return how many flushes that took, and how many of them at most were not for them.
 
-
-def flushes(mq: ferromq.Embedded, count: int, topic: str = "orders") -> int:
-    """Send *count* messages one after the other and return how many flushes that took."""
-    before = mq.store.stats()["flushes"]
+    The store checkpoints once a second, with two flushes at the most: how many fall in between depends on the machine.
+    """
+    before, began = mq.store.stats()["flushes"], time.monotonic()
     with mq.producer() as producer:
         for _ in range(count):
             producer.send(topic, b"x" * 100)
-    return mq.store.stats()["flushes"] - before
+    others = 5 + 2 * math.ceil(time.monotonic() - began)
+    return mq.store.stats()["flushes"] - before, others
 
 
 def is_flushed(mq: ferromq.Embedded) -> bool:
@@ -29,36 +32,42 @@ def is_flushed(mq: ferromq.Embedded) -> bool:
 def test_a_synchronous_policy_flushes_before_the_receipt(tmp_path: Path, policy: str) -> None:
     """One sender after the other: a flush each."""
     with ferromq.embedded(tmp_path, flush=policy) as mq:
-        assert flushes(mq, 50) >= 50
+        taken, _ = flushes(mq, 50)
+        assert taken >= 50
         assert is_flushed(mq)
 
 
 def test_a_count_bounds_what_is_not_flushed(tmp_path: Path) -> None:
     """`every 10`: at least each tenth message waits for a flush."""
     with ferromq.embedded(tmp_path, flush="every 10 interval 60s", default_queues=1) as mq:
-        assert 9 <= flushes(mq, 100) <= 20 + FEW
+        taken, others = flushes(mq, 100)
+        assert 9 <= taken <= 20 + others
 
 
 def test_the_policy_changes_while_the_broker_runs(tmp_path: Path) -> None:
     """Without a restart, both ways; what was written before is flushed first."""
     with ferromq.embedded(tmp_path, flush="interval 60s", default_queues=1) as mq:
-        assert flushes(mq, 100) <= FEW
+        taken, others = flushes(mq, 100)
+        assert taken <= others
         mq.configure(flush="group")
         assert is_flushed(mq)
-        assert flushes(mq, 50) >= 50
+        taken, _ = flushes(mq, 50)
+        assert taken >= 50
         assert mq.store.options()["flush"] == "group"
         mq.configure(flush="interval 60s")
-        assert flushes(mq, 100) <= FEW
+        taken, others = flushes(mq, 100)
+        assert taken <= others
 
 
 def test_a_topic_has_a_threshold_of_its_own(tmp_path: Path) -> None:
     """It counts that topic's messages, whatever the policy; it comes and goes while the broker runs."""
-    with ferromq.embedded(tmp_path, flush="interval 60s", flush_every={"orders": 5}, default_queues=1) as mq:
-        assert flushes(mq, 50, "orders") >= 9
-        assert flushes(mq, 50, "clicks") <= FEW
-        mq.configure(flush_every={"clicks": 5})
-        assert flushes(mq, 50, "orders") <= FEW
-        assert flushes(mq, 50, "clicks") >= 9
+    with ferromq.embedded(tmp_path, flush="interval 60s", flush_every={"orders": 2}, default_queues=1) as mq:
+        for counted, other in (("orders", "clicks"), ("clicks", "orders")):
+            mq.configure(flush_every={counted: 2})
+            taken, _ = flushes(mq, 50, counted)
+            assert taken >= 24
+            taken, others = flushes(mq, 50, other)
+            assert taken <= others
 
 
 @pytest.mark.parametrize(
