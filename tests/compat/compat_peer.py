@@ -12,7 +12,8 @@ from compat_messages import Message, Placed
 
 _ROOT = Path(__file__).parents[2]
 _SOURCES = Path(__file__).parent / "java"
-_JARS = _ROOT / ".cache" / "jars"
+JARS = _ROOT / ".cache" / "jars"
+"""RocketMQ and what it needs."""
 
 
 class PeerError(RuntimeError):
@@ -25,7 +26,7 @@ def missing() -> str | None:
         if shutil.which(program) is None:
             return f"no {program} on the PATH: tests against Apache RocketMQ need a JDK"
     # Written last: without it a download did not come to its end.
-    if not _JARS.with_suffix(".stamp").is_file():
+    if not JARS.with_suffix(".stamp").is_file() or not any(JARS.glob("rocketmq-namesrv-*.jar")):
         return "no jars of Apache RocketMQ in .cache/jars: `make jars` fetches them (needs Maven and the network)"
     return None
 
@@ -38,7 +39,7 @@ def compiled() -> Path:
     if not classes.is_dir():
         # Tests run side by side: each compiles for itself, one wins.
         partial = classes.with_name(f"{classes.name}.{os.getpid()}")
-        command = ["javac", "-nowarn", "-proc:none", "-cp", f"{_JARS}/*", "-d", str(partial), *map(str, sources)]
+        command = ["javac", "-nowarn", "-proc:none", "-cp", f"{JARS}/*", "-d", str(partial), *map(str, sources)]
         subprocess.run(command, check=True)
         try:
             partial.rename(classes)
@@ -56,7 +57,7 @@ class Peer:
         self._files = 0
         command = [
             *("java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={directory}"),
-            *("-Drocketmq.log.root.level=ERROR", "-cp", f"{compiled()}:{_JARS}/*", "Peer"),
+            *("-Drocketmq.log.root.level=ERROR", "-cp", f"{compiled()}:{JARS}/*", "Peer"),
         ]
         with (directory / "log").open("w") as log:
             self._process = subprocess.Popen(

@@ -1,0 +1,166 @@
+"""
+Apache RocketMQ's name server, broker and `mqadmin` as processes of their own, on free ports of this machine.
+
+What a test asks of them is the test's business. Each writes into the directory it is given, its output to `output`
+there and its logs below `home`.
+"""
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from compat_peer import JARS
+
+_HOST = "127.0.0.1"
+# Below the ports that connections get by themselves.
+_PORTS = range(12_000, 30_000, 10)
+_BOOT_SECONDS = 120.0
+_STOP_SECONDS = 30.0
+_PAUSE = 0.1
+_READY = "boot success"
+
+
+def free_port() -> int:
+    """Return a port that is free, with the two below it (a broker's fast port) and the one above (its HA port)."""
+    choice = random.Random(os.urandom(8))
+    for _ in range(1_000):
+        port = choice.choice(_PORTS) + 5
+        with contextlib.ExitStack() as bound, contextlib.suppress(OSError):
+            for neighbour in range(port - 2, port + 2):
+                bound.enter_context(contextlib.closing(socket.create_server((_HOST, neighbour))))
+            return port
+    raise RuntimeError(f"no four free ports in a row between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _java(directory: Path, heap: Sequence[str]) -> list[str]:
+    home = directory / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    return [
+        *("java", *heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+        *(f"-Duser.home={home}", f"-Drocketmq.home.dir={directory}", f"-Drocketmq.client.logRoot={home / 'logs'}"),
+        *("-Djava.net.preferIPv4Stack=true", "--add-opens=java.base/java.nio=ALL-UNNAMED"),
+        *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "-cp", f"{JARS}/*"),
+    ]
+
+
+class JavaProcess:
+    """A server of RocketMQ; it serves when the constructor returns. Raises `RuntimeError` with its output otherwise."""
+
+    def __init__(self, directory: Path, main: str, config: Mapping[str, object], heap: Sequence[str]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self._output = directory / "output"
+        file = directory / "server.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        with self._output.open("w") as output:
+            self._process = subprocess.Popen(
+                [*_java(directory, heap), main, "-c", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env={**os.environ, "ROCKETMQ_HOME": str(directory)},
+            )
+        self._wait_until_ready()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def output(self) -> str:
+        """Return what it printed."""
+        return self._output.read_text()
+
+    def stop(self) -> None:
+        """End it as an administrator does; it says goodbye. Idempotent."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it with nothing said or written any more. Idempotent."""
+        self._process.kill()
+        self._process.wait()
+
+    def _wait_until_ready(self) -> None:
+        pause = threading.Event()
+        for _ in range(int(_BOOT_SECONDS / _PAUSE)):
+            if _READY in self.output():
+                return
+            if self._process.poll() is not None:
+                break
+            pause.wait(_PAUSE)
+        self.kill()
+        raise RuntimeError(f"{type(self).__name__} did not start: {self.output()[-2000:]}")
+
+
+class JavaNameServer(JavaProcess):
+    """RocketMQ's name server."""
+
+    def __init__(self, directory: Path, *, port: int | None = None, **options: object) -> None:
+        port = port or free_port()
+        self.address = f"{_HOST}:{port}"
+        """`host:port` of its listener."""
+        config = {
+            "listenPort": port,
+            "kvConfigPath": directory / "kvConfig.json",
+            "configStorePath": directory / "namesrv.properties",
+            **options,
+        }
+        super().__init__(directory, "org.apache.rocketmq.namesrv.NamesrvStartup", config, ("-Xms64m", "-Xmx256m"))
+
+
+class JavaBroker(JavaProcess):
+    """RocketMQ's broker, its store in `store` below the directory; *options* are keys of its configuration."""
+
+    def __init__(self, directory: Path, namesrv: str, *, port: int | None = None, **options: object) -> None:
+        port = port or free_port()
+        self.address = f"{_HOST}:{port}"
+        """`host:port` of its listener."""
+        self.store = directory / "store"
+        """Its store directory."""
+        config = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-java",
+            "brokerId": 0,
+            "brokerIP1": _HOST,
+            "brokerIP2": _HOST,
+            "listenPort": port,
+            "namesrvAddr": namesrv,
+            "brokerRole": "ASYNC_MASTER",
+            "storePathRootDir": self.store,
+            "storePathCommitLog": self.store / "commitlog",
+            "mappedFileSizeCommitLog": 16 << 20,
+            "mappedFileSizeConsumeQueue": 20 * 10_000,
+            "maxHashSlotNum": 10_000,
+            "maxIndexNum": 40_000,
+            "diskMaxUsedSpaceRatio": 98,
+            # On two busy cores a send may wait longer than the default of 200 ms.
+            "waitTimeMillsInSendQueue": 10_000,
+            **options,
+        }
+        heap = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g")
+        super().__init__(directory, "org.apache.rocketmq.broker.BrokerStartup", config, heap)
+
+
+def mqadmin(directory: Path, *words: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run RocketMQ's `mqadmin` with *words*, and return its exit code and what it printed."""
+    return subprocess.run(
+        [*_java(directory, ("-Xmx256m",)), "org.apache.rocketmq.tools.command.MQAdminStartup", *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=directory,
+        env={**os.environ, "ROCKETMQ_HOME": str(directory)},
+    )
