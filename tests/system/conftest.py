@@ -1,9 +1,14 @@
 """What the system tests share."""
 
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+# What several files need and is no test, as `remoting_peer`.
+sys.path.insert(0, str(Path(__file__).parent))
 
 PATIENCE = 10.0
 PAUSE = 0.01

@@ -8,6 +8,7 @@ import pytest
 
 import ferromq
 
+
 def flushes(mq: ferromq.Embedded, count: int, topic: str = "orders") -> tuple[int, int]:
     """
     Send *count* messages one after the other; return how many flushes that took, and how many of them at most were not for them.
