@@ -12,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -30,8 +31,9 @@ use tracing::{debug, warn};
 use crate::{
     ColdHandler, ColdRequest, ColdResponse, Route, TransportError,
     dispatcher::{self, Path},
-    hot::Counters,
+    hot::{Counters, Hot},
     remoting::{Decoder, Frame, Limits, RemotingCommand, codec, codes::response},
+    serve::{self, Caller},
 };
 
 const READ_CHUNK: usize = 16 << 10;
@@ -72,6 +74,8 @@ pub(crate) struct Connection {
     pub peer: SocketAddr,
     pub limits: ConnectionLimits,
     pub cold: Arc<dyn ColdHandler>,
+    /// None on a name server.
+    pub hot: Option<Arc<Hot>>,
     pub counters: Arc<Counters>,
 }
 
@@ -210,15 +214,46 @@ impl Connection {
         }
         self.counters.remoting_requests.add(1);
         let route = Route::Code(command.code);
-        match dispatcher::find(&route, &*self.cold) {
-            Path::Cold => self.call_cold(route, command, permit, answers, flow),
-            Path::Hot | Path::Unsupported => {
+        match (dispatcher::find(&route, &*self.cold), &self.hot) {
+            (Path::Hot, Some(hot)) => self.call_hot(Arc::clone(hot), command, permit, answers, flow),
+            (Path::Cold, _) => self.call_cold(route, command, permit, answers, flow),
+            (Path::Hot | Path::Unsupported, _) => {
                 debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
                 if !command.is_one_way() {
                     enqueue(&command.respond_unsupported(), permit, answers, flow);
                 }
             }
         }
+    }
+
+    fn call_hot(
+        &self,
+        hot: Arc<Hot>,
+        command: RemotingCommand,
+        permit: OwnedSemaphorePermit,
+        answers: &mpsc::Sender<Outgoing>,
+        flow: &Arc<Flow>,
+    ) {
+        let caller = Caller { connection: self.id, peer: self.peer };
+        let is_one_way = command.is_one_way();
+        let mut answering = Box::pin(serve::answer(hot, caller, command));
+        // Most requests are answered at once, in the order they came; only those that wait cost a task.
+        if let Poll::Ready(response) = answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if !is_one_way {
+                enqueue(&response, permit, answers, flow);
+            }
+            return;
+        }
+        let (answers, flow) = (answers.clone(), Arc::clone(flow));
+        tokio::spawn(async move {
+            let response = tokio::select! {
+                response = answering => response,
+                () = answers.closed() => return,
+            };
+            if !is_one_way {
+                enqueue(&response, permit, &answers, &flow);
+            }
+        });
     }
 
     fn call_cold(

@@ -11,6 +11,14 @@ pub enum TransportError {
     /// Bytes from the peer do not follow the protocol.
     #[error("malformed request: {0}")]
     Malformed(&'static str),
+    /// A field of a request is missing or is not what it must be.
+    #[error("the field {name} is wrong: {reason}")]
+    BadField {
+        /// The field.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A frame is over the limit.
     #[error("frame of {len} bytes is over the limit of {limit}")]
     FrameTooLarge {
@@ -69,6 +77,7 @@ impl TransportError {
     #[must_use]
     pub fn response_code(&self) -> i32 {
         match self {
+            Self::BadField { .. } => response::INVALID_PARAMETER,
             Self::Malformed(_) | Self::Handler(_) | Self::HotRoute(_) | Self::Io { .. } => {
                 response::SYSTEM_ERROR
             }

@@ -12,6 +12,7 @@ mod handler;
 pub mod hot;
 mod long_poll;
 pub mod remoting;
+mod serve;
 mod server;
 pub mod tables;
 

@@ -75,6 +75,7 @@ struct Inner {
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
     tables: Arc<Tables>,
+    hot: Option<Arc<Hot>>,
     grpc: GrpcServer,
     open: Mutex<HashMap<u64, Arc<Notify>>>,
     slots: Arc<Semaphore>,
@@ -104,13 +105,14 @@ impl Server {
         let numbers = Arc::clone(&NEXT_CONNECTION);
         let slots = Arc::new(Semaphore::new(options.max_connections));
         let limits = GrpcLimits { slots: Arc::clone(&slots), bytes: options.grpc_bytes };
-        let grpc = GrpcServer::new(hot, Arc::clone(&cold), Arc::clone(&counters), numbers, limits);
+        let grpc = GrpcServer::new(hot.clone(), Arc::clone(&cold), Arc::clone(&counters), numbers, limits);
         Self(Arc::new(Inner {
             runtime,
             options,
             cold,
             counters,
             tables,
+            hot,
             grpc,
             open: Mutex::default(),
             slots,
@@ -262,6 +264,7 @@ impl Server {
             peer,
             limits: inner.options.connection,
             cold: Arc::clone(&inner.cold),
+            hot: inner.hot.clone(),
             counters: Arc::clone(&inner.counters),
         };
         let farewell = Farewell { server: self.clone(), id };

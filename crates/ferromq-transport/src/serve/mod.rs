@@ -1,0 +1,39 @@
+//! Hot verbs over remoting: a request becomes a call of the hot path, its outcome a response.
+//!
+//! One verb a file. What a verb does is `hot`'s business, what bytes look like that of `remoting`.
+
+mod fields;
+mod offset;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use crate::{
+    TransportError,
+    hot::Hot,
+    remoting::{RemotingCommand, codes::request},
+};
+
+/// Who sent a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    /// Number of the connection.
+    pub connection: u64,
+    /// The other side.
+    pub peer: SocketAddr,
+}
+
+/// Answers a hot request; the response of a one-way request is not sent.
+///
+/// Dropped where the connection closes: a verb that waits must then leave nothing behind.
+pub(crate) async fn answer(hot: Arc<Hot>, caller: Caller, command: RemotingCommand) -> RemotingCommand {
+    let outcome = match command.code {
+        request::UPDATE_CONSUMER_OFFSET => offset::update(&hot, caller, &command).await,
+        _ => Ok(command.respond_unsupported()),
+    };
+    outcome.unwrap_or_else(|error| refuse(&command, &error))
+}
+
+/// The response to a request that failed.
+fn refuse(command: &RemotingCommand, error: &TransportError) -> RemotingCommand {
+    command.respond(error.response_code(), Some(error.to_string()))
+}
