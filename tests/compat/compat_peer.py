@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from compat_messages import Message, Placed
 
@@ -48,16 +48,16 @@ def compiled() -> Path:
     return classes
 
 
-class Peer:
-    """A Java process that holds stores of Apache RocketMQ."""
+class Driven:
+    """A Java process of one of the programs here, driven line by line."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._files = 0
         command = [
             *("java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={directory}"),
-            *("-Drocketmq.log.root.level=ERROR", "-cp", f"{compiled()}:{JARS}/*", "Peer"),
+            *("-Drocketmq.log.root.level=ERROR", "-cp", f"{compiled()}:{JARS}/*", program),
         ]
         with (directory / "log").open("w") as log:
             self._process = subprocess.Popen(
@@ -73,39 +73,6 @@ class Peer:
         if verdict != "ok":
             raise PeerError(answer or f"the Java process ended; see {self._directory / 'log'}")
         return answer
-
-    def open(self, name: str, directory: Path, options: Mapping[str, object], *, broker: bool = False) -> None:
-        """Open a store, or start a broker."""
-        self.ask("broker" if broker else "open", name, directory, *(f"{key}={value}" for key, value in options.items()))
-
-    def close(self, name: str) -> None:
-        """Stop it, cleanly."""
-        self.ask("close", name)
-
-    def put(self, name: str, messages: Sequence[Message], store_host: str, *, crc: bool = False) -> list[Placed]:
-        """Store messages, and wait until they are dispatched."""
-        given, answered = self._file(message.line(store_host) for message in messages), self._file(())
-        self.ask("put", name, given, answered)
-        places = [tuple(map(int, line.split("\t"))) for line in answered.read_text().splitlines()]
-        return [Placed(message, store_host, *place, crc) for message, place in zip(messages, places, strict=True)]
-
-    def queues(self, name: str) -> list[str]:
-        """Read every message of every queue."""
-        answered = self._file(())
-        self.ask("queues", name, answered)
-        return answered.read_text().splitlines()
-
-    def places(self, name: str, offsets: Sequence[int]) -> list[str]:
-        """Read the message at each physical offset."""
-        given, answered = self._file(map(str, offsets)), self._file(())
-        self.ask("places", name, given, answered)
-        return answered.read_text().splitlines()
-
-    def keys(self, name: str, keys: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """Return where the messages of each topic and key lie."""
-        given, answered = self._file(f"{topic}\t{key}" for topic, key in keys), self._file(())
-        self.ask("keys", name, given, answered)
-        return [[int(word) for word in line.split()] for line in answered.read_text().splitlines()]
 
     def kill(self) -> None:
         """End the process with nothing written or flushed any more."""
@@ -124,8 +91,96 @@ class Peer:
         assert answers is not None
         return send, answers
 
-    def _file(self, lines: Iterable[str]) -> Path:
+    def file(self, lines: Iterable[str] = ()) -> Path:
+        """Write lines to a new file of this process, and return it."""
         self._files += 1
         path = self._directory / f"lines-{self._files}"
         path.write_text("".join(f"{line}\n" for line in lines))
         return path
+
+
+class Peer(Driven):
+    """A Java process that holds stores of Apache RocketMQ."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "Peer")
+
+    def open(self, name: str, directory: Path, options: Mapping[str, object], *, broker: bool = False) -> None:
+        """Open a store, or start a broker."""
+        self.ask("broker" if broker else "open", name, directory, *(f"{key}={value}" for key, value in options.items()))
+
+    def close(self, name: str) -> None:
+        """Stop it, cleanly."""
+        self.ask("close", name)
+
+    def put(self, name: str, messages: Sequence[Message], store_host: str, *, crc: bool = False) -> list[Placed]:
+        """Store messages, and wait until they are dispatched."""
+        given, answered = self.file(message.line(store_host) for message in messages), self.file(())
+        self.ask("put", name, given, answered)
+        places = [tuple(map(int, line.split("\t"))) for line in answered.read_text().splitlines()]
+        return [Placed(message, store_host, *place, crc) for message, place in zip(messages, places, strict=True)]
+
+    def queues(self, name: str) -> list[str]:
+        """Read every message of every queue."""
+        answered = self.file(())
+        self.ask("queues", name, answered)
+        return answered.read_text().splitlines()
+
+    def places(self, name: str, offsets: Sequence[int]) -> list[str]:
+        """Read the message at each physical offset."""
+        given, answered = self.file(map(str, offsets)), self.file(())
+        self.ask("places", name, given, answered)
+        return answered.read_text().splitlines()
+
+    def keys(self, name: str, keys: Sequence[tuple[str, str]]) -> list[list[int]]:
+        """Return where the messages of each topic and key lie."""
+        given, answered = self.file(f"{topic}\t{key}" for topic, key in keys), self.file(())
+        self.ask("keys", name, given, answered)
+        return [[int(word) for word in line.split()] for line in answered.read_text().splitlines()]
+
+
+class Clients(Driven):
+    """A Java process that holds RocketMQ's remoting clients, by name; `java/Clients.java` says what they are told."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "Clients")
+
+    def start(self, kind: str, name: str, *words: object) -> None:
+        """Start a client."""
+        self.ask(kind, name, *words)
+
+    def send(self, name: str, how: str, *words: object) -> int:
+        """Send messages: topic, prefix, count, size; return how many were taken."""
+        return int(self.ask("send", name, how, *words))
+
+    def wait_for(self, name: str, count: int, seconds: int = 60) -> int:
+        """Wait until a consumer has got *count* messages; return how many it has."""
+        return int(self.ask("await", name, count, seconds))
+
+    def taken(self, name: str) -> list["Taken"]:
+        """Return what a consumer got."""
+        answered = self.file()
+        self.ask("taken", name, answered)
+        lines = (line.split("\t") for line in answered.read_text().splitlines())
+        return [Taken(body, topic, broker, *map(int, numbers)) for body, topic, broker, *numbers in lines]
+
+    def queues(self, name: str) -> list[str]:
+        """Return the queues a consumer has, as `BROKER:QUEUE`."""
+        return [queue for queue in self.ask("queues", name).split(",") if queue]
+
+    def admin(self, *words: object) -> str:
+        """Run mqadmin; return what it printed."""
+        answered = self.file()
+        self.ask("admin", str(answered), *words)
+        return answered.read_text()
+
+
+class Taken(NamedTuple):
+    """A message a Java consumer got."""
+
+    body: str
+    topic: str
+    broker: str
+    queue_id: int
+    queue_offset: int
+    times_before: int

@@ -42,3 +42,11 @@ def new_peer(tmp_path: Path) -> Iterator[Callable[[], compat_peer.Peer]]:
     yield start
     for peer in started:
         peer.kill()
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compat_peer.Clients]:
+    """Run one Java process for the clients of a module's tests; each uses names of its own."""
+    clients = compat_peer.Clients(tmp_path_factory.mktemp("clients"))
+    yield clients
+    clients.end()

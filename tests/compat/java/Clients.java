@@ -1,0 +1,83 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * RocketMQ's own remoting clients, driven line by line: a command with its arguments joined by tabs comes on standard
+ * input, one line goes back: {@code ok} with the answer, or {@code error} with the reason.
+ *
+ * <pre>
+ * producer NAME NAMESRV GROUP              a DefaultMQProducer; see {@link Sender} for what it is told
+ * transactions NAME NAMESRV GROUP          a TransactionMQProducer
+ * push NAME NAMESRV GROUP TOPIC MODE FAIL  a DefaultMQPushConsumer: concurrent, orderly, broadcast or pop; see {@link Taker}
+ * lite NAME NAMESRV GROUP TOPIC            a DefaultLitePullConsumer
+ * replier NAME NAMESRV GROUP TOPIC         a consumer that answers each message
+ * admin FILE ARGUMENT…                     mqadmin itself; what it prints goes to FILE, failures with their traces
+ * close NAME
+ * </pre>
+ */
+public final class Clients {
+  public static void main(String[] args) throws Exception {
+    PrintStream answers = System.out;
+    System.setOut(System.err);
+    Map<String, Driven> clients = new HashMap<>();
+    BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
+    for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+      String[] words = line.split("\t", -1);
+      String answer;
+      try {
+        answer = "ok\t" + run(clients, words[0], words[1], Arrays.copyOfRange(words, 2, words.length));
+      } catch (Throwable thrown) {
+        thrown.printStackTrace();
+        answer = "error\t" + thrown.toString().replaceAll("\\s+", " ");
+      }
+      answers.println(answer);
+      answers.flush();
+    }
+    Runtime.getRuntime().halt(0);
+  }
+
+  private static String run(Map<String, Driven> clients, String command, String name, String[] args) throws Exception {
+    switch (command) {
+      case "producer":
+      case "transactions":
+        clients.put(name, Sender.start(command, name, args));
+        return "";
+      case "push":
+      case "lite":
+      case "replier":
+        clients.put(name, Taker.start(command, name, args));
+        return "";
+      case "admin":
+        admin(name, args);
+        return "";
+      case "close":
+        clients.remove(name).close();
+        return "";
+      default:
+        return clients.get(name).answer(command, args);
+    }
+  }
+
+  private static void admin(String file, String[] args) throws Exception {
+    PrintStream out = System.out;
+    PrintStream err = System.err;
+    try (PrintStream captured = new PrintStream(file, "UTF-8")) {
+      System.setOut(captured);
+      System.setErr(captured);
+      MQAdminStartup.main0(args, null);
+    } finally {
+      System.setOut(out);
+      System.setErr(err);
+    }
+  }
+
+  /** A client that answers commands. */
+  interface Driven extends AutoCloseable {
+    String answer(String command, String[] args) throws Exception;
+  }
+}
