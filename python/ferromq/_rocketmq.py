@@ -63,7 +63,7 @@ maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageS
 maxLmqConsumeQueueNum maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
 maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
 maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
-maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageDelayLevel messageIndexEnable messageIndexSafe
+maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageIndexEnable messageIndexSafe
 messageStorePlugIn metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
 metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
 metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
@@ -107,7 +107,6 @@ waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue wakeCommitWhenPutMessag
 warmMapedFileEnable writeBufferHighWaterMark writeBufferLowWaterMark writeWithoutMmap
 """
 _WHY = {
-    "messageDelayLevel": "messages are not delayed",
     "slaveReadEnable": "slaves are not served",
     "storePathConsumeQueue": "consume queues lie in the store directory",
     "storePathIndex": "index files lie in the store directory",

@@ -128,6 +128,8 @@ class StoreConfig(Config):
     """Files of the store that may be open at once, each with a descriptor."""
     disk_reserve: int | None = None
     """Bytes that stay free on the disk; sends are refused below it."""
+    delay_levels: str | None = None
+    """How long each delay level lasts, level 1 first, each time with its unit: `1s 5s 10s 30s 1m 2h`."""
     progress_interval: timedelta | None = None
     """How often consumers' offsets and leases are written."""
     fast_boot: bool | None = None
@@ -154,6 +156,7 @@ class StoreConfig(Config):
         "mappedFileSizeConsumeQueue": lambda text: {"consume_queue_file_entries": whole(text) // _ENTRY_BYTES},
         "maxHashSlotNum": lambda text: {"index_slots": whole(text)},
         "maxIndexNum": lambda text: {"index_entries": whole(text)},
+        "messageDelayLevel": lambda text: {"delay_levels": text},
         "deleteWhen": lambda text: {"retention_hours": text},
         "fileReservedTime": lambda text: {"retention_age": timedelta(hours=whole(text))},
         "flushConsumerOffsetInterval": lambda text: {"progress_interval": timedelta(milliseconds=whole(text))},

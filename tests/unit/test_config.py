@@ -91,6 +91,7 @@ def test_rocketmqs_keys_of_flush_make_one_policy(tmp_path: Path, lines: str, flu
         ("maxHashSlotNum=500", "index_slots", 500),
         ("maxIndexNum=2000", "index_entries", 2000),
         ("flushConsumerOffsetInterval=5000", "progress_interval", timedelta(seconds=5)),
+        ("messageDelayLevel=1s 5s 2h", "delay_levels", "1s 5s 2h"),
         ("enabledAppendPropCRC=true", "property_crc", True),
         ("storePathCommitLog=/a,/b", "commit_log_paths", ("/a", "/b")),
         ("readOnlyCommitLogStorePaths=/old", "read_only_commit_log_paths", ("/old",)),

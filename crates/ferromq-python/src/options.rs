@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use ferromq_store::{DiskUsage, FlushPolicy, MessageStore, OnExpiry, Result, StoreConfig, StoreError};
+use ferromq_store::{
+    DelayLevels, DiskUsage, FlushPolicy, MessageStore, OnExpiry, Result, StoreConfig, StoreError,
+};
 use pyo3::{
     IntoPyObjectExt,
     exceptions::PyValueError,
@@ -50,6 +52,7 @@ const OPTIONS: &[StoreOption] = options! {
     "commit_log_file_size": commit_log_file_size;
     "commit_log_paths": commit_log_paths;
     "consume_queue_file_entries": consume_queue_file_entries;
+    "delay_levels": delay_levels;
     "disk_reserve": disk_reserve;
     "fast_boot": fast_boot;
     "flush": flush;
@@ -352,6 +355,16 @@ impl Value for SocketAddr {
 }
 
 impl Value for FlushPolicy {
+    fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        value.extract::<String>()?.parse().map_err(reason)
+    }
+
+    fn show<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.to_string().into_bound_py_any(py)
+    }
+}
+
+impl Value for DelayLevels {
     fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         value.extract::<String>()?.parse().map_err(reason)
     }

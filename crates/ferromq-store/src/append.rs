@@ -8,10 +8,10 @@ use std::{
 };
 
 use crate::{
-    Appended, Disk, FlushPolicy, MessageStore, NewMessage, Result, StoreError,
+    Appended, Delayed, Disk, FlushPolicy, MessageStore, NewMessage, Result, StoreError,
     commit_log::{self, Pending},
     consume_queue::{ConsumeQueue, check_name},
-    message,
+    delay, message,
 };
 
 /// A buffer for records grows with the largest batch; above this it is not kept.
@@ -124,6 +124,14 @@ impl<D: Disk> MessageStore<D> {
             _ => self.inner.queues.find_or_make(message.topic, queue_id),
         };
         Ok(Pending { encoded, queue: Some(queue) })
+    }
+
+    /// Says how a message must be stored that has a delay level, see [`delay::rewrite`]; `None` for one that does not wait.
+    ///
+    /// The store stores what it is given, so whoever takes messages from producers asks. Errors: `Invalid`.
+    pub fn delayed(&self, message: &NewMessage<'_>) -> Result<Option<Delayed>> {
+        let NewMessage { topic, queue_id, sys_flag, properties, .. } = *message;
+        delay::rewrite(&self.inner.config.delay_levels, topic, queue_id, sys_flag, properties)
     }
 
     /// Calls `done` once the promise of the flush policy holds for what ends at `end`, an `Appended::end`: at

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Pat
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::{FlushPolicy, RecoveryListener, Result, Retention, StoreError};
+use crate::{DelayLevels, FlushPolicy, RecoveryListener, Result, Retention, StoreError};
 
 /// The options of a store. File sizes hold for new files; existing files keep the size they have.
 #[derive(Debug, Clone)]
@@ -48,6 +48,8 @@ pub struct StoreConfig {
     pub fast_boot: bool,
     /// Told how far a recovery is.
     pub on_recovery: Option<RecoveryListener>,
+    /// How long each delay level lasts.
+    pub delay_levels: DelayLevels,
     /// The broker's own address, kept in every record.
     pub store_host: SocketAddr,
 }
@@ -72,6 +74,7 @@ impl Default for StoreConfig {
             property_crc: false,
             fast_boot: false,
             on_recovery: None,
+            delay_levels: DelayLevels::default(),
             store_host: SocketAddr::from(([127, 0, 0, 1], 10911)),
         }
     }

@@ -8,7 +8,7 @@ use crate::{
     MessageView, Region,
     anchor::Anchor,
     consume_queue::{Entry, check_name},
-    delay,
+    delay::{self, DelayLevels},
     index_file::{IndexKey, key_hash},
     mapped_file::MappedFile,
     message::{self, Marks},
@@ -16,8 +16,13 @@ use crate::{
 };
 
 /// The consume queue entry of a record at `physical_offset`.
-pub(crate) fn entry_of(physical_offset: u64, view: &MessageView<'_>, marks: &Marks<'_>) -> Entry {
-    let due_at = delay::due_at(view.topic, marks.delay_level, view.store_timestamp);
+pub(crate) fn entry_of(
+    levels: &DelayLevels,
+    physical_offset: u64,
+    view: &MessageView<'_>,
+    marks: &Marks<'_>,
+) -> Entry {
+    let due_at = delay::due_at(levels, view.topic, marks.delay_level, view.store_timestamp);
     let tag_hash = due_at.unwrap_or_else(|| message::tag_hash(marks.tags));
     Entry { physical_offset, size: view.total_size, tag_hash }
 }
@@ -58,8 +63,9 @@ pub(crate) fn derive<R: Region>(
     file: &MappedFile<R>,
     range: Range<u64>,
     checks: Checks,
+    levels: &DelayLevels,
 ) -> (ChunkDerived, u64) {
-    let mut making = Making::default();
+    let mut making = Making::new(levels);
     let to = making.take_records(file, range.clone(), checks);
     let continued_from = making.continued_from;
     let Some(from) = continued_from else {
@@ -68,15 +74,15 @@ pub(crate) fn derive<R: Region>(
     // Rare, and the bytes are in the cache: made again in two pieces.
     let unchecked = Checks { crc: false, torn_from: u64::MAX };
     let [whole, continued] = [range.start..from, from..to].map(|range| {
-        let mut making = Making::default();
+        let mut making = Making::new(levels);
         making.take_records(file, range, unchecked);
         making.derived
     });
     (ChunkDerived { whole, continued: Some((from, continued)) }, to)
 }
 
-#[derive(Default)]
 struct Making<'a> {
+    levels: &'a DelayLevels,
     derived: Derived,
     /// The open part of each queue.
     open: HashMap<(&'a str, u32), usize>,
@@ -86,6 +92,10 @@ struct Making<'a> {
 }
 
 impl<'a> Making<'a> {
+    fn new(levels: &'a DelayLevels) -> Self {
+        Self { levels, derived: Derived::default(), open: HashMap::new(), last_part: 0, continued_from: None }
+    }
+
     fn take_records<R: Region>(&mut self, file: &'a MappedFile<R>, range: Range<u64>, checks: Checks) -> u64 {
         let mut at = range.start;
         while at < range.end {
@@ -109,7 +119,7 @@ impl<'a> Making<'a> {
         if message::is_consumable(view.sys_flag) {
             match check_name(view.topic, view.queue_id) {
                 Ok(queue_id) => {
-                    let entry = entry_of(view.physical_offset, view, &marks);
+                    let entry = entry_of(self.levels, view.physical_offset, view, &marks);
                     self.take_entry(view.topic, queue_id, view.queue_offset, entry);
                 }
                 Err(error) => {

@@ -99,7 +99,7 @@ impl<D: Disk> Dispatcher<D> {
         if message::is_consumable(view.sys_flag) {
             match check_name(view.topic, view.queue_id) {
                 Ok(queue_id) => {
-                    let entry = entry_of(place, view, &marks);
+                    let entry = entry_of(&inner.config.delay_levels, place, view, &marks);
                     self.take_entry(inner, view.topic, queue_id, view.queue_offset, entry);
                 }
                 Err(error) => tracing::error!(physical_offset = place, %error, "record enters no queue"),

@@ -20,6 +20,8 @@ mod consume_queue;
 mod counters;
 mod damage;
 mod delay;
+#[allow(dead_code)]
+mod delay_file;
 mod derive;
 mod disk;
 mod dispatch;
@@ -83,6 +85,7 @@ pub use clean::{CleanReport, CleaningStats};
 pub use clock::Clock;
 pub use config::StoreConfig;
 pub use damage::{Damage, DamageReason};
+pub use delay::{DelayLevels, Delayed, SCHEDULE_TOPIC};
 pub use disk::{Allocation, DirectoryLock, Disk, RealDisk, Region};
 pub use error::{Result, StoreError};
 pub use flush_policy::FlushPolicy;

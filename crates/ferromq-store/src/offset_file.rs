@@ -28,48 +28,16 @@ impl OffsetFile {
         directory.join("config").join("consumerOffset.json")
     }
 
-    /// Where the last but one version of the file lies.
-    pub(crate) fn backup_path(directory: &Path) -> PathBuf {
-        directory.join("config").join("consumerOffset.json.bak")
-    }
-
     /// Reads the file, or its backup where it is missing, empty or broken; nothing where neither exists.
     ///
     /// `Corrupt` where the file is broken and the backup does not help.
     pub(crate) fn load<D: Disk>(disk: &D, directory: &Path) -> Result<Self> {
-        let path = Self::path(directory);
-        let reason = match read(disk, &path)?.map(|bytes| Self::parse(&bytes)) {
-            Some(Ok(file)) => return Ok(file),
-            Some(Err(reason)) => Some(reason),
-            None => None,
-        };
-        let backup = Self::backup_path(directory);
-        match (read(disk, &backup)?.map(|bytes| Self::parse(&bytes)), reason) {
-            (Some(Ok(file)), _) => {
-                tracing::warn!(file = %path.display(), backup = %backup.display(), "consumer offsets taken from the backup");
-                Ok(file)
-            }
-            (_, Some(reason)) => Err(StoreError::Corrupt { file: path, offset: 0, reason }),
-            (Some(Err(reason)), None) => Err(StoreError::Corrupt { file: backup, offset: 0, reason }),
-            (None, None) => Ok(Self::default()),
-        }
+        Ok(load_with_backup(disk, &Self::path(directory), Self::parse)?.unwrap_or_default())
     }
 
     /// Replaces the file; the version before becomes the backup.
     pub(crate) fn save<D: Disk>(&self, disk: &D, directory: &Path) -> Result<()> {
-        let (path, backup) = (Self::path(directory), Self::backup_path(directory));
-        let failed = |operation, path: &Path| {
-            let path = path.to_owned();
-            move |source| StoreError::Io { operation, path, source }
-        };
-        if let Some(config) = path.parent() {
-            disk.create_dir(config).map_err(failed("create directory", config))?;
-        }
-        match disk.rename(&path, &backup) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            other => other.map_err(failed("rename", &path))?,
-        }
-        disk.replace_file(&path, self.encode().as_bytes()).map_err(failed("write", &path))
+        save_with_backup(disk, &Self::path(directory), self.encode().as_bytes())
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
@@ -104,6 +72,55 @@ impl OffsetFile {
         out += "\n}}\n";
         out
     }
+}
+
+/// Where the last but one version of a file of RocketMQ's configuration lies.
+fn backup_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".bak");
+    name.into()
+}
+
+/// Reads a file of RocketMQ's configuration, or its backup where it is missing, empty or broken; `None` where neither
+/// exists.
+///
+/// `Corrupt` where the file is broken and the backup does not help.
+pub(crate) fn load_with_backup<D: Disk, T>(
+    disk: &D,
+    path: &Path,
+    parse: impl Fn(&[u8]) -> std::result::Result<T, &'static str>,
+) -> Result<Option<T>> {
+    let reason = match read(disk, path)?.map(|bytes| parse(&bytes)) {
+        Some(Ok(found)) => return Ok(Some(found)),
+        Some(Err(reason)) => Some(reason),
+        None => None,
+    };
+    let backup = backup_of(path);
+    match (read(disk, &backup)?.map(|bytes| parse(&bytes)), reason) {
+        (Some(Ok(found)), _) => {
+            tracing::warn!(file = %path.display(), backup = %backup.display(), "offsets taken from the backup");
+            Ok(Some(found))
+        }
+        (_, Some(reason)) => Err(StoreError::Corrupt { file: path.to_owned(), offset: 0, reason }),
+        (Some(Err(reason)), None) => Err(StoreError::Corrupt { file: backup, offset: 0, reason }),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Replaces a file of RocketMQ's configuration; the version before becomes the backup.
+pub(crate) fn save_with_backup<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = |operation, path: &Path| {
+        let path = path.to_owned();
+        move |source| StoreError::Io { operation, path, source }
+    };
+    if let Some(config) = path.parent() {
+        disk.create_dir(config).map_err(failed("create directory", config))?;
+    }
+    match disk.rename(path, &backup_of(path)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        other => other.map_err(failed("rename", path))?,
+    }
+    disk.replace_file(path, bytes).map_err(failed("write", path))
 }
 
 /// Reads a JSON object as Java writes it: integers may be keys.

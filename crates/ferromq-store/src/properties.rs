@@ -29,6 +29,27 @@ pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
     out.push(2);
 }
 
+/// The properties without those named in `remove` and in `set`, and then those of `set`.
+///
+/// Parts that are no property are left out; everything else stays as it is, whatever its encoding.
+#[must_use]
+pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
+    let added: usize = set.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    let mut out = Vec::with_capacity(properties.len() + added + 1);
+    let is_gone = |name: &[u8]| {
+        remove.iter().any(|gone| gone.as_bytes() == name)
+            || set.iter().any(|(gone, _)| gone.as_bytes() == name)
+    };
+    for (name, value) in iter_bytes(properties).filter(|(name, _)| !is_gone(name)) {
+        out.extend_from_slice(name);
+        out.push(1);
+        out.extend_from_slice(value);
+        out.push(2);
+    }
+    set.iter().for_each(|(name, value)| push(&mut out, name, value));
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +61,13 @@ mod tests {
         assert_eq!(get(text, "END"), Some("z"));
         assert_eq!(get(text, "NO"), None);
         assert_eq!(iter(text).count(), 4);
+    }
+
+    #[test]
+    fn replaced_properties_stand_once_and_others_stay() {
+        let text = b"KEYS\x01a\x02TAGS\x01x\x02\xff\x01\xfe\x02TAGS\x01y\x02END\x01z";
+        let replaced = replace(text, &["END"], &[("TAGS", "new"), ("MORE", "1")]);
+        assert_eq!(replaced, b"KEYS\x01a\x02\xff\x01\xfe\x02TAGS\x01new\x02MORE\x011\x02");
+        assert_eq!(replace(text, &[], &[]), [&text[..], b"\x02"].concat());
     }
 }

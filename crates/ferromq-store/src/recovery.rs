@@ -246,7 +246,8 @@ impl<D: Disk> Run<'_, D> {
     fn scan(&mut self, range: Range<u64>, mut redo: Option<&mut Redo<'_, D>>) -> Result<u64> {
         let Self { inner, plan, pace, walked_bytes } = self;
         let checks = plan.checks;
-        let check = |file: &_, range| derive(file, range, checks);
+        let levels = &inner.config.delay_levels;
+        let check = |file: &_, range| derive(file, range, checks, levels);
         scan(inner.log.files(), range.start, range.end, check, |derived, range| {
             *walked_bytes += range.end - range.start;
             pace.step(*walked_bytes);
