@@ -223,7 +223,26 @@ class Store:
     ) -> list[StoredMessage]: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first message stored at the time or later; *upper*: the last one stored at the time or before it."""
+
+    def earliest_time(self, topic: str, queue_id: int) -> int | None:
+        """When the first message kept in a queue was stored."""
+
+    def stored_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When the message at a queue offset was stored; None where it is not kept."""
+
+    def queue_entries(
+        self, topic: str, queue_id: int, from_offset: int, count: int
+    ) -> list[tuple[int, int, int]] | None:
+        """Entries of a consume queue: physical offset, size, tag hash. None where there is no such queue."""
+
+    def committed_offsets(self, group: str | None = None, topic: str | None = None) -> dict[str, dict[int, int]]:
+        """Committed offsets by `topic@group` and queue id, of one group and of one topic where they are given."""
+
+    def forget_group(self, group: str, topic: str | None = None) -> int:
+        """Forget, durably, what a group has read of all topics or of one; return of how many."""
+
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
     def queues(self) -> dict[str, list[int]]: ...

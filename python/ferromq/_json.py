@@ -72,10 +72,15 @@ def read_file(path: Path) -> dict[str, Any] | None:
 
 def write_file(path: Path, value: dict[str, Any]) -> None:
     """Replace *path* by *value*, the old to `.bak`; at every moment the old or the new content is whole on disk."""
+    replace_file(path, json.dumps(value, ensure_ascii=False, indent="\t").encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace *path* by *content*, which is already encoded, as `write_file` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("wb") as file:
-        file.write(json.dumps(value, ensure_ascii=False, indent="\t").encode())
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     backup = _backup(path)

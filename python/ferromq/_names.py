@@ -13,6 +13,7 @@ DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 """The topic whose permission says that others may be created on first use."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -23,7 +24,7 @@ SYSTEM_TOPICS = frozenset(
     {
         AUTO_CREATE_TOPIC,
         SCHEDULE_TOPIC,
-        "BenchmarkTest",
+        BENCHMARK_TOPIC,
         HALF_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
         OP_TOPIC,
@@ -33,6 +34,20 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group RocketMQ's tools read with."""
+SYSTEM_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""The consumer groups every RocketMQ broker has."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]*\Z")
 _TOPIC_LIMIT = 127
@@ -55,6 +70,11 @@ def check_group(name: str) -> None:
 def is_system_topic(name: str) -> bool:
     """Say whether *name* belongs to RocketMQ itself; users may not create it."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def is_internal_topic(name: str) -> bool:
+    """Say whether only brokers themselves write to the topic; clients may read it."""
+    return is_system_topic(name) and name != BENCHMARK_TOPIC
 
 
 def _check(kind: str, name: str, limit: int) -> None:

@@ -1,11 +1,13 @@
 """A broker's topics and groups, their files, and its clients."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ferromq import _json
 from ferromq.broker.admin import parse_changes
 from ferromq.broker.clients import ClientTable
 from ferromq.broker.groups import GroupConfig, GroupTable
@@ -13,7 +15,7 @@ from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.config import BrokerConfig
 from ferromq.errors import CorruptStore, IllegalName, RequestError
-from ferromq.route import Permission, QueueData
+from ferromq.route import DataVersion, Permission, QueueData
 
 NOW = 1_700_000_000_000
 
@@ -22,12 +24,15 @@ def topics(directory: Path, heard: list[Any] | None = None, **options: Any) -> T
     """Return the topics of the broker in *directory*."""
     told = [] if heard is None else heard
     config = BrokerConfig(**options)
-    return TopicTable(config, directory, lambda: NOW, lambda topic, *_: told.append(topic), told.append)
+    return TopicTable(
+        lambda: config, directory, lambda: NOW, lambda name, topic: told.append(topic or name), lambda *_: None
+    )
 
 
 def groups(directory: Path, **options: Any) -> GroupTable:
     """Return the groups of the broker in *directory*."""
-    return GroupTable(BrokerConfig(**options), directory, lambda: NOW, lambda _group: None)
+    config = BrokerConfig(**options)
+    return GroupTable(lambda: config, directory, lambda: NOW, lambda *_: None)
 
 
 def saved(directory: Path, name: str) -> Any:
@@ -141,6 +146,130 @@ def test_attributes_are_altered_not_replaced(tmp_path: Path) -> None:
     assert changed.read_queues == 2
 
 
+def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is decided on what the first has written, also where it began before."""
+    table, crowd = topics(tmp_path), groups(tmp_path)
+    table.put(TopicConfig("t", 1, 1), {}, "peer")
+    crowd.put(GroupConfig("g"), {}, "peer")
+    write = _json.replace_file
+    for first, second in (
+        (lambda: table.put(TopicConfig("t", 1, 1), {"message.type": "FIFO"}, "a"), table.put),
+        (lambda: crowd.put(GroupConfig("g"), {"one": "1"}, "a"), crowd.put),
+    ):
+        other: Any = (
+            (lambda: table.put(TopicConfig("t", 1, 1), {"reserve.time": "5"}, "b"))
+            if second == table.put
+            else (lambda: crowd.put(GroupConfig("g"), {"two": "2"}, "b"))
+        )
+        thread = threading.Thread(target=other)
+
+        def meanwhile(path: Path, content: bytes, thread: threading.Thread = thread) -> None:
+            monkeypatch.setattr(_json, "replace_file", write)
+            thread.start()
+            # Time to go wrong: it waits for the lock, or decides on the old table.
+            thread.join(0.1)
+            write(path, content)
+
+        monkeypatch.setattr(_json, "replace_file", meanwhile)
+        first()
+        thread.join()
+    topic, group = topics(tmp_path).get("t"), groups(tmp_path).get("g")
+    assert topic is not None
+    assert group is not None
+    assert topic.attributes == {"message.type": "FIFO", "reserve.time": "5"}
+    assert group.attributes == {"one": "1", "two": "2"}
+
+
+def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or nothing at all where one of them may not be; a change after it encodes what it changes alone."""
+    writes: list[Path] = []
+    announced: list[Any] = []
+    write = _json.replace_file
+    monkeypatch.setattr(_json, "replace_file", lambda path, content: (writes.append(path), write(path, content)))
+    config = BrokerConfig()
+    table = TopicTable(
+        lambda: config,
+        tmp_path,
+        lambda: NOW,
+        lambda *_: None,
+        lambda names, content: announced.append((names, content)),
+    )
+    many = [TopicConfig(f"t{number}", 1, 1) for number in range(10_000)]
+    with pytest.raises(IllegalName):
+        table.put_all([(topic, {}) for topic in [*many, TopicConfig("two words", 1, 1)]], "peer")
+    assert (writes, table.get("t0")) == ([], None)
+    before = table.content.version
+    table.put_all([(topic, {}) for topic in many], "peer")
+    assert len(writes) == len(announced) == 1
+    assert len(announced[0][0]) == len(many)
+    assert table.content.version.counter == before.counter + 1
+    encoded: list[Any] = []
+    dumps = _json.dumps
+    monkeypatch.setattr(_json, "dumps", lambda value: (encoded.append(value), dumps(value))[1])
+    table.put(TopicConfig("t7", 2, 2), {}, "peer")
+    assert [value["topicName"] for value in encoded if isinstance(value, dict) and "topicName" in value] == ["t7"]
+    assert len(topics(tmp_path).all()) == len(many)
+
+
+def test_pages_come_in_the_order_of_names(tmp_path: Path) -> None:
+    """Each entry once; past the end there is nothing."""
+    table = topics(tmp_path)
+    table.put_all([(TopicConfig(name, 1, 1), {}) for name in ("b", "a", "c")], "peer")
+    content = table.content
+    names = sorted(content.entries)
+    pages = [list(content.page(first, 4)) for first in range(0, len(names), 4)]
+    assert [name for page in pages for name in page] == names
+    assert content.page(len(names), 4) == {}
+
+
+def test_a_masters_table_is_taken_over_whole(tmp_path: Path) -> None:
+    """With its version; what it does not have goes, what belongs to this broker stays."""
+    table, crowd = topics(tmp_path), groups(tmp_path)
+    table.ensure("mine", "peer")
+    crowd.ensure("mine", "peer")
+    version = DataVersion(5, 77, 3)
+    table.adopt({"theirs": TopicConfig("theirs", 2, 2)}, version, "master")
+    crowd.adopt({"theirs": GroupConfig("theirs")}, {"theirs": {"t": 4}}, version, "master")
+    again, others = topics(tmp_path), groups(tmp_path)
+    assert ([topic.name for topic in again.all()], again.content.version) == (["theirs"], version)
+    assert again.find("broker-a") is not None
+    assert others.get("mine") is None
+    assert others.get("theirs") is not None
+    assert not others.is_readable("theirs", "t")
+
+
+def test_what_a_group_is_forbidden_is_kept_and_goes_with_it(tmp_path: Path) -> None:
+    """In RocketMQ's bits: 4 stands for reading; others are left alone."""
+    table = groups(tmp_path)
+    table.ensure("g", "peer")
+    table.set_readable("g", "t", "peer", is_readable=False)
+    table.set_readable("g", "u", "peer", is_readable=False)
+    table.set_readable("g", "u", "peer", is_readable=True)
+    assert saved(tmp_path, "subscriptionGroup.json")["forbiddenTable"] == {"g": {"t": 4}}
+    assert not groups(tmp_path).is_readable("g", "t")
+    assert groups(tmp_path).is_readable("g", "u")
+    assert table.delete("g", "peer")
+    assert not table.delete("g", "peer")
+    again = groups(tmp_path)
+    assert again.get("g") is None
+    assert again.is_readable("g", "t")
+
+
+def test_the_pattern_topic_follows_the_option(tmp_path: Path) -> None:
+    """Where topics are no longer created on first use, nothing tells clients that they are."""
+    config = BrokerConfig()
+    table = TopicTable(lambda: config, tmp_path, lambda: NOW, lambda *_: None, lambda *_: None)
+    assert table.find("TBW102") is not None
+    config = BrokerConfig(auto_create_topics=False)
+    table.configure("peer")
+    assert table.find("TBW102") is None
+    config = BrokerConfig(default_queues=3)
+    table.configure("peer")
+    pattern = table.find("TBW102")
+    assert pattern is not None
+    assert pattern.write_queues == 3
+
+
 def test_the_old_file_is_kept_and_used(tmp_path: Path) -> None:
     """A file that cannot be read is replaced by its .bak; without one the broker does not start."""
     table = topics(tmp_path)
@@ -183,7 +312,8 @@ def test_a_java_brokers_files_are_opened(tmp_path: Path) -> None:
     content = saved(tmp_path, "subscriptionGroup.json")
     assert content["subscriptionGroupTable"]["g"].items() >= {**group, "groupRetryPolicy": policy}.items()
     assert content["forbiddenTable"] == {"g": {"t": 1}}
-    assert content["dataVersion"] == {"counter": 5, "timestamp": NOW, "stateVersion": 0}
+    # One for the groups every broker has, one for the new one.
+    assert content["dataVersion"] == {"counter": 6, "timestamp": NOW, "stateVersion": 0}
     assert content["subscriptionGroupTable"]["new"]["consumeEnable"] is True
 
 

@@ -1,6 +1,6 @@
 //! `Store` as Python sees it. Every call that may wait releases the interpreter.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ferromq_store::{
     Boundary, Damage, MessageStore, NewMessage, QueueAccess, Result, StoreConfig, StoreError, TagFilter,
@@ -287,9 +287,57 @@ impl PyStore {
         self.run(py, |store| store.max_offset(topic, queue_id))
     }
 
-    /// Return the first queue offset stored at or after a time.
-    fn offset_by_time(&self, py: Python<'_>, topic: &str, queue_id: u32, timestamp_ms: i64) -> PyResult<u64> {
-        self.run(py, |store| store.offset_by_time(topic, queue_id, timestamp_ms, Boundary::Lower))
+    /// Return the queue offset a time stands for.
+    #[pyo3(signature = (topic, queue_id, timestamp_ms, *, upper=false))]
+    fn offset_by_time(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: u32,
+        timestamp_ms: i64,
+        upper: bool,
+    ) -> PyResult<u64> {
+        let boundary = if upper { Boundary::Upper } else { Boundary::Lower };
+        self.run(py, |store| store.offset_by_time(topic, queue_id, timestamp_ms, boundary))
+    }
+
+    /// Return when the first message of a queue was stored.
+    fn earliest_time(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<Option<i64>> {
+        self.run(py, |store| store.earliest_time(topic, queue_id))
+    }
+
+    /// Return when the message at a queue offset was stored.
+    fn stored_time(&self, py: Python<'_>, topic: &str, queue_id: u32, offset: u64) -> PyResult<Option<i64>> {
+        self.run(py, |store| store.stored_time(topic, queue_id, offset))
+    }
+
+    /// Return entries of a consume queue.
+    fn queue_entries(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: u32,
+        from_offset: u64,
+        count: usize,
+    ) -> PyResult<Option<Vec<(u64, u32, i64)>>> {
+        self.run(py, |store| store.queue_entries(topic, queue_id, from_offset, count))
+    }
+
+    /// Return committed offsets by `topic@group` and queue id.
+    #[pyo3(signature = (group=None, topic=None))]
+    fn committed_offsets(
+        &self,
+        py: Python<'_>,
+        group: Option<&str>,
+        topic: Option<&str>,
+    ) -> PyResult<BTreeMap<String, BTreeMap<u32, u64>>> {
+        self.run(py, |store| store.committed_offsets(group, topic))
+    }
+
+    /// Forget what a group has read, of one topic or of all; return of how many.
+    #[pyo3(signature = (group, topic=None))]
+    fn forget_group(&self, py: Python<'_>, group: &str, topic: Option<&str>) -> PyResult<usize> {
+        self.attempt(py, |store| store.forget_group(group, topic))
     }
 
     /// Return the next queue offset the group will read.

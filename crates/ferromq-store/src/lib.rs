@@ -37,6 +37,7 @@ mod flush;
 mod flush_mark;
 mod flush_policy;
 mod get;
+mod group_admin;
 mod index;
 mod index_file;
 pub mod inspect;

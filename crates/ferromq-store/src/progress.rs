@@ -4,7 +4,7 @@
 //! the two files' formats are `offset_file`'s and `lease_file`'s.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -146,6 +146,59 @@ impl Progress {
         self.touch();
     }
 
+    /// Forgets what a group has read of all topics, or of one; returns of how many.
+    pub(crate) fn forget_group(&self, group: &str, topic: Option<&str>) -> usize {
+        let is_meant = |of_topic: &str| topic.is_none_or(|topic| topic == of_topic);
+        let _writing = self.writing.lock();
+        let mut topics: BTreeSet<Box<str>> = BTreeSet::new();
+        {
+            let mut groups = self.groups.write();
+            if let Some(of_group) = groups.get_mut(group) {
+                of_group.retain(|topic, _| !is_meant(topic) || !topics.insert(topic.clone()));
+                if of_group.is_empty() {
+                    groups.remove(group);
+                }
+            }
+        }
+        let mut on_disk = self.on_disk.lock();
+        let mut file = OffsetFile::clone(&on_disk);
+        file.offsets.retain(|name, _| match split_name(name) {
+            Some((topic, of_group)) if of_group == group && is_meant(topic) => {
+                topics.insert(topic.into());
+                false
+            }
+            _ => true,
+        });
+        if file != **on_disk {
+            *on_disk = Arc::new(file);
+            self.is_file_due.store(true, Ordering::Release);
+        }
+        drop(on_disk);
+        self.touch();
+        topics.len()
+    }
+
+    /// Committed offsets by `topic@group` and queue, of one group and of one topic where they are given.
+    pub(crate) fn committed(
+        &self,
+        group: Option<&str>,
+        topic: Option<&str>,
+    ) -> BTreeMap<String, BTreeMap<u32, u64>> {
+        let is_meant = |of_topic: &str, of_group: &str| {
+            group.is_none_or(|group| group == of_group) && topic.is_none_or(|topic| topic == of_topic)
+        };
+        let file = Arc::clone(&self.on_disk.lock());
+        let listed = file.offsets.iter();
+        let mut offsets: BTreeMap<String, BTreeMap<u32, u64>> = listed
+            .filter(|(name, _)| split_name(name).is_some_and(|(topic, group)| is_meant(topic, group)))
+            .map(|(name, queues)| (name.clone(), queues.clone()))
+            .collect();
+        self.for_each(&is_meant, |group, topic, queue_id, leases| {
+            offsets.entry(join_name(topic, group)).or_default().insert(queue_id, leases.committed());
+        });
+        offsets
+    }
+
     /// Says that something changed and must be written.
     pub(crate) fn touch(&self) {
         // Most calls find it set; a load keeps the cache line shared between cores.
@@ -186,11 +239,14 @@ impl Progress {
         let on_disk = Arc::clone(&self.on_disk.lock());
         let mut file = OffsetFile::clone(&on_disk);
         let mut writer = Writer::new();
-        self.for_each(|group, topic, queue_id, leases| {
-            let queues = file.offsets.entry(join_name(topic, group)).or_default();
-            let before = queues.insert(queue_id, leases.committed()).unwrap_or(NOTHING_BEFORE);
-            writer.queue(group, topic, queue_id, before, leases);
-        });
+        self.for_each(
+            |_, _| true,
+            |group, topic, queue_id, leases| {
+                let queues = file.offsets.entry(join_name(topic, group)).or_default();
+                let before = queues.insert(queue_id, leases.committed()).unwrap_or(NOTHING_BEFORE);
+                writer.queue(group, topic, queue_id, before, leases);
+            },
+        );
         let log_position = flush()?;
         let path = snapshot_path(directory);
         let failed = |source| StoreError::Io { operation: "write", path: path.clone(), source };
@@ -206,12 +262,20 @@ impl Progress {
         Ok(())
     }
 
-    fn for_each(&self, mut visit: impl FnMut(&str, &str, u32, &QueueLeases)) {
+    /// Visits the queues of the topics and groups that are meant.
+    fn for_each(
+        &self,
+        is_meant: impl Fn(&str, &str) -> bool,
+        mut visit: impl FnMut(&str, &str, u32, &QueueLeases),
+    ) {
         let all: Vec<(Box<str>, Box<str>, Arc<GroupTopic>)> = {
             let groups = self.groups.read();
             let topics =
                 groups.iter().flat_map(|(group, topics)| topics.iter().map(move |(t, q)| (group, t, q)));
-            topics.map(|(group, topic, queues)| (group.clone(), topic.clone(), Arc::clone(queues))).collect()
+            topics
+                .filter(|(group, topic, _)| is_meant(topic, group))
+                .map(|(group, topic, queues)| (group.clone(), topic.clone(), Arc::clone(queues)))
+                .collect()
         };
         for (group, topic, queues) in all {
             let queues: Vec<(u32, Queue)> =

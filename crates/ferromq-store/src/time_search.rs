@@ -91,7 +91,7 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
     }
 
     /// When the message at a queue offset was stored.
-    fn time(&mut self, queue_offset: u64) -> Option<i64> {
+    pub(crate) fn time(&mut self, queue_offset: u64) -> Option<i64> {
         let entry = self.queue.entry_in(&mut self.entries, queue_offset)?;
         self.log.store_timestamp(&mut self.records, entry.physical_offset, entry.size)
     }

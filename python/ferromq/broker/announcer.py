@@ -4,15 +4,17 @@ Tells others what the tables hold: the hot path every change at once, name serve
 What the tables hold is decided by `topics` and `groups`, how name servers are spoken to by `name_servers`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import timedelta
 
+from ferromq import _names
 from ferromq._ferromq import Server
 from ferromq._time import Clock, Timer
 from ferromq.broker.groups import GroupConfig
 from ferromq.broker.name_servers import NameServers
+from ferromq.broker.tables import Content
 from ferromq.broker.topics import TopicConfig, TopicTable
-from ferromq.route import DataVersion
+from ferromq.route import Permission
 
 _RETRY = timedelta(seconds=2)
 
@@ -39,30 +41,38 @@ class Announcer:
         # The table calls this object on changes: let go, nothing is left for the garbage collector.
         self._topics = None
 
-    def topic_changed(self, topic: TopicConfig, version: DataVersion, everything: Mapping[str, TopicConfig]) -> None:
-        """Push a topic, and register it; returns when the name servers that answer know it."""
-        self.push_topic(topic)
-        if self._name_servers and not self._name_servers.register_change(version, topic, everything):
+    def topics_changed(self, names: Sequence[str], content: Content[TopicConfig]) -> None:
+        """Register topics that changed; returns when the name servers that answer know it."""
+        if not self._name_servers:
+            return
+        changed = {name: content.entries[name] for name in names if name in content.entries}
+        # What is gone is left out of a whole registration; routes end where an administrator asks for it.
+        if len(changed) < len(names):
+            self._register(0)
+        elif not self._name_servers.register_change(content.version, changed, content.entries):
             self._timer.within(_RETRY)
 
-    def topic_deleted(self, name: str) -> None:
-        """Take a topic from the hot path, and register without it; routes end where an administrator asks for it."""
-        self._server.remove_topic(name)
-        self._register(0)
-
-    def push_topic(self, topic: TopicConfig) -> None:
-        """Push a topic to the hot path."""
+    def push_topic(self, name: str, topic: TopicConfig | None) -> None:
+        """Push a topic to the hot path, or take it away."""
+        if topic is None:
+            self._server.remove_topic(name)
+            return
+        # Routes show what RocketMQ's do; what is kept in them is written by the broker alone.
+        allowed = topic.permission & ~Permission.WRITE if _names.is_internal_topic(name) else topic.permission
         self._server.put_topic(
-            topic.name,
+            name,
             read_queues=topic.read_queues,
             write_queues=topic.write_queues,
-            permission=int(topic.permission),
+            permission=int(allowed),
             message_type=topic.message_type,
         )
 
-    def push_group(self, group: GroupConfig) -> None:
-        """Push a consumer group to the hot path."""
-        self._server.put_group(group.name, enabled=group.enabled, max_attempts=group.max_attempts, from_beginning=True)
+    def push_group(self, name: str, group: GroupConfig | None) -> None:
+        """Push a consumer group to the hot path, or take it away."""
+        if group is None:
+            self._server.remove_group(name)
+            return
+        self._server.put_group(name, enabled=group.enabled, max_attempts=group.max_attempts, from_beginning=True)
 
     def _register(self, _now: int) -> None:
         if self._topics is None or not self._name_servers:

@@ -163,9 +163,9 @@ class BrokerController:
         """Make the tables and push them, and register who answers what."""
         config, now_ms, directory = self.config, self._clock.now_ms, Path(self.config.store)
         self.topics = TopicTable(
-            config, directory, now_ms, self._announcer.topic_changed, self._announcer.topic_deleted
+            lambda: self.config, directory, now_ms, self._announcer.push_topic, self._announcer.topics_changed
         )
-        self.groups = GroupTable(config, directory, now_ms, self._announcer.push_group)
+        self.groups = GroupTable(lambda: self.config, directory, now_ms, self._announcer.push_group)
         clients = ClientTable(config.client_lease // _MILLISECOND)
         rooms = rpc.Rooms(
             admin=Administration(self.store, self.topics, self.groups),
@@ -179,10 +179,8 @@ class BrokerController:
             queries=Queries(self.store, self.topics),
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
         )
-        for topic in self.topics.all():
-            self._announcer.push_topic(topic)
-        for group in self.groups.all():
-            self._announcer.push_group(group)
+        self.topics.push_all()
+        self.groups.push_all()
         for route, handler in rpc.table(rooms).items():
             self._server.register(route, handler)
         self._server.on_missing(self._create_missing)
@@ -193,19 +191,12 @@ class BrokerController:
     def _create_missing(self, kind: str, name: str, peer: str) -> bool:
         """Create a topic or group the hot path met and does not know, where that is allowed."""
         try:
-            if kind == "topic":
-                topic = self.topics.ensure(name, peer)
-                if topic is not None:
-                    # Somebody else may have created it a moment ago and not pushed it yet.
-                    self._announcer.push_topic(topic)
-                return topic is not None
-            group = self.groups.ensure(name, peer)
-            if group is not None:
-                self._announcer.push_group(group)
+            table = self.topics if kind == "topic" else self.groups
+            # Somebody else may have created it a moment ago and not pushed it yet.
+            return table.ensure(name, peer) is not None and table.push_again(name)
         except IllegalName as error:
             _log.debug("illegal name peer=%s: %s", peer, error)
             return False
-        return group is not None
 
 
 def _hook(name: Callable[[ExpiredFile], object] | str) -> Callable[[ExpiredFile], object] | None:

@@ -1,21 +1,21 @@
 """
 The consumer groups of a broker and RocketMQ's file for them, `config/subscriptionGroup.json`.
 
-What a group has consumed is the store's business, who is in it now that of `clients`. Fields of the file that have no
-meaning here are kept as they are, for the Java broker that may open the directory next.
+What a group has consumed is the store's business, who is in it now that of `clients`; how the table is kept is in
+`tables`. Fields of the file that have no meaning here are kept as they are, for the Java broker that may open the
+directory next.
 """
 
 import dataclasses
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ferromq import _json, _names
+from ferromq import _names
+from ferromq.broker.tables import Change, Content, Form, MetadataTable
 from ferromq.config import BrokerConfig
-from ferromq.errors import CorruptStore
 from ferromq.route import DataVersion
 
 _log = logging.getLogger("ferromq.broker")
@@ -47,6 +47,21 @@ class GroupConfig:
     def max_attempts(self) -> int:
         """How often a message is delivered at most."""
         return self.retries + 1
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """What RocketMQ keeps of it by name."""
+        return self.others.get("attributes") or {}
+
+    @property
+    def from_beginning(self) -> bool:
+        """Whether it begins with the first message kept where it has read nothing yet."""
+        return bool(self.others.get("consumeFromMinEnable", True))
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether each of its members may read everything."""
+        return bool(self.others.get("consumeBroadcastEnable", True))
 
     def to_json(self) -> dict[str, Any]:
         """Return the form Java reads."""
@@ -121,28 +136,41 @@ class GroupTable:
     """
     The consumer groups of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before `on_change` hears of it. Raises `CorruptStore` as
-    `TopicTable` does.
+    A change is on disk before the call returns, and before *push* (a name, and the group or None) hears of it. Raises
+    `CorruptStore` as `TopicTable` does.
     """
 
     def __init__(
-        self, config: BrokerConfig, directory: Path, now_ms: Callable[[], int], on_change: Callable[[GroupConfig], None]
+        self,
+        config: Callable[[], BrokerConfig],
+        directory: Path,
+        now_ms: Callable[[], int],
+        push: Callable[[str, GroupConfig | None], None],
     ) -> None:
         self._config = config
-        self._path = directory / "config" / "subscriptionGroup.json"
-        self._now_ms = now_ms
-        self._on_change = on_change
-        self._lock = threading.Lock()
-        self._groups, self._forbidden, self._version = self._load()
+        self._table = MetadataTable(directory / "config" / "subscriptionGroup.json", _FORM, now_ms, push)
+        self._table.seed({name: GroupConfig(name) for name in _names.SYSTEM_GROUPS}, frozenset(), now_ms())
+
+    @property
+    def content(self) -> Content[GroupConfig]:
+        """All groups, with the version of the table, and who may not read what (`forbiddenTable`)."""
+        return self._table.content
 
     def get(self, name: str) -> GroupConfig | None:
         """Return the group; None where there is none."""
-        return self._groups.get(name)
+        return self.content.entries.get(name)
 
     def all(self) -> list[GroupConfig]:
         """Return every group."""
-        with self._lock:
-            return list(self._groups.values())
+        return list(self.content.entries.values())
+
+    def push_again(self, name: str) -> bool:
+        """Push a group, and say whether it is there, for somebody who met it missing a moment ago."""
+        return self._table.push_again(name)
+
+    def push_all(self) -> None:
+        """Push every group."""
+        self._table.push_all()
 
     def ensure(self, name: str, peer: str) -> GroupConfig | None:
         """
@@ -154,9 +182,13 @@ class GroupTable:
         if group is not None:
             return group
         _names.check_group(name)
-        if not self._config.auto_create_groups:
+        if not self._config().auto_create_groups:
             return None
-        return self._put(GroupConfig(name), peer, replace=False)
+
+        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+            return Change({} if name in content.entries else {name: GroupConfig(name)})
+
+        return self._change(decide, peer).entries[name]
 
     def put(self, group: GroupConfig, changes: Mapping[str, str | None], peer: str) -> GroupConfig:
         """
@@ -164,39 +196,84 @@ class GroupTable:
 
         Raises `IllegalName` for a name that breaks the rules.
         """
-        _names.check_group(group.name)
-        present = self._groups.get(group.name)
-        attributes = {**((present.others.get("attributes") or {}) if present else {}), **changes}
-        kept = {name: value for name, value in attributes.items() if value is not None}
-        changed = dataclasses.replace(group, others={**group.others, "attributes": kept})
-        if present is not None and changed.to_json() == present.to_json():
-            return present
-        return self._put(changed, peer, replace=True)
+        return self.put_all([(group, changes)], peer)[0]
 
-    def _put(self, group: GroupConfig, peer: str, *, replace: bool) -> GroupConfig:
-        with self._lock:
-            if not replace and group.name in self._groups:
-                return self._groups[group.name]
-            groups = {**self._groups, group.name: group}
-            version = self._version.next(self._now_ms())
-            _json.write_file(self._path, self._file(groups, version))
-            self._groups, self._version = groups, version
-        _log.info("group changed group=%s peer=%s", group.name, peer)
-        self._on_change(group)
-        return group
+    def put_all(self, changes: Sequence[tuple[GroupConfig, Mapping[str, str | None]]], peer: str) -> list[GroupConfig]:
+        """Create or replace several groups as `put` does: all of them, with one write, or none."""
+        for group, _ in changes:
+            _names.check_group(group.name)
 
-    def _load(self) -> tuple[dict[str, GroupConfig], dict[str, Any], DataVersion]:
-        try:
-            content = _json.read_file(self._path) or {}
-            table = content.get("subscriptionGroupTable") or {}
-            groups = {str(name): GroupConfig.from_json(str(name), value) for name, value in table.items()}
-            return groups, content.get("forbiddenTable") or {}, DataVersion.from_json(content.get("dataVersion"))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CorruptStore(f"{self._path} is no table of groups: {error}; restore it from its .bak") from error
+        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+            put: dict[str, GroupConfig | None] = {}
+            for group, altered in changes:
+                present = put.get(group.name) or content.entries.get(group.name)
+                attributes = {**(present.attributes if present else {}), **altered}
+                kept = {name: value for name, value in attributes.items() if value is not None}
+                changed = dataclasses.replace(group, others={**group.others, "attributes": kept})
+                is_same = present is not None and changed.to_json() == present.to_json()
+                put[group.name] = present if is_same else changed
+            return Change(put)
 
-    def _file(self, groups: Mapping[str, GroupConfig], version: DataVersion) -> dict[str, Any]:
-        return {
-            "dataVersion": version.to_json(),
-            "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: group.to_json() for name, group in sorted(groups.items())},
-        }
+        content = self._change(decide, peer)
+        return [content.entries[group.name] for group, _ in changes]
+
+    def delete(self, name: str, peer: str) -> bool:
+        """Delete a group, and what it was forbidden; say whether there was one. Its progress stays."""
+        was_there = name in self.content.entries
+
+        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+            forbidden = {group: topics for group, topics in _forbidden(content).items() if group != name}
+            return Change({name: None} if name in content.entries else {}, {FORBIDDEN: forbidden})
+
+        self._change(decide, peer)
+        return was_there
+
+    def adopt(
+        self,
+        groups: Mapping[str, GroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]],
+        version: DataVersion,
+        peer: str,
+    ) -> None:
+        """Become the table of a master: its groups, what they are forbidden, its version."""
+
+        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+            gone = dict.fromkeys(name for name in content.entries if name not in groups)
+            others = {FORBIDDEN: {group: dict(topics) for group, topics in forbidden.items()}}
+            return Change({**groups, **gone}, others, version)
+
+        self._change(decide, peer)
+
+    def is_readable(self, group: str, topic: str) -> bool:
+        """Say whether a group may read a topic, as far as an administrator forbade it."""
+        return not _forbidden(self.content).get(group, {}).get(topic, 0) & _FORBIDDEN_READ
+
+    def set_readable(self, group: str, topic: str, peer: str, *, is_readable: bool) -> None:
+        """Allow a group to read a topic, or forbid it."""
+
+        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+            forbidden = {name: dict(topics) for name, topics in _forbidden(content).items()}
+            of_group = forbidden.setdefault(group, {})
+            bits = of_group.get(topic, 0)
+            of_group[topic] = bits & ~_FORBIDDEN_READ if is_readable else bits | _FORBIDDEN_READ
+            kept = {name: {topic: bits for topic, bits in topics.items() if bits} for name, topics in forbidden.items()}
+            return Change(others={FORBIDDEN: {name: topics for name, topics in kept.items() if topics}})
+
+        self._change(decide, peer)
+
+    def _change(self, decide: Callable[[Content[GroupConfig]], Change[GroupConfig]], peer: str) -> Content[GroupConfig]:
+        content, names = self._table.change(decide)
+        for name in names:
+            _log.info("group %s group=%s peer=%s", "changed" if name in content.entries else "deleted", name, peer)
+        return content
+
+
+FORBIDDEN = "forbiddenTable"
+"""The field of RocketMQ's file that says which group may not read which topic."""
+# Bit 2 of a topic's permission, as RocketMQ counts them.
+_FORBIDDEN_READ = 1 << 2
+_FORM = Form("groups", "subscriptionGroupTable", GroupConfig.from_json, GroupConfig.to_json, others=(FORBIDDEN,))
+
+
+def _forbidden(content: Content[GroupConfig]) -> Mapping[str, Mapping[str, int]]:
+    return content.others.get(FORBIDDEN) or {}

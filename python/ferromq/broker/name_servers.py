@@ -70,13 +70,15 @@ class NameServers:
         body = self._body(version, topics)
         return self._each(self._addresses, lambda address: self._register(address, body))
 
-    def register_change(self, version: DataVersion, topic: TopicConfig, everything: Mapping[str, TopicConfig]) -> bool:
+    def register_change(
+        self, version: DataVersion, changed: Mapping[str, TopicConfig], everything: Mapping[str, TopicConfig]
+    ) -> bool:
         """
-        Register one topic that changed; a name server that does not know this broker yet gets *everything*.
+        Register topics that changed; a name server that does not know this broker yet gets *everything*.
 
         Name servers that failed before are left to the next `register`, so that they keep nobody waiting.
         """
-        change, whole = self._body(version, {topic.name: topic}), self._body(version, everything)
+        change, whole = self._body(version, changed), self._body(version, everything)
 
         def send(address: str) -> None:
             code, *_ = self._call(address, RequestCode.REGISTER_BROKER, self._header(change), change)

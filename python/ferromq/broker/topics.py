@@ -2,19 +2,19 @@
 The topics of a broker and RocketMQ's file for them, `config/topics.json`.
 
 Whoever changes a topic goes through `TopicTable`; what has to be told to others (the hot path, name servers) is told
-through its `on_change`. Rules for names are in `_names`.
+through what it was given. How the table is kept is in `tables`, rules for names are in `_names`.
 """
 
 import logging
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ferromq import _json, _names
+from ferromq import _names
+from ferromq.broker.tables import Change, Content, Form, MetadataTable
 from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig
-from ferromq.errors import CorruptStore, RequestError
+from ferromq.errors import RequestError
 from ferromq.route import READ_WRITE, DataVersion, Permission, QueueData
 
 _log = logging.getLogger("ferromq.broker")
@@ -22,6 +22,8 @@ _log = logging.getLogger("ferromq.broker")
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED")
 _MESSAGE_TYPE = "message.type"
 _SCHEDULE_QUEUES = 18
+_BENCHMARK_QUEUES = 1024
+_REVIVE_QUEUES = 8
 # What else RocketMQ allows for an attribute has no meaning here yet.
 _ATTRIBUTES: Mapping[str, tuple[str, ...] | None] = {
     _MESSAGE_TYPE: MESSAGE_TYPES,
@@ -82,50 +84,54 @@ class TopicConfig:
         )
 
 
-OnChange = Callable[[TopicConfig, DataVersion, Mapping[str, TopicConfig]], None]
-"""Hears of a topic that changed, the version of the table after it, and the whole table."""
-OnDelete = Callable[[str], None]
-"""Hears the name of a topic that is no longer in the table."""
+Announce = Callable[[Sequence[str], Content[TopicConfig]], None]
+"""Hears the names of the topics that changed, and the table after it."""
 
 
 class TopicTable:
     """
     The topics of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before `on_change` or `on_delete` hears of it. Raises
-    `CorruptStore` where the file is there and neither it nor its `.bak` can be read.
+    A change is on disk before the call returns, and before *push* (a name, and the topic or None) and then *announce*
+    hear of it. Raises `CorruptStore` where the file is there and neither it nor its `.bak` can be read.
     """
 
     def __init__(
         self,
-        config: BrokerConfig,
+        config: Callable[[], BrokerConfig],
         directory: Path,
         now_ms: Callable[[], int],
-        on_change: OnChange,
-        on_delete: OnDelete,
+        push: Callable[[str, TopicConfig | None], None],
+        announce: Announce,
     ) -> None:
         self._config = config
-        self._on_delete = on_delete
-        self._path = directory / "config" / "topics.json"
-        self._now_ms = now_ms
-        self._on_change = on_change
-        self._lock = threading.Lock()
-        self._system = _system_topics(config)
-        self._topics, self._version = self._load()
+        self._announce = announce
+        self._table = MetadataTable(directory / "config" / "topics.json", _FORM, now_ms, push)
+        self._system = _system_topics(config())
+        absent = frozenset() if config().auto_create_topics else frozenset({_names.AUTO_CREATE_TOPIC})
+        self._table.seed(self._system, absent, now_ms())
+
+    @property
+    def content(self) -> Content[TopicConfig]:
+        """All topics, system topics included, with the version of the table."""
+        return self._table.content
 
     def get(self, name: str) -> TopicConfig | None:
         """Return the topic; None where there is none, and for system topics, which clients may not use."""
-        return None if self.is_system(name) else self._topics.get(name)
+        return None if self.is_system(name) else self.find(name)
+
+    def find(self, name: str) -> TopicConfig | None:
+        """Return the topic, system topics included; None where there is none."""
+        return self.content.entries.get(name)
 
     def all(self) -> list[TopicConfig]:
         """Return every topic clients may use."""
-        with self._lock:
-            return [topic for topic in self._topics.values() if not self.is_system(topic.name)]
+        return [topic for topic in self.content.entries.values() if not self.is_system(topic.name)]
 
     def snapshot(self) -> tuple[DataVersion, dict[str, TopicConfig]]:
         """Return all topics, system topics included, with the version of the table."""
-        with self._lock:
-            return self._version, dict(self._topics)
+        content = self.content
+        return content.version, dict(content.entries)
 
     def is_system(self, name: str) -> bool:
         """Say whether the topic belongs to RocketMQ or to this broker itself; clients may not use it."""
@@ -133,7 +139,7 @@ class TopicTable:
 
     def may_create(self, name: str) -> bool:
         """Say whether a topic of this name may be created on first use."""
-        return self._config.auto_create_topics and not self.is_system(name)
+        return self._config().auto_create_topics and not self.is_system(name)
 
     def ensure(self, name: str, peer: str) -> TopicConfig | None:
         """
@@ -147,8 +153,25 @@ class TopicTable:
         _names.check_topic(name)
         if not self.may_create(name):
             return None
-        queues = self._config.default_queues
-        return self._put(TopicConfig(name, queues, queues), peer, replace=False)
+        queues = self._config().default_queues
+        return self.create(TopicConfig(name, queues, queues), peer)
+
+    def push_again(self, name: str) -> bool:
+        """Push a topic, and say whether it is there, for somebody who met it missing a moment ago."""
+        return not self.is_system(name) and self._table.push_again(name)
+
+    def push_all(self) -> None:
+        """Push every topic, system topics included."""
+        self._table.push_all()
+
+    def create(self, topic: TopicConfig, peer: str) -> TopicConfig:
+        """Return the topic of this name, which is *topic* where there is none yet, whether first use creates or not."""
+        _names.check_topic(topic.name)
+
+        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+            return Change({} if topic.name in content.entries else {topic.name: topic})
+
+        return self._change(decide, peer).entries[topic.name]
 
     def put(self, topic: TopicConfig, changes: Mapping[str, str | None], peer: str) -> TopicConfig:
         """
@@ -156,15 +179,50 @@ class TopicTable:
 
         Raises `IllegalName`, or `RequestError` for a number of queues, a permission or an attribute that may not be.
         """
-        _names.check_topic(topic.name)
-        if self.is_system(topic.name):
-            raise RequestError(f"{topic.name} is a topic of the system and cannot be changed; choose another name")
-        _check(topic, changes)
-        present = self._topics.get(topic.name)
-        attributes = {**(present.attributes if present else {}), **changes}
-        kept = {name: value for name, value in attributes.items() if value is not None}
-        changed = TopicConfig.from_json(topic.name, {**topic.to_json(), "attributes": kept})
-        return changed if changed == present else self._put(changed, peer, replace=True)
+        return self.put_all([(topic, changes)], peer)[0]
+
+    def put_all(self, changes: Sequence[tuple[TopicConfig, Mapping[str, str | None]]], peer: str) -> list[TopicConfig]:
+        """Create or replace several topics as `put` does: all of them, with one write and one registration, or none."""
+        for topic, attributes in changes:
+            _names.check_topic(topic.name)
+            if self.is_system(topic.name):
+                raise RequestError(f"{topic.name} is a topic of the system and cannot be changed; choose another name")
+            _check(topic, attributes)
+
+        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+            put: dict[str, TopicConfig | None] = {}
+            for topic, altered in changes:
+                present = put.get(topic.name) or content.entries.get(topic.name)
+                attributes = {**(present.attributes if present else {}), **altered}
+                kept = {name: value for name, value in attributes.items() if value is not None}
+                put[topic.name] = replace(topic, attributes=kept)
+            return Change(put)
+
+        content = self._change(decide, peer)
+        return [content.entries.get(topic.name, topic) for topic, _ in changes]
+
+    def set_order(self, names: Iterable[str], peer: str) -> None:
+        """Note that messages of these topics are in order, as name servers say; unknown names are passed over."""
+
+        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+            found = [content.entries[name] for name in names if name in content.entries]
+            return Change({topic.name: replace(topic, order=True) for topic in found})
+
+        self._change(decide, peer)
+
+    def adopt(self, topics: Mapping[str, TopicConfig], version: DataVersion, peer: str) -> None:
+        """Become the table of a master: its topics, its version. What belongs to this broker alone stays."""
+
+        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+            gone = [name for name in content.entries if name not in topics and name not in self._system]
+            return Change({**topics, **dict.fromkeys(gone)}, version=version)
+
+        self._change(decide, peer)
+
+    def configure(self, peer: str) -> None:
+        """Take over what the options say: the topic others are created from is there only where they are."""
+        pattern = _system_topics(self._config()).get(_names.AUTO_CREATE_TOPIC)
+        self._change(lambda _content: Change({_names.AUTO_CREATE_TOPIC: pattern}), peer)
 
     def delete(self, name: str, peer: str) -> bool:
         """
@@ -174,48 +232,28 @@ class TopicTable:
         """
         if self.is_system(name):
             raise RequestError(f"{name} is a topic of the system and cannot be deleted")
-        with self._lock:
-            if name not in self._topics:
-                return False
-            topics = {other: topic for other, topic in self._topics.items() if other != name}
-            version = self._version.next(self._now_ms())
-            _json.write_file(self._path, _file(topics, version))
-            self._topics, self._version = topics, version
-        _log.info("topic deleted topic=%s peer=%s", name, peer)
-        self._on_delete(name)
-        return True
+        was_there = name in self.content.entries
+        self._change(lambda content: Change({name: None} if name in content.entries else {}), peer)
+        return was_there
 
-    def _put(self, topic: TopicConfig, peer: str, *, replace: bool) -> TopicConfig:
-        with self._lock:
-            if not replace and topic.name in self._topics:
-                return self._topics[topic.name]
-            topics = {**self._topics, topic.name: topic}
-            version = self._version.next(self._now_ms())
-            _json.write_file(self._path, _file(topics, version))
-            self._topics, self._version = topics, version
-        _log.info("topic changed topic=%s queues=%d peer=%s", topic.name, topic.write_queues, peer)
-        self._on_change(topic, version, topics)
-        return topic
-
-    def _load(self) -> tuple[dict[str, TopicConfig], DataVersion]:
-        try:
-            content = _json.read_file(self._path) or {}
-            table = content.get("topicConfigTable") or {}
-            topics = {str(name): TopicConfig.from_json(str(name), value) for name, value in table.items()}
-            version = DataVersion.from_json(content.get("dataVersion"))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CorruptStore(f"{self._path} is no table of topics: {error}; restore it from its .bak") from error
-        if not self._config.auto_create_topics:
-            topics.pop(_names.AUTO_CREATE_TOPIC, None)
-        missing = {name: topic for name, topic in self._system.items() if name not in topics}
-        return {**topics, **missing}, version.next(self._now_ms()) if missing else version
+    def _change(self, decide: Callable[[Content[TopicConfig]], Change[TopicConfig]], peer: str) -> Content[TopicConfig]:
+        content, names = self._table.change(decide)
+        for name in names[:_LOGGED]:
+            topic = content.entries.get(name)
+            if topic is None:
+                _log.info("topic deleted topic=%s peer=%s", name, peer)
+            else:
+                _log.info("topic changed topic=%s queues=%d peer=%s", name, topic.write_queues, peer)
+        if len(names) > _LOGGED:
+            _log.info("topics changed count=%d first=%s peer=%s", len(names), names[0], peer)
+        if names:
+            self._announce(names, content)
+        return content
 
 
-def _file(topics: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:
-    return {
-        "dataVersion": version.to_json(),
-        "topicConfigTable": {name: topic.to_json() for name, topic in sorted(topics.items())},
-    }
+_FORM = Form("topics", "topicConfigTable", TopicConfig.from_json, TopicConfig.to_json)
+_LOGGED = 20
+"""Topics of one change that are logged one by one."""
 
 
 def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
@@ -223,11 +261,14 @@ def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
     inherited = READ_WRITE | Permission.INHERIT
     topics = [
         TopicConfig(_names.SELF_TEST_TOPIC, 1, 1),
+        TopicConfig(_names.BENCHMARK_TOPIC, _BENCHMARK_QUEUES, _BENCHMARK_QUEUES),
         TopicConfig(config.cluster, 16, 16, inherited),
         TopicConfig(config.name, 1, 1, inherited),
         TopicConfig(_names.OFFSET_MOVED_TOPIC, 1, 1),
         TopicConfig(_names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES, _SCHEDULE_QUEUES),
         TopicConfig(f"{config.cluster}_REPLY_TOPIC", 1, 1),
+        TopicConfig(f"{_names.SYSTEM_PREFIX}REVIVE_LOG_{config.cluster}", _REVIVE_QUEUES, _REVIVE_QUEUES),
+        TopicConfig(f"{_names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{config.name}", 1, 1, Permission.INHERIT),
         TopicConfig(_names.HALF_TOPIC, 1, 1),
         TopicConfig(_names.OP_TOPIC, 1, 1),
     ]
