@@ -337,6 +337,18 @@ class Request:
         """`host:port` of the other side."""
 
     @property
+    def language(self) -> str:
+        """RocketMQ's name of the language a remoting client says it is written in (`JAVA`); `OTHER` for gRPC."""
+
+    @property
+    def version(self) -> int:
+        """The `MQVersion` ordinal a remoting client says it has; 0 for gRPC."""
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether the sender waits for no answer."""
+
+    @property
     def fields(self) -> dict[str, str]:
         """Remoting extFields, or gRPC metadata with names in lower case."""
 
@@ -386,6 +398,44 @@ class Server:
     def remove_group(self, name: str) -> None: ...
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
+
+    def push(
+        self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> bool:
+        """
+        Send a one-way request to a remoting client; False where its connection is gone or takes no more.
+
+        Never waits: a client that does not read loses its own pushes only. Raises `MessageTooLarge`.
+        """
+
+    def call(
+        self,
+        connection: int,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float = 3.0,
+    ) -> tuple[int, str | None, dict[str, str], bytes]:
+        """
+        Send a request to a remoting client and return its response: (code, remark, extFields, body).
+
+        Raises `ConnectionFailed`, `RequestTimeout` or `MessageTooLarge`. Releases the interpreter lock.
+        """
+
+    def routes_generation(self) -> int:
+        """The number of `drop_routes` so far; read it before a route is looked up to be put."""
+
+    def put_route(self, topic: str, generation: int, standard: bytes, legacy: bytes) -> None:
+        """
+        Answer lookups (105) of *topic* in Rust from now on; ignored where a drop came since *generation* was read.
+
+        *standard*: JSON by the book, for clients from 4.9.4 on and those that say `acceptStandardJsonOnly`. *legacy*:
+        with numbers as bare keys, as fastjson writes maps.
+        """
+
+    def drop_routes(self, topics: Sequence[str] | None) -> None:
+        """Forget the routes of *topics* (None: all): the handler of 105 is asked again."""
 
     def close_connection(self, connection: int) -> None: ...
     def stats(self) -> dict[str, int]:

@@ -17,7 +17,8 @@ use crate::{
     process::{Owned, runtime},
 };
 
-type Answer<'py> = (i32, Option<String>, Bound<'py, PyDict>, Bound<'py, PyBytes>);
+/// (code, remark, extFields, body) of a response.
+pub type Answer<'py> = (i32, Option<String>, Bound<'py, PyDict>, Bound<'py, PyBytes>);
 
 /// Outgoing remoting calls over kept connections, one a peer.
 #[pyclass(name = "RemotingClient", module = "ferromq._ferromq", frozen)]
@@ -49,12 +50,10 @@ impl PyRemotingClient {
         let (runtime, client) = self.0.get()?;
         let timeout =
             Duration::try_from_secs_f64(timeout).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let fields = fields.map_or(Ok(Vec::new()), texts)?;
-        let request = RemotingCommand::request(code, fields, Bytes::copy_from_slice(body));
-        let answer = py
-            .detach(|| runtime.block_on(client.call(address, request, timeout)))
-            .map_err(|failure| error::of_transport(py, &failure))?;
-        Ok((answer.code, answer.remark, dict(py, &answer.fields)?, PyBytes::new(py, &answer.body)))
+        let request = request_of(code, fields, body)?;
+        py.detach(|| runtime.block_on(client.call(address, request, timeout)))
+            .map_err(|failure| error::of_transport(py, &failure))
+            .and_then(|response| answer(py, &response))
     }
 
     /// Close every connection; later calls fail.
@@ -63,6 +62,22 @@ impl PyRemotingClient {
             py.detach(|| client.close());
         }
     }
+}
+
+/// Makes a request of what Python gave.
+pub fn request_of(
+    code: i32,
+    fields: Option<&Bound<'_, PyMapping>>,
+    body: &[u8],
+) -> PyResult<RemotingCommand> {
+    let fields = fields.map_or(Ok(Vec::new()), texts)?;
+    Ok(RemotingCommand::request(code, fields, Bytes::copy_from_slice(body)))
+}
+
+/// Makes Python's objects of a response.
+pub fn answer<'py>(py: Python<'py>, response: &RemotingCommand) -> PyResult<Answer<'py>> {
+    let body = PyBytes::new(py, &response.body);
+    Ok((response.code, response.remark.clone(), dict(py, &response.fields)?, body))
 }
 
 /// Name and value of each entry of a mapping of texts.

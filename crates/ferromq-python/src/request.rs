@@ -20,6 +20,15 @@ pub struct PyRequest {
     /// `host:port` of the other side.
     #[pyo3(get)]
     peer: String,
+    /// The language a remoting client says it is written in; `OTHER` for gRPC.
+    #[pyo3(get)]
+    language: &'static str,
+    /// The version a remoting client says it has, an ordinal of `MQVersion`; 0 for gRPC.
+    #[pyo3(get)]
+    version: i32,
+    /// Whether the sender waits for no answer.
+    #[pyo3(get)]
+    is_one_way: bool,
     /// Remoting extFields, or gRPC metadata with names in lower case.
     #[pyo3(get)]
     fields: Py<PyDict>,
@@ -39,6 +48,9 @@ impl PyRequest {
             route,
             connection: request.connection,
             peer: request.peer.to_string(),
+            language: request.language.name(),
+            version: request.version,
+            is_one_way: request.is_one_way,
             fields: dict(py, &request.fields)?.unbind(),
             body: PyBytes::new(py, &request.body).unbind(),
         })

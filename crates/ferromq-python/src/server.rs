@@ -15,7 +15,7 @@ use pyo3::{
     PyTraverseError, PyVisit,
     exceptions::{PyTypeError, PyValueError},
     prelude::*,
-    types::PyDict,
+    types::{PyDict, PyMapping},
 };
 use tokio::runtime::Handle;
 
@@ -24,6 +24,7 @@ use crate::{
     error,
     handler::Handlers,
     process::{Owned, runtime},
+    remoting_client::{Answer, answer, request_of},
     store::PyStore,
 };
 
@@ -155,6 +156,67 @@ impl PyServer {
     /// Send an encoded TelemetryCommand to a client; False where the stream is gone.
     fn send_telemetry(&self, stream: u64, message: &[u8]) -> PyResult<bool> {
         Ok(self.0.get()?.server.send_telemetry(stream, Bytes::copy_from_slice(message)))
+    }
+
+    /// Send a one-way request to a remoting client; False where its connection is gone or takes no more.
+    #[pyo3(
+        signature = (connection, code, fields=None, body=b"".as_slice()),
+        text_signature = "($self, connection, code, fields=None, body=b'')"
+    )]
+    fn push(
+        &self,
+        py: Python<'_>,
+        connection: u64,
+        code: i32,
+        fields: Option<&Bound<'_, PyMapping>>,
+        body: &[u8],
+    ) -> PyResult<bool> {
+        let request = request_of(code, fields, body)?;
+        self.0.get()?.server.push(connection, request).map_err(|failure| error::of_transport(py, &failure))
+    }
+
+    /// Send a request to a remoting client and return its response: (code, remark, extFields, body).
+    #[pyo3(
+        signature = (connection, code, fields=None, body=b"".as_slice(), *, timeout=3.0),
+        text_signature = "($self, connection, code, fields=None, body=b'', *, timeout=3.0)"
+    )]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        connection: u64,
+        code: i32,
+        fields: Option<&Bound<'py, PyMapping>>,
+        body: &[u8],
+        timeout: f64,
+    ) -> PyResult<Answer<'py>> {
+        let Running { runtime, server, .. } = self.0.get()?;
+        let timeout = Duration::try_from_secs_f64(timeout).map_err(value_error)?;
+        let request = request_of(code, fields, body)?;
+        py.detach(|| runtime.block_on(server.call(connection, request, timeout)))
+            .map_err(|failure| error::of_transport(py, &failure))
+            .and_then(|response| answer(py, &response))
+    }
+
+    /// Return the number of route drops so far; read it before a route is looked up to be put.
+    fn routes_generation(&self) -> PyResult<u64> {
+        Ok(self.0.get()?.server.routes().generation())
+    }
+
+    /// Answer lookups of *topic*'s route from now on; ignored where a drop came since *generation* was read.
+    fn put_route(&self, topic: &str, generation: u64, standard: &[u8], legacy: &[u8]) -> PyResult<()> {
+        let (standard, legacy) = (Bytes::copy_from_slice(standard), Bytes::copy_from_slice(legacy));
+        self.0.get()?.server.routes().put(topic, generation, standard, legacy);
+        Ok(())
+    }
+
+    /// Forget the routes of *topics*; None: all routes.
+    fn drop_routes(&self, topics: Option<Vec<String>>) -> PyResult<()> {
+        let routes = self.0.get()?.server.routes();
+        match topics {
+            Some(topics) => routes.drop_topics(topics.iter().map(String::as_str)),
+            None => routes.drop_all(),
+        }
+        Ok(())
     }
 
     /// Close a connection; an unknown number is ignored.

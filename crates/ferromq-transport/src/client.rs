@@ -22,7 +22,7 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     runtime::Handle,
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     task::JoinHandle,
     time::timeout,
 };
@@ -30,6 +30,7 @@ use tracing::debug;
 
 use crate::{
     TransportError,
+    calls::Calls,
     remoting::{Decoder, Frame, Limits, RemotingCommand, codec},
 };
 
@@ -75,8 +76,7 @@ impl RemotingClient {
     ) -> Result<RemotingCommand, TransportError> {
         let answer = timeout(limit, async {
             let link = self.link(address).await?;
-            let (tell, answer) = oneshot::channel();
-            let pending = link.expect(&self.0.next_opaque, tell);
+            let (pending, answer) = link.calls.expect(self.0.next_opaque.fetch_add(1, Ordering::Relaxed));
             link.send(&RemotingCommand { opaque: pending.opaque, ..request }).await?;
             answer.await.map_err(|_| link.lost())
         });
@@ -116,14 +116,11 @@ impl RemotingClient {
     }
 }
 
-/// Callers waiting for a response, by opaque; `None` once the connection is lost.
-type Waiting = Arc<Mutex<Option<HashMap<i32, oneshot::Sender<RemotingCommand>>>>>;
-
 /// One connection. Dropping the last handle closes it.
 struct Link {
     address: String,
     outgoing: mpsc::Sender<Frame>,
-    waiting: Waiting,
+    calls: Arc<Calls>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -131,22 +128,12 @@ impl Link {
     fn start(runtime: &Handle, address: &str, stream: TcpStream, limits: Limits) -> Self {
         let (read, write) = stream.into_split();
         let (outgoing, requests) = mpsc::channel(QUEUED_REQUESTS);
-        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
-        let lost = Lost { waiting: Arc::clone(&waiting), address: address.to_owned() };
+        let calls = Calls::new();
+        let lost = Lost { calls: Arc::clone(&calls), address: address.to_owned() };
         let reader = runtime.spawn(read_responses(read, outgoing.downgrade(), limits, lost));
-        let lost = Lost { waiting: Arc::clone(&waiting), address: address.to_owned() };
+        let lost = Lost { calls: Arc::clone(&calls), address: address.to_owned() };
         let writer = runtime.spawn(write_requests(write, requests, lost));
-        Self { address: address.to_owned(), outgoing, waiting, tasks: [reader, writer] }
-    }
-
-    /// Registers a caller under a fresh number; the guard takes it out again.
-    fn expect(self: &Arc<Self>, numbers: &AtomicI32, tell: oneshot::Sender<RemotingCommand>) -> Pending {
-        let opaque = numbers.fetch_add(1, Ordering::Relaxed);
-        // Without a table the connection is lost and the sender is dropped: the caller wakes at once.
-        if let Some(waiting) = self.waiting.lock().as_mut() {
-            waiting.insert(opaque, tell);
-        }
-        Pending { link: Arc::clone(self), opaque }
+        Self { address: address.to_owned(), outgoing, calls, tasks: [reader, writer] }
     }
 
     async fn send(&self, request: &RemotingCommand) -> Result<(), TransportError> {
@@ -156,12 +143,12 @@ impl Link {
 
     /// Ends the connection and wakes everybody who waits on it.
     fn end(&self) {
-        self.waiting.lock().take();
+        self.calls.end();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 
     fn is_lost(&self) -> bool {
-        self.waiting.lock().is_none()
+        self.calls.has_ended()
     }
 
     fn lost(&self) -> TransportError {
@@ -175,29 +162,15 @@ impl Drop for Link {
     }
 }
 
-/// A request whose response is awaited.
-struct Pending {
-    link: Arc<Link>,
-    opaque: i32,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if let Some(waiting) = self.link.waiting.lock().as_mut() {
-            waiting.remove(&self.opaque);
-        }
-    }
-}
-
 /// Wakes everybody who waits, once either direction of the connection has ended.
 struct Lost {
-    waiting: Waiting,
+    calls: Arc<Calls>,
     address: String,
 }
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        if self.waiting.lock().take().is_some() {
+        if self.calls.end() {
             debug!(peer = %self.address, "connection to peer ended");
         }
     }
@@ -235,11 +208,8 @@ async fn read_responses(
 
 async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost: &Lost) {
     if command.is_response() {
-        let caller = lost.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&command.opaque));
         // Nobody waits where the caller gave up.
-        if let Some(caller) = caller {
-            let _ = caller.send(command);
-        }
+        lost.calls.answer(command);
     } else if !command.is_one_way()
         && let Some(outgoing) = outgoing.upgrade()
         && let Ok(frame) = codec::encode(&command.respond_unsupported())

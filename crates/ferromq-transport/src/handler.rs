@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use crate::TransportError;
+use crate::{TransportError, remoting::Language};
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,6 +34,12 @@ pub struct ColdRequest {
     pub connection: u64,
     /// The other side.
     pub peer: SocketAddr,
+    /// The language a remoting client says it is written in; `OTHER` for gRPC.
+    pub language: Language,
+    /// The version a remoting client says it has, an ordinal of `MQVersion`; 0 for gRPC.
+    pub version: i32,
+    /// Whether the sender waits for no answer.
+    pub is_one_way: bool,
     /// Remoting: `extFields`. gRPC: ASCII metadata, names in lower case.
     pub fields: Vec<(String, String)>,
     /// Remoting: body. gRPC: the protobuf message as it came.

@@ -3,6 +3,7 @@
 //! Hot verbs (their rate grows with the message rate) are answered here; everything else is a *cold*
 //! request and goes to the [`ColdHandler`] the control plane gave. This crate knows no Python.
 
+mod calls;
 pub mod client;
 mod connection;
 pub mod dispatcher;
@@ -10,8 +11,12 @@ mod error;
 pub mod grpc;
 mod handler;
 pub mod hot;
+mod leaving;
 mod long_poll;
+mod outbox;
+mod peers;
 pub mod remoting;
+pub mod routes;
 mod serve;
 mod server;
 pub mod tables;

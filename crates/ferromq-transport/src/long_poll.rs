@@ -17,7 +17,7 @@ use ferromq_store::{Arrival, Clock};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, futures::Notified, watch};
 
-use crate::hot::Counters;
+use crate::{hot::Counters, leaving};
 
 /// Longest sleep of the timer: a bound on how late it notices a system clock nobody told it about.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -93,10 +93,14 @@ impl LongPolls {
         self.0.closing.send_replace(true);
     }
 
-    /// Resolves once [`Self::close`] was called.
+    /// Resolves once [`Self::close`] was called, or the connection of the request takes no more requests.
     pub(crate) async fn closed(&self) {
-        // The sender lives in `self`, so the channel cannot be closed.
-        let _ = self.0.closing.subscribe().wait_for(|closing| *closing).await;
+        let mut closing = self.0.closing.subscribe();
+        tokio::select! {
+            // The sender lives in `self`, so the channel cannot be closed.
+            _ = closing.wait_for(|closing| *closing) => {}
+            () = leaving::told() => {}
+        }
     }
 
     /// Registers a receive that is about to wait. Look for messages *after* this.

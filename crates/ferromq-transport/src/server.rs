@@ -4,7 +4,6 @@
 //! connection is the business of `connection` and `grpc`.
 
 use std::{
-    collections::HashMap,
     io,
     net::{self, SocketAddr},
     sync::{
@@ -24,13 +23,18 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{sleep, timeout},
 };
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     ColdHandler, TransportError,
+    calls::Calls,
     connection::{Connection, ConnectionLimits},
     grpc::{GrpcLimits, GrpcServer},
     hot::{Counters, Hot},
+    outbox::outbox,
+    peers::{Peer, Peers},
+    remoting::RemotingCommand,
+    routes::Routes,
     tables::Tables,
 };
 
@@ -49,13 +53,23 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Bytes of gRPC requests under way and of answers nobody has taken yet; requests past it are refused.
     pub grpc_bytes: usize,
+    /// Bytes of requests pushed to clients and not yet written; more are refused.
+    pub pushed_bytes: usize,
+    /// Calls of clients under way; more wait.
+    pub calls: usize,
     /// What each remoting connection may cost.
     pub connection: ConnectionLimits,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { max_connections: 16_384, grpc_bytes: 1 << 30, connection: ConnectionLimits::default() }
+        Self {
+            max_connections: 16_384,
+            grpc_bytes: 1 << 30,
+            pushed_bytes: 64 << 20,
+            calls: 64,
+            connection: ConnectionLimits::default(),
+        }
     }
 }
 
@@ -77,7 +91,8 @@ struct Inner {
     tables: Arc<Tables>,
     hot: Option<Arc<Hot>>,
     grpc: GrpcServer,
-    open: Mutex<HashMap<u64, Arc<Notify>>>,
+    routes: Arc<Routes>,
+    peers: Peers,
     slots: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
@@ -114,7 +129,8 @@ impl Server {
             tables,
             hot,
             grpc,
-            open: Mutex::default(),
+            routes: Arc::default(),
+            peers: Peers::new(options.pushed_bytes, options.calls),
             slots,
             phase: watch::Sender::new(Phase::Running),
             listeners: Mutex::default(),
@@ -162,6 +178,36 @@ impl Server {
         &self.0.tables
     }
 
+    /// Encoded routes the control plane of a name server pushes.
+    #[must_use]
+    pub fn routes(&self) -> &Routes {
+        &self.0.routes
+    }
+
+    /// Sends a one-way request to a remoting client; false where its connection is gone or takes no more.
+    ///
+    /// Never waits: what a client does not read is bounded, for each and for all.
+    ///
+    /// # Errors
+    /// `FrameTooLarge`.
+    pub fn push(&self, connection: u64, request: RemotingCommand) -> Result<bool, TransportError> {
+        self.0.peers.push(connection, request)
+    }
+
+    /// Sends a request to a remoting client and waits for its response.
+    ///
+    /// # Errors
+    /// `Io` where its connection is gone, ends meanwhile or takes no more; `Timeout`, both naming the client;
+    /// `FrameTooLarge`.
+    pub async fn call(
+        &self,
+        connection: u64,
+        request: RemotingCommand,
+        limit: Duration,
+    ) -> Result<RemotingCommand, TransportError> {
+        self.0.peers.call(connection, request, limit).await
+    }
+
     /// Name and value of each counter.
     #[must_use]
     pub fn stats(&self) -> Vec<(&'static str, u64)> {
@@ -176,9 +222,8 @@ impl Server {
 
     /// Closes a connection of either protocol; an unknown number is ignored.
     pub fn close_connection(&self, connection: u64) {
-        let close = self.0.open.lock().get(&connection).cloned();
-        match close {
-            Some(close) => close.notify_one(),
+        match self.0.peers.get(connection) {
+            Some(peer) => peer.close.notify_one(),
             None => _ = self.0.grpc.close_connection(connection),
         }
     }
@@ -255,25 +300,41 @@ impl Server {
             warn!(%peer, limit = inner.options.max_connections, "connection refused, too many are open");
             return;
         };
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%peer, %error, "no TCP_NODELAY");
+        }
         let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
-        let close = Arc::new(Notify::new());
-        inner.open.lock().insert(id, Arc::clone(&close));
+        let limits = inner.options.connection;
+        let (outbox, waiting) = outbox(limits.in_flight, limits.queued_bytes);
+        let (outgoing, calls) = (outbox.downgrade(), Calls::new());
+        let handle =
+            Peer { address: peer, outbox: outgoing, calls: Arc::clone(&calls), close: Notify::new() };
+        let handle = Arc::new(handle);
+        inner.peers.insert(id, Arc::clone(&handle));
         inner.counters.connections.add(1);
         let connection = Connection {
             id,
             peer,
-            limits: inner.options.connection,
+            limits,
             cold: Arc::clone(&inner.cold),
             hot: inner.hot.clone(),
+            routes: Arc::clone(&inner.routes),
             counters: Arc::clone(&inner.counters),
+            calls,
         };
         let farewell = Farewell { server: self.clone(), id };
         let server = self.clone();
         connections.spawn(async move {
             let _slot = slot;
             let _farewell = farewell;
+            let serving = connection.serve(
+                stream.into_split(),
+                (outbox, waiting),
+                server.reached(Phase::Draining),
+                handle.close.notified(),
+            );
             tokio::select! {
-                () = connection.serve(stream, server.reached(Phase::Draining), close.notified()) => {}
+                () = serving => {}
                 () = server.reached(Phase::Ended) => {}
             }
         });
@@ -289,7 +350,7 @@ struct Farewell {
 impl Drop for Farewell {
     fn drop(&mut self) {
         let inner = &self.server.0;
-        inner.open.lock().remove(&self.id);
+        inner.peers.remove(self.id);
         inner.counters.connections.sub(1);
         inner.cold.on_close(self.id);
     }

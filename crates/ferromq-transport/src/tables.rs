@@ -3,10 +3,18 @@
 //! The hot path reads them without a lock; whoever pushes replaces one entry at a time. Which topics and
 //! groups exist, and why, is decided by the control plane: an unknown name is demoted, never guessed.
 
-use std::{collections::HashMap, str::FromStr, sync::Arc};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    str::FromStr,
+    sync::Arc,
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+
+/// A push replaces one shard: ten thousand entries are pushed by copying forty at a time.
+const SHARDS: usize = 256;
 
 /// What kind of messages a topic takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,15 +99,68 @@ pub struct GroupEntry {
     pub from_beginning: bool,
 }
 
-type Snapshot<T> = ArcSwap<HashMap<Box<str>, T>>;
+type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;
+
+/// Entries by name, read without a lock. Whoever changes one copies its shard.
+#[derive(Debug)]
+pub struct Sharded<T> {
+    shards: Box<[Shard<T>]>,
+    hasher: RandomState,
+    /// Serializes those who push; readers never take it.
+    pushing: Mutex<()>,
+}
+
+impl<T> Default for Sharded<T> {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        Self { shards, hasher: RandomState::new(), pushing: Mutex::new(()) }
+    }
+}
+
+impl<T: Clone> Sharded<T> {
+    /// The entry called `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<T> {
+        self.shard(name)?.load().get(name).cloned()
+    }
+
+    /// Adds an entry or replaces it.
+    pub fn insert(&self, name: &str, entry: T) {
+        self.change(name, |map| _ = map.insert(name.into(), entry));
+    }
+
+    /// Forgets an entry.
+    pub fn remove(&self, name: &str) {
+        self.change(name, |map| _ = map.remove(name));
+    }
+
+    /// Forgets all entries.
+    pub fn clear(&self) {
+        let _pushing = self.pushing.lock();
+        self.shards.iter().for_each(|shard| shard.store(Arc::default()));
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut HashMap<Arc<str>, T>)) {
+        let _pushing = self.pushing.lock();
+        if let Some(shard) = self.shard(name) {
+            let mut map = HashMap::clone(&shard.load());
+            change(&mut map);
+            shard.store(Arc::new(map));
+        }
+    }
+
+    fn shard(&self, name: &str) -> Option<&Shard<T>> {
+        let hash = self.hasher.hash_one(name);
+        // The remainder is below the number of shards, so that there always is one.
+        self.shards.get(usize::try_from(hash % SHARDS as u64).ok()?)
+    }
+}
 
 /// Topics and groups, as the control plane last pushed them.
 #[derive(Debug, Default)]
 pub struct Tables {
-    topics: Snapshot<TopicEntry>,
-    groups: Snapshot<GroupEntry>,
-    /// Serializes those who push; readers never take it.
-    pushing: Mutex<()>,
+    topics: Sharded<TopicEntry>,
+    groups: Sharded<GroupEntry>,
 }
 
 impl Tables {
@@ -112,48 +173,33 @@ impl Tables {
     /// The topic's entry, if it exists.
     #[must_use]
     pub fn topic(&self, name: &str) -> Option<TopicEntry> {
-        self.topics.load().get(name).copied()
+        self.topics.get(name)
     }
 
     /// The group's entry, if it exists.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<GroupEntry> {
-        self.groups.load().get(name).copied()
+        self.groups.get(name)
     }
 
     /// Adds a topic or replaces its entry.
     pub fn put_topic(&self, name: &str, entry: TopicEntry) {
-        self.replace(&self.topics, |map| {
-            map.insert(name.into(), entry);
-        });
+        self.topics.insert(name, entry);
     }
 
     /// Forgets a topic.
     pub fn remove_topic(&self, name: &str) {
-        self.replace(&self.topics, |map| {
-            map.remove(name);
-        });
+        self.topics.remove(name);
     }
 
     /// Adds a group or replaces its entry.
     pub fn put_group(&self, name: &str, entry: GroupEntry) {
-        self.replace(&self.groups, |map| {
-            map.insert(name.into(), entry);
-        });
+        self.groups.insert(name, entry);
     }
 
     /// Forgets a group.
     pub fn remove_group(&self, name: &str) {
-        self.replace(&self.groups, |map| {
-            map.remove(name);
-        });
-    }
-
-    fn replace<T: Clone>(&self, table: &Snapshot<T>, change: impl FnOnce(&mut HashMap<Box<str>, T>)) {
-        let _pushing = self.pushing.lock();
-        let mut map = HashMap::clone(&table.load());
-        change(&mut map);
-        table.store(Arc::new(map));
+        self.groups.remove(name);
     }
 }
 

@@ -31,7 +31,7 @@ use super::{
     stream::ResponseStream,
     wire::Malformed,
 };
-use crate::{ColdRequest, Route, TransportError, dispatcher, hot::Hot};
+use crate::{ColdRequest, Route, TransportError, dispatcher, hot::Hot, remoting::Language};
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
 /// What RocketMQ's proxy accepts. Only sends carry bodies; what else comes is small, or not meant well.
@@ -202,7 +202,16 @@ impl UnaryService<Bytes> for ColdCall {
         let fields = fields(request.metadata());
         let body = request.into_inner();
         server.counters.cold_calls.add(1);
-        let call = ColdRequest { route, connection: link.id(), peer: link.peer(), fields, body };
+        let call = ColdRequest {
+            route,
+            connection: link.id(),
+            peer: link.peer(),
+            language: Language::OTHER,
+            version: 0,
+            is_one_way: false,
+            fields,
+            body,
+        };
         let (reply, answer) = oneshot::channel();
         server.cold.call(call, reply);
         // A task of its own holds the link until the handler is done, even where the client is gone by then.

@@ -29,6 +29,8 @@ counters! {
     malformed,
     /// Remoting requests taken.
     remoting_requests,
+    /// Route lookups answered from routes the control plane pushed.
+    routes,
     /// Messages stored for producers.
     sent,
     /// Requests that stored messages.

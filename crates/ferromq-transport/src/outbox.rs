@@ -1,0 +1,207 @@
+//! What waits to be written to one peer: answers, and requests the server sends by itself.
+//!
+//! Everything queued holds a permit until it is written, so the queue never overflows: answers hold the one
+//! their request took when it was read, requests of the server take one here or are refused.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
+    time::timeout,
+};
+use tracing::warn;
+
+use crate::remoting::{Frame, RemotingCommand, codec, codes::response};
+
+/// Requests of the server that wait in one connection; more are refused.
+const PUSHES: usize = 64;
+/// Frames up to this size are copied together, so that many small ones leave in one packet.
+const COPY_BELOW: usize = 16 << 10;
+const WRITE_BATCH: usize = 64;
+/// A buffer larger than this is let go after the write that needed it.
+const KEPT_BUFFER: usize = 64 << 10;
+
+/// What a request under way, or a frame that is not written yet, holds; dropping it gives all of it back.
+pub(crate) struct Permit {
+    _of_connection: OwnedSemaphorePermit,
+    _of_server: Option<OwnedSemaphorePermit>,
+}
+
+impl Permit {
+    /// A permit of the connection alone.
+    pub(crate) fn of(connection: OwnedSemaphorePermit) -> Self {
+        Self { _of_connection: connection, _of_server: None }
+    }
+
+    /// A permit of the connection and a share of what the server has.
+    pub(crate) fn with(connection: OwnedSemaphorePermit, server: Option<OwnedSemaphorePermit>) -> Self {
+        Self { _of_connection: connection, _of_server: server }
+    }
+}
+
+/// A frame on its way.
+struct Outgoing {
+    frame: Frame,
+    _permit: Permit,
+}
+
+/// How much waits.
+struct Queued {
+    bytes: AtomicUsize,
+    limit: usize,
+    written: Notify,
+    pushes: Arc<Semaphore>,
+}
+
+/// The way in; the connection's writing half ends once every clone is gone and the queue is empty.
+#[derive(Clone)]
+pub(crate) struct Outbox {
+    queue: mpsc::Sender<Outgoing>,
+    queued: Arc<Queued>,
+}
+
+/// A way in that keeps no connection open.
+pub(crate) struct WeakOutbox {
+    queue: mpsc::WeakSender<Outgoing>,
+    queued: Arc<Queued>,
+}
+
+/// The way out.
+pub(crate) struct Waiting {
+    queue: mpsc::Receiver<Outgoing>,
+    queued: Arc<Queued>,
+}
+
+/// Makes the two ends for a connection with up to `in_flight` answers, and `limit` bytes before its peer is
+/// not read.
+pub(crate) fn outbox(in_flight: u16, limit: usize) -> (Outbox, Waiting) {
+    let (sender, receiver) = mpsc::channel(usize::from(in_flight) + PUSHES);
+    let pushes = Arc::new(Semaphore::new(PUSHES));
+    let queued = Arc::new(Queued { bytes: AtomicUsize::new(0), limit, written: Notify::new(), pushes });
+    (Outbox { queue: sender, queued: Arc::clone(&queued) }, Waiting { queue: receiver, queued })
+}
+
+impl Outbox {
+    /// Queues an answer under the permit of its request.
+    pub(crate) fn answer(&self, response: &RemotingCommand, permit: Permit) {
+        let frame = codec::encode(response).or_else(|error| {
+            warn!(%error, code = response.code, "answer not encodable");
+            let remark = Some(error.to_string());
+            codec::encode(&RemotingCommand {
+                code: response::SYSTEM_ERROR,
+                remark,
+                fields: Vec::new(),
+                body: Bytes::new(),
+                ..response.clone()
+            })
+        });
+        if let Ok(frame) = frame {
+            self.put(frame, permit);
+        }
+    }
+
+    /// Where the writer is gone nobody waits for the frame.
+    fn put(&self, frame: Frame, permit: Permit) {
+        self.queued.bytes.fetch_add(frame.len(), Ordering::AcqRel);
+        let _ = self.queue.try_send(Outgoing { frame, _permit: permit });
+    }
+
+    /// Resolves once so little waits that one more request may be read.
+    pub(crate) async fn has_room(&self) {
+        loop {
+            let written = self.queued.written.notified();
+            if self.queued.is_open() {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    /// Resolves once nothing can be written any more.
+    pub(crate) async fn closed(&self) {
+        self.queue.closed().await;
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakOutbox {
+        WeakOutbox { queue: self.queue.downgrade(), queued: Arc::clone(&self.queued) }
+    }
+}
+
+impl WeakOutbox {
+    /// Queues a request of the server, which holds `share` of something until it is written; false where the
+    /// connection ends or too much waits in it.
+    pub(crate) fn push(&self, frame: Frame, share: Option<OwnedSemaphorePermit>) -> bool {
+        let Some(queue) = self.queue.upgrade() else { return false };
+        let Ok(permit) = Arc::clone(&self.queued.pushes).try_acquire_owned() else { return false };
+        if !self.queued.is_open() || queue.is_closed() {
+            return false;
+        }
+        Outbox { queue, queued: Arc::clone(&self.queued) }.put(frame, Permit::with(permit, share));
+        true
+    }
+}
+
+impl Queued {
+    fn is_open(&self) -> bool {
+        self.bytes.load(Ordering::Acquire) <= self.limit
+    }
+}
+
+impl Waiting {
+    /// Writes until every way in is gone and nothing waits.
+    ///
+    /// # Errors
+    /// The socket's, and `TimedOut` where the peer took no byte for as long as `patience`.
+    pub(crate) async fn write(
+        mut self,
+        mut socket: impl AsyncWrite + Unpin,
+        patience: Duration,
+    ) -> io::Result<()> {
+        let mut batch = Vec::new();
+        let mut together = BytesMut::new();
+        while self.queue.recv_many(&mut batch, WRITE_BATCH).await > 0 {
+            let bytes: usize = batch.iter().map(|one| one.frame.len()).sum();
+            for Outgoing { frame, .. } in &mut batch {
+                together.put_slice(&frame.head);
+                if frame.body.len() <= COPY_BELOW {
+                    together.put_slice(&frame.body);
+                } else {
+                    write_all(&mut socket, &mut together, patience).await?;
+                    write_all(&mut socket, &mut frame.body, patience).await?;
+                }
+            }
+            write_all(&mut socket, &mut together, patience).await?;
+            batch.clear();
+            if together.capacity() > KEPT_BUFFER {
+                together = BytesMut::new();
+            }
+            self.queued.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            self.queued.written.notify_one();
+        }
+        socket.shutdown().await
+    }
+}
+
+/// Writes everything; each step must come forward within `patience`, however long the whole takes.
+async fn write_all(
+    socket: &mut (impl AsyncWrite + Unpin),
+    bytes: &mut impl Buf,
+    patience: Duration,
+) -> io::Result<()> {
+    while bytes.has_remaining() {
+        match timeout(patience, socket.write_buf(bytes)).await {
+            Ok(written) => _ = written?,
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! The open remoting connections of a server by number, and what the server asks their clients.
+//!
+//! A push is one-way and never waits: a client that does not read loses its own pushes only. A call waits for
+//! the client's response, never longer than its limit.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
+
+use crate::{
+    TransportError,
+    calls::Calls,
+    outbox::WeakOutbox,
+    remoting::{RemotingCommand, codec},
+};
+
+/// What the rest of the server may do with an open connection.
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    pub(crate) outbox: WeakOutbox,
+    /// Requests of ours the peer has not answered yet.
+    pub(crate) calls: Arc<Calls>,
+    /// Told to close the connection at once.
+    pub(crate) close: Notify,
+}
+
+/// The connections of a server.
+pub(crate) struct Peers {
+    open: Mutex<HashMap<u64, Arc<Peer>>>,
+    next_opaque: AtomicI32,
+    /// Bytes of pushes that are not written yet, over all connections.
+    pushed_bytes: Arc<Semaphore>,
+    /// Calls under way, over all connections.
+    calls: Semaphore,
+}
+
+impl Peers {
+    pub(crate) fn new(pushed_bytes: usize, calls: usize) -> Self {
+        Self {
+            open: Mutex::default(),
+            next_opaque: AtomicI32::new(1),
+            pushed_bytes: Arc::new(Semaphore::new(pushed_bytes.min(Semaphore::MAX_PERMITS))),
+            calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
+        }
+    }
+
+    pub(crate) fn insert(&self, id: u64, peer: Arc<Peer>) {
+        self.open.lock().insert(id, peer);
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        let gone = self.open.lock().remove(&id);
+        drop(gone);
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<Peer>> {
+        self.open.lock().get(&id).cloned()
+    }
+
+    /// Sends a one-way request; false where the connection is gone or takes no more.
+    ///
+    /// # Errors
+    /// `FrameTooLarge`.
+    pub(crate) fn push(&self, id: u64, mut request: RemotingCommand) -> Result<bool, TransportError> {
+        let Some(peer) = self.get(id) else { return Ok(false) };
+        request.opaque = self.next_opaque();
+        request.set_one_way();
+        let frame = codec::encode(&request)?;
+        let bytes = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let share = Arc::clone(&self.pushed_bytes).try_acquire_many_owned(bytes);
+        Ok(share.is_ok_and(|share| peer.outbox.push(frame, Some(share))))
+    }
+
+    /// Sends a request and waits for its response.
+    ///
+    /// # Errors
+    /// `Io` where the connection is gone, ends meanwhile or takes no more, `Timeout`, `FrameTooLarge`.
+    pub(crate) async fn call(
+        &self,
+        id: u64,
+        mut request: RemotingCommand,
+        limit: Duration,
+    ) -> Result<RemotingCommand, TransportError> {
+        let Some(peer) = self.get(id) else { return Err(lost(&format!("connection {id}"))) };
+        let address = peer.address.to_string();
+        let answered = timeout(limit, async {
+            // The semaphore is never closed.
+            let _turn = self.calls.acquire().await.map_err(|_| lost(&address))?;
+            request.opaque = self.next_opaque();
+            let (_pending, answer) = peer.calls.expect(request.opaque);
+            if !peer.outbox.push(codec::encode(&request)?, None) {
+                return Err(lost(&address));
+            }
+            answer.await.map_err(|_| lost(&address))
+        });
+        answered.await.unwrap_or_else(|_| {
+            let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            Err(TransportError::Timeout { peer: address.clone(), timeout_ms })
+        })
+    }
+
+    fn next_opaque(&self) -> i32 {
+        self.next_opaque.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+fn lost(peer: &str) -> TransportError {
+    let source = io::Error::new(io::ErrorKind::NotConnected, "the connection is gone or takes no more");
+    TransportError::Io { peer: peer.to_owned(), source }
+}
