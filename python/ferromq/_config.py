@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from ferromq.errors import ConfigError
 
@@ -25,6 +25,20 @@ _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
 _MAX_PORT = 65535
+
+
+class Place(NamedTuple):
+    """Where a key stands: a file and the line in it, or something without lines."""
+
+    source: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"line {self.line} of {self.source}" if self.line else self.source
+
+    def logged(self) -> str:
+        """Return it as a log shows it."""
+        return f"line={self.line} file={self.source}" if self.line else f"source={self.source}"
 
 
 class Config:
@@ -89,7 +103,7 @@ class Config:
             values = tomllib.loads(_read(path))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is no TOML: {error}") from error
-        _check_known(values, cls.names(), f"key in {path}")
+        check_known(values, cls.names(), f"key in {path}")
         for key, value in values.items():
             cls._check({key: value}, f"in {path}")
         return values
@@ -104,23 +118,36 @@ class Config:
 
     @classmethod
     def _parse_properties(cls, path: str | Path) -> dict[str, Any]:
-        lines = _read_properties(path)
-        joined = {key for keys in cls.joined for key in keys}
-        known = [*cls.properties, *joined, *cls.ignored, *cls.without_effect]
+        lines = parse_lines(_read(path), str(path))
+        return cls.translate({key: (value, Place(str(path), number)) for key, (number, value) in lines.items()})
+
+    @classmethod
+    def translate(cls, keys: Mapping[str, tuple[str, "Place"]]) -> dict[str, Any]:
+        """
+        Return the options that RocketMQ's *keys* set; with each value comes the place where it stands.
+
+        A key that does nothing here is warned of. Raises `ConfigError` for one that is unknown, or has a wrong value.
+        """
         values: dict[str, Any] = {}
-        for key, (number, value) in lines.items():
-            _check_known({key: value}, known, f"key in {path}")
+        for key, (value, place) in keys.items():
+            check_known({key: value}, cls.keys_known(), f"key in {place.source}")
             if key in cls.without_effect:
-                why = cls.without_effect[key]
-                _log.warning("key has no effect, %s key=%s line=%d file=%s", why, key, number, path)
+                _log.warning("key has no effect, %s key=%s %s", cls.without_effect[key], key, place.logged())
             elif key in cls.properties:
-                values |= cls._translated(cls.properties[key], value, f"{key}={value} in line {number} of {path}")
-        for keys, read in cls.joined.items():
-            given = {key: lines[key][1] for key in keys if key in lines}
+                values |= cls._translated(cls.properties[key], value, f"{key}={value} in {place}")
+        for group, read in cls.joined.items():
+            given = {key: keys[key][0] for key in group if key in keys}
             if given:
                 shown = ", ".join(f"{key}={value}" for key, value in given.items())
-                values |= cls._translated(read, given, f"{shown} in {path}")
+                sources = dict.fromkeys(keys[key][1].source for key in given)
+                values |= cls._translated(read, given, f"{shown} in {' and '.join(sources)}")
         return values
+
+    @classmethod
+    def keys_known(cls) -> list[str]:
+        """Return RocketMQ's keys that may stand in a file."""
+        joined = (key for keys in cls.joined for key in keys)
+        return [*cls.properties, *joined, *cls.ignored, *cls.without_effect]
 
     @classmethod
     def _translated(cls, read: Callable[[Any], dict[str, Any]], value: Any, where: str) -> dict[str, Any]:
@@ -138,7 +165,7 @@ class Config:
             for name, value in environment.items()
             if name.startswith(cls.prefix)
         }
-        _check_known(found, cls.names(), f"variable {cls.prefix}…")
+        check_known(found, cls.names(), f"variable {cls.prefix}…")
         for name, value in found.items():
             cls._check({name: value}, f"{cls.prefix}{name.upper()}")
         return found
@@ -155,7 +182,7 @@ class Config:
     @classmethod
     def build(cls, values: Mapping[str, Any], what: str) -> Self:
         """Make it from options by name; *what* names their kind in errors. Raises `ConfigError`."""
-        _check_known(values, cls.names(), what)
+        check_known(values, cls.names(), what)
         types = cls._types()
         given = {name: value for name, value in values.items() if value is not None}
         converters = {name: cls.own_converters.get(name) or _CONVERTERS[kind] for name, kind in types.items()}
@@ -173,21 +200,22 @@ def _read(path: str | Path) -> str:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
 
 
-def _read_properties(path: str | Path) -> dict[str, tuple[int, str]]:
-    """Return each key with the number of its first line, and the last of its values."""
+def parse_lines(text: str, source: str) -> dict[str, tuple[int, str]]:
+    """Return each key of `KEY=VALUE` lines with the number of its first line, and the last of its values."""
     lines: dict[str, tuple[int, str]] = {}
-    for number, raw in enumerate(_read(path).splitlines(), start=1):
+    for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not line or line.startswith(("#", "!")):
             continue
         key, separator, value = (part.strip() for part in line.partition("="))
         if not separator:
-            raise ConfigError(f"line {number} of {path} is not KEY=VALUE: {line}")
+            raise ConfigError(f"line {number} of {source} is not KEY=VALUE: {line}")
         lines[key] = (lines[key][0] if key in lines else number, value)
     return lines
 
 
-def _check_known(values: Mapping[str, Any], known: list[str], what: str) -> None:
+def check_known(values: Mapping[str, Any], known: list[str], what: str) -> None:
+    """Raise `ConfigError` with the nearest name for the first value that is not known; *what* names their kind."""
     for name in values:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)

@@ -1,5 +1,5 @@
 """
-RocketMQ's configuration keys of a broker that have no effect here: a file written for RocketMQ may keep them.
+RocketMQ's configuration keys of servers that have no effect here: a file written for RocketMQ may keep them.
 
 Each is warned of when it is met. Keys that have an effect are in `config`.
 """
@@ -116,3 +116,35 @@ _WHY = {
 
 WITHOUT_EFFECT: Mapping[str, str] = {**dict.fromkeys(_NAMES.split(), "ferromq has no such option"), **_WHY}
 """Each key, and why it has no effect."""
+
+_NAME_SERVER_NAMES = """
+channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
+clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
+clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads
+connectTimeoutMillis defaultThreadPoolQueueCapacity disableCallbackExecutor disableNettyWorkerGroup
+enableReconnectForGoAway enableShutdownGracefully isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
+serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable
+serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig
+useEpollNativeSelector useTLS writeBufferHighWaterMark writeBufferLowWaterMark
+"""
+_CONTROLLER_NAMES = """
+controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity
+controllerStorePath controllerThreadPoolNums controllerType electMasterMaxRetryCount enableElectUncleanMaster
+isProcessReadEvent jRaftControllerRPCAddr jRaftElectionTimeoutMs jRaftGroupId jRaftInitConf jRaftScanWaitTimeoutMs
+jRaftServerId jRaftSnapshotIntervalSecs jraftConfig mappedFileSize metricGrpcExporterIntervalInMills
+metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
+metricsGrpcExporterTarget metricsInDelta metricsLabel metricsPromExporterHost metricsPromExporterPort
+notifyBrokerRoleChanged scanInactiveMasterInterval
+"""
+_NAME_SERVER_WHY = {
+    "clientRequestThreadPoolNums": "routes are answered by the threads of all requests",
+    "unRegisterBrokerQueueCapacity": "a broker is forgotten at once",
+}
+
+NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(_NAME_SERVER_NAMES.split(), "ferromq has no such option"),
+    **dict.fromkeys(_CONTROLLER_NAMES.split(), "there is no controller in this name server"),
+    **_NAME_SERVER_WHY,
+}
+"""The same for a name server."""

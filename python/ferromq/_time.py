@@ -105,6 +105,12 @@ class Timer:
         self._due_ms = min(self._due_ms, self._clock.now_ms() + period // timedelta(milliseconds=1))
         self._wake.set()
 
+    def every(self, period: timedelta) -> None:
+        """Change the period; the next call comes after one of the new ones."""
+        self._period_ms = max(1, period // timedelta(milliseconds=1))
+        self._due_ms = self._clock.now_ms() + self._period_ms
+        self._wake.set()
+
     def stop(self) -> None:
         """End; a call under way is waited for, half a second at most."""
         self._stopping = True

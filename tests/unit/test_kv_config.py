@@ -22,6 +22,7 @@ def test_values_are_on_disk_before_put_returns(tmp_path: Path) -> None:
     assert again.namespace("n") == {"l": "w"}
     again.delete("n", "l")
     assert KvConfig(path).namespace("n") == {}
+    assert KvConfig(path).namespace("never") is None
 
 
 def test_the_same_value_again_writes_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from ferromq.namesrv.route_info import BrokerAddress, Registered, RegisteredTopics, Registration, RouteInfoManager
-from ferromq.route import MASTER, DataVersion, Permission, QueueData
+from ferromq.namesrv.route_info import (
+    BrokerAddress,
+    MinimumChange,
+    Registered,
+    RegisteredTopics,
+    Registration,
+    RouteInfoManager,
+)
+from ferromq.route import MASTER, READ_WRITE, DataVersion, Permission, QueueData, TopicRoute
 
 LEASE = 120_000
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -35,7 +42,9 @@ class RouteTable(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.routes = RouteInfoManager(LEASE)
+        self.told: set[str] = set()
+        self.routes = RouteInfoManager(LEASE, on_change=self.told.update)
+        self.shown: dict[str, TopicRoute | None] = {}
         self.now = 0
         self.records: dict[tuple[str, int], str] = {}
         self.leases: dict[str, tuple[str, int, int, int]] = {}  # address → name, end, version, connection
@@ -149,6 +158,27 @@ class RouteTable(RuleBasedStateMachine):
                 assert data.addresses == {i: a for (n, i), a in self.records.items() if n == data.broker_name}
 
     @invariant()
+    def who_caches_routes_is_told(self) -> None:
+        """Of every topic whose route is another than after the last step."""
+        routes = {topic: self.routes.lookup(topic) for topic in ("t", "u", "v", "w")}
+        assert {topic for topic, route in routes.items() if route != self.shown.get(topic)} <= self.told
+        self.shown = routes
+        self.told.clear()
+
+    @rule(name=NAMES, topic=st.sampled_from(["t", "w"]), count=st.integers(1, 3))
+    def register_topic(self, name: str, topic: str, count: int) -> None:
+        """Register one topic of a broker that is there."""
+        if any(n == name for n, _ in self.records):
+            self.routes.register_topic(topic, [QueueData(name, count, count)])
+            self.queues[topic, name] = count
+
+    @rule(name=NAMES, wipe=st.booleans())
+    def change_permission(self, name: str, wipe: bool) -> None:
+        """Take or give the write permission; the broker's topics are counted."""
+        change = self.routes.wipe_write_permission if wipe else self.routes.add_write_permission
+        assert change(name) == sum(n == name for _, n in self.queues)
+
+    @invariant()
     def nothing_is_left_over(self) -> None:
         """No empty entries, one record an address and name, clusters name only brokers there are."""
         names = {name for name, _ in self.records}
@@ -156,9 +186,12 @@ class RouteTable(RuleBasedStateMachine):
         assert self.routes.cluster_addr_table == ({"c": names} if names else {})
         assert {key.address for key in self.routes.broker_live_table} == set(self.leases)
         assert all(self.routes.topic_queue_table.values())
+        assert {(t, n) for n, topics in self.routes._topics_of.items() for t in topics} == set(self.queues)
+        connections = {c: {a for a, (*_, d) in self.leases.items() if d == c} for *_, c in self.leases.values()}
+        assert {c: {key.address for key in keys} for c, keys in self.routes._keys_of.items()} == connections
 
 
-RouteTable.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+RouteTable.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestRouteTable = RouteTable.TestCase
 
 
@@ -254,3 +287,133 @@ def test_write_permission_is_part_of_the_route(routes: RouteInfoManager) -> None
     route = routes.lookup("t")
     assert route is not None
     assert route.queues[0].permission is Permission.READ
+
+
+def permission(routes: RouteInfoManager, topic: str) -> Permission:
+    """Return what may be done with the first broker's queues of *topic*."""
+    route = routes.lookup(topic)
+    assert route is not None
+    return route.queues[0].permission
+
+
+def test_write_permission_is_taken_and_given_back(routes: RouteInfoManager) -> None:
+    """Of all topics of one broker, and counted; a new version of the broker's table brings its own back."""
+    routes.register(broker(), topics(1, t=4), now=0)
+    routes.register(broker("b", "h:2"), topics(1, "b", u=4), now=0)
+    assert routes.wipe_write_permission("a") == 3
+    assert permission(routes, "t") == Permission.READ
+    assert permission(routes, "u") == READ_WRITE
+    routes.register(broker(), topics(1, t=4), now=0)
+    assert permission(routes, "t") == Permission.READ
+    assert routes.add_write_permission("a") == 3
+    assert permission(routes, "t") == READ_WRITE
+    routes.wipe_write_permission("a")
+    routes.register(broker(), topics(2, t=4), now=0)
+    assert permission(routes, "t") == READ_WRITE
+    assert routes.wipe_write_permission("nobody") == 0
+
+
+def test_a_topic_that_is_not_registered_any_more_stays_unless_told_otherwise(routes: RouteInfoManager) -> None:
+    """Java brokers register single changes; where they send whole tables, what is missing is gone."""
+    routes.register(broker(), topics(1, t=4, u=4), now=0)
+    routes.register(broker(), topics(2, t=4), now=0)
+    assert routes.lookup("u") is not None
+    routes.delete_missing_topics = True
+    routes.register(broker(), topics(2, t=4), now=0)
+    assert routes.lookup("u") is not None
+    mapped = RegisteredTopics(DataVersion(counter=3), topics(t=4).queues, has_static_topics=True)
+    routes.register(broker(), mapped, now=0)
+    assert routes.lookup("u") is not None
+    routes.register(broker(), topics(4, t=4), now=0)
+    assert routes.lookup("u") is None
+    assert routes.lookup("t") is not None
+
+
+def test_one_topic_is_registered_for_brokers_there_are(routes: RouteInfoManager) -> None:
+    """All of them, or none."""
+    routes.register(broker(), topics(t=4), now=0)
+    routes.register_topic("new", [QueueData("a", 2, 2)])
+    assert routes.topics(cluster="c") == ["new", "s1", "s2", "t"]
+    with pytest.raises(KeyError, match="ghost"):
+        routes.register_topic("other", [QueueData("a", 2, 2), QueueData("ghost", 2, 2)])
+    assert routes.lookup("other") is None
+    routes.unregister(broker())
+    assert routes.topics() == []
+
+
+def test_topics_are_listed_by_cluster_and_by_flag(routes: RouteInfoManager) -> None:
+    """Clusters and brokers are topics of the system, told with the address of a broker."""
+    assert routes.system_topics() == ([], None)
+    flagged = {"unit": QueueData("a", 1, 1, sys_flag=1), "sub": QueueData("a", 1, 1, sys_flag=2)}
+    routes.register(broker(), RegisteredTopics(queues=flagged), now=0)
+    routes.register(Registration("d", "h:2", "b", MASTER), topics(name="b", t=2), now=0)
+    assert routes.topics(cluster="c") == ["sub", "unit"]
+    assert routes.topics(cluster="d") == ["s1", "s2", "t"]
+    assert routes.topics(cluster="e") == []
+    assert routes.topics_flagged(lambda flags: flags & 2 == 2) == ["sub"]
+    assert routes.system_topics() == (["a", "b", "c", "d"], "h:1")
+    assert routes.members("a") == {0: "h:1"}
+    assert routes.members("nobody") == {}
+
+
+def test_the_first_slave_of_a_lost_master_acts_for_it(routes: RouteInfoManager) -> None:
+    """Read-only and where both sides allow it; the master's return ends it."""
+    routes.acting_master = True
+    slave = {"broker_id": 1, "enable_acting_master": True}
+    routes.register(broker(enable_acting_master=True), topics(1, t=4), now=0)
+    routes.register(broker(address="h:2", **slave), topics(1, t=4), now=0)
+    routes.unregister(broker())
+    route = routes.lookup("t")
+    assert route is not None
+    assert route.brokers[0].addresses == {MASTER: "h:2"}
+    assert permission(routes, "t") == Permission.READ
+    routes.acting_master = False
+    route = routes.lookup("t")
+    assert route is not None
+    assert route.brokers[0].addresses == {1: "h:2"}
+    routes.acting_master = True
+    routes.register(broker(enable_acting_master=True), topics(1, t=4), now=0)
+    route = routes.lookup("t")
+    assert route is not None
+    assert route.brokers[0].addresses == {MASTER: "h:1", 1: "h:2"}
+    assert permission(routes, "t") == READ_WRITE
+
+
+def test_an_acting_master_may_be_the_first_to_come() -> None:
+    """What it registers can be read; a slave of brokers that do not allow it makes no route."""
+    routes = RouteInfoManager()
+    routes.acting_master = True
+    routes.register(broker(address="h:2", broker_id=1, enable_acting_master=True), topics(1, t=4), now=0)
+    assert permission(routes, "t") == Permission.READ
+    routes.register(broker("b", "h:3", 1), topics(1, "b", u=4), now=0)
+    assert routes.lookup("u") is None
+
+
+def test_a_change_of_the_lowest_broker_id_is_told() -> None:
+    """To those that stay when one goes; to those that were there when one comes."""
+    told: list[MinimumChange] = []
+    routes = RouteInfoManager(on_minimum=told.append)
+    for broker_id in (1, 2):
+        routes.register(broker("a", f"h:{broker_id}", broker_id, enable_acting_master=True), topics(), now=0)
+    assert told == []
+    routes.register(broker("a", "h:0", MASTER, enable_acting_master=True), topics(), now=0)
+    assert told == [MinimumChange("a", 0, "h:0", None, "ha-h:0", ("h:1", "h:2"))]
+    told.clear()
+    routes.unregister(broker("a", "h:2", 2))
+    assert told == []
+    routes.unregister(broker("a", "h:0"))
+    assert told == [MinimumChange("a", 1, "h:1", "h:0", None, ("h:1",))]
+
+
+def test_a_renewal_changes_no_route() -> None:
+    """So that nothing of a cache is lost every 30 seconds."""
+    told: list[str] = []
+    routes = RouteInfoManager(on_change=told.extend)
+    routes.register(broker(), topics(1, t=4), now=0)
+    assert sorted(told) == ["s1", "s2", "t"]
+    told.clear()
+    routes.register(broker(), topics(1, t=4), now=30_000)
+    routes.register(broker(), topics(2, t=4), now=60_000)
+    assert told == []
+    routes.register(broker(), topics(3, t=5), now=90_000)
+    assert told == ["t"]

@@ -4,12 +4,15 @@ The key-value table of a name server, by namespace, kept in RocketMQ's `kvConfig
 What the values mean is the business of those who put them: order configurations, gRPC addresses of brokers.
 """
 
+import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from ferromq import _json
 from ferromq.errors import ConfigError
+
+_log = logging.getLogger("ferromq.namesrv")
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 GRPC_NAMESPACE = "FERROMQ_GRPC"
@@ -43,15 +46,23 @@ class KvConfig:
         with self._lock:
             return self._table.get(namespace, {}).get(key)
 
-    def namespace(self, namespace: str) -> Mapping[str, str]:
-        """Return all keys and values of *namespace*."""
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return all keys and values of *namespace*, which stays when its last key goes; None: it never had one."""
         with self._lock:
-            return dict(self._table.get(namespace, {}))
+            keys = self._table.get(namespace)
+            return None if keys is None else dict(keys)
+
+    def log(self) -> None:
+        """Write every value to the log."""
+        with self._lock:
+            table = self._table
+        _log.info("key-value table namespaces=%d keys=%d", len(table), sum(len(keys) for keys in table.values()))
+        for namespace, keys in table.items():
+            for key, value in keys.items():
+                _log.info("key-value entry namespace=%s key=%s value=%s", namespace, key, value)
 
     def _replace(self, namespace: str, keys: dict[str, str]) -> None:
         table = {**self._table, namespace: keys}
-        if not keys:
-            del table[namespace]
         if self._path is not None:
             _json.write_file(self._path, {"configTable": table})
         self._table = table

@@ -43,7 +43,8 @@ def _decode_json(value: Mapping[str, Any], broker_name: str) -> RegisteredTopics
     topics = {str(name): _queue(topic, broker_name) for name, topic in (wrapper.get("topicConfigTable") or {}).items()}
     servers = value.get("filterServerList")
     filter_servers = None if servers is None else tuple(str(server) for server in servers)
-    return RegisteredTopics(DataVersion.from_json(wrapper.get("dataVersion")), topics, filter_servers)
+    is_static = bool(wrapper.get("topicQueueMappingInfoMap"))
+    return RegisteredTopics(DataVersion.from_json(wrapper.get("dataVersion")), topics, filter_servers, is_static)
 
 
 def _queue(topic: Mapping[str, Any], broker_name: str) -> QueueData:
@@ -73,7 +74,9 @@ def _decode_deflated(data: bytes, broker_name: str) -> RegisteredTopics:
         name, read, write, permission, *_rest = reader.sized().decode().split(" ")
         queues[name] = QueueData(broker_name, int(read), int(write), Permission(int(permission)))
     servers = _json.loads(reader.sized())
-    return RegisteredTopics(version, queues, tuple(str(server) for server in servers or ()))
+    # Brokers before 5.0 end here; what the mappings of static topics say is of no use to clients of other topics.
+    is_static = reader.has_more() and reader.count() > 0
+    return RegisteredTopics(version, queues, tuple(str(server) for server in servers or ()), is_static)
 
 
 class _Reader:
@@ -90,6 +93,10 @@ class _Reader:
 
     def _int(self) -> int:
         return int.from_bytes(self._take(_INT), "big", signed=True)
+
+    def has_more(self) -> bool:
+        """Say whether something follows."""
+        return len(self._data) > 0
 
     def count(self) -> int:
         """Read how many pieces follow; each takes at least its length."""

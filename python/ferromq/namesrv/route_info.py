@@ -6,17 +6,19 @@ leases; `expire` ends the ones that were not renewed, `close_connection` those w
 does what is in `namesrv.server`.
 """
 
+import contextlib
 import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ferromq.route import MASTER, BrokerData, DataVersion, QueueData, TopicRoute
+from ferromq.route import MASTER, READ_WRITE, BrokerData, DataVersion, Permission, QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.namesrv")
 
 DEFAULT_LEASE_MS = 120_000
+_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class BrokerAddress(NamedTuple):
@@ -54,6 +56,8 @@ class RegisteredTopics:
     queues: Mapping[str, QueueData] = field(default_factory=dict)
     filter_servers: tuple[str, ...] | None = None
     """None: nothing is said of them; empty: there are none."""
+    has_static_topics: bool = False
+    """Whether some topics are mapped to queues of several brokers; then the table does not say which are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,20 @@ class Registered:
 
     master_address: str | None = None
     ha_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumChange:
+    """Another broker became the one with the lowest id of its name."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+    gone_address: str | None
+    """The broker whose place it takes; None: it came by itself."""
+    ha_address: str | None
+    tell: tuple[str, ...]
+    """The addresses of brokers to be told."""
 
 
 @dataclass(slots=True)
@@ -92,17 +110,47 @@ class RouteInfoManager:
     Knows every broker and where each topic's queues are.
 
     Thread-safe. The tables are RocketMQ's: `topic_queue_table`, `broker_addr_table`, `cluster_addr_table`,
-    `broker_live_table`, `filter_server_table`.
+    `broker_live_table`, `filter_server_table`. After each change *on_change* is called with the topics whose routes are
+    not what they were, and *on_minimum* with each change of a lowest broker id, both before the change is answered.
     """
 
-    def __init__(self, lease_ms: int = DEFAULT_LEASE_MS) -> None:
-        self._lease_ms = lease_ms
+    def __init__(
+        self,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        *,
+        on_change: Callable[[Collection[str]], object] = lambda _topics: None,
+        on_minimum: Callable[[MinimumChange], object] = lambda _change: None,
+    ) -> None:
+        self.acting_master = False
+        """Whether the first slave of a lost master is shown in its place, where the broker allows it."""
+        self.delete_missing_topics = False
+        """Whether a master's topic that is not registered any more loses its queues there."""
+        self.lease_ms = lease_ms
+        """How long a registration holds, unless the broker says otherwise."""
+        self._on_change = on_change
+        self._on_minimum = on_minimum
         self._lock = threading.Lock()
         self.topic_queue_table: dict[str, dict[str, QueueData]] = {}
         self.broker_addr_table: dict[str, _Broker] = {}
         self.cluster_addr_table: dict[str, set[str]] = {}
         self.broker_live_table: dict[BrokerAddress, BrokerLive] = {}
         self.filter_server_table: dict[BrokerAddress, tuple[str, ...]] = {}
+        # What the tables say, the other way round.
+        self._topics_of: dict[str, set[str]] = {}
+        self._keys_of: dict[int, set[BrokerAddress]] = {}
+        self._changed: set[str] = set()
+        self._minimum_changes: list[MinimumChange] = []
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            yield
+            changed, self._changed = self._changed, set()
+            minimum_changes, self._minimum_changes = self._minimum_changes, []
+        if changed:
+            self._on_change(changed)
+        for change in minimum_changes:
+            self._on_minimum(change)
 
     def register(
         self, broker: Registration, topics: RegisteredTopics, now: int, connection: int | None = None
@@ -113,7 +161,7 @@ class RouteInfoManager:
         None: refused. A broker not known here that sends a single topic sends a change, not its table, and must
         register whole first; and an older broker (by state version) does not take the place of a newer one.
         """
-        with self._lock:
+        with self._changing():
             if self._is_refused(broker, topics):
                 return None
             before = self.broker_live_table.get(broker.key)
@@ -121,20 +169,14 @@ class RouteInfoManager:
                 self._forget(broker.key, before.broker_name)
             self.cluster_addr_table.setdefault(broker.cluster, set()).add(broker.broker_name)
             known = self.broker_addr_table.setdefault(broker.broker_name, _Broker(broker.cluster))
-            known.zone = broker.zone
-            known.enable_acting_master = broker.enable_acting_master
-            # A slave turned master, or the reverse: one address has one record.
-            for broker_id in [i for i, a in known.addresses.items() if a == broker.address and i != broker.broker_id]:
-                del known.addresses[broker_id]
-            is_first = broker.broker_id not in known.addresses
-            known.addresses[broker.broker_id] = broker.address
+            is_first = self._put_address(broker, known)
             if broker.broker_id == MASTER:
-                self._put_queues(broker, topics, is_first=is_first)
+                self._put_queues(broker, topics, topics.queues, is_first=is_first)
+            elif known.enable_acting_master and broker.broker_id == min(known.addresses):
+                queues = {topic: _read_only(queue) for topic, queue in topics.queues.items()}
+                self._put_queues(broker, topics, queues, is_first=is_first)
             self._renew(broker, topics, now, connection)
-            if topics.filter_servers:
-                self.filter_server_table[broker.key] = topics.filter_servers
-            elif topics.filter_servers is not None:
-                self.filter_server_table.pop(broker.key, None)
+            self._put_filter_servers(broker, topics.filter_servers)
             return self._answer(broker, known)
 
     def _is_refused(self, broker: Registration, topics: RegisteredTopics) -> bool:
@@ -154,20 +196,60 @@ class RouteInfoManager:
             return True
         return False
 
-    def _put_queues(self, broker: Registration, topics: RegisteredTopics, *, is_first: bool) -> None:
+    def _put_address(self, broker: Registration, known: _Broker) -> bool:
+        """Give the broker its place among those of its name; say whether nobody had it."""
+        before = (known.zone, known.enable_acting_master, dict(known.addresses))
+        minimum = min(known.addresses, default=MASTER)
+        # A slave turned master, or the reverse: one address has one record.
+        for broker_id in [i for i, a in known.addresses.items() if a == broker.address and i != broker.broker_id]:
+            del known.addresses[broker_id]
+        is_first = broker.broker_id not in known.addresses
+        known.addresses[broker.broker_id] = broker.address
+        known.zone, known.enable_acting_master = broker.zone, broker.enable_acting_master
+        if before != (known.zone, known.enable_acting_master, known.addresses):
+            self._changed |= self._topics_of.get(broker.broker_name, set())
+        if broker.broker_id < minimum:
+            self._minimum_changed(broker.broker_name, known, ha_address=broker.ha_address)
+        return is_first
+
+    def _put_queues(
+        self, broker: Registration, topics: RegisteredTopics, queues: Mapping[str, QueueData], *, is_first: bool
+    ) -> None:
+        name = broker.broker_name
         live = self.broker_live_table.get(broker.key)
         is_changed = is_first or live is None or live.version != topics.version
-        for topic, queue in topics.queues.items():
-            brokers = self.topic_queue_table.setdefault(topic, {})
-            if is_changed or broker.broker_name not in brokers:
-                brokers[broker.broker_name] = queue
+        there = self._topics_of.setdefault(name, set())
+        if is_changed and self.delete_missing_topics and not topics.has_static_topics:
+            self._remove_queues(name, there - queues.keys())
+        for topic in queues if is_changed else queues.keys() - there:
+            queue, brokers = queues[topic], self.topic_queue_table.setdefault(topic, {})
+            if brokers.get(name) != queue:
+                brokers[name] = queue
+                there.add(topic)
+                self._changed.add(topic)
+
+    def _remove_queues(self, broker_name: str, topics: Iterable[str]) -> None:
+        there = self._topics_of[broker_name]
+        for topic in list(topics):
+            there.discard(topic)
+            brokers = self.topic_queue_table[topic]
+            del brokers[broker_name]
+            if not brokers:
+                del self.topic_queue_table[topic]
+            self._changed.add(topic)
 
     def _renew(self, broker: Registration, topics: RegisteredTopics, now: int, connection: int | None) -> None:
-        if broker.key not in self.broker_live_table:
+        before = self.broker_live_table.get(broker.key)
+        if before is None:
             _log.info(
-                "broker registered broker=%s id=%d address=%s", broker.broker_name, broker.broker_id, broker.address
+                "broker registered broker=%s id=%d address=%s topics=%d",
+                *(broker.broker_name, broker.broker_id, broker.address, len(topics.queues)),
             )
-        lease_ms = broker.lease_ms or self._lease_ms
+        elif before.connection != connection:
+            self._leave_connection(broker.key, before.connection)
+        if connection is not None:
+            self._keys_of.setdefault(connection, set()).add(broker.key)
+        lease_ms = broker.lease_ms or self.lease_ms
         self.broker_live_table[broker.key] = BrokerLive(
             broker.broker_name,
             broker.broker_id,
@@ -178,6 +260,15 @@ class RouteInfoManager:
             broker.ha_address,
         )
 
+    def _put_filter_servers(self, broker: Registration, servers: tuple[str, ...] | None) -> None:
+        if servers is None or servers == self.filter_server_table.get(broker.key, ()):
+            return
+        if servers:
+            self.filter_server_table[broker.key] = servers
+        else:
+            del self.filter_server_table[broker.key]
+        self._changed |= self._topics_of.get(broker.broker_name, set())
+
     def _answer(self, broker: Registration, known: _Broker) -> Registered:
         master = known.addresses.get(MASTER)
         if broker.broker_id == MASTER or master is None:
@@ -187,28 +278,58 @@ class RouteInfoManager:
 
     def unregister(self, broker: Registration) -> None:
         """Forget a broker, and what was reachable through it alone."""
-        with self._lock:
+        with self._changing():
             live = self.broker_live_table.get(broker.key)
             self._forget(broker.key, live.broker_name if live else broker.broker_name)
 
     def _forget(self, key: BrokerAddress, broker_name: str) -> None:
-        self.broker_live_table.pop(key, None)
+        live = self.broker_live_table.pop(key, None)
+        if live is not None:
+            self._leave_connection(key, live.connection)
         self.filter_server_table.pop(key, None)
         known = self.broker_addr_table.get(broker_name)
         if known is None:
             return
-        known.addresses = {i: address for i, address in known.addresses.items() if address != key.address}
-        if known.addresses:
-            return
+        gone = [broker_id for broker_id, address in known.addresses.items() if address == key.address]
+        is_minimum = min(known.addresses) in gone
+        for broker_id in gone:
+            del known.addresses[broker_id]
+        there = self._topics_of.get(broker_name, set())
+        if gone:
+            self._changed |= there
+        if not known.addresses:
+            self._forget_name(broker_name, there)
+        elif known.enable_acting_master:
+            if MASTER not in known.addresses:
+                self._set_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
+            if is_minimum:
+                self._minimum_changed(broker_name, known, gone_address=key.address)
+
+    def _forget_name(self, broker_name: str, topics: set[str]) -> None:
         del self.broker_addr_table[broker_name]
         for cluster in [c for c, names in self.cluster_addr_table.items() if broker_name in names]:
             self.cluster_addr_table[cluster].discard(broker_name)
             if not self.cluster_addr_table[cluster]:
                 del self.cluster_addr_table[cluster]
-        for topic in [t for t, brokers in self.topic_queue_table.items() if broker_name in brokers]:
-            del self.topic_queue_table[topic][broker_name]
-            if not self.topic_queue_table[topic]:
-                del self.topic_queue_table[topic]
+        if topics:
+            self._remove_queues(broker_name, topics)
+        self._topics_of.pop(broker_name, None)
+
+    def _leave_connection(self, key: BrokerAddress, connection: int | None) -> None:
+        keys = self._keys_of.get(connection, set()) if connection is not None else set()
+        keys.discard(key)
+        if connection is not None and not keys:
+            self._keys_of.pop(connection, None)
+
+    def _minimum_changed(
+        self, broker_name: str, known: _Broker, *, gone_address: str | None = None, ha_address: str | None = None
+    ) -> None:
+        lowest = min(known.addresses)
+        is_alone = len(known.addresses) == 1
+        told = (a for i, a in known.addresses.items() if gone_address is not None or is_alone or i != lowest)
+        self._minimum_changes.append(
+            MinimumChange(broker_name, lowest, known.addresses[lowest], gone_address, ha_address, tuple(told))
+        )
 
     def expire(self, now: int) -> list[int]:
         """
@@ -216,7 +337,7 @@ class RouteInfoManager:
 
         The table has no clock of its own, so tests can move time freely.
         """
-        with self._lock:
+        with self._changing():
             ended = [(key, live) for key, live in self.broker_live_table.items() if live.expires_at < now]
             for key, live in ended:
                 _log.warning("lease of broker ended broker=%s address=%s", live.broker_name, key.address)
@@ -225,9 +346,9 @@ class RouteInfoManager:
 
     def close_connection(self, connection: int) -> None:
         """Forget the brokers that registered over *connection*, which is gone."""
-        with self._lock:
-            gone = [(key, live) for key, live in self.broker_live_table.items() if live.connection == connection]
-            for key, live in gone:
+        with self._changing():
+            for key in sorted(self._keys_of.get(connection, ())):
+                live = self.broker_live_table[key]
                 _log.info("connection of broker closed broker=%s address=%s", live.broker_name, key.address)
                 self._forget(key, live.broker_name)
 
@@ -244,6 +365,46 @@ class RouteInfoManager:
             live = self.broker_live_table.get(key)
             return live.version if live else None
 
+    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Add or replace the queues of *topic* on brokers. Raises `KeyError`, its argument the first unknown broker."""
+        with self._changing():
+            given = {queue.broker_name: queue for queue in queues}
+            for name in given:
+                if name not in self.broker_addr_table:
+                    raise KeyError(name)
+            for name in given:
+                self._topics_of.setdefault(name, set()).add(topic)
+            if given:
+                self.topic_queue_table[topic] = self.topic_queue_table.get(topic, {}) | given
+                self._changed.add(topic)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget where *topic* is, on the brokers of *cluster* or on all; a broker that still has it brings it back."""
+        with self._changing():
+            brokers = self.topic_queue_table.get(topic, {})
+            gone = set(brokers) if cluster is None else self.cluster_addr_table.get(cluster, set())
+            for name in brokers.keys() & gone:
+                self._remove_queues(name, [topic])
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """Let nobody write to the broker's topics until it registers them anew; return how many there are."""
+        with self._changing():
+            return self._set_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """Let everybody read and write the broker's topics until it registers them anew; return how many there are."""
+        with self._changing():
+            return self._set_permission(broker_name, lambda _: READ_WRITE)
+
+    def _set_permission(self, broker_name: str, change: Callable[[Permission], Permission]) -> int:
+        topics = self._topics_of.get(broker_name, set())
+        for topic in topics:
+            brokers = self.topic_queue_table[topic]
+            queue = brokers[broker_name]
+            brokers[broker_name] = replace(queue, permission=change(queue.permission))
+        self._changed |= topics
+        return len(topics)
+
     def lookup(self, topic: str) -> TopicRoute | None:
         """Return the route of *topic*; None where no registered broker has it."""
         with self._lock:
@@ -257,27 +418,40 @@ class RouteInfoManager:
                 for address in broker.addresses.values()
                 if (key := BrokerAddress(broker.cluster, address)) in self.filter_server_table
             }
+            if self.acting_master and not topic.startswith(_MEMBER_TOPIC_PREFIX):
+                brokers = [_with_acting_master(broker, queues[broker.broker_name]) for broker in brokers]
             return TopicRoute(tuple(queues[name] for name in sorted(queues)), tuple(brokers), filters)
 
     def _broker_data(self, name: str) -> BrokerData:
         known = self.broker_addr_table[name]
         return BrokerData(known.cluster, name, dict(known.addresses), known.zone, known.enable_acting_master)
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget where *topic* is, on the brokers of *cluster* or on all; a broker that still has it brings it back."""
+    def topics(self, *, cluster: str | None = None) -> list[str]:
+        """Return the names of all topics, or of those on the brokers of *cluster*."""
         with self._lock:
-            brokers = self.topic_queue_table.get(topic, {})
-            gone = set(brokers) if cluster is None else self.cluster_addr_table.get(cluster, set())
-            kept = {name: queue for name, queue in brokers.items() if name not in gone}
-            if kept:
-                self.topic_queue_table[topic] = kept
-            else:
-                self.topic_queue_table.pop(topic, None)
+            if cluster is None:
+                return sorted(self.topic_queue_table)
+            names = self.cluster_addr_table.get(cluster, ())
+            return sorted(set().union(*(self._topics_of.get(name, ()) for name in names)))
 
-    def topics(self) -> list[str]:
-        """Return the names of all topics."""
+    def topics_flagged(self, is_wanted: Callable[[int], bool]) -> list[str]:
+        """Return the topics of whose first broker's flags *is_wanted* says so."""
         with self._lock:
-            return sorted(self.topic_queue_table)
+            table = self.topic_queue_table.items()
+            return sorted(topic for topic, brokers in table if is_wanted(next(iter(brokers.values())).sys_flag))
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """Return the names of clusters and brokers, which are topics too, and a broker's address, if there is one."""
+        with self._lock:
+            names = self.cluster_addr_table.keys() | set().union(*self.cluster_addr_table.values())
+            addresses = (next(iter(broker.addresses.values())) for broker in self.broker_addr_table.values())
+            return sorted(names), next(addresses, None)
+
+    def members(self, broker_name: str) -> dict[int, str]:
+        """Return the addresses of a broker name by broker id."""
+        with self._lock:
+            known = self.broker_addr_table.get(broker_name)
+            return dict(known.addresses) if known else {}
 
     def cluster_info(self) -> dict[str, Any]:
         """Return brokers and clusters in the form Java reads."""
@@ -286,3 +460,15 @@ class RouteInfoManager:
                 "brokerAddrTable": {name: self._broker_data(name).to_json() for name in sorted(self.broker_addr_table)},
                 "clusterAddrTable": {c: sorted(names) for c, names in sorted(self.cluster_addr_table.items())},
             }
+
+
+def _read_only(queue: QueueData) -> QueueData:
+    return replace(queue, permission=queue.permission & ~Permission.WRITE)
+
+
+def _with_acting_master(broker: BrokerData, queue: QueueData) -> BrokerData:
+    if MASTER in broker.addresses or not broker.enable_acting_master or queue.permission & Permission.WRITE:
+        return broker
+    lowest = min(broker.addresses)
+    others = {broker_id: address for broker_id, address in broker.addresses.items() if broker_id != lowest}
+    return replace(broker, addresses={MASTER: broker.addresses[lowest], **others})

@@ -1,0 +1,49 @@
+"""
+What a name server tells brokers by itself: that the lowest broker id of their name changed.
+
+Brokers may be gone or slow; nobody waits for them here.
+"""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from ferromq._codes import RequestCode
+from ferromq._ferromq import RemotingClient
+from ferromq.errors import FerromqError
+from ferromq.namesrv.route_info import MinimumChange
+
+_log = logging.getLogger("ferromq.namesrv")
+
+_SECONDS = 1.0
+
+
+class Notices:
+    """Tells brokers, one after the other, on a thread that begins with the first notice."""
+
+    def __init__(self) -> None:
+        self._client = RemotingClient()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ferromq-notices")
+
+    def tell(self, change: MinimumChange) -> None:
+        """Tell every broker that has to know; one that does not answer is logged, and learns it from the routes."""
+        self._thread.submit(self._tell, change)
+
+    def _tell(self, change: MinimumChange) -> None:
+        fields = {
+            "minBrokerId": str(change.broker_id),
+            "brokerName": change.broker_name,
+            "minBrokerAddr": change.address,
+            "offlineBrokerAddr": change.gone_address,
+            "haBrokerAddr": change.ha_address,
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        for address in change.tell:
+            try:
+                self._client.call(address, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, given, timeout=_SECONDS)
+            except FerromqError as error:
+                _log.warning("broker not told broker=%s address=%s: %s", change.broker_name, address, error)
+
+    def close(self) -> None:
+        """Forget what was not told yet."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._client.close()

@@ -1,0 +1,252 @@
+"""
+What a name server answers: each request code and its function, translating for `route_info`, `kv_config`, `settings`.
+
+It knows the words of the protocol and decides nothing about routes.
+"""
+
+import logging
+from datetime import timedelta
+
+from ferromq import _json, _remoting
+from ferromq._codes import RequestCode, ResponseCode
+from ferromq._ferromq import Request
+from ferromq._remoting import Answer, Handler, failure, flag, integer, required, success
+from ferromq._time import Clock
+from ferromq.errors import ConfigError
+from ferromq.namesrv import registration
+from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from ferromq.namesrv.route_info import BrokerAddress, Registration, RouteInfoManager
+from ferromq.namesrv.settings import ProtectedKey, Settings
+from ferromq.route import DataVersion, TopicRoute
+
+_log = logging.getLogger("ferromq.namesrv")
+
+_MILLISECOND = timedelta(milliseconds=1)
+_UNIT = 1
+_UNIT_SUBSCRIPTION = 2
+_LISTS_ARE_OFF = "this list is switched off by the name server's option {}"
+
+
+class Requests:
+    """The functions of a name server, by request code."""
+
+    def __init__(self, routes: RouteInfoManager, kv_config: KvConfig, settings: Settings, clock: Clock) -> None:
+        self._routes = routes
+        self._kv_config = kv_config
+        self._settings = settings
+        self._clock = clock
+        self._started_ms = clock.now_ms()
+
+    def table(self) -> dict[RequestCode, Handler]:
+        """Return every code that is answered, with its function."""
+        return {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_subscription_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_subscription_only_topics,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_settings,
+            RequestCode.GET_NAMESRV_CONFIG: self._show_settings,
+            RequestCode.QUERY_DATA_VERSION: self._query_version,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._members,
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+        }
+
+    def _put_kv(self, request: Request) -> Answer:
+        fields = request.fields
+        namespace, key = required(fields, "namespace"), required(fields, "key")
+        self._kv_config.put(namespace, key, required(fields, "value"))
+        return success()
+
+    def _get_kv(self, request: Request) -> Answer:
+        namespace, key = required(request.fields, "namespace"), required(request.fields, "key")
+        value = self._kv_config.get(namespace, key)
+        if value is None:
+            return failure(ResponseCode.QUERY_NOT_FOUND, f"there is no value for {key} in the namespace {namespace}")
+        return success({"value": value})
+
+    def _delete_kv(self, request: Request) -> Answer:
+        self._kv_config.delete(required(request.fields, "namespace"), required(request.fields, "key"))
+        return success()
+
+    def _list_kv(self, request: Request) -> Answer:
+        namespace = required(request.fields, "namespace")
+        table = self._kv_config.namespace(namespace)
+        if table is None:
+            return failure(ResponseCode.QUERY_NOT_FOUND, f"there is no namespace {namespace}")
+        return success(body=_json.dumps({"table": table}))
+
+    def _register(self, request: Request) -> Answer:
+        fields = request.fields
+        if not registration.is_intact(request.body, integer(fields, "bodyCrc32", 0)):
+            return failure(ResponseCode.SYSTEM_ERROR, "the CRC32 of the body does not match; register again")
+        broker = _registration(fields)
+        try:
+            topics = registration.decode(request.body, broker.broker_name, compressed=flag(fields, "compressed"))
+        except ValueError as error:
+            raise _remoting.BadRequest(str(error)) from error
+        answer = self._routes.register(broker, topics, self._clock.now_ms(), request.connection)
+        if answer is None:
+            return failure(ResponseCode.SYSTEM_ERROR, "registration refused; register with all topics first")
+        header = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address}
+        order = self._kv_config.namespace(ORDER_NAMESPACE) if self._settings.config.return_order else None
+        body = b"" if order is None else _json.dumps({"table": order})
+        return success({name: value for name, value in header.items() if value is not None}, body)
+
+    def _unregister(self, request: Request) -> Answer:
+        self._routes.unregister(_registration(request.fields))
+        return success()
+
+    def _route(self, request: Request) -> Answer:
+        topic = required(request.fields, "topic")
+        config = self._settings.config
+        if config.wait_for_service and self._clock.now_ms() < self._started_ms + config.service_wait // _MILLISECOND:
+            remark = f"name server not ready: it waits for brokers, {config.service_wait} from its start; ask again"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        route = self._routes.lookup(topic)
+        if route is None:
+            return failure(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"no registered broker has the topic {topic}: create it (ferromq.Admin(...).create_topic({topic!r}), "
+                f"or mqadmin updateTopic -c CLUSTER -t {topic}), or let a broker create topics on first use",
+            )
+        if config.order_messages:
+            route = route.with_order(self._kv_config.get(ORDER_NAMESPACE, topic))
+        return success(body=_in_zone(route, request).encode())
+
+    def _cluster_info(self, _request: Request) -> Answer:
+        return success(body=_json.dumps(self._routes.cluster_info()))
+
+    def _wipe_write_permission(self, request: Request) -> Answer:
+        name = required(request.fields, "brokerName")
+        count = self._routes.wipe_write_permission(name)
+        _log.info("write permission taken broker=%s topics=%d peer=%s", name, count, request.peer)
+        return success({"wipeTopicCount": str(count)})
+
+    def _add_write_permission(self, request: Request) -> Answer:
+        name = required(request.fields, "brokerName")
+        count = self._routes.add_write_permission(name)
+        _log.info("write permission given broker=%s topics=%d peer=%s", name, count, request.peer)
+        return success({"addTopicCount": str(count)})
+
+    def _topics(self, _request: Request) -> Answer:
+        if not self._settings.config.list_all_topics:
+            return failure(ResponseCode.SYSTEM_ERROR, _LISTS_ARE_OFF.format("list_all_topics (enableAllTopicList)"))
+        return _topic_list(self._routes.topics())
+
+    def _delete_topic(self, request: Request) -> Answer:
+        topic = required(request.fields, "topic")
+        self._routes.delete_topic(topic, request.fields.get("clusterName") or None)
+        _log.info("topic deleted topic=%s peer=%s", topic, request.peer)
+        return success()
+
+    def _register_topic(self, request: Request) -> Answer:
+        topic = required(request.fields, "topic")
+        try:
+            queues = TopicRoute.decode(request.body or b"{}").queues
+        except ValueError as error:
+            raise _remoting.BadRequest(f"the body has no queues: {error}") from error
+        try:
+            self._routes.register_topic(topic, queues)
+        except KeyError as error:
+            remark = f"the broker {error.args[0]} is not registered; register it with all its topics first"
+            return failure(ResponseCode.SYSTEM_ERROR, remark)
+        return success()
+
+    def _topics_by_cluster(self, request: Request) -> Answer:
+        cluster = required(request.fields, "cluster")
+        return self._listed(self._routes.topics(cluster=cluster))
+
+    def _system_topics(self, _request: Request) -> Answer:
+        names, address = self._routes.system_topics()
+        return _topic_list(names, address)
+
+    def _unit_topics(self, _request: Request) -> Answer:
+        return self._listed(self._routes.topics_flagged(lambda flags: bool(flags & _UNIT)))
+
+    def _unit_subscription_topics(self, _request: Request) -> Answer:
+        return self._listed(self._routes.topics_flagged(lambda flags: bool(flags & _UNIT_SUBSCRIPTION)))
+
+    def _unit_subscription_only_topics(self, _request: Request) -> Answer:
+        both = _UNIT | _UNIT_SUBSCRIPTION
+        return self._listed(self._routes.topics_flagged(lambda flags: flags & both == _UNIT_SUBSCRIPTION))
+
+    def _listed(self, topics: list[str]) -> Answer:
+        if not self._settings.config.list_topics:
+            return failure(ResponseCode.SYSTEM_ERROR, _LISTS_ARE_OFF.format("list_topics (enableTopicList)"))
+        return _topic_list(topics)
+
+    def _update_settings(self, request: Request) -> Answer:
+        try:
+            self._settings.update(request.body.decode())
+        except ProtectedKey as error:
+            return failure(ResponseCode.NO_PERMISSION, str(error))
+        except (ConfigError, UnicodeDecodeError) as error:
+            return failure(ResponseCode.INVALID_PARAMETER, str(error))
+        except OSError as error:
+            return failure(ResponseCode.SYSTEM_ERROR, f"nothing changed, the file cannot be written: {error}")
+        return success()
+
+    def _show_settings(self, _request: Request) -> Answer:
+        return success(body=self._settings.text().encode())
+
+    def _query_version(self, request: Request) -> Answer:
+        key = _address(request)
+        try:
+            version = DataVersion.from_json(_json.loads_object(request.body or b"{}"))
+        except (ValueError, TypeError) as error:
+            raise _remoting.BadRequest(f"the body is no data version: {error}") from error
+        known = self._routes.version(key)
+        self._routes.renew(key, self._clock.now_ms())
+        body = _json.dumps(known.to_json()) if known else b""
+        return success({"changed": "false" if known == version else "true"}, body)
+
+    def _members(self, request: Request) -> Answer:
+        cluster, name = required(request.fields, "clusterName"), required(request.fields, "brokerName")
+        addresses = {str(broker_id): address for broker_id, address in sorted(self._routes.members(name).items())}
+        group = {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}
+        return success(body=_json.dumps({"brokerMemberGroup": group}))
+
+    def _heartbeat(self, request: Request) -> Answer:
+        self._routes.renew(_address(request), self._clock.now_ms())
+        return success()
+
+
+def _address(request: Request) -> BrokerAddress:
+    return BrokerAddress(required(request.fields, "clusterName"), required(request.fields, "brokerAddr"))
+
+
+def _in_zone(route: TopicRoute, request: Request) -> TopicRoute:
+    zone = request.fields.get("__ZONE_NAME", "").strip()
+    return route.in_zone(zone) if zone and flag(request.fields, "__ZONE_MODE") else route
+
+
+def _topic_list(topics: list[str], broker_address: str | None = None) -> Answer:
+    value = {"topicList": topics} if broker_address is None else {"brokerAddr": broker_address, "topicList": topics}
+    return success(body=_json.dumps(value))
+
+
+def _registration(fields: dict[str, str]) -> Registration:
+    return Registration(
+        cluster=required(fields, "clusterName"),
+        address=required(fields, "brokerAddr"),
+        broker_name=required(fields, "brokerName"),
+        broker_id=integer(fields, "brokerId"),
+        ha_address=fields.get("haServerAddr", ""),
+        zone=fields.get("__ZONE_NAME"),
+        lease_ms=integer(fields, "heartbeatTimeoutMillis", 0) or None,
+        enable_acting_master=flag(fields, "enableActingMaster"),
+    )

@@ -1,0 +1,97 @@
+"""The options of a running name server, and the file they come from."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ferromq.config import NameServerConfig
+from ferromq.errors import ConfigError
+from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, ProtectedKey, Settings
+
+
+def test_what_is_shown_is_a_configuration_file_again(tmp_path: Path) -> None:
+    """Every option, by RocketMQ's key where it has one."""
+    config = NameServerConfig(
+        listen="127.0.0.1:1", kv_config_path="/x/kv.json", lease=timedelta(seconds=7), order_messages=True
+    )
+    file = tmp_path / "shown.conf"
+    file.write_text(Settings(config).text())
+    assert NameServerConfig.from_properties(file) == config
+    assert "orderMessageEnable=true\n" in file.read_text()
+
+
+def test_a_change_is_in_force_and_told() -> None:
+    """Who listens hears of the options at once and after every change; the same again changes nothing."""
+    settings = Settings(NameServerConfig())
+    heard: list[bool] = []
+    settings.listen(lambda config: heard.append(config.order_messages))
+    settings.update("orderMessageEnable=true\nwaitSecondsForService=3\n")
+    settings.update("orderMessageEnable=true\n")
+    assert heard == [False, True]
+    assert settings.config == NameServerConfig(order_messages=True, service_wait=timedelta(seconds=3))
+
+
+@pytest.mark.parametrize("key", sorted(KEYS_AT_RUN_TIME))
+def test_every_key_of_run_time_can_be_changed(key: str) -> None:
+    """And is shown as it was set."""
+    settings = Settings(NameServerConfig())
+    value = {"lease": "9000ms"}.get(key) or ("9" if NameServerConfig().keys()[key].isdecimal() else "true")
+    settings.update(f"{key}={value}")
+    assert f"{key}={value}\n" in settings.text()
+
+
+def test_keys_that_may_not_be_changed_are_named() -> None:
+    """Those of files always, more where the configuration says so; nothing else of the request is done."""
+    settings = Settings(NameServerConfig(protected_keys=("enableTopicList",)))
+    for key in (*PROTECTED_KEYS, "enableTopicList"):
+        with pytest.raises(ProtectedKey, match=key):
+            settings.update(f"orderMessageEnable=true\n{key}=x\n")
+    assert not settings.config.order_messages
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("orderMessageEnabel=true", "did you mean orderMessageEnable"),
+        ("orderMessageEnable=maybe", "orderMessageEnable=maybe in the request: .*true or false"),
+        ("listenPort=1", "listenPort counts at the start only"),
+        ("serverWorkerThreads=9", "serverWorkerThreads has no effect"),
+        ("scanNotActiveBrokerInterval=0", "more than 0"),
+        ("just words", "line 1 of the request is not KEY=VALUE"),
+    ],
+)
+def test_a_change_that_cannot_be_is_an_error(text: str, message: str) -> None:
+    """It names the key, and nothing changes."""
+    settings = Settings(NameServerConfig())
+    with pytest.raises(ConfigError, match=message):
+        settings.update(text)
+    assert settings.config == NameServerConfig()
+
+
+def test_a_change_is_written_to_the_file_of_rocketmqs_kind(tmp_path: Path) -> None:
+    """In place where the key stands there, at the end where not; the rest, comments too, stays."""
+    file = tmp_path / "namesrv.conf"
+    file.write_text("# mine\n enableTopicList = true\nlistenPort=1\n")
+    settings = Settings(NameServerConfig.load(file, environment={}), file)
+    settings.update("enableTopicList=false\norderMessageEnable=true")
+    assert file.read_text() == "# mine\nenableTopicList=false\nlistenPort=1\norderMessageEnable=true\n"
+    assert NameServerConfig.load(file, environment={}) == settings.config
+
+
+def test_a_change_is_written_to_a_toml_file(tmp_path: Path) -> None:
+    """Under ferromq's names."""
+    file = tmp_path / "namesrv.toml"
+    file.write_text('listen = "127.0.0.1:1"  # mine\nscan_interval = "1s"\n')
+    settings = Settings(NameServerConfig.load(file, environment={}), file)
+    settings.update("scanNotActiveBrokerInterval=2000\norderMessageEnable=true")
+    assert file.read_text() == 'listen = "127.0.0.1:1"  # mine\nscan_interval = "2000ms"\norder_messages = true\n'
+    assert NameServerConfig.load(file, environment={}) == settings.config
+
+
+def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    """What is in force and what a restart finds stay the same."""
+    settings = Settings(NameServerConfig(), tmp_path / "gone.conf")
+    with pytest.raises(OSError, match=r"gone\.conf"):
+        settings.update("orderMessageEnable=true")
+    assert not settings.config.order_messages
