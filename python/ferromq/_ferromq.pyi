@@ -243,6 +243,9 @@ class Store:
     def forget_group(self, group: str, topic: str | None = None) -> int:
         """Forget, durably, what a group has read of all topics or of one; return of how many."""
 
+    def adopt_offsets(self, offsets: dict[str, dict[int, int]]) -> None:
+        """Take over a master's committed offsets by `topic@group` and queue id, durably; others stay as they are."""
+
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
     def queues(self) -> dict[str, list[int]]: ...

@@ -14,6 +14,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 """The topic whose permission says that others may be created on first use."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -26,7 +27,7 @@ SYSTEM_TOPICS = frozenset(
         SCHEDULE_TOPIC,
         BENCHMARK_TOPIC,
         HALF_TOPIC,
-        "RMQ_SYS_TRACE_TOPIC",
+        TRACE_TOPIC,
         OP_TOPIC,
         "TRANS_CHECK_MAX_TIME_TOPIC",
         SELF_TEST_TOPIC,
@@ -74,7 +75,7 @@ def is_system_topic(name: str) -> bool:
 
 def is_internal_topic(name: str) -> bool:
     """Say whether only brokers themselves write to the topic; clients may read it."""
-    return is_system_topic(name) and name != BENCHMARK_TOPIC
+    return is_system_topic(name) and name not in {BENCHMARK_TOPIC, TRACE_TOPIC}
 
 
 def _check(kind: str, name: str, limit: int) -> None:

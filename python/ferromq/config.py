@@ -25,15 +25,19 @@ from ferromq._config import (
     whole,
 )
 from ferromq._ferromq import Store
+from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
 from ferromq._rocketmq import WITHOUT_EFFECT
 from ferromq.errors import ConfigError, IllegalName
 
-__all__ = ["LIMIT_FOR_QUEUES", "BrokerConfig", "NameServerConfig", "StoreConfig"]
+__all__ = ["LIMIT_FOR_QUEUES", "BrokerConfig", "MembershipConfig", "NameServerConfig", "StoreConfig"]
 
 LIMIT_FOR_QUEUES = 65_536
 """Queues a topic may have at most."""
 _ENTRY_BYTES = 20
+# RocketMQ's keys that say one thing together, and their defaults there.
+_LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "10911"}  # noqa: S104 (RocketMQ's default)
+_TRACE = {"traceTopicEnable": "false", "msgTraceTopicName": _names.TRACE_TOPIC}
 # RocketMQ's keys of its asynchronous flush. Left out, they are as in RocketMQ, but no pages are left for later.
 _FLUSH_COMMIT_LOG = {
     "flushIntervalCommitLog": "500",
@@ -153,6 +157,18 @@ class StoreConfig(Config):
         return {name: value for name, value in given.items() if value is not None}
 
 
+def _listen(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the address of RocketMQ's two keys."""
+    host, port = (given.get(key, default) for key, default in _LISTEN.items())
+    return {"listen": f"{host}:{whole(port)}"}
+
+
+def _trace(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the topic of traces, where it is asked for."""
+    asked, name = (given.get(key, default) for key, default in _TRACE.items())
+    return {"trace_topic": name if boolean(asked) else ""}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(Config):
     """The options of a broker."""
@@ -167,6 +183,8 @@ class BrokerConfig(Config):
     """`host:port` of each name server; none: the broker answers for itself alone."""
     listen: str = "0.0.0.0:10911"
     """`host:port` of the remoting listener; port 0 takes a free one."""
+    fast_listen: str = "auto"
+    """`host:port` of a second remoting listener, as Java's clients ask for; `auto`: the port two below; `off`: none."""
     grpc_listen: str = "0.0.0.0:8081"
     """`host:port` of the gRPC listener; port 0 takes a free one."""
     advertise: str = ""
@@ -179,16 +197,16 @@ class BrokerConfig(Config):
     """Whether a consumer group is created on first use."""
     default_queues: int = 8
     """Queues of a topic created on first use."""
-    register_interval: timedelta = timedelta(seconds=30)
-    """How often the broker registers with every name server."""
-    register_timeout: timedelta = timedelta(seconds=3)
-    """How long one name server may take to answer."""
     client_lease: timedelta = timedelta(seconds=120)
     """How long a client without a heartbeat counts as there."""
     handler_threads: int = 8
     """Threads that answer the requests of the control plane."""
     archive: str = ""
     """`module:function` that takes each file before it is deleted; empty: none."""
+    trace_topic: str = ""
+    """Topic for the traces of clients, made at start; empty: none."""
+    membership: MembershipConfig = field(default_factory=MembershipConfig)
+    """The options of the broker as a member of its cluster; they too are named without `membership`."""
     storage: StoreConfig = field(default_factory=StoreConfig)
     """The options of the message store; files, environment and flags name them without `storage`."""
 
@@ -196,32 +214,36 @@ class BrokerConfig(Config):
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "brokerName": lambda text: {"name": text},
         "brokerClusterName": lambda text: {"cluster": text},
-        "brokerId": lambda text: only(text, "0", "slaves are not served yet"),
-        "brokerRole": lambda text: only(text, "ASYNC_MASTER", "slaves and synchronous replication are not served yet"),
         "aclEnable": lambda text: only(text, "false", "who may do what is not checked"),
         "authenticationEnabled": lambda text: only(text, "false", "who may do what is not checked"),
         "authorizationEnabled": lambda text: only(text, "false", "who may do what is not checked"),
         "enableDLegerCommitLog": lambda text: only(text, "false", "logs are not replicated"),
+        "enableControllerMode": lambda text: only(text, "false", "there is no controller that chooses masters"),
         "storeType": lambda text: only(text, "default", "only the store of files is served"),
         "namesrvAddr": lambda text: {"namesrv": split_list(text)},
-        "listenPort": lambda text: {"listen": f"0.0.0.0:{whole(text)}"},
         "brokerIP1": lambda text: {"advertise": text},
         "storePathRootDir": lambda text: {"store": text},
         "autoCreateTopicEnable": lambda text: {"auto_create_topics": boolean(text)},
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
-        "registerNameServerPeriod": lambda text: {"register_interval": timedelta(milliseconds=whole(text))},
-        "registerBrokerTimeoutMills": lambda text: {"register_timeout": timedelta(milliseconds=whole(text))},
+        **MembershipConfig.properties,
         **StoreConfig.properties,
     }
-    joined = StoreConfig.joined
-    parts: ClassVar[Mapping[str, type[Config]]] = {"storage": StoreConfig}
+    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
+        tuple(_LISTEN): _listen,
+        tuple(_TRACE): _trace,
+        **MembershipConfig.joined,
+        **StoreConfig.joined,
+    }
+    parts: ClassVar[Mapping[str, type[Config]]] = {"membership": MembershipConfig, "storage": StoreConfig}
     ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome"})
     without_effect = WITHOUT_EFFECT
 
     def __post_init__(self) -> None:
         check_address("listen", self.listen)
         check_address("grpc_listen", self.grpc_listen)
+        if self.fast_listen not in {"auto", "off"}:
+            check_address("fast_listen", self.fast_listen)
         for address in self.namesrv:
             check_address("namesrv", address)
         for name in ("advertise", "grpc_advertise"):
@@ -234,6 +256,10 @@ class BrokerConfig(Config):
                 raise ConfigError(f"{name} is empty")
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
             raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
-        for name in ("register_interval", "register_timeout", "client_lease"):
-            check_positive(name, getattr(self, name), timedelta())
+        check_positive("client_lease", self.client_lease, timedelta())
+        if self.trace_topic:
+            try:
+                _names.check_topic(self.trace_topic)
+            except IllegalName as error:
+                raise ConfigError(f"trace_topic: {error}") from error
         check_positive("handler_threads", self.handler_threads, 0)

@@ -1,6 +1,7 @@
 """What a broker tells its name servers, seen by one that writes down all it is told."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +13,9 @@ from ferromq._ferromq import RemotingClient, Request, Server
 from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig
+from ferromq.namesrv import registration
 
-UPDATE_TOPIC, PUT_KV, GET_KV, REGISTER, UNREGISTER = 17, 100, 101, 103, 104
+UPDATE_TOPIC, PUT_KV, GET_KV, REGISTER, UNREGISTER, QUERY_VERSION = 17, 100, 101, 103, 104, 322
 SUCCESS, SYSTEM_ERROR, NOT_FOUND = 0, 1, 22
 Answer = tuple[int, str | None, dict[str, str], bytes]
 
@@ -25,10 +27,12 @@ class NameServer:
         self.told: list[tuple[int | str, dict[str, str], bytes]] = []
         self.refused = 0
         self.grpc_address: str | None = None
+        self.master: dict[str, str] = {}
+        self.version: bytes | None = None
         self.answering = threading.Event()
         self.answering.set()
         self.server = Server(clock.raw)
-        for code in (PUT_KV, GET_KV, REGISTER, UNREGISTER):
+        for code in (PUT_KV, GET_KV, REGISTER, UNREGISTER, QUERY_VERSION):
             self.server.register(code, self.answer)
         self.address = f"127.0.0.1:{self.server.listen_remoting('127.0.0.1:0')}"
 
@@ -42,7 +46,9 @@ class NameServer:
         if request.route == REGISTER and self.refused:
             self.refused -= 1
             return SYSTEM_ERROR, "refused", {}, b""
-        return SUCCESS, None, {}, b""
+        if request.route == QUERY_VERSION:
+            return SUCCESS, None, {"changed": str(self.version != request.body).lower()}, self.version or b""
+        return SUCCESS, None, self.master, b""
 
     def codes(self) -> list[int | str]:
         """Return the codes since the last call."""
@@ -72,13 +78,25 @@ def name_server(clock: Clock) -> Iterator[NameServer]:
 
 
 @pytest.fixture
-def broker(name_server: NameServer, clock: Clock, tmp_path: Path) -> Iterator[BrokerController]:
+def start(name_server: NameServer, clock: Clock, tmp_path: Path) -> Iterator[Callable[..., BrokerController]]:
+    """Return a function that runs a broker, which has registered when it returns."""
+    started: list[BrokerController] = []
+
+    def run(**options: object) -> BrokerController:
+        usual = {"listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "commit_log_file_size": "1MiB"}
+        config = BrokerConfig.from_options({"store": tmp_path, "namesrv": name_server.address, **usual, **options})
+        started.append(BrokerController(config, clock=clock))
+        return started[-1]
+
+    yield run
+    for controller in started:
+        controller.close()
+
+
+@pytest.fixture
+def broker(start: Callable[..., BrokerController]) -> BrokerController:
     """Run a broker that has just registered."""
-    options = {"listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "commit_log_file_size": "1MiB"}
-    config = BrokerConfig.from_options({"store": tmp_path, "namesrv": name_server.address, **options})
-    controller = BrokerController(config, clock=clock)
-    yield controller
-    controller.close()
+    return start()
 
 
 def create(broker: BrokerController, name: str) -> None:
@@ -168,3 +186,106 @@ def test_a_name_server_that_hangs_keeps_nobody_waiting(
     broker.close()
     assert time.monotonic() - begin < 2
     period.join()
+
+
+@pytest.mark.parametrize(("wanted", "period"), [("1s", 10), ("10s", 10), ("45s", 45), ("10m", 60)])
+def test_the_period_is_between_10_and_60_seconds(
+    wanted: str, period: int, start: Callable[..., BrokerController], name_server: NameServer, clock: Clock
+) -> None:
+    """RocketMQ's limits; and a lease is asked for that outlives four periods."""
+    start(register_interval=wanted)
+    *_, (_, fields, _) = name_server.told
+    assert int(fields["heartbeatTimeoutMillis"]) == max(120_000, 4_000 * period)
+    name_server.codes()
+    clock.advance(seconds=period - 1)
+    assert name_server.codes() == []
+    clock.advance(seconds=1)
+    assert REGISTER in name_server.codes()
+
+
+def test_who_does_not_force_asks_before_it_sends_all_topics(
+    start: Callable[..., BrokerController], name_server: NameServer, clock: Clock
+) -> None:
+    """The first registration is whole; the next only where the name server has another version, or none."""
+    broker = start(force_register=False)
+    assert REGISTER in name_server.codes()
+    wrapper = json.loads(name_server.last[0][2])["topicConfigSerializeWrapper"]
+    name_server.version = json.dumps(wrapper["dataVersion"], separators=(",", ":")).encode()
+    clock.advance(seconds=30)
+    assert name_server.codes() == [QUERY_VERSION]
+    name_server.version = None
+    clock.advance(seconds=30)
+    assert name_server.codes() == [QUERY_VERSION, GET_KV, PUT_KV, REGISTER]
+    create(broker, "orders")
+    assert name_server.codes() == [REGISTER]
+    name_server.version = b"no version"
+    clock.advance(seconds=30)
+    assert name_server.codes() == [QUERY_VERSION, GET_KV, PUT_KV, REGISTER]
+
+
+def test_a_registration_may_be_deflated(start: Callable[..., BrokerController], name_server: NameServer) -> None:
+    """As Java's name server inflates it, with the checksum of what was sent."""
+    start(compress_registration=True)
+    *_, (_, fields, body) = name_server.told
+    assert fields["compressed"] == "true"
+    assert registration.is_intact(body, int(fields["bodyCrc32"]))
+    found = registration.decode(body, "broker-a", compressed=True)
+    assert {"SELF_TEST_TOPIC", "TBW102", "BenchmarkTest"} <= found.queues.keys()
+
+
+def test_what_a_broker_does_not_allow_no_route_allows(
+    start: Callable[..., BrokerController], name_server: NameServer
+) -> None:
+    """It may be taken back, and is told at once."""
+    broker = start(permission=4)
+    create(broker, "orders")
+    name_server.codes()
+    wrapper = json.loads(name_server.last[0][2])["topicConfigSerializeWrapper"]
+    assert wrapper["topicConfigTable"]["orders"]["perm"] == 4
+    broker.configure(permission=6)
+    assert REGISTER in name_server.codes()
+    wrapper = json.loads(name_server.last[0][2])["topicConfigSerializeWrapper"]
+    assert wrapper["topicConfigTable"]["orders"]["perm"] == 6
+    assert wrapper["topicConfigTable"]["TBW102"]["perm"] == 7
+
+
+def test_a_slave_registers_as_one(start: Callable[..., BrokerController], name_server: NameServer) -> None:
+    """With its id and its topics; the gRPC address under its name is the master's."""
+    start(broker_id=1, ha_advertise=":10912")
+    [(code, fields, _)] = name_server.told
+    assert (code, fields["brokerId"]) == (REGISTER, "1")
+    assert fields["haServerAddr"] == "127.0.0.1:10912"
+    assert name_server.codes() == [REGISTER]
+    assert "TBW102" in name_server.topics()
+
+
+def test_a_role_may_change_and_is_told_at_once(start: Callable[..., BrokerController], name_server: NameServer) -> None:
+    """From master to slave and back; the same word again changes nothing."""
+    broker = start()
+    name_server.codes()
+    broker.configure(broker_id=2)
+    [(_, fields, _)] = name_server.told
+    assert fields["brokerId"] == "2"
+    name_server.codes()
+    broker.configure(broker_id=2)
+    assert name_server.codes() == []
+    broker.configure(broker_id=0)
+    assert name_server.codes() == [GET_KV, PUT_KV, REGISTER]
+
+
+def test_the_fast_port_answers_as_the_other_does(start: Callable[..., BrokerController]) -> None:
+    """The same requests on a second listener."""
+    broker = start(fast_listen="127.0.0.1:0")
+    assert broker.fast_address is not None
+    assert broker.fast_address != broker.address
+    client = RemotingClient()
+    assert client.call(broker.fast_address, UPDATE_TOPIC, {"topic": "orders"})[0] == SUCCESS
+    client.close()
+    assert broker.topics.get("orders") is not None
+
+
+def test_a_fast_port_that_is_taken_says_what_to_do(start: Callable[..., BrokerController]) -> None:
+    """Nothing is left running."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="fast_listen=off"):
+        start(fast_listen=f"127.0.0.1:{taken.getsockname()[1]}")
+    assert start().fast_address is None

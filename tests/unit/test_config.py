@@ -10,7 +10,8 @@ import pytest
 
 from ferromq._ferromq import Clock, Store
 from ferromq._rocketmq import WITHOUT_EFFECT
-from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig, NameServerConfig, StoreConfig
+from ferromq.broker.controller import fast_address
+from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig, MembershipConfig, NameServerConfig, StoreConfig
 from ferromq.errors import ConfigError
 
 
@@ -41,7 +42,7 @@ def test_toml_values_have_units(tmp_path: Path) -> None:
         'progress_interval = 2\nnamesrv = ["a:1", "b:2"]\n',
     )
     config = BrokerConfig.from_file(file)
-    assert config.register_interval == timedelta(milliseconds=500)
+    assert config.membership.register_interval == timedelta(milliseconds=500)
     assert config.storage.commit_log_file_size == 64 << 20
     assert config.storage.progress_interval == timedelta(seconds=2)
     assert config.namesrv == ("a:1", "b:2")
@@ -61,7 +62,7 @@ def test_rocketmqs_file_is_read(tmp_path: Path) -> None:
     assert (config.listen, config.advertise) == ("0.0.0.0:10921", "10.0.0.7")
     assert config.auto_create_topics is False
     assert config.storage.commit_log_file_size == 1048576
-    assert config.register_interval == timedelta(seconds=10)
+    assert config.membership.register_interval == timedelta(seconds=10)
 
 
 @pytest.mark.parametrize(
@@ -149,13 +150,13 @@ def test_a_name_servers_file_is_read(tmp_path: Path) -> None:
 
 def test_a_key_without_effect_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Who relies on it hears why; keys that mean nothing here are let be."""
-    text = "rocketmqHome=/opt\nslaveReadEnable=true\nhaListenPort=10912\nslaveReadEnable=false\n"
+    text = "rocketmqHome=/opt\nslaveReadEnable=true\nslaveTimeout=3000\nslaveReadEnable=false\n"
     file = write(tmp_path / "broker.conf", text)
     BrokerConfig.from_properties(file)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert lines == [
-        f"key has no effect, slaves are not served key=slaveReadEnable line=2 file={file}",
-        f"key has no effect, ferromq has no such option key=haListenPort line=3 file={file}",
+        f"key has no effect, slaves have no messages of their master yet key=slaveReadEnable line=2 file={file}",
+        f"key has no effect, ferromq has no such option key=slaveTimeout line=3 file={file}",
     ]
 
 
@@ -223,6 +224,14 @@ def test_an_unknown_variable_is_an_error() -> None:
         {"auto_create_topics": "maybe"},
         {"commit_log_file_size": "64 apples"},
         {"handler_threads": 0},
+        {"broker_id": -1},
+        {"broker_id": 1 << 31},
+        {"permission": 1},
+        {"sync_interval": "0s"},
+        {"ha_advertise": "host:"},
+        {"ha_advertise": ":x"},
+        {"fast_listen": "maybe"},
+        {"trace_topic": "no topic"},
         {"name": ""},
         {"store": 5},
     ],
@@ -292,11 +301,96 @@ def test_none_takes_back_what_a_file_says(tmp_path: Path) -> None:
     assert config.storage.overrides() == {"retention_age": timedelta.max}
 
 
-@pytest.mark.parametrize("line", ["brokerRole=SLAVE", "brokerId=1", "listenPort=x", "just words", "aclEnable=true"])
+@pytest.mark.parametrize(
+    "line", ["enableControllerMode=true", "enableDLegerCommitLog=true", "just words", "aclEnable=true"]
+)
 def test_what_rocketmq_can_and_we_cannot_is_an_error(tmp_path: Path, line: str) -> None:
-    """A file that asks for a slave does not start a master; the error names the line."""
+    """A file that asks for it does not start something else; the error names the line."""
     with pytest.raises(ConfigError, match="line 1"):
         BrokerConfig.from_properties(write(tmp_path / "b.conf", line))
+
+
+@pytest.mark.parametrize(
+    ("lines", "broker_id"),
+    [
+        ("brokerRole=SLAVE\nbrokerId=1", 1),
+        ("brokerId=3\nbrokerRole=SLAVE", 3),
+        ("brokerRole=ASYNC_MASTER\nbrokerId=0", 0),
+        ("brokerRole=SYNC_MASTER", 0),
+        ("brokerId=0", 0),
+    ],
+)
+def test_rocketmqs_keys_of_a_role_make_one_id(tmp_path: Path, lines: str, broker_id: int) -> None:
+    """In any order."""
+    config = BrokerConfig.from_properties(write(tmp_path / "b.conf", lines))
+    assert config.membership.broker_id == broker_id
+    assert config.membership.is_slave == (broker_id > 0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("brokerRole=SLAVE", "add brokerId=1"),
+        ("brokerRole=SLAVE\nbrokerId=0", "above 0"),
+        ("brokerId=1", "add brokerRole=SLAVE, or say brokerId=0"),
+        ("brokerRole=ASYNC_MASTER\nbrokerId=2", "add brokerRole=SLAVE"),
+        ("brokerRole=BOSS", "ASYNC_MASTER, SYNC_MASTER or SLAVE"),
+        ("brokerRole=SLAVE\nbrokerId=one", "whole number"),
+        ("brokerPermission=3", "6 both"),
+        ("listenPort=x", "whole number"),
+        ("haListenPort=x", "whole number"),
+    ],
+)
+def test_a_role_that_contradicts_itself_is_an_error(tmp_path: Path, lines: str, told: str) -> None:
+    """No broker starts as something its file may not have meant."""
+    with pytest.raises(ConfigError, match=rf"b\.conf.*{told}"):
+        BrokerConfig.from_properties(write(tmp_path / "b.conf", lines))
+
+
+@pytest.mark.parametrize(
+    ("lines", "address"),
+    [
+        ("", "10.0.0.1:10912"),
+        ("haListenPort=0", "10.0.0.1:10912"),
+        ("haListenPort=10940", "10.0.0.1:10940"),
+        ("brokerIP2=192.168.0.9", "192.168.0.9:10912"),
+        ("brokerIP2=192.168.0.9\nhaListenPort=10940", "192.168.0.9:10940"),
+    ],
+)
+def test_slaves_are_told_where_the_log_is(tmp_path: Path, lines: str, address: str) -> None:
+    """RocketMQ's two keys, each with its default there."""
+    config = BrokerConfig.from_properties(write(tmp_path / "b.conf", lines))
+    assert config.membership.ha_address("10.0.0.1:10911") == address
+
+
+@pytest.mark.parametrize(
+    ("lines", "topic"),
+    [
+        ("", ""),
+        ("traceTopicEnable=false\nmsgTraceTopicName=t", ""),
+        ("traceTopicEnable=true", "RMQ_SYS_TRACE_TOPIC"),
+        ("traceTopicEnable=true\nmsgTraceTopicName=t", "t"),
+    ],
+)
+def test_a_topic_for_traces_is_made_where_asked_for(tmp_path: Path, lines: str, topic: str) -> None:
+    """As in RocketMQ, whose name it has by default."""
+    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", lines)).trace_topic == topic
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"listen": "10.0.0.1:10911"}, "10.0.0.1:10909"),
+        ({"listen": "10.0.0.1:0"}, None),
+        ({"listen": "10.0.0.1:2"}, None),
+        ({"listen": "10.0.0.1:10911", "fast_listen": "off"}, None),
+        ({"listen": "10.0.0.1:0", "fast_listen": "10.0.0.2:7"}, "10.0.0.2:7"),
+    ],
+)
+def test_the_fast_port_is_two_below(options: dict[str, Any], expected: str | None) -> None:
+    """Unless the port is free to choose."""
+    config = BrokerConfig.from_options(options)
+    assert fast_address(config, config.listen.replace(":0", ":45678")) == expected
 
 
 @pytest.mark.parametrize("name", ["gone.toml", "gone.conf"])
@@ -314,7 +408,7 @@ def test_every_option_of_the_store_is_in_the_quickstart() -> None:
     assert told == {field.name for field in fields(StoreConfig)} | {"archive"}
 
 
-@pytest.mark.parametrize("kind", [BrokerConfig, NameServerConfig, StoreConfig])
+@pytest.mark.parametrize("kind", [BrokerConfig, MembershipConfig, NameServerConfig, StoreConfig])
 def test_options_stay_few(kind: type) -> None:
     """At most 25 a group, and each has a default."""
     assert len(fields(kind)) <= 25

@@ -340,6 +340,11 @@ impl PyStore {
         self.attempt(py, |store| store.forget_group(group, topic))
     }
 
+    /// Take over committed offsets of a master, durably.
+    fn adopt_offsets(&self, py: Python<'_>, offsets: BTreeMap<String, BTreeMap<u32, u64>>) -> PyResult<()> {
+        self.attempt(py, |store| store.adopt_offsets(&offsets))
+    }
+
     /// Return the next queue offset the group will read.
     fn committed_offset(
         &self,

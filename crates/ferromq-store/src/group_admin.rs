@@ -28,6 +28,18 @@ impl<D: Disk> MessageStore<D> {
         Ok(forgotten)
     }
 
+    /// Takes over committed offsets of a master, by `topic@group`; what the master does not name stays as it is.
+    ///
+    /// No group is set past the end of a queue; of a queue without messages here the offset is kept for later.
+    /// It is on disk when the call returns. Errors: `Closed`, `Io`.
+    pub fn adopt_offsets(&self, offsets: &Offsets) -> Result<()> {
+        let inner = self.open_inner().ok_or(StoreError::Closed)?;
+        if self.progress().adopt(offsets, |topic, queue_id| inner.max_offset(topic, queue_id)) {
+            inner.persist_progress()?;
+        }
+        Ok(())
+    }
+
     /// When the message at a queue offset was stored, milliseconds since 1970; `None` where it is not kept.
     #[must_use]
     pub fn stored_time(&self, topic: &str, queue_id: u32, queue_offset: u64) -> Option<i64> {

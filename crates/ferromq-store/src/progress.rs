@@ -178,6 +178,56 @@ impl Progress {
         topics.len()
     }
 
+    /// Takes over offsets by `topic@group` and queue; other queues keep theirs. Says whether anything changed.
+    ///
+    /// `max_offset` gives the end of a queue here, and no group is set past it; of a queue without messages here (0)
+    /// the offset stays in the file as it came, as `load` leaves it there.
+    pub(crate) fn adopt(
+        &self,
+        offsets: &BTreeMap<String, BTreeMap<u32, u64>>,
+        max_offset: impl Fn(&str, u32) -> u64,
+    ) -> bool {
+        let _writing = self.writing.lock();
+        let before = Arc::clone(&self.on_disk.lock());
+        let mut file = OffsetFile::clone(&before);
+        let mut has_moved = false;
+        for (name, queues) in offsets {
+            let Some((topic, group)) = split_name(name) else { continue };
+            for (&queue_id, &offset) in queues {
+                let end = max_offset(topic, queue_id);
+                if end > 0 {
+                    has_moved |= self.move_to(group, topic, queue_id, offset.min(end));
+                } else {
+                    // What a client committed here was taken as the end of an empty queue.
+                    if let Some(found) = self.group_topic(group, topic) {
+                        found.queues.write().remove(&queue_id);
+                    }
+                    file.offsets.entry(name.clone()).or_default().insert(queue_id, offset);
+                }
+            }
+        }
+        let is_file_changed = file != *before;
+        if is_file_changed {
+            *self.on_disk.lock() = Arc::new(file);
+            self.is_file_due.store(true, Ordering::Release);
+        }
+        if has_moved || is_file_changed {
+            self.touch();
+        }
+        has_moved || is_file_changed
+    }
+
+    fn move_to(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> bool {
+        let is_new = self.group_topic(group, topic).and_then(|found| found.queue(queue_id)).is_none();
+        let queue = self.group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
+        let mut leases = queue.lock();
+        let has_moved = is_new || leases.committed() != offset;
+        if has_moved {
+            leases.commit(offset);
+        }
+        has_moved
+    }
+
     /// Committed offsets by `topic@group` and queue, of one group and of one topic where they are given.
     pub(crate) fn committed(
         &self,

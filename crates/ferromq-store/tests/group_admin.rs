@@ -96,3 +96,30 @@ fn entries_and_times_are_those_of_the_messages() {
     assert_eq!(store.stored_time("t", 3, 120), None);
     assert_eq!(store.stored_time("t", 4, 0), None);
 }
+
+#[test]
+fn offsets_of_a_master_are_merged_and_wait_in_the_file_where_the_queue_has_no_messages_yet() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = filled(&directory);
+    store.commit_offset("kept", "one", 0, 2).unwrap();
+    store.commit_offset("g", "far", 0, 7).unwrap();
+    let told = offsets(&[("one@g", 0, 3), ("one@g", 1, 99), ("far@g", 0, 40), ("far@g", 1, 41)]);
+    store.adopt_offsets(&told).unwrap();
+    let expected = offsets(&[
+        ("one@kept", 0, 2),
+        ("one@g", 0, 3),
+        // Its end here.
+        ("one@g", 1, 5),
+        ("far@g", 0, 40),
+        ("far@g", 1, 41),
+    ]);
+    assert_eq!(store.committed_offsets(None, None), expected);
+    let text = std::fs::read_to_string(directory.path().join("config/consumerOffset.json")).unwrap();
+    assert!(text.contains("far@g") && text.contains("41"), "on disk before anybody closes: {text}");
+    store.adopt_offsets(&offsets(&[("one@g", 0, 1)])).unwrap();
+    assert_eq!(store.committed_offset("g", "one", 0), Some(1), "back as well");
+    store.close().unwrap();
+    let again = open(&directory);
+    assert_eq!(again.committed_offset("g", "far", 1), Some(41), "after a restart");
+    assert!(matches!(store.adopt_offsets(&told), Err(ferromq_store::StoreError::Closed)));
+}

@@ -1,37 +1,67 @@
 """
 Tells others what the tables hold: the hot path every change at once, name servers every change and every period.
 
-What the tables hold is decided by `topics` and `groups`, how name servers are spoken to by `name_servers`.
+What the tables hold is decided by `topics` and `groups`, how name servers are spoken to by `name_servers`, and what is
+made of the master they name by `controller`.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from ferromq import _names
 from ferromq._ferromq import Server
+from ferromq._membership_config import MembershipConfig
 from ferromq._time import Clock, Timer
+from ferromq.broker import registration
 from ferromq.broker.groups import GroupConfig
-from ferromq.broker.name_servers import NameServers
+from ferromq.broker.name_servers import Master, NameServers
 from ferromq.broker.tables import Content
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.route import Permission
 
+_log = logging.getLogger("ferromq.broker")
+
 _RETRY = timedelta(seconds=2)
+_SHORTEST, _LONGEST = timedelta(seconds=10), timedelta(seconds=60)
+
+
+def registration_period(wanted: timedelta) -> timedelta:
+    """Return how often to register: RocketMQ's limits hold for what is wanted, so that leases are renewed in time."""
+    period = max(_SHORTEST, min(wanted, _LONGEST))
+    if period != wanted:
+        _log.warning("registration period is limited wanted=%s used=%s", wanted, period)
+    return period
 
 
 class Announcer:
-    """Pushes entries to the hot path and registers with the name servers; thread-safe."""
+    """
+    Pushes entries to the hot path and registers with the name servers; thread-safe.
 
-    def __init__(self, server: Server, name_servers: NameServers, clock: Clock, period: timedelta) -> None:
+    *on_master* hears whom the name servers call the master, each time they say something of it.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        name_servers: NameServers,
+        clock: Clock,
+        period: timedelta,
+        *,
+        membership: Callable[[], MembershipConfig],
+        on_master: Callable[[Master | None], None],
+    ) -> None:
         self._server = server
         self._name_servers = name_servers
+        self._membership = membership
+        self._on_master = on_master
         self._topics: TopicTable | None = None
-        self._timer = Timer("ferromq-registration", clock, period, self._register)
+        self._timer = Timer("ferromq-registration", clock, period, self._renew)
 
     def start(self, topics: TopicTable) -> None:
         """Register now, and again every period; what failed is tried again soon."""
         self._topics = topics
-        self._register(0)
+        self.register()
         self._timer.start()
 
     def stop(self) -> None:
@@ -48,7 +78,7 @@ class Announcer:
         changed = {name: content.entries[name] for name in names if name in content.entries}
         # What is gone is left out of a whole registration; routes end where an administrator asks for it.
         if len(changed) < len(names):
-            self._register(0)
+            self.register()
         elif not self._name_servers.register_change(content.version, changed, content.entries):
             self._timer.within(_RETRY)
 
@@ -57,8 +87,12 @@ class Announcer:
         if topic is None:
             self._server.remove_topic(name)
             return
-        # Routes show what RocketMQ's do; what is kept in them is written by the broker alone.
-        allowed = topic.permission & ~Permission.WRITE if _names.is_internal_topic(name) else topic.permission
+        membership = self._membership()
+        allowed = registration.restricted(topic, Permission(membership.permission))
+        # Routes show what RocketMQ's do; what is kept in internal ones is written by the broker alone, and what a slave
+        # has comes from its master.
+        if _names.is_internal_topic(name) or membership.is_slave:
+            allowed &= ~Permission.WRITE
         self._server.put_topic(
             name,
             read_queues=topic.read_queues,
@@ -74,8 +108,15 @@ class Announcer:
             return
         self._server.put_group(name, enabled=group.enabled, max_attempts=group.max_attempts, from_beginning=True)
 
-    def _register(self, _now: int) -> None:
+    def register(self, *, is_forced: bool = True) -> None:
+        """Register everything; unless *is_forced*, only where a name server has another version of it."""
         if self._topics is None or not self._name_servers:
             return
-        if not self._name_servers.register(*self._topics.snapshot()):
+        outcome = self._name_servers.register(*self._topics.snapshot(), is_forced=is_forced)
+        if outcome.has_answers:
+            self._on_master(outcome.master)
+        if not outcome.is_complete:
             self._timer.within(_RETRY)
+
+    def _renew(self, _now: int) -> None:
+        self.register(is_forced=self._membership().force_register)

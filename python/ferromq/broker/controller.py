@@ -8,7 +8,9 @@ import contextlib
 import logging
 import pkgutil
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -16,24 +18,28 @@ from typing import Any, cast
 from ferromq._config import split_advertised
 from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq._fork import Owner
+from ferromq._membership_config import MembershipConfig
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
 from ferromq.broker.admin import Administration
-from ferromq.broker.announcer import Announcer
+from ferromq.broker.announcer import Announcer, registration_period
 from ferromq.broker.clients import Clients, ClientTable
 from ferromq.broker.groups import GroupTable
-from ferromq.broker.name_servers import Identity, NameServers
+from ferromq.broker.name_servers import Identity, Master, NameServers
 from ferromq.broker.query import Queries
+from ferromq.broker.replication import Replica, SlaveSync
 from ferromq.broker.routes import Routes
 from ferromq.broker.topics import TopicTable
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, TopicNotFound
+from ferromq.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
 
 _MILLISECOND = timedelta(milliseconds=1)
 _CLIENT_SCAN = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
+_FAST_DISTANCE = 2
 # What may be switched off, and what says so to the store.
 _NOTHING: Mapping[str, Any] = {
     "retention_age": None,
@@ -43,6 +49,7 @@ _NOTHING: Mapping[str, Any] = {
     "retention_hours": (),
     "flush_every": {},
 }
+_CHANGEABLE = ("broker_id", "permission", "force_register", "sync_interval")
 _WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, not bound)
 
 
@@ -63,6 +70,9 @@ class BrokerController:
         self.config = config or BrokerConfig()
         self._archive = _hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
+        self._changing = threading.Lock()
+        self._master: Master | None = None
+        self._sync: SlaveSync | None = None
         self._clock = clock or Clock.system()
         # What was started is stopped in reverse order, also when the start fails halfway.
         with contextlib.ExitStack() as started:
@@ -87,7 +97,10 @@ class BrokerController:
 
     def configure(self, **options: Any) -> None:
         """
-        Change how the store flushes and what it keeps, while it runs: `flush`, `flush_every`, what begins `retention_`.
+        Change options while the broker runs.
+
+        These are how the store flushes and what it keeps (`flush`, `flush_every`, what begins `retention_`), and the
+        broker's role and rights (`broker_id`, `permission`, `force_register`, `sync_interval`).
 
         Takes what files and flags take, as text or as ready values; None, or `none`, switches an option of retention
         off, or empties a table. It holds until the broker stops. Raises `ConfigError`.
@@ -96,9 +109,12 @@ class BrokerController:
             if value is None and name in StoreConfig.names() and name not in _NOTHING:
                 raise ConfigError(f"{name} is None; it cannot be switched off, give it a value")
         given = {name: _NOTHING.get(name) if value is None else value for name, value in options.items()}
+        membership = {name: given.pop(name) for name in _CHANGEABLE if name in given}
+        if membership:
+            self._change_membership(membership)
         read = StoreConfig.from_options(given)
         # What was given and is not there any more was a word for nothing.
-        wanted = {name: getattr(read, name) for name in options}
+        wanted = {name: getattr(read, name) for name in given}
         before = self.store.options()
         self.store.configure(**wanted)
         changed = [f"{name}={value}" for name, value in self.store.options().items() if value != before[name]]
@@ -143,21 +159,84 @@ class BrokerController:
             handler_threads=self.config.handler_threads,
         )
         started.callback(self._server.stop, timeout=_STOP_SECONDS)
-        self._name_servers = NameServers(
-            self.config.namesrv,
-            self.identity,
-            period=self.config.register_interval,
-            timeout=self.config.register_timeout,
-        )
+        membership = self.config.membership
+        period = registration_period(membership.register_interval)
+        self._name_servers = NameServers(self.config.namesrv, self.identity, membership, period=period)
         started.callback(self._name_servers.close)
-        self._announcer = Announcer(self._server, self._name_servers, self._clock, self.config.register_interval)
+        self._announcer = Announcer(
+            self._server,
+            self._name_servers,
+            self._clock,
+            period,
+            membership=lambda: self.config.membership,
+            on_master=self._told_master,
+        )
         self._make_rooms()
         self._server.listen_remoting(listen)
+        self.fast_address = self._listen_fast(listen)
+        """`host:port` of the second remoting listener, as it was bound; None where there is none."""
         self._server.listen_grpc(grpc_listen)
         started.callback(self._announcer.stop)
         self._announcer.start(self.topics)
+        started.callback(self._stop_following)
+        self._start_following()
         started.callback(self._client_timer.stop)
         self._client_timer.start()
+
+    def _listen_fast(self, listen: str) -> str | None:
+        """Listen a second time, where RocketMQ's clients look for it, and return `host:port`."""
+        wanted = fast_address(self.config, listen)
+        if wanted is None:
+            return None
+        try:
+            port = self._server.listen_remoting(wanted)
+        except OSError as error:
+            raise OSError(f"{error}; give fast_listen another address, or say fast_listen=off") from error
+        return f"{wanted.rpartition(':')[0]}:{port}"
+
+    def _told_master(self, master: Master | None) -> None:
+        self._master = master
+        if self._sync is not None:
+            self._sync.follow(master.address if master else None)
+
+    def _change_membership(self, changes: Mapping[str, Any]) -> None:
+        """Take another role, or other rights, and tell it to everybody."""
+        read = MembershipConfig.from_options(changes)
+        with self._changing:
+            before = self.config.membership
+            after = replace(before, **{name: getattr(read, name) for name in changes})
+            if after == before:
+                return
+            self._stop_following()
+            self.config = replace(self.config, membership=after)
+            self._name_servers.become(after.broker_id, Permission(after.permission))
+            self.identity = self._name_servers.identity
+            self.topics.push_all()
+            if after.broker_id != before.broker_id:
+                _log.warning("role changed broker_id=%d before=%d", after.broker_id, before.broker_id)
+                self._master = None
+            self._start_following()
+            self._announcer.register()
+
+    def _start_following(self) -> None:
+        """Follow the master, where this is a slave."""
+        membership = self.config.membership
+        if not membership.is_slave:
+            return
+        _log.warning(
+            "slave: topics, groups and offsets come from the master, its messages are not replicated yet; this broker "
+            "serves what its own log holds and takes no messages broker_id=%d",
+            membership.broker_id,
+        )
+        replica = Replica(Path(self.config.store), self.store, self.topics, self.groups)
+        self._sync = SlaveSync(replica, self.address, self._clock, membership.sync_interval)
+        self._told_master(self._master)
+        self._sync.start()
+
+    def _stop_following(self) -> None:
+        sync, self._sync = self._sync, None
+        if sync is not None:
+            sync.stop()
 
     def _make_rooms(self) -> None:
         """Make the tables and push them, and register who answers what."""
@@ -197,6 +276,17 @@ class BrokerController:
         except IllegalName as error:
             _log.debug("illegal name peer=%s: %s", peer, error)
             return False
+
+
+def fast_address(config: BrokerConfig, listen: str) -> str | None:
+    """Return where to listen a second time beside *listen*, if anywhere."""
+    if config.fast_listen != "auto":
+        return None if config.fast_listen == "off" else config.fast_listen
+    host, _, port = listen.rpartition(":")
+    # A free port was taken by chance: nobody would look below it.
+    if config.listen.endswith(":0") or int(port) <= _FAST_DISTANCE:
+        return None
+    return f"{host}:{int(port) - _FAST_DISTANCE}"
 
 
 def _hook(name: Callable[[ExpiredFile], object] | str) -> Callable[[ExpiredFile], object] | None:
@@ -281,7 +371,16 @@ def _identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
     address = _advertised(config.advertise, listen, config.namesrv)
     host = address.rpartition(":")[0]
     grpc_address = _advertised(config.grpc_advertise or host, grpc_listen, config.namesrv)
-    return Identity(config.name, config.cluster, address, grpc_address)
+    membership = config.membership
+    return Identity(
+        config.name,
+        config.cluster,
+        address,
+        grpc_address,
+        membership.ha_address(address),
+        membership.broker_id,
+        Permission(membership.permission),
+    )
 
 
 def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:

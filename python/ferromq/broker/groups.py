@@ -182,7 +182,8 @@ class GroupTable:
         if group is not None:
             return group
         _names.check_group(name)
-        if not self._config().auto_create_groups:
+        # A slave has those of its master.
+        if not self._config().auto_create_groups or self._config().membership.is_slave:
             return None
 
         def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:

@@ -6,28 +6,29 @@ When to register is `controller`'s business, what to make of a route that of `ro
 
 import logging
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ferromq import _ferromq, _json
 from ferromq._codes import RequestCode, ResponseCode
+from ferromq._membership_config import MembershipConfig
+from ferromq.broker import registration
 from ferromq.broker.topics import TopicConfig
 from ferromq.errors import OutcomeUnknown
 from ferromq.namesrv.kv_config import GRPC_NAMESPACE
-from ferromq.route import MASTER, DataVersion, TopicRoute
+from ferromq.route import MASTER, READ_WRITE, DataVersion, Permission, TopicRoute
 
 _log = logging.getLogger("ferromq.broker")
 T = TypeVar("T")
 
-_POSITIVE = 0x7FFF_FFFF
 _LEASE_MS = 120_000
 _PERIODS_IN_A_LEASE = 4
 _GOODBYE_SECONDS = 0.5
-Answer = tuple[int, str | None, dict[str, str], bytes]
+Fields = dict[str, str]
+Answer = tuple[int, str | None, Fields, bytes]
 
 
 class NameServerFailed(Exception):  # noqa: N818 (carried to one log line, never to a user)
@@ -44,19 +45,47 @@ class Identity:
     """`host:port` of the remoting listener."""
     grpc_address: str
     """`host:port` of the gRPC listener."""
+    ha_address: str
+    """`host:port` where slaves fetch the log."""
+    broker_id: int = MASTER
+    allowed: Permission = READ_WRITE
+    """What it allows of what its topics allow."""
+
+    @property
+    def is_slave(self) -> bool:
+        """Says whether it follows a master of the same name."""
+        return self.broker_id != MASTER
+
+
+class Master(NamedTuple):
+    """The master of a slave, as a name server tells."""
+
+    address: str
+    ha_address: str | None
+
+
+class Outcome(NamedTuple):
+    """What became of a registration."""
+
+    is_complete: bool
+    """Whether every name server took it."""
+    master: Master | None
+    """The master, where a name server named one."""
+    has_answers: bool
+    """Whether a name server said who is master, or that there is none."""
 
 
 class NameServers:
     """The name servers of one broker; thread-safe. A name server that fails is logged once until it answers again."""
 
     def __init__(
-        self, addresses: tuple[str, ...], identity: Identity, *, period: timedelta, timeout: timedelta
+        self, addresses: tuple[str, ...], identity: Identity, membership: MembershipConfig, *, period: timedelta
     ) -> None:
         self._addresses = addresses
         self._identity = identity
-        self._timeout = timeout.total_seconds()
-        period_ms = period // timedelta(milliseconds=1)
-        self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * period_ms)
+        self._membership = membership
+        self._timeout = membership.register_timeout.total_seconds()
+        self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * (period // timedelta(milliseconds=1)))
         self._client = _ferromq.RemotingClient()
         self._threads = self._start_threads()
         self._lock = threading.Lock()
@@ -65,32 +94,54 @@ class NameServers:
     def __bool__(self) -> bool:
         return bool(self._addresses)
 
-    def register(self, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bool:
-        """Register with every name server at the same time; say whether all took it."""
+    @property
+    def identity(self) -> Identity:
+        """The broker as it registers."""
+        return self._identity
+
+    def become(self, broker_id: int, allowed: Permission) -> None:
+        """Register with this id and permission from now on."""
+        self._identity = replace(self._identity, broker_id=broker_id, allowed=allowed)
+
+    def register(self, version: DataVersion, topics: Mapping[str, TopicConfig], *, is_forced: bool = True) -> Outcome:
+        """
+        Register with every name server at the same time.
+
+        Unless *is_forced*, one that has this version of the topics already is not sent them again; asking renews the
+        lease, too.
+        """
         body = self._body(version, topics)
-        return self._each(self._addresses, lambda address: self._register(address, body))
+        # Who follows a master registers in any case: the answer says who that is.
+        is_forced = is_forced or self._identity.is_slave
+
+        def send(address: str) -> Fields | None:
+            if not is_forced and not self._is_changed(address, version):
+                return None
+            return self._register(address, body)
+
+        return self._outcome(self._addresses, send)
 
     def register_change(
         self, version: DataVersion, changed: Mapping[str, TopicConfig], everything: Mapping[str, TopicConfig]
     ) -> bool:
         """
-        Register topics that changed; a name server that does not know this broker yet gets *everything*.
+        Register topics that changed, and say whether all name servers took them.
 
-        Name servers that failed before are left to the next `register`, so that they keep nobody waiting.
+        One that does not know this broker yet gets *everything*. Name servers that failed before are left to the next
+        `register`, so that they keep nobody waiting.
         """
         change, whole = self._body(version, changed), self._body(version, everything)
 
-        def send(address: str) -> None:
-            code, *_ = self._call(address, RequestCode.REGISTER_BROKER, self._header(change), change)
-            if code != ResponseCode.SUCCESS:
-                self._register(address, whole)
+        def send(address: str) -> Fields:
+            code, _, fields, _ = self._call(address, RequestCode.REGISTER_BROKER, self._header(change), change)
+            return fields if code == ResponseCode.SUCCESS else self._register(address, whole)
 
         answering = self._answering()
-        return self._each(answering, send) and len(answering) == len(self._addresses)
+        return self._outcome(answering, send).is_complete and len(answering) == len(self._addresses)
 
     def unregister(self) -> None:
         """Say goodbye to the name servers that answer; others find out by the closed connection."""
-        fields = self._header(b"")
+        fields = self._who()
         self._timeout = min(self._timeout, _GOODBYE_SECONDS)
         # The usual threads may still wait for somebody who does not answer.
         threads = self._start_threads()
@@ -125,36 +176,55 @@ class NameServers:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _body(self, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bytes:
-        table: dict[str, Any] = {name: topic.to_json() for name, topic in topics.items()}
-        wrapper = {"dataVersion": version.to_json(), "topicConfigTable": table}
-        return _json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+        is_compressed = self._membership.compress_registration
+        return registration.encode(version, topics, self._identity.allowed, is_compressed=is_compressed)
 
-    def _header(self, body: bytes) -> dict[str, str]:
-        host, _, port = self._identity.address.rpartition(":")
+    def _who(self) -> dict[str, str]:
         return {
             "brokerName": self._identity.name,
             "brokerAddr": self._identity.address,
             "clusterName": self._identity.cluster,
-            "haServerAddr": f"{host}:{int(port) + 1}",
-            "brokerId": str(MASTER),
-            "heartbeatTimeoutMillis": str(self._lease_ms),
-            "enableActingMaster": "false",
-            "compressed": "false",
-            "bodyCrc32": str(zlib.crc32(body) & _POSITIVE),
+            "brokerId": str(self._identity.broker_id),
         }
 
-    def _register(self, address: str, body: bytes) -> None:
-        # The gRPC address first: whoever sees the broker in a route finds the way to it.
+    def _header(self, body: bytes) -> dict[str, str]:
+        return {
+            **self._who(),
+            "haServerAddr": self._identity.ha_address,
+            "heartbeatTimeoutMillis": str(self._lease_ms),
+            "enableActingMaster": "false",
+            "compressed": str(self._membership.compress_registration).lower(),
+            "bodyCrc32": str(registration.crc32(body)),
+        }
+
+    def _is_changed(self, address: str, version: DataVersion) -> bool:
+        """Ask a name server whether it has another version of the topics than this one, or none."""
+        body = _json.dumps(version.to_json())
+        code, _, fields, known = self._call(address, RequestCode.QUERY_DATA_VERSION, self._who(), body)
+        try:
+            is_same = DataVersion.from_json(_json.loads_object(known)) == version if known else False
+        except (ValueError, TypeError):
+            is_same = False
+        return code != ResponseCode.SUCCESS or fields.get("changed") != "false" or not is_same
+
+    def _register(self, address: str, body: bytes) -> Fields:
+        # A slave has its master's name, and the entry is the master's.
+        if not self._identity.is_slave:
+            self._put_grpc_address(address)
+        return self._expect(address, RequestCode.REGISTER_BROKER, self._header(body), body)
+
+    def _put_grpc_address(self, address: str) -> None:
+        # Before the registration: whoever sees the broker in a route finds the way to it.
         key = {"namespace": GRPC_NAMESPACE, "key": self._identity.name}
         *_, fields, _ = self._call(address, RequestCode.GET_KV_CONFIG, key)
         if fields.get("value") != self._identity.grpc_address:
             self._expect(address, RequestCode.PUT_KV_CONFIG, {**key, "value": self._identity.grpc_address})
-        self._expect(address, RequestCode.REGISTER_BROKER, self._header(body), body)
 
-    def _expect(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
-        answer, remark, *_ = self._call(address, code, fields, body)
+    def _expect(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Fields:
+        answer, remark, told, _ = self._call(address, code, fields, body)
         if answer != ResponseCode.SUCCESS:
             raise NameServerFailed(f"{code.name} was answered with code {answer}: {remark}")
+        return told
 
     def _call(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Answer:
         try:
@@ -172,32 +242,39 @@ class NameServers:
         with self._lock:
             return [address for address in self._addresses if address not in self._failing]
 
+    def _outcome(self, addresses: Sequence[str], send: Callable[[str], Fields | None]) -> Outcome:
+        answers = self._each(addresses, send)
+        told = [fields for is_done, fields in answers if is_done and fields is not None]
+        masters = [
+            Master(fields["masterAddr"], fields.get("haServerAddr")) for fields in told if fields.get("masterAddr")
+        ]
+        is_complete = all(is_done for is_done, _ in answers)
+        return Outcome(is_complete, masters[0] if masters else None, bool(told))
+
     def _each(
-        self, addresses: Iterable[str], action: Callable[[str], None], threads: ThreadPoolExecutor | None = None
-    ) -> bool:
-        """Do *action* for all *addresses* at the same time; say whether all went well."""
+        self, addresses: Iterable[str], action: Callable[[str], T], threads: ThreadPoolExecutor | None = None
+    ) -> list[tuple[bool, T | None]]:
+        """Do *action* for all *addresses* at the same time; say of each whether it went well, and what came of it."""
         addresses = list(addresses)
         try:
             futures = [(threads or self._threads).submit(self._try, address, action) for address in addresses]
         except RuntimeError:
             # The interpreter ends and gives no work to other threads any more.
-            outcomes = [self._try(address, action) for address in addresses]
-        else:
-            outcomes = [future.result() for future in futures]
-        return all(outcomes)
+            return [self._try(address, action) for address in addresses]
+        return [future.result() for future in futures]
 
-    def _try(self, address: str, action: Callable[[str], None]) -> bool:
+    def _try(self, address: str, action: Callable[[str], T]) -> tuple[bool, T | None]:
         try:
-            action(address)
+            result = action(address)
         except NameServerFailed as error:
             self._note_failure(address, error)
-            return False
+            return False, None
         with self._lock:
             was_failing = address in self._failing
             self._failing.discard(address)
         if was_failing:
             _log.warning("name server is back address=%s", address)
-        return True
+        return True, result
 
     def _note_failure(self, address: str, error: NameServerFailed) -> None:
         with self._lock:

@@ -77,10 +77,13 @@ class Routes:
         return self._reachable(name, own, route)
 
     def _reachable(self, name: str, own: TopicConfig | None, route: TopicRoute | None) -> list[tuple[QueueData, str]]:
-        found = [(own.queue_data(self._identity.name), self._identity.grpc_address)] if own else []
+        # A slave sends clients to its master, which has its name.
+        is_master = not self._name_servers.identity.is_slave
+        found = [(own.queue_data(self._identity.name), self._identity.grpc_address)] if own and is_master else []
         masters = {broker.broker_name for broker in route.brokers if broker.master} if route else set()
         for queue in route.queues if route else ():
-            if queue.broker_name != self._identity.name and queue.broker_name in masters:
+            is_other = queue.broker_name != self._identity.name or not is_master
+            if is_other and queue.broker_name in masters:
                 address = self._grpc_address(queue.broker_name)
                 if address is not None:
                     found.append((queue, address))

@@ -138,8 +138,9 @@ class TopicTable:
         return name in self._system or _names.is_system_topic(name)
 
     def may_create(self, name: str) -> bool:
-        """Say whether a topic of this name may be created on first use."""
-        return self._config().auto_create_topics and not self.is_system(name)
+        """Say whether a topic of this name may be created on first use; a slave has those of its master."""
+        config = self._config()
+        return config.auto_create_topics and not config.membership.is_slave and not self.is_system(name)
 
     def ensure(self, name: str, peer: str) -> TopicConfig | None:
         """
@@ -272,6 +273,8 @@ def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         TopicConfig(_names.HALF_TOPIC, 1, 1),
         TopicConfig(_names.OP_TOPIC, 1, 1),
     ]
+    if config.trace_topic:
+        topics.append(TopicConfig(config.trace_topic, 1, 1))
     if config.auto_create_topics:
         topics.append(TopicConfig(_names.AUTO_CREATE_TOPIC, config.default_queues, config.default_queues, inherited))
     return {topic.name: topic for topic in topics}

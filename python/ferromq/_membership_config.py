@@ -1,0 +1,107 @@
+"""
+The options of a broker as a member of its cluster: its role, how it registers, how a slave follows its master.
+
+`config` hands them on as part of a broker's; RocketMQ's keys for them are here.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from ferromq._config import Config, boolean, check_positive, split_advertised, whole
+from ferromq.errors import ConfigError
+
+_log = logging.getLogger("ferromq.config")
+
+_MILLISECOND = timedelta(milliseconds=1)
+_PERMISSIONS = {0: "neither", 2: "write", 4: "read", 6: "both"}
+_SLAVE = "SLAVE"
+_MASTERS = ("ASYNC_MASTER", "SYNC_MASTER")
+_MAX_ID = (1 << 31) - 1
+
+
+def _role(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the broker id of RocketMQ's two keys; which of them counts there, the file may not leave open."""
+    role, broker_id = given.get("brokerRole", _MASTERS[0]), whole(given.get("brokerId", "0"))
+    if role not in {_SLAVE, *_MASTERS}:
+        raise ValueError(f"{role} is no brokerRole; it may be ASYNC_MASTER, SYNC_MASTER or SLAVE")
+    if role == _SLAVE and broker_id <= 0:
+        raise ValueError("a slave needs a brokerId above 0; add brokerId=1, or the next one that is free")
+    if role != _SLAVE and broker_id:
+        raise ValueError(
+            f"brokerId {broker_id} is a slave's, and the brokerRole is {role}; add brokerRole=SLAVE, or say brokerId=0"
+        )
+    if role == "SYNC_MASTER":
+        _log.warning("logs are not replicated yet, sends do not wait for a slave brokerRole=SYNC_MASTER")
+    return {"broker_id": broker_id}
+
+
+def _ha_advertise(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the address slaves fetch the log from, of RocketMQ's two keys."""
+    port = given.get("haListenPort", "")
+    # 0, as in RocketMQ: the port above the listener's.
+    shown = f":{whole(port)}" if port and whole(port) else ""
+    return {"ha_advertise": given.get("brokerIP2", "") + shown}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipConfig(Config):
+    """The options of a broker as a member of its cluster."""
+
+    broker_id: int = 0
+    """0: a master. Above: a slave of the master with the same broker name; it takes no messages."""
+    permission: int = 6
+    """What the broker allows of what its topics allow: 4 read, 2 write, 6 both, 0 neither."""
+    register_interval: timedelta = timedelta(seconds=30)
+    """How often the broker registers with every name server; between 10 s and 60 s."""
+    register_timeout: timedelta = timedelta(seconds=3)
+    """How long one name server may take to answer."""
+    force_register: bool = True
+    """Whether a whole registration is sent every time; off: only where the name server has another version of it."""
+    compress_registration: bool = False
+    """Whether registrations are deflated."""
+    sync_interval: timedelta = timedelta(seconds=10)
+    """How often a slave asks its master for topics, groups and offsets."""
+    ha_advertise: str = ""
+    """Host, `host:port` or `:port` told to slaves for the log; empty: the host of `advertise`, the port above it."""
+
+    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
+        "brokerPermission": lambda text: {"permission": whole(text)},
+        "registerNameServerPeriod": lambda text: {"register_interval": whole(text) * _MILLISECOND},
+        "registerBrokerTimeoutMills": lambda text: {"register_timeout": whole(text) * _MILLISECOND},
+        "forceRegister": lambda text: {"force_register": boolean(text)},
+        "compressedRegister": lambda text: {"compress_registration": boolean(text)},
+    }
+    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
+        ("brokerRole", "brokerId"): _role,
+        ("brokerIP2", "haListenPort"): _ha_advertise,
+    }
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.broker_id <= _MAX_ID:
+            raise ConfigError(f"broker_id is {self.broker_id}; 0 is a master, 1 to {_MAX_ID} are slaves")
+        if self.permission not in _PERMISSIONS:
+            known = ", ".join(f"{bits} {meaning}" for bits, meaning in sorted(_PERMISSIONS.items()))
+            raise ConfigError(f"permission is {self.permission}; it may be {known}")
+        for name in ("register_interval", "register_timeout", "sync_interval"):
+            check_positive(name, getattr(self, name), timedelta())
+        try:
+            split_advertised(f"unset{self.ha_advertise}" if self.ha_advertise[:1] in {"", ":"} else self.ha_advertise)
+        except ValueError as error:
+            raise ConfigError(f"ha_advertise is {self.ha_advertise!r}; {error}, or :10912") from error
+
+    @property
+    def is_slave(self) -> bool:
+        """Says whether the broker is a slave."""
+        return self.broker_id > 0
+
+    def ha_address(self, address: str) -> str:
+        """Return `host:port` where slaves fetch the log of the broker at *address*."""
+        host, port = address.rpartition(":")[::2]
+        wanted = self.ha_advertise
+        if wanted.startswith(":"):
+            return f"{host}{wanted}"
+        wanted_host, wanted_port = split_advertised(wanted) if wanted else (host, "")
+        return f"{wanted_host}:{wanted_port or int(port) + 1}"
