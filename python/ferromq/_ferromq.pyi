@@ -396,9 +396,34 @@ class Server:
 
     def remove_topic(self, name: str) -> None: ...
     def put_group(
-        self, name: str, *, enabled: bool = True, max_attempts: int = 17, from_beginning: bool = True
-    ) -> None: ...
+        self,
+        name: str,
+        *,
+        enabled: bool = True,
+        max_attempts: int = 17,
+        from_beginning: bool = True,
+        broadcast: bool = True,
+    ) -> None:
+        """broadcast: whether its members may each read all messages."""
+
     def remove_group(self, name: str) -> None: ...
+    def put_subscription(
+        self,
+        group: str,
+        topic: str,
+        *,
+        expression_type: str = "TAG",
+        expression: str = "*",
+        version: int = 0,
+        broadcasting: bool = False,
+    ) -> None:
+        """
+        Push what a live group subscribed to; remoting pulls that carry no subscription use it.
+
+        Without one they are answered 24, with a *version* below the pull's 25. broadcasting: each member reads all.
+        """
+
+    def remove_subscription(self, group: str, topic: str) -> None: ...
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
 

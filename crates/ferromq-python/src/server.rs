@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use ferromq_transport::{
     Route, Server, ServerOptions, dispatcher,
+    subscriptions::Subscription,
     tables::{GroupEntry, MessageType, TopicEntry},
 };
 use pyo3::{
@@ -140,9 +141,16 @@ impl PyServer {
     }
 
     /// Push a consumer group's entry.
-    #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true))]
-    fn put_group(&self, name: &str, enabled: bool, max_attempts: u32, from_beginning: bool) -> PyResult<()> {
-        let entry = GroupEntry { enabled, max_attempts, from_beginning };
+    #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true, broadcast=true))]
+    fn put_group(
+        &self,
+        name: &str,
+        enabled: bool,
+        max_attempts: u32,
+        from_beginning: bool,
+        broadcast: bool,
+    ) -> PyResult<()> {
+        let entry = GroupEntry { enabled, max_attempts, from_beginning, broadcast };
         self.0.get()?.server.tables().put_group(name, entry);
         Ok(())
     }
@@ -150,6 +158,28 @@ impl PyServer {
     /// Take a consumer group's entry away.
     fn remove_group(&self, name: &str) -> PyResult<()> {
         self.0.get()?.server.tables().remove_group(name);
+        Ok(())
+    }
+
+    /// Push what a live group subscribed to.
+    #[pyo3(signature = (group, topic, *, expression_type="TAG", expression="*", version=0, broadcasting=false))]
+    fn put_subscription(
+        &self,
+        group: &str,
+        topic: &str,
+        expression_type: &str,
+        expression: &str,
+        version: i64,
+        broadcasting: bool,
+    ) -> PyResult<()> {
+        let subscription = Subscription::new(expression_type, expression, version, broadcasting);
+        self.0.get()?.server.tables().subscriptions.put(group, topic, subscription);
+        Ok(())
+    }
+
+    /// Take a subscription away.
+    fn remove_subscription(&self, group: &str, topic: &str) -> PyResult<()> {
+        self.0.get()?.server.tables().subscriptions.remove(group, topic);
         Ok(())
     }
 

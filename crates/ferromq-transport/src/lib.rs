@@ -19,6 +19,7 @@ pub mod remoting;
 pub mod routes;
 mod serve;
 mod server;
+pub mod subscriptions;
 pub mod tables;
 
 pub use connection::ConnectionLimits;

@@ -233,6 +233,9 @@ impl Server {
     /// A second call waits for nothing.
     pub async fn stop(&self, grace: Duration) {
         self.advance(Phase::Draining);
+        if let Some(hot) = &self.0.hot {
+            hot.polls.close();
+        }
         let mut listeners = std::mem::take(&mut *self.0.listeners.lock());
         let ended = timeout(grace, join_all(&mut listeners)).await;
         self.advance(Phase::Ended);

@@ -13,6 +13,8 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+use crate::subscriptions::Subscriptions;
+
 /// A push replaces one shard: ten thousand entries are pushed by copying forty at a time.
 const SHARDS: usize = 256;
 
@@ -97,6 +99,8 @@ pub struct GroupEntry {
     pub max_attempts: u32,
     /// Where the group begins in a queue it never read: at the min offset, or at the max offset.
     pub from_beginning: bool,
+    /// Whether its members may each read all messages.
+    pub broadcast: bool,
 }
 
 type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;
@@ -161,6 +165,8 @@ impl<T: Clone> Sharded<T> {
 pub struct Tables {
     topics: Sharded<TopicEntry>,
     groups: Sharded<GroupEntry>,
+    /// What live groups subscribed to.
+    pub subscriptions: Subscriptions,
 }
 
 impl Tables {

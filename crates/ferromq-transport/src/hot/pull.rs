@@ -42,6 +42,19 @@ impl Hot {
         if is_answer(&found) || request.wait.is_zero() {
             return found;
         }
+        self.pull_parked(request, offset).await
+    }
+
+    /// Reads what there is.
+    pub async fn pull_now(&self, request: &Pull<'_>) -> GetResult {
+        let mut offset = request.offset;
+        self.pull_round(request, &mut offset).await
+    }
+
+    /// Waits for the first message at or after `offset`; the answer is never older than the wait.
+    ///
+    /// Ends at once where the server stops, and leaves nothing behind where it is dropped.
+    pub async fn pull_parked(&self, request: &Pull<'_>, mut offset: u64) -> GetResult {
         let parked = self.polls.park_pull(request.topic, request.queue_id);
         let closed = self.polls.closed();
         tokio::pin!(closed);

@@ -4,6 +4,7 @@
 
 mod fields;
 mod offset;
+mod pull;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -27,7 +28,8 @@ pub(crate) struct Caller {
 /// Dropped where the connection closes: a verb that waits must then leave nothing behind.
 pub(crate) async fn answer(hot: Arc<Hot>, caller: Caller, command: RemotingCommand) -> RemotingCommand {
     let outcome = match command.code {
-        request::UPDATE_CONSUMER_OFFSET => offset::update(&hot, caller, &command).await,
+        request::UPDATE_CONSUMER_OFFSET => offset::update(&hot, &command),
+        request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => pull::pull(&hot, caller, &command).await,
         _ => Ok(command.respond_unsupported()),
     };
     outcome.unwrap_or_else(|error| refuse(&command, &error))

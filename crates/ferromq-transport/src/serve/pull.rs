@@ -1,0 +1,288 @@
+//! Requests 11 and 361: a consumer reads a queue from an offset it keeps.
+//!
+//! Records leave as they lie in the log. Answers follow `PullMessageProcessor` of RocketMQ, code by code.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use ferromq_store::{GetResult, GetStatus, Record, TagFilter};
+
+use super::{
+    Caller,
+    fields::{number, number_or, required},
+};
+use crate::{
+    TransportError,
+    hot::{Hot, pull::Pull},
+    remoting::{RemotingCommand, codes::response},
+    subscriptions::{Subscribed, Subscription},
+    tables::GroupEntry,
+};
+
+/// Bits of a pull's `sysFlag`.
+mod flag {
+    pub const COMMIT_OFFSET: u32 = 1;
+    pub const SUSPEND: u32 = 1 << 1;
+    pub const SUBSCRIPTION: u32 = 1 << 2;
+    pub const CLASS_FILTER: u32 = 1 << 3;
+}
+
+/// Why a pull is forbidden, RocketMQ's `forbiddenType`.
+mod forbidden {
+    pub const GROUP: u32 = 2;
+    pub const TOPIC: u32 = 3;
+    pub const BROADCASTING: u32 = 4;
+}
+
+/// Messages and bytes of one answer, whatever is asked for.
+const MAX_COUNT: usize = 4_096;
+const MAX_BYTES: usize = 4 << 20;
+/// Bytes of one answer where the client names no limit.
+const USUAL_BYTES: usize = 1 << 20;
+/// A time this far ahead exists on every clock; what a client asks for may not.
+const MAX_WAIT: Duration = Duration::from_secs(3_600);
+
+/// What a pull asks for, checked against the tables.
+struct Asked<'a> {
+    group: &'a str,
+    topic: &'a str,
+    queue_id: u32,
+    /// Negative in clients that lost what they knew.
+    offset: i64,
+    max_count: usize,
+    max_bytes: usize,
+    flags: u32,
+    wait: Duration,
+}
+
+/// The filter of the request itself, or of the group's subscription.
+enum Filter {
+    Own(TagFilter),
+    Subscribed(Arc<Subscription>),
+}
+
+impl Filter {
+    fn tags(&self) -> &TagFilter {
+        match self {
+            Self::Own(filter) => filter,
+            Self::Subscribed(subscription) => subscription.filter.as_ref().unwrap_or(&TagFilter::All),
+        }
+    }
+}
+
+/// A request that is refused, or failed.
+enum Refused {
+    With(RemotingCommand),
+    Failed(TransportError),
+}
+
+impl From<TransportError> for Refused {
+    fn from(error: TransportError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Answers a pull, parked where there is nothing to read yet and the client lets it.
+pub(super) async fn pull(
+    hot: &Hot,
+    caller: Caller,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    match answer(hot, caller, command).await {
+        Ok(answer) | Err(Refused::With(answer)) => Ok(answer),
+        Err(Refused::Failed(error)) => Err(error),
+    }
+}
+
+async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+    let asked = read(command)?;
+    let group = check(hot, caller, command, &asked).await?;
+    let filter = filter(hot, command, &asked, group)?;
+    let Ok(offset) = u64::try_from(asked.offset) else {
+        return Ok(respond(command, &before_the_first(hot, &asked), 1));
+    };
+    let request = Pull {
+        topic: asked.topic,
+        queue_id: asked.queue_id,
+        offset,
+        max_count: asked.max_count,
+        max_bytes: asked.max_bytes,
+        filter: filter.tags(),
+        wait: asked.wait,
+    };
+    let mut found = hot.pull_now(&request).await;
+    // As in RocketMQ: once, whatever the answer, and not again after the wait.
+    if asked.flags & flag::COMMIT_OFFSET != 0 {
+        let committed = number(command, "commitOffset")?;
+        hot.update_offset(asked.group, asked.topic, asked.queue_id, committed)
+            .map_err(TransportError::from)?;
+    }
+    if code(&found, offset) == response::PULL_NOT_FOUND && !asked.wait.is_zero() {
+        found = hot.pull_parked(&request, found.next_offset.max(offset)).await;
+    }
+    Ok(respond(command, &found, offset))
+}
+
+/// What a read at a negative offset finds.
+fn before_the_first(hot: &Hot, asked: &Asked<'_>) -> GetResult {
+    let (topic, queue_id) = (asked.topic, asked.queue_id);
+    let min_offset = hot.store.min_offset(topic, queue_id);
+    GetResult {
+        status: GetStatus::OffsetTooSmall,
+        messages: Vec::new(),
+        next_offset: min_offset,
+        min_offset,
+        max_offset: hot.store.max_offset(topic, queue_id),
+    }
+}
+
+fn read(command: &RemotingCommand) -> Result<Asked<'_>, TransportError> {
+    let flags: u32 = number(command, "sysFlag")?;
+    let max_count: i32 = number(command, "maxMsgNums")?;
+    let max_bytes: i32 = number_or(command, "maxMsgBytes", 0)?;
+    let suspended: i64 = number_or(command, "suspendTimeoutMillis", 0)?;
+    let wait = Duration::from_millis(u64::try_from(suspended).unwrap_or(0)).min(MAX_WAIT);
+    Ok(Asked {
+        group: required(command, "consumerGroup")?,
+        topic: required(command, "topic")?,
+        queue_id: number(command, "queueId")?,
+        offset: number(command, "queueOffset")?,
+        max_count: usize::try_from(max_count).unwrap_or(0).clamp(1, MAX_COUNT),
+        max_bytes: match usize::try_from(max_bytes) {
+            Ok(bytes) if bytes > 0 => bytes.min(MAX_BYTES),
+            _ => USUAL_BYTES,
+        },
+        flags,
+        wait: if flags & flag::SUSPEND == 0 { Duration::ZERO } else { wait },
+    })
+}
+
+/// Looks at topic, queue and group. A topic is never created by a pull; a group may be, as RocketMQ does.
+async fn check(
+    hot: &Hot,
+    caller: Caller,
+    command: &RemotingCommand,
+    asked: &Asked<'_>,
+) -> Result<GroupEntry, Refused> {
+    let Asked { group, topic, queue_id, .. } = *asked;
+    let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
+    let group_entry = hot.group(group, caller.peer).await?;
+    if !group_entry.enabled {
+        let why = format!("subscription group no permission, {group}: it may not consume");
+        return Err(forbid(command, forbidden::GROUP, why));
+    }
+    if !entry.is_readable() {
+        let why = format!("the topic[{topic}] pulling message is forbidden");
+        return Err(forbid(command, forbidden::TOPIC, why));
+    }
+    if queue_id >= entry.read_queues {
+        let why = format!(
+            "queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{}] consumer:[{}]",
+            entry.read_queues, caller.peer
+        );
+        return Err(refuse(command, response::INVALID_PARAMETER, why));
+    }
+    Ok(group_entry)
+}
+
+fn filter(
+    hot: &Hot,
+    command: &RemotingCommand,
+    asked: &Asked<'_>,
+    group: GroupEntry,
+) -> Result<Filter, Refused> {
+    if asked.flags & flag::CLASS_FILTER != 0 {
+        let why = "filter classes are not supported; subscribe with a tag expression such as a || b";
+        return Err(refuse(command, response::SYSTEM_ERROR, why.to_owned()));
+    }
+    if asked.flags & flag::SUBSCRIPTION != 0 {
+        let kind = command.field("expressionType").unwrap_or("");
+        let expression = command.field("subscription").unwrap_or("");
+        if !matches!(kind, "TAG" | "") {
+            return Err(unsupported(command, kind));
+        }
+        return Ok(Filter::Own(TagFilter::parse(expression)));
+    }
+    let missing = |why: String| refuse(command, response::SUBSCRIPTION_NOT_EXIST, why);
+    let (group_name, topic) = (asked.group, asked.topic);
+    match hot.tables.subscriptions.find(group_name, topic) {
+        Subscribed::NoGroup => {
+            Err(missing(format!("the consumer's group info not exist: {group_name} has no live consumer")))
+        }
+        Subscribed::NoTopic => Err(missing(format!(
+            "the consumer's subscription not exist: {group_name} did not subscribe to {topic}"
+        ))),
+        Subscribed::To(subscription) => {
+            if subscription.is_broadcasting && !group.broadcast {
+                let why = format!("the consumer group[{group_name}] can not consume by broadcast way");
+                return Err(forbid(command, forbidden::BROADCASTING, why));
+            }
+            if subscription.version < number_or(command, "subVersion", 0)? {
+                let why = format!("the consumer's subscription not latest: {group_name} of {topic}");
+                return Err(refuse(command, response::SUBSCRIPTION_NOT_LATEST, why));
+            }
+            if subscription.filter.is_none() {
+                return Err(unsupported(command, &subscription.expression_type));
+            }
+            Ok(Filter::Subscribed(subscription))
+        }
+    }
+}
+
+/// The response code of a read that began at `offset`.
+fn code(found: &GetResult, offset: u64) -> i32 {
+    match found.status {
+        GetStatus::Found => response::SUCCESS,
+        GetStatus::NoMatchedMessage | GetStatus::MessageWasRemoving => response::PULL_RETRY_IMMEDIATELY,
+        // The queue lost what the consumer remembers.
+        GetStatus::NoMatchedLogicQueue | GetStatus::NoMessageInQueue if offset != 0 => {
+            response::PULL_OFFSET_MOVED
+        }
+        GetStatus::NoMatchedLogicQueue
+        | GetStatus::NoMessageInQueue
+        | GetStatus::OffsetFoundNull
+        | GetStatus::OffsetOverflowOne
+        | GetStatus::QueueClosed => response::PULL_NOT_FOUND,
+        GetStatus::OffsetOverflowBadly | GetStatus::OffsetTooSmall => response::PULL_OFFSET_MOVED,
+    }
+}
+
+fn respond(command: &RemotingCommand, found: &GetResult, offset: u64) -> RemotingCommand {
+    let field = |name: &str, value: u64| (name.to_owned(), value.to_string());
+    let mut answer = command.respond(code(found, offset), Some(found.status.name().to_owned()));
+    answer.fields = vec![
+        field("suggestWhichBrokerId", 0),
+        field("nextBeginOffset", found.next_offset),
+        field("minOffset", found.min_offset),
+        field("maxOffset", found.max_offset),
+        field("topicSysFlag", 0),
+        field("groupSysFlag", 0),
+    ];
+    answer.body = join(found.messages.iter().map(|(_, record)| record));
+    answer
+}
+
+/// Records one after the other, copied once.
+fn join<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Bytes {
+    let len = records.clone().map(|record| record.bytes().len()).sum();
+    let mut body = BytesMut::with_capacity(len);
+    records.for_each(|record| body.extend_from_slice(record.bytes()));
+    body.freeze()
+}
+
+fn refuse(command: &RemotingCommand, code: i32, why: String) -> Refused {
+    Refused::With(command.respond(code, Some(why)))
+}
+
+fn forbid(command: &RemotingCommand, kind: u32, why: String) -> Refused {
+    let mut answer = command.respond(response::NO_PERMISSION, Some(why));
+    answer.fields = vec![("forbiddenType".to_owned(), kind.to_string())];
+    Refused::With(answer)
+}
+
+fn unsupported(command: &RemotingCommand, kind: &str) -> Refused {
+    let why = format!(
+        "The broker does not support consumer to filter message by {kind}; use a tag expression such as a || b"
+    );
+    refuse(command, response::SYSTEM_ERROR, why)
+}

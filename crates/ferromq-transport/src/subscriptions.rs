@@ -1,0 +1,99 @@
+//! What live consumer groups subscribed to by heartbeat, pushed by the control plane.
+//!
+//! A pull that carries no subscription of its own uses it. Which clients a group has, and when they are gone, is
+//! the control plane's business.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ferromq_store::TagFilter;
+use parking_lot::RwLock;
+
+/// A subscription of a group to a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// Which messages; `None` for an expression that is not of tags, which nothing here can filter by.
+    pub filter: Option<TagFilter>,
+    /// The kind of expression, RocketMQ's name.
+    pub expression_type: String,
+    /// Grows with each change; a pull names the one it was made for.
+    pub version: i64,
+    /// Whether each member of the group reads all messages.
+    pub is_broadcasting: bool,
+}
+
+impl Subscription {
+    /// Makes a subscription; `TAG` and an empty kind are tag expressions.
+    #[must_use]
+    pub fn new(expression_type: &str, expression: &str, version: i64, is_broadcasting: bool) -> Self {
+        let is_tag = matches!(expression_type, "TAG" | "");
+        let filter = is_tag.then(|| TagFilter::parse(expression));
+        Self { filter, expression_type: expression_type.to_owned(), version, is_broadcasting }
+    }
+}
+
+/// What is known of a group and a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subscribed {
+    /// The group has no live subscription at all.
+    NoGroup,
+    /// The group subscribed to other topics only.
+    NoTopic,
+    /// It did.
+    To(Arc<Subscription>),
+}
+
+type Topics = HashMap<Box<str>, Arc<Subscription>>;
+
+/// The subscriptions of all live groups.
+#[derive(Debug, Default)]
+pub struct Subscriptions(RwLock<HashMap<Box<str>, Topics>>);
+
+impl Subscriptions {
+    /// Adds or replaces what `group` subscribed to of `topic`.
+    pub fn put(&self, group: &str, topic: &str, subscription: Subscription) {
+        self.0.write().entry(group.into()).or_default().insert(topic.into(), Arc::new(subscription));
+    }
+
+    /// Forgets it.
+    pub fn remove(&self, group: &str, topic: &str) {
+        let mut groups = self.0.write();
+        let Some(topics) = groups.get_mut(group) else { return };
+        topics.remove(topic);
+        if topics.is_empty() {
+            groups.remove(group);
+        }
+    }
+
+    pub(crate) fn find(&self, group: &str, topic: &str) -> Subscribed {
+        match self.0.read().get(group) {
+            None => Subscribed::NoGroup,
+            Some(topics) => {
+                topics.get(topic).map_or(Subscribed::NoTopic, |found| Subscribed::To(Arc::clone(found)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subscription_is_known_until_it_is_removed() {
+        let table = Subscriptions::default();
+        assert_eq!(table.find("g", "t"), Subscribed::NoGroup);
+        let subscription = Subscription::new("TAG", "a || b", 7, false);
+        table.put("g", "t", subscription.clone());
+        assert_eq!(table.find("g", "t"), Subscribed::To(Arc::new(subscription)));
+        assert_eq!(table.find("g", "u"), Subscribed::NoTopic);
+        table.remove("g", "u");
+        table.remove("g", "t");
+        assert_eq!(table.find("g", "t"), Subscribed::NoGroup);
+    }
+
+    #[test]
+    fn only_an_expression_of_tags_makes_a_filter() {
+        assert_eq!(Subscription::new("", "*", 1, false).filter, Some(TagFilter::All));
+        assert_eq!(Subscription::new("SQL92", "a > 1", 1, false).filter, None);
+    }
+}
