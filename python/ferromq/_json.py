@@ -8,6 +8,8 @@ standard one. What the values mean is decided elsewhere.
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,28 @@ def loads_object(data: bytes | str) -> dict[str, Any]:
 def dumps(value: Any) -> bytes:
     """Encode as compact standard JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMap:
+    """A map whose keys are objects; Java writes and reads it as `{{"queueId":0}:{"offset":1}}`, which is no JSON."""
+
+    pairs: Sequence[tuple[Mapping[str, Any], Any]]
+
+
+def dumps_java(value: Any) -> bytes:
+    """Encode what may have an `ObjectMap` in it as Java's serializer does."""
+    return _java(value).encode()
+
+
+def _java(value: Any) -> str:
+    if isinstance(value, ObjectMap):
+        return "{" + ",".join(f"{_java(key)}:{_java(entry)}" for key, entry in value.pairs) + "}"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_java(str(key))}:{_java(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_java, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def read_file(path: Path) -> dict[str, Any] | None:

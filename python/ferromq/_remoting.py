@@ -45,6 +45,11 @@ def flag(fields: Mapping[str, str], name: str) -> bool:
     return fields.get(name, "").lower() == "true"
 
 
+def boolean(fields: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Return a field as Java's boolean, *default* where it is missing or empty."""
+    return flag(fields, name) if fields.get(name) else default
+
+
 def success(fields: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
     """Answer that it is done."""
     return ResponseCode.SUCCESS, None, dict(fields or {}), body
@@ -53,6 +58,11 @@ def success(fields: Mapping[str, str] | None = None, body: bytes = b"") -> Answe
 def failure(code: ResponseCode, remark: str) -> Answer:
     """Answer that it is not done, and why."""
     return code, remark, {}, b""
+
+
+def refused(why: str) -> Handler:
+    """Answer that a request is known and not served here, and why."""
+    return lambda _request: failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
 
 
 def guarded(handler: Handler) -> Handler:

@@ -5,6 +5,8 @@ What a topic may be is decided by `topics`, what a group may be by `groups`.
 """
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from ferromq import _json, _names
 from ferromq._codes import ResponseCode
@@ -18,6 +20,9 @@ from ferromq.route import READ_WRITE, Permission
 _log = logging.getLogger("ferromq.broker")
 
 _QUEUES = 8
+
+Attributes = Mapping[str, str | None]
+"""Changes of attributes by name; None removes one."""
 
 
 class Administration:
@@ -46,16 +51,58 @@ class Administration:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
         return success()
 
-    def delete_topic(self, request: Request) -> Answer:
-        """Answer request 215: delete a topic and its messages; as in RocketMQ, also one that is not there."""
-        topic = required(request.fields, "topic")
-        _names.check_topic(topic)
+    def put_topics(self, request: Request) -> Answer:
+        """Answer request 18: create or change a list of topics, all of them or none."""
         try:
-            self._topics.delete(topic, request.peer)
+            changes = parse_topics(request.body)
+            self._topics.put_all(changes, request.peer)
         except RequestError as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
-        # Also where the table has no such topic: its deletion may have been left halfway.
-        self._store.delete_topic(topic)
+        return success()
+
+    def delete_topic(self, request: Request) -> Answer:
+        """
+        Answer request 215: delete a topic and its messages; as in RocketMQ, also one that is not there.
+
+        What groups were to receive of it again goes with it.
+        """
+        topic = required(request.fields, "topic")
+        _names.check_topic(topic)
+        groups = [name.rpartition("@")[2] for name in self._store.committed_offsets(topic=topic)]
+        retries = [f"{_names.RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "_+"]
+        for name in [topic, *(name for name in retries if self._topics.find(name) is not None)]:
+            try:
+                self._topics.delete(name, request.peer)
+            except RequestError as error:
+                return failure(ResponseCode.INVALID_PARAMETER, str(error))
+            # Also where the table has no such topic: its deletion may have been left halfway.
+            self._store.delete_topic(name)
+        return success()
+
+    def delete_group(self, request: Request) -> Answer:
+        """Answer request 207: delete a consumer group, with `cleanOffset` its progress; also one that is not there."""
+        group = required(request.fields, "groupName")
+        _names.check_group(group)
+        if group in _names.SYSTEM_GROUPS:
+            return failure(ResponseCode.INVALID_PARAMETER, f"{group} is a group of the system and cannot be deleted")
+        self._groups.delete(group, request.peer)
+        if flag(request.fields, "cleanOffset"):
+            topics = self._store.forget_group(group)
+            _log.info("offsets deleted group=%s topics=%d peer=%s", group, topics, request.peer)
+        return success()
+
+    def forbid(self, request: Request) -> Answer:
+        """Answer request 353: say whether a group may read a topic, and change it where `readable` is given."""
+        fields = request.fields
+        group, topic = required(fields, "group"), required(fields, "topic")
+        if fields.get("readable"):
+            self._groups.set_readable(group, topic, request.peer, is_readable=flag(fields, "readable"))
+        body = {"group": group, "readable": self._groups.is_readable(group, topic), "topic": topic}
+        return success(body=_json.dumps(body))
+
+    def clean_queues(self, _request: Request) -> Answer:
+        """Answer request 306: delete what consume queues have of messages that are deleted."""
+        self._store.clean()
         return success()
 
     def clean_unused(self, request: Request) -> Answer:
@@ -73,19 +120,83 @@ class Administration:
 
     def put_group(self, request: Request) -> Answer:
         """Answer request 200: create a consumer group, or change it. The body is Java's SubscriptionGroupConfig."""
-        try:
-            body = _json.loads_object(request.body)
-            attributes = body.pop("attributes", None) or {}
-            group = GroupConfig.from_request(body)
-            changes = parse_changes(",".join(_change(name, value) for name, value in attributes.items()))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise BadRequest(f"the body is no configuration of a consumer group: {error}") from error
+        group, changes = parse_group(request.body)
         self._groups.put(group, changes, request.peer)
         return success()
 
+    def put_groups(self, request: Request) -> Answer:
+        """Answer request 225: create or change a list of consumer groups, all of them or none."""
+        self._groups.put_all(parse_groups(request.body), request.peer)
+        return success()
 
-def _change(name: str, value: object) -> str:
-    return f"{name}={value}" if name.startswith("+") else name
+
+def parse_topics(body: bytes) -> list[tuple[TopicConfig, Attributes]]:
+    """Parse the body of request 18. Raises `BadRequest` naming the topic that is wrong."""
+    return [_topic(value) for value in _listed(body, "topicConfigList")]
+
+
+def parse_group(body: bytes) -> tuple[GroupConfig, Attributes]:
+    """Parse the body of request 200. Raises `BadRequest`."""
+    try:
+        return _group(_json.loads_object(body))
+    except ValueError as error:
+        raise BadRequest(f"the body is no configuration of a consumer group: {error}") from error
+
+
+def parse_groups(body: bytes) -> list[tuple[GroupConfig, Attributes]]:
+    """Parse the body of request 225. Raises `BadRequest`."""
+    return [_group(value) for value in _listed(body, "groupConfigList")]
+
+
+def _listed(body: bytes, name: str) -> list[dict[str, Any]]:
+    try:
+        values = _json.loads_object(body).get(name)
+    except ValueError as error:
+        raise BadRequest(f"the body is no list of configurations: {error}") from error
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise BadRequest(f"the body has no list of objects {name}")
+    return values
+
+
+_TOPIC_FIELDS: Mapping[str, type] = {
+    "order": bool,
+    "perm": int,
+    "readQueueNums": int,
+    "topicFilterType": str,
+    "topicName": str,
+    "topicSysFlag": int,
+    "writeQueueNums": int,
+}
+
+
+def _topic(value: Mapping[str, Any]) -> tuple[TopicConfig, Attributes]:
+    known = {name: value[name] for name in _TOPIC_FIELDS if value.get(name) is not None}
+    name = known.pop("topicName", "")
+    for field, content in {"topicName": name, **known}.items():
+        if type(content) is not _TOPIC_FIELDS[field]:
+            expected = _TOPIC_FIELDS[field].__name__
+            raise BadRequest(f"{field} of the topic {name!r} is {content!r}; {expected} is expected")
+    try:
+        return TopicConfig.from_json(name, known), _altered(value.get("attributes"))
+    except (ValueError, TypeError) as error:
+        raise BadRequest(f"the topic {name!r} may not be so: {error}") from error
+
+
+def _group(value: Mapping[str, Any]) -> tuple[GroupConfig, Attributes]:
+    try:
+        group = GroupConfig.from_request({name: content for name, content in value.items() if name != "attributes"})
+        return group, _altered(value.get("attributes"))
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise BadRequest(f"the body is no configuration of a consumer group: {error}") from error
+
+
+def _altered(attributes: Any) -> dict[str, str | None]:
+    """Parse attributes as bodies have them: `{"+name": value, "-name": ""}`."""
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, dict):
+        raise TypeError("attributes are no object")
+    return parse_changes(",".join(f"{name}={value}" if name[:1] == "+" else name for name, value in attributes.items()))
 
 
 def parse_changes(text: str) -> dict[str, str | None]:

@@ -71,6 +71,10 @@ class Announcer:
         # The table calls this object on changes: let go, nothing is left for the garbage collector.
         self._topics = None
 
+    def set_period(self, period: timedelta) -> None:
+        """Register this often from now on."""
+        self._timer.every(period)
+
     def topics_changed(self, names: Sequence[str], content: Content[TopicConfig]) -> None:
         """Register topics that changed; returns when the name servers that answer know it."""
         if not self._name_servers:

@@ -23,12 +23,18 @@ from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
 from ferromq.broker.admin import Administration
 from ferromq.broker.announcer import Announcer, registration_period
+from ferromq.broker.catalog import Catalog
 from ferromq.broker.clients import Clients, ClientTable
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, Master, NameServers
+from ferromq.broker.offsets import Offsets
 from ferromq.broker.query import Queries
 from ferromq.broker.replication import Replica, SlaveSync
+from ferromq.broker.reports import Reports
 from ferromq.broker.routes import Routes
+from ferromq.broker.runtime import Runtime
+from ferromq.broker.settings import Settings, SettingsAnswers
+from ferromq.broker.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.topics import TopicTable
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, TopicNotFound
@@ -66,14 +72,19 @@ class BrokerController:
         *,
         clock: Clock | None = None,
         archive: Callable[[ExpiredFile], object] | str | None = None,
+        config_file: str | Path | None = None,
     ) -> None:
-        self.config = config or BrokerConfig()
+        self._clock = clock or Clock.system()
+        self.settings = Settings(
+            config or BrokerConfig(),
+            None if config_file is None else Path(config_file),
+            self._clock.now_ms,
+            self._configure_store,
+        )
         self._archive = _hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
-        self._changing = threading.Lock()
         self._master: Master | None = None
         self._sync: SlaveSync | None = None
-        self._clock = clock or Clock.system()
         # What was started is stopped in reverse order, also when the start fails halfway.
         with contextlib.ExitStack() as started:
             with (
@@ -84,6 +95,11 @@ class BrokerController:
                 self._start(started, listen, grpc_listen)
             self._started = started.pop_all()
         _log.info("broker ready broker=%s remoting=%s grpc=%s", self.identity.name, self.address, self.endpoint)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The options as they are now; some can change while the broker runs."""
+        return self.settings.config
 
     @property
     def address(self) -> str:
@@ -111,7 +127,7 @@ class BrokerController:
         given = {name: _NOTHING.get(name) if value is None else value for name, value in options.items()}
         membership = {name: given.pop(name) for name in _CHANGEABLE if name in given}
         if membership:
-            self._change_membership(membership)
+            self.settings.set(membership)
         read = StoreConfig.from_options(given)
         # What was given and is not there any more was a word for nothing.
         wanted = {name: getattr(read, name) for name in given}
@@ -180,8 +196,9 @@ class BrokerController:
         self._announcer.start(self.topics)
         started.callback(self._stop_following)
         self._start_following()
-        started.callback(self._client_timer.stop)
-        self._client_timer.start()
+        for timer in (self._client_timer, self._statistics_timer):
+            started.callback(timer.stop)
+            timer.start()
 
     def _listen_fast(self, listen: str) -> str | None:
         """Listen a second time, where RocketMQ's clients look for it, and return `host:port`."""
@@ -198,25 +215,6 @@ class BrokerController:
         self._master = master
         if self._sync is not None:
             self._sync.follow(master.address if master else None)
-
-    def _change_membership(self, changes: Mapping[str, Any]) -> None:
-        """Take another role, or other rights, and tell it to everybody."""
-        read = MembershipConfig.from_options(changes)
-        with self._changing:
-            before = self.config.membership
-            after = replace(before, **{name: getattr(read, name) for name in changes})
-            if after == before:
-                return
-            self._stop_following()
-            self.config = replace(self.config, membership=after)
-            self._name_servers.become(after.broker_id, Permission(after.permission))
-            self.identity = self._name_servers.identity
-            self.topics.push_all()
-            if after.broker_id != before.broker_id:
-                _log.warning("role changed broker_id=%d before=%d", after.broker_id, before.broker_id)
-                self._master = None
-            self._start_following()
-            self._announcer.register()
 
     def _start_following(self) -> None:
         """Follow the master, where this is a slave."""
@@ -246,8 +244,10 @@ class BrokerController:
         )
         self.groups = GroupTable(lambda: self.config, directory, now_ms, self._announcer.push_group)
         clients = ClientTable(config.client_lease // _MILLISECOND)
+        statistics = Statistics(dict, now_ms, config.cluster)
         rooms = rpc.Rooms(
             admin=Administration(self.store, self.topics, self.groups),
+            catalog=Catalog(self.topics, self.groups),
             clients=Clients(
                 clients,
                 self.groups,
@@ -255,17 +255,56 @@ class BrokerController:
                 now_ms=now_ms,
                 send=self._server.send_telemetry,
             ),
+            offsets=Offsets(self.store, self.topics, directory=directory, now_ms=now_ms, subscribed=lambda _group: ()),
             queries=Queries(self.store, self.topics),
+            reports=Reports(
+                self.identity,
+                self.store,
+                self.topics,
+                self.groups,
+                statistics=statistics,
+                now_ms=now_ms,
+                subscriptions=lambda _group: {},
+            ),
+            runtime=Runtime(self.store, statistics, directory, now_ms, now_ms()),
+            settings=SettingsAnswers(self.settings, self.store),
+            statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
         )
         self.topics.push_all()
         self.groups.push_all()
         for route, handler in rpc.table(rooms).items():
             self._server.register(route, handler)
+        self.settings.listen(self._options_changed)
         self._server.on_missing(self._create_missing)
         self._server.on_telemetry(rooms.clients.telemetry)
         self._server.on_close(clients.close_connection)
         self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
+        self._statistics_timer = Timer("ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, statistics.sample)
+
+    def _configure_store(self, **options: Any) -> None:
+        self.store.configure(**options)
+
+    def _options_changed(self, changed: frozenset[str], before: BrokerConfig, after: BrokerConfig) -> None:
+        """Tell everybody whom it concerns that options changed."""
+        if changed & {"auto_create_topics", "default_queues"}:
+            self.topics.configure("options")
+        if "register_interval" in changed:
+            self._announcer.set_period(registration_period(after.membership.register_interval))
+        if changed & frozenset(_CHANGEABLE):
+            self._take_part(before.membership, after.membership)
+
+    def _take_part(self, before: MembershipConfig, after: MembershipConfig) -> None:
+        """Take another role, or other rights, and tell it to everybody."""
+        self._stop_following()
+        self._name_servers.become(after.broker_id, Permission(after.permission))
+        self.identity = self._name_servers.identity
+        self.topics.push_all()
+        if after.broker_id != before.broker_id:
+            _log.warning("role changed broker_id=%d before=%d", after.broker_id, before.broker_id)
+            self._master = None
+        self._start_following()
+        self._announcer.register()
 
     def _create_missing(self, kind: str, name: str, peer: str) -> bool:
         """Create a topic or group the hot path met and does not know, where that is allowed."""

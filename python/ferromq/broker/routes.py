@@ -171,6 +171,16 @@ def system_topic(name: str) -> str:
     return f"the topic {name} belongs to RocketMQ or to the broker itself; choose another name"
 
 
+def missing_topic(name: str) -> str:
+    """Return what to tell an administrator who asks about a topic that is not there."""
+    return f"the topic {name} does not exist on this broker; topicRoute says where it is, updateTopic creates it"
+
+
+def missing_group(name: str) -> str:
+    """Return what to tell an administrator who asks about a consumer group that is not there."""
+    return f"the consumer group {name} does not exist on this broker; updateSubGroup creates it"
+
+
 def unknown_topic(name: str) -> str:
     """Return what to tell who asks for a topic that is not there and may not be created on first use."""
     return (

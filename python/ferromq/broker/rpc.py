@@ -13,9 +13,15 @@ from ferromq._ferromq import Request, Response
 from ferromq._proto import messages as pb
 from ferromq.broker._grpc import rpc
 from ferromq.broker.admin import Administration
+from ferromq.broker.catalog import Catalog
 from ferromq.broker.clients import Clients
+from ferromq.broker.offsets import Offsets
 from ferromq.broker.query import Queries
+from ferromq.broker.reports import Reports
 from ferromq.broker.routes import Routes
+from ferromq.broker.runtime import Runtime
+from ferromq.broker.settings import SettingsAnswers
+from ferromq.broker.statistics import Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +29,15 @@ class Rooms:
     """The parts of the control plane that answer."""
 
     admin: Administration
+    catalog: Catalog
     clients: Clients
+    offsets: Offsets
     queries: Queries
+    reports: Reports
     routes: Routes
+    runtime: Runtime
+    settings: SettingsAnswers
+    statistics: Statistics
 
 
 def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
@@ -33,12 +45,40 @@ def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
     clients, routes, queries = rooms.clients, rooms.routes, rooms.queries
     remoting = {
         RequestCode.QUERY_MESSAGE: queries.by_key,
-        RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
+        RequestCode.QUERY_CONSUMER_OFFSET: rooms.offsets.committed,
         RequestCode.UPDATE_AND_CREATE_TOPIC: rooms.admin.put_topic,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: rooms.admin.put_topics,
+        RequestCode.GET_ALL_TOPIC_CONFIG: rooms.catalog.topics,
+        RequestCode.UPDATE_BROKER_CONFIG: rooms.settings.update,
+        RequestCode.GET_BROKER_CONFIG: rooms.settings.get,
+        RequestCode.GET_BROKER_RUNTIME_INFO: rooms.runtime.info,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: rooms.offsets.by_time,
+        RequestCode.GET_MAX_OFFSET: rooms.offsets.max_offset,
+        RequestCode.GET_MIN_OFFSET: rooms.offsets.min_offset,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: rooms.offsets.earliest_time,
+        RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: rooms.offsets.all_committed,
+        RequestCode.GET_ALL_DELAY_OFFSET: rooms.offsets.all_delayed,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: rooms.admin.put_group,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.groups,
+        RequestCode.GET_TOPIC_STATS_INFO: rooms.reports.topic,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: rooms.admin.delete_group,
+        RequestCode.GET_CONSUME_STATS: rooms.reports.group,
         RequestCode.DELETE_TOPIC_IN_BROKER: rooms.admin.delete_topic,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: rooms.admin.put_groups,
+        RequestCode.QUERY_CONSUME_TIME_SPAN: rooms.reports.time_span,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: rooms.catalog.system_topics,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: rooms.admin.clean_queues,
+        RequestCode.CLONE_GROUP_OFFSET: rooms.offsets.clone,
+        RequestCode.VIEW_BROKER_STATS_DATA: rooms.statistics.view,
         RequestCode.CLEAN_UNUSED_TOPIC: rooms.admin.clean_unused,
+        RequestCode.GET_BROKER_CONSUME_STATS: rooms.reports.all_groups,
+        RequestCode.QUERY_CONSUME_QUEUE: rooms.reports.consume_queue,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: _remoting.refused("half messages are not checked back"),
         RequestCode.DELETE_EXPIRED_COMMITLOG: rooms.admin.clean,
+        RequestCode.GET_TOPIC_CONFIG: rooms.catalog.topic,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.group,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: rooms.admin.forbid,
     }
     grpc: dict[int | str, Callable[[Request], Response]] = {
         "QueryRoute": rpc(pb.QueryRouteRequest, pb.QueryRouteResponse, routes.query_route),

@@ -1,0 +1,279 @@
+"""
+The options of a broker while it runs, under RocketMQ's names: shown (request 26), changed (25), and kept in its file.
+
+What an option may be is decided by `config`; who acts on a change listens to `Settings`.
+"""
+
+import difflib
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ferromq import _json
+from ferromq._codes import ResponseCode
+from ferromq._ferromq import Request, Store
+from ferromq._remoting import Answer, failure, success
+from ferromq.broker.settings_file import keep
+from ferromq.config import BrokerConfig, StoreConfig
+from ferromq.errors import ConfigError
+from ferromq.route import DataVersion
+
+_log = logging.getLogger("ferromq.broker")
+
+_ENTRY_BYTES = 20
+_MILLISECOND, _HOUR = timedelta(milliseconds=1), timedelta(hours=1)
+_FOREVER_HOURS = (1 << 31) - 1
+# What RocketMQ says of the flush where its keys are left out.
+_FLUSH = {"interval": "500", "pages": "0", "thorough": "10000"}
+_CHANGEABLE = frozenset(
+    {"auto_create_topics", "auto_create_groups", "default_queues", "flush", "flush_every"}
+    | {"permission", "force_register", "sync_interval", "register_interval"}
+    | {name for name in StoreConfig.names() if name.startswith("retention_")}
+)
+"""The options that can change while the broker runs."""
+
+Listener = Callable[[frozenset[str], BrokerConfig, BrokerConfig], None]
+"""Hears the names of the options that changed, and all of them before and after."""
+
+
+class Settings:
+    """
+    The options of one broker; thread-safe.
+
+    *file* is where they came from, where it keeps what is changed; None: a change holds until the broker stops.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, file: Path | None, now_ms: Callable[[], int], configure: Callable[..., None]
+    ) -> None:
+        self._config = config
+        self._file = file
+        self._now_ms = now_ms
+        self._configure = configure
+        self._version = DataVersion(now_ms())
+        self._lock = threading.Lock()
+        self._listeners: list[Listener] = []
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The options as they are now."""
+        return self._config
+
+    @property
+    def version(self) -> DataVersion:
+        """Counts the changes."""
+        return self._version
+
+    def listen(self, listener: Listener) -> None:
+        """Call *listener* after every change, one after the other."""
+        self._listeners.append(listener)
+
+    def update(self, wanted: Mapping[str, str], shown: Mapping[str, str]) -> frozenset[str]:
+        """
+        Change options, named as RocketMQ or as `BrokerConfig` does; return the fields that changed.
+
+        *shown* is what RocketMQ's names stand for now. All of them change, or none: raises `ConfigError` naming the one
+        that is unknown, has no effect, cannot change while the broker runs, or has a value that may not be.
+        """
+        with self._lock:
+            before = flat(self._config)
+            meant = _translate(wanted, shown)
+            given = {name: value for of_key in meant.values() for name, value in of_key.items()}
+            after = BrokerConfig.from_options({**before, **given})
+            changed = frozenset(name for name, value in flat(after).items() if value != before[name])
+            for key, of_key in meant.items():
+                fixed = [name for name in of_key if name in changed - _CHANGEABLE]
+                if fixed:
+                    raise ConfigError(
+                        f"{key} cannot change while the broker runs; set it in its configuration and restart it"
+                    )
+            if not changed:
+                return changed
+            if self._file is not None:
+                options = flat(after)
+                keys = {key: text for key, text in wanted.items() if changed & meant[key].keys()}
+                keep(self._file, keys, {name: own_text(options[name]) for name in changed})
+            of_store = {name: getattr(after.storage, name) for name in changed & frozenset(StoreConfig.names())}
+            if of_store:
+                self._configure(**of_store)
+            self._take_over(changed, after)
+        return changed
+
+    def set(self, options: Mapping[str, Any]) -> None:
+        """Change options of the broker itself by the fields' names, until it stops. Raises `ConfigError`."""
+        with self._lock:
+            before = flat(self._config)
+            after = BrokerConfig.from_options({**before, **options})
+            changed = frozenset(name for name, value in flat(after).items() if value != before[name])
+            if changed:
+                self._take_over(changed, after)
+
+    def _take_over(self, changed: frozenset[str], after: BrokerConfig) -> None:
+        before, self._config = self._config, after
+        self._version = self._version.next(self._now_ms())
+        for listener in self._listeners:
+            listener(changed, before, after)
+
+
+class SettingsAnswers:
+    """Answers requests 25 and 26."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+
+    def get(self, _request: Request) -> Answer:
+        """Answer request 26: every option, RocketMQ's names first."""
+        options = {**flat(self._settings.config), **self._store.options()}
+        lines = [
+            *rocketmq_names(options).items(),
+            *((name, own_text(value)) for name, value in sorted(options.items())),
+        ]
+        body = "".join(f"{name}={value}\n" for name, value in lines).encode()
+        return success({"version": _json.dumps(self._settings.version.to_json()).decode()}, body)
+
+    def update(self, request: Request) -> Answer:
+        """Answer request 25: change options; the body has RocketMQ's lines, KEY=VALUE."""
+        try:
+            wanted = parse_lines(request.body)
+            shown = rocketmq_names({**flat(self._settings.config), **self._store.options()})
+            changed = self._settings.update(wanted, shown)
+        except ConfigError as error:
+            return failure(ResponseCode.INVALID_PARAMETER, str(error))
+        if changed:
+            _log.warning("options changed options=%s peer=%s", ",".join(sorted(changed)), request.peer)
+        return success()
+
+
+def parse_lines(body: bytes) -> dict[str, str]:
+    """Parse the body of request 25, lines as in RocketMQ's files. Raises `ConfigError`."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the body is no text in UTF-8: {error}") from error
+    found: dict[str, str] = {}
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        key, separator, value = (part.strip() for part in line.partition("="))
+        if not separator or not key:
+            raise ConfigError(f"{line[:80]!r} is not KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def flat(config: BrokerConfig) -> dict[str, Any]:
+    """Return every option by its name, those of the parts included."""
+    parts = BrokerConfig.parts
+    own = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in parts}
+    for part, kind in parts.items():
+        own.update((name, getattr(getattr(config, part), name)) for name in kind.names())
+    return own
+
+
+def own_text(value: Any) -> str:
+    """Return a value as files and flags take it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return "forever" if value == timedelta.max else f"{value // _MILLISECOND}ms"
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={own_text(entry)}" for name, entry in sorted(value.items()))
+    if isinstance(value, tuple | list):
+        return ",".join(map(own_text, value))
+    return str(value)
+
+
+def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return what RocketMQ calls the options, and how it writes them."""
+    host, _, port = options["listen"].rpartition(":")
+    age = options["retention_age"]
+    named = {
+        "autoCreateSubscriptionGroup": own_text(options["auto_create_groups"]),
+        "autoCreateTopicEnable": own_text(options["auto_create_topics"]),
+        "bindAddress": host,
+        "brokerClusterName": options["cluster"],
+        "brokerIP1": options["advertise"].partition(":")[0],
+        "brokerId": str(options["broker_id"]),
+        "brokerName": options["name"],
+        "brokerPermission": str(options["permission"]),
+        "brokerRole": "SLAVE" if options["broker_id"] else "ASYNC_MASTER",
+        "defaultTopicQueueNums": str(options["default_queues"]),
+        "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),
+        "enabledAppendPropCRC": own_text(options["property_crc"]),
+        "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),
+        "flushConsumerOffsetInterval": str(options["progress_interval"] // _MILLISECOND),
+        "listenPort": port,
+        "mappedFileSizeCommitLog": str(options["commit_log_file_size"]),
+        "mappedFileSizeConsumeQueue": str(options["consume_queue_file_entries"] * _ENTRY_BYTES),
+        "maxHashSlotNum": str(options["index_slots"]),
+        "maxIndexNum": str(options["index_entries"]),
+        "maxMessageSize": str(options["max_message_size"]),
+        "namesrvAddr": ";".join(options["namesrv"]),
+        "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),
+        "registerBrokerTimeoutMills": str(options["register_timeout"] // _MILLISECOND),
+        "registerNameServerPeriod": str(options["register_interval"] // _MILLISECOND),
+        "storePathCommitLog": ",".join(options["commit_log_paths"]) or f"{options['store']}/commitlog",
+        "storePathRootDir": options["store"],
+        **_flush_names(str(options["flush"])),
+        **_disk_names(options["retention_disk_usage"]),
+    }
+    return dict(sorted(named.items()))
+
+
+def _flush_names(policy: str) -> dict[str, str]:
+    numbers = {**_FLUSH, **dict(re.findall(r"(interval|pages|thorough) (\d+)", policy))}
+    return {
+        "flushDiskType": "SYNC_FLUSH" if policy.partition(" ")[0] in {"group", "each"} else "ASYNC_FLUSH",
+        "flushIntervalCommitLog": numbers["interval"],
+        "flushCommitLogLeastPages": numbers["pages"],
+        "flushCommitLogThoroughInterval": numbers["thorough"],
+    }
+
+
+def _disk_names(steps: tuple[float, float, float] | None) -> dict[str, str]:
+    if steps is None:
+        return {"cleanFileForciblyEnable": "false"}
+    names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
+    return {"cleanFileForciblyEnable": "true", **{name: f"{step:g}" for name, step in zip(names, steps, strict=True)}}
+
+
+def _translate(wanted: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the fields each key sets. Raises `ConfigError`."""
+    meant: dict[str, dict[str, Any]] = {}
+    for key, text in wanted.items():
+        together = next((keys for keys in BrokerConfig.joined if key in keys), None)
+        try:
+            if key in BrokerConfig.properties:
+                meant[key] = BrokerConfig.properties[key](text)
+            elif together is not None:
+                # Those that are not mentioned stay as they are.
+                given = {name: value for name, value in {**shown, **wanted}.items() if name in together}
+                meant[key] = BrokerConfig.joined[together](given)
+            elif key in BrokerConfig.names():
+                meant[key] = {key: text}
+            else:
+                raise ConfigError(_unknown(key))
+        except (ValueError, OverflowError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{key}={text}: {error}") from error
+    return meant
+
+
+def _unknown(key: str) -> str:
+    if key in BrokerConfig.without_effect:
+        return f"{key} has no effect here: {BrokerConfig.without_effect[key]}"
+    if key in BrokerConfig.ignored:
+        return f"{key} has no meaning here"
+    known = [*BrokerConfig.properties, *(name for keys in BrokerConfig.joined for name in keys), *BrokerConfig.names()]
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    return f"unknown option {key}; " + (f"did you mean {nearest[0]}?" if nearest else "getBrokerConfig lists them")

@@ -1,0 +1,68 @@
+"""
+A broker's configuration file, changed in place: lines of what changed are replaced, all else stays as it was written.
+
+What an option may be is decided by `config`.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ferromq import _json
+from ferromq.config import BrokerConfig
+from ferromq.errors import ConfigError
+
+
+def keep(path: Path, keys: Mapping[str, str], options: Mapping[str, str]) -> None:
+    """
+    Set RocketMQ's *keys* in a `.conf` or `.properties`, or *options* in TOML; the file before stays as `.bak`.
+
+    Raises `ConfigError` where the file cannot be read or written, or would not
+    say what it should; it is left as it was then.
+    """
+    is_properties = path.suffix in {".conf", ".properties"}
+    try:
+        before = path.read_text(encoding="utf-8")
+        after = set_lines(before, keys) if is_properties else set_toml(before, options)
+        trial = path.with_name(f"{path.stem}.new{path.suffix}")
+        trial.write_text(after, encoding="utf-8")
+        try:
+            (BrokerConfig.from_properties if is_properties else BrokerConfig.from_file)(trial)
+        finally:
+            trial.unlink()
+        _json.replace_file(path, after.encode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} cannot be changed: {error}") from error
+
+
+def set_lines(text: str, changes: Mapping[str, str]) -> str:
+    """Set keys in RocketMQ's lines, KEY=VALUE; the last line of a key counts, so all of them are replaced by one."""
+    left = dict(changes)
+    lines = []
+    for line in text.splitlines():
+        key = line.partition("=")[0].strip()
+        if line.lstrip().startswith(("#", "!")) or key not in changes:
+            lines.append(line)
+        elif key in left:
+            lines.append(f"{key}={left.pop(key)}")
+    lines += [f"{key}={value}" for key, value in left.items()]
+    return "\n".join(lines) + "\n"
+
+
+def set_toml(text: str, changes: Mapping[str, str]) -> str:
+    """Set keys of a TOML file, as text, before its first table."""
+    lines = text.splitlines()
+    begin = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
+    head, rest = lines[:begin], lines[begin:]
+    for name, value in changes.items():
+        line = f'{name} = "{_escaped(value)}"'
+        at = next((number for number, old in enumerate(head) if re.match(rf"\s*{re.escape(name)}\s*=", old)), None)
+        if at is None:
+            head.append(line)
+        else:
+            head[at] = line
+    return "\n".join([*head, *rest]) + "\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
