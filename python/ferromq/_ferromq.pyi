@@ -427,9 +427,7 @@ class Server:
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
 
-    def push(
-        self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> bool:
+    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """
         Send a one-way request to a remoting client; False where its connection is gone or takes no more.
 

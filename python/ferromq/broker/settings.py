@@ -4,7 +4,6 @@ The options of a broker while it runs, under RocketMQ's names: shown (request 26
 What an option may be is decided by `config`; who acts on a change listens to `Settings`.
 """
 
-import difflib
 import logging
 import re
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 from ferromq import _json
 from ferromq._codes import ResponseCode
+from ferromq._config import check_known, parse_lines
 from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, failure, success
 from ferromq.broker.settings_file import keep
@@ -82,6 +82,8 @@ class Settings:
         """
         with self._lock:
             before = flat(self._config)
+            # Who sends back what he was shown changes nothing.
+            wanted = {key: text for key, text in wanted.items() if shown.get(key) != text}
             meant = _translate(wanted, shown)
             given = {name: value for of_key in meant.values() for name, value in of_key.items()}
             after = BrokerConfig.from_options({**before, **given})
@@ -140,7 +142,8 @@ class SettingsAnswers:
     def update(self, request: Request) -> Answer:
         """Answer request 25: change options; the body has RocketMQ's lines, KEY=VALUE."""
         try:
-            wanted = parse_lines(request.body)
+            lines = parse_lines(request.body.decode(errors="replace"), "the request")
+            wanted = {key: value for key, (_, value) in lines.items()}
             shown = rocketmq_names({**flat(self._settings.config), **self._store.options()})
             changed = self._settings.update(wanted, shown)
         except ConfigError as error:
@@ -148,24 +151,6 @@ class SettingsAnswers:
         if changed:
             _log.warning("options changed options=%s peer=%s", ",".join(sorted(changed)), request.peer)
         return success()
-
-
-def parse_lines(body: bytes) -> dict[str, str]:
-    """Parse the body of request 25, lines as in RocketMQ's files. Raises `ConfigError`."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the body is no text in UTF-8: {error}") from error
-    found: dict[str, str] = {}
-    for raw in text.splitlines():
-        line = raw.strip()
-        if not line or line.startswith(("#", "!")):
-            continue
-        key, separator, value = (part.strip() for part in line.partition("="))
-        if not separator or not key:
-            raise ConfigError(f"{line[:80]!r} is not KEY=VALUE")
-        found[key] = value
-    return found
 
 
 def flat(config: BrokerConfig) -> dict[str, Any]:
@@ -194,12 +179,11 @@ def own_text(value: Any) -> str:
 
 def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
     """Return what RocketMQ calls the options, and how it writes them."""
-    host, _, port = options["listen"].rpartition(":")
+    port = options["listen"].rpartition(":")[2]
     age = options["retention_age"]
     named = {
         "autoCreateSubscriptionGroup": own_text(options["auto_create_groups"]),
         "autoCreateTopicEnable": own_text(options["auto_create_topics"]),
-        "bindAddress": host,
         "brokerClusterName": options["cluster"],
         "brokerIP1": options["advertise"].partition(":")[0],
         "brokerId": str(options["broker_id"]),
@@ -261,7 +245,7 @@ def _translate(wanted: Mapping[str, str], shown: Mapping[str, str]) -> dict[str,
             elif key in BrokerConfig.names():
                 meant[key] = {key: text}
             else:
-                raise ConfigError(_unknown(key))
+                _check(key)
         except (ValueError, OverflowError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -269,11 +253,9 @@ def _translate(wanted: Mapping[str, str], shown: Mapping[str, str]) -> dict[str,
     return meant
 
 
-def _unknown(key: str) -> str:
+def _check(key: str) -> None:
     if key in BrokerConfig.without_effect:
-        return f"{key} has no effect here: {BrokerConfig.without_effect[key]}"
+        raise ConfigError(f"{key} has no effect here: {BrokerConfig.without_effect[key]}")
     if key in BrokerConfig.ignored:
-        return f"{key} has no meaning here"
-    known = [*BrokerConfig.properties, *(name for keys in BrokerConfig.joined for name in keys), *BrokerConfig.names()]
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-    return f"unknown option {key}; " + (f"did you mean {nearest[0]}?" if nearest else "getBrokerConfig lists them")
+        raise ConfigError(f"{key} means nothing here; leave it out")
+    check_known({key: ""}, [*BrokerConfig.keys_known(), *BrokerConfig.names()], "option")

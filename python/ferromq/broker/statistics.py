@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ferromq import _json
 from ferromq._codes import ResponseCode
@@ -63,7 +63,7 @@ class _Series:
     def sample(self, now: int, counts: Counts) -> None:
         if not self.samples:
             # What is there now came since the last look.
-            self.samples.append((now - self.distance_ms, (0, 0)))
+            self.samples.append((now - SAMPLE_MS, (0, 0)))
         if now - self.samples[-1][0] >= self.distance_ms:
             self.samples.append((now, counts))
             while len(self.samples) > 1 and self.samples[1][0] <= now - self.length_ms:
@@ -97,8 +97,7 @@ class Windows:
         return self._series[name].rate(now, counts, within_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """Messages counted since the start: at midnight a day ago, at the last midnight, now."""
 
     yesterday: int

@@ -1,0 +1,137 @@
+"""A broker's options at run time: shown under RocketMQ's names, changed, kept in the file."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferromq._ferromq import Clock, Store
+from ferromq.broker.settings import Settings, flat, rocketmq_names
+from ferromq.broker.settings_file import set_lines, set_toml
+from ferromq.config import BrokerConfig
+from ferromq.errors import ConfigError
+
+NOW = 1_700_000_000_000
+
+
+class Broker:
+    """Settings over a store that notes what it is told."""
+
+    def __init__(self, directory: Path, config: BrokerConfig | None = None, file: Path | None = None) -> None:
+        self.stored: dict[str, Any] = {}
+        self.settings = Settings(config or BrokerConfig(), file, lambda: NOW, self._configure)
+        store = Store(str(directory / "store"), Clock.system(), commit_log_file_size=1 << 20)
+        self.defaults = store.options()
+        store.close()
+
+    def _configure(self, **options: Any) -> None:
+        self.stored |= options
+
+    def shown(self) -> dict[str, str]:
+        """Return what RocketMQ's names stand for now."""
+        return rocketmq_names({**flat(self.settings.config), **self.defaults, **self.stored})
+
+    def update(self, **wanted: str) -> frozenset[str]:
+        """Change options."""
+        return self.settings.update(wanted, self.shown())
+
+
+def test_options_change_under_rocketmqs_names_and_ours(tmp_path: Path) -> None:
+    """Listeners hear what changed, once; the version counts; what is the same is no change."""
+    broker, heard = Broker(tmp_path), []
+    broker.settings.listen(lambda changed, config: heard.append((changed, config.default_queues)))
+    before = broker.settings.version
+    assert broker.update(autoCreateTopicEnable="false", default_queues="3") == {"auto_create_topics", "default_queues"}
+    assert heard == [({"auto_create_topics", "default_queues"}, 3)]
+    assert not broker.settings.config.auto_create_topics
+    assert broker.update(autoCreateTopicEnable="false", brokerName="broker-a") == frozenset()
+    assert broker.settings.version.counter == before.counter + 1
+    assert len(heard) == 1
+    assert broker.shown()["autoCreateTopicEnable"] == "false"
+
+
+def test_the_store_is_told_what_is_its_own(tmp_path: Path) -> None:
+    """Age in hours, hours of the day, flush; keys that say one thing together keep what is not mentioned."""
+    broker = Broker(tmp_path)
+    broker.update(fileReservedTime="48", deleteWhen="04;16")
+    assert broker.stored == {"retention_age": timedelta(hours=48), "retention_hours": (4, 16)}
+    broker.update(flushIntervalCommitLog="200")
+    assert broker.stored["flush"] == "interval 200ms"
+    broker.update(flushDiskType="SYNC_FLUSH")
+    assert broker.shown()["flushDiskType"] == "SYNC_FLUSH"
+    broker.update(flushIntervalCommitLog="300")
+    assert broker.stored["flush"] == "group", "the interval counts for the other kind of flush alone"
+    assert broker.shown()["fileReservedTime"] == "48"
+    assert broker.shown()["deleteWhen"] == "04;16"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("brokerName", "other", "brokerName cannot change"),
+        ("storePathRootDir", "elsewhere", "storePathRootDir cannot change"),
+        ("maxMessageSize", "1000", "maxMessageSize cannot change"),
+        ("autoCreateTopicEnabled", "true", "did you mean autoCreateTopicEnable"),
+        ("longPollingEnable", "true", "longPollingEnable has no effect"),
+        ("rocketmqHome", "x", "rocketmqHome means nothing"),
+        ("defaultTopicQueueNums", "many", "defaultTopicQueueNums=many"),
+        ("defaultTopicQueueNums", "0", "default_queues is 0"),
+        ("flushDiskType", "LATER", "LATER"),
+        ("brokerRole", "GOD", "GOD"),
+    ],
+)
+def test_what_may_not_change_is_named_and_changes_nothing(tmp_path: Path, key: str, value: str, named: str) -> None:
+    """Nor does anything that was asked for with it."""
+    broker = Broker(tmp_path)
+    with pytest.raises(ConfigError, match=named):
+        broker.update(autoCreateTopicEnable="false", **{key: value})
+    assert broker.settings.config == BrokerConfig()
+    assert broker.stored == {}
+
+
+def test_everything_shown_may_be_sent_back(tmp_path: Path) -> None:
+    """A console that returns all it was shown changes nothing."""
+    broker = Broker(tmp_path)
+    assert broker.update(**broker.shown()) == frozenset()
+    assert broker.update(**{**broker.shown(), "defaultTopicQueueNums": "3"}) == {"default_queues"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("broker.conf", "# mine\nbrokerName=b\ndefaultTopicQueueNums=4\n", BrokerConfig.from_properties),
+        ("broker.toml", '# mine\nname = "b"\ndefault_queues = 4\n', BrokerConfig.from_file),
+    ],
+)
+def test_the_file_keeps_what_changed(
+    tmp_path: Path, name: str, text: str, read: Callable[[Path], BrokerConfig]
+) -> None:
+    """In its own words; what else is in it stays, and the file before is the .bak."""
+    file = tmp_path / name
+    file.write_text(text)
+    broker = Broker(tmp_path, read(file), file)
+    broker.update(defaultTopicQueueNums="5", autoCreateSubscriptionGroup="false", fileReservedTime="24")
+    again = read(file)
+    assert (again.name, again.default_queues, again.auto_create_groups) == ("b", 5, False)
+    assert again.storage.retention_age == timedelta(hours=24)
+    assert file.read_text().startswith("# mine\n")
+    assert file.with_name(f"{name}.bak").read_text() == text
+
+
+def test_a_file_that_cannot_say_it_stays_as_it_was(tmp_path: Path) -> None:
+    """RocketMQ's files have no word for some of our options: nothing changes, and the error names the option."""
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=b\n")
+    broker = Broker(tmp_path, BrokerConfig.from_properties(file), file)
+    with pytest.raises(ConfigError, match="retention_total_bytes"):
+        broker.update(retention_total_bytes="1GiB")
+    assert (file.read_text(), broker.stored) == ("brokerName=b\n", {})
+    assert sorted(path.name for path in tmp_path.glob("broker*")) == ["broker.conf"]
+
+
+def test_lines_are_set_where_they_are() -> None:
+    """A key that stands twice is one afterwards; a table of TOML stays last."""
+    assert set_lines("a=1\n#a=2\nb = 3\na=4\n", {"a": "5", "c": "6"}) == "a=5\n#a=2\nb = 3\nc=6\n"
+    assert set_toml("a = 1\n\n[t]\na = 2\n", {"a": 'x"', "b": "y"}) == 'a = "x\\""\n\nb = "y"\n[t]\na = 2\n'
