@@ -8,9 +8,7 @@ import contextlib
 import logging
 import pkgutil
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
