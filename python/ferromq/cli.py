@@ -178,7 +178,10 @@ def _namesrv(options: argparse.Namespace) -> int:
 
 
 def _broker(options: argparse.Namespace) -> int:
-    with _Stop() as stop, contextlib.closing(BrokerController(_broker_config(options, {}))) as broker:
+    with (
+        _Stop() as stop,
+        contextlib.closing(BrokerController(_broker_config(options, {}), config_file=options.config)) as broker,
+    ):
         _show(broker)
         stop.wait()
     return 0

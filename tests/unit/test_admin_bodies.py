@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferromq import _json
@@ -14,6 +14,8 @@ from ferromq.broker.admin import parse_group, parse_groups, parse_topics
 from ferromq.broker.topics import TopicConfig
 from ferromq.route import Permission
 
+# A busy machine is no failure.
+QUIET = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -68,6 +70,7 @@ def test_a_wrong_field_is_named(topic: dict[str, Any], named: str) -> None:
         parse_topics(json.dumps({"topicConfigList": [topic]}).encode())
 
 
+@QUIET
 @given(
     st.sampled_from(["topicConfigList", "groupConfigList", "other"]),
     st.lists(st.dictionaries(st.sampled_from(TOPIC_FIELDS + GROUP_FIELDS), VALUES, max_size=6) | VALUES, max_size=3)
@@ -81,6 +84,7 @@ def test_an_odd_body_is_refused_or_read(name: str, value: Any) -> None:
             parse(body)
 
 
+@QUIET
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_body_are_refused(body: bytes) -> None:
     """As those that are, and say something else."""
