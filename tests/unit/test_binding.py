@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -107,6 +108,141 @@ def test_a_cold_request_reaches_python_whole(rig: Rig) -> None:
     assert (request.route, request.fields, request.body) == (105, {"topic": "orders", "empty": ""}, b"body")
     assert request.peer.startswith("127.0.0.1:")
     assert request.connection > 0
+
+
+def test_a_cold_request_says_who_sent_it_and_whether_it_waits(rig: Rig) -> None:
+    """Language, version and the one-way bit of the header reach the handler."""
+    seen: list[tuple[str, int, bool]] = []
+
+    def handler(request: Request) -> Answer:
+        seen.append((request.language, request.version, request.is_one_way))
+        return 0, None, {}, b""
+
+    rig.serve(34, handler)
+    with Peer(rig) as peer:
+        peer.send(34, language="JAVA", version=401, flag=2)
+        peer.send(34, language="GO", version=7)
+        assert peer.receive()["flag"] & 1
+    assert seen == [("JAVA", 401, True), ("GO", 7, False)]
+
+
+# --- requests to clients ----------------------------------------------------------------------------------------
+
+
+class Peer:
+    """A remoting client that hears what the server asks it."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        host, port = rig.address.split(":")
+        self.stream = socket.create_connection((host, int(port)), timeout=PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+    def send(self, code: int, body: bytes = b"", **members: object) -> None:
+        """Send a frame with these members in its header."""
+        header = json.dumps({"code": code, "opaque": 1, "flag": 0, "version": 479} | members).encode()
+        self.stream.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
+
+    def read(self, count: int) -> bytes:
+        """Read this many bytes."""
+        read = b""
+        while len(read) < count:
+            piece = self.stream.recv(count - len(read))
+            assert piece, "the server closed the connection"
+            read += piece
+        return read
+
+    def receive(self) -> dict[str, Any]:
+        """Return the members of the next frame's header, and its body."""
+        length, header_length = struct.unpack(">ii", self.read(8))
+        header: dict[str, Any] = json.loads(self.read(header_length))
+        return header | {"body": self.read(length - 4 - header_length)}
+
+    def connection(self) -> int:
+        """Ask the server for the number of this connection."""
+        seen: list[int] = []
+
+        def handler(request: Request) -> Answer:
+            seen.append(request.connection)
+            return 0, None, {}, b""
+
+        self.rig.serve(35, handler)
+        self.send(35)
+        self.receive()
+        return seen[0]
+
+
+def test_the_server_pushes_to_a_client_that_is_there(rig: Rig) -> None:
+    """A push is a one-way request on the client's own connection, and says where the client is gone."""
+    gone: list[int] = []
+    rig.server.on_close(gone.append)
+    with Peer(rig) as peer:
+        connection = peer.connection()
+        assert rig.server.push(connection, 40, {"consumerGroup": "g"}, b"body")
+        pushed = peer.receive()
+        assert (pushed["code"], pushed["flag"], pushed["body"]) == (40, 2, b"body")
+        assert pushed["extFields"] == {"consumerGroup": "g"}
+    wait_until(lambda: gone == [connection])
+    assert not rig.server.push(connection, 40)
+
+
+def test_the_server_calls_a_client(rig: Rig) -> None:
+    """A call returns the client's response, and names what went wrong."""
+    with Peer(rig) as peer:
+        connection = peer.connection()
+
+        def respond() -> None:
+            asked = peer.receive()
+            members = {"opaque": asked["opaque"], "flag": 1, "remark": "r", "extFields": asked["extFields"]}
+            peer.send(206, asked["body"][::-1], **members)
+
+        client = threading.Thread(target=respond)
+        client.start()
+        answer = rig.server.call(connection, 307, {"clientId": "c"}, b"ab", timeout=PATIENCE)
+        client.join()
+        assert answer == (206, "r", {"clientId": "c"}, b"ba")
+        with pytest.raises(ferromq.RequestTimeout):
+            rig.server.call(connection, 307, timeout=0.01)
+    with pytest.raises(ferromq.ConnectionFailed):
+        rig.server.call(2**63, 307)
+
+
+# --- routes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_route_that_was_put_is_answered_without_python(rig: Rig) -> None:
+    """A miss asks the handler, a hit does not, and a drop forgets."""
+    asked: list[str] = []
+
+    def handler(request: Request) -> Answer:
+        asked.append(request.fields["topic"])
+        return 17, "no route", {}, b""
+
+    rig.serve(105, handler)
+    ask = {"topic": "orders"}
+
+    def look_up() -> Answer:
+        return rig.client.call(rig.address, 105, ask, timeout=PATIENCE)
+
+    assert look_up()[0] == 17
+    rig.server.put_route("orders", rig.server.routes_generation(), b"standard", b"legacy")
+    assert look_up() == (0, None, {}, b"standard")
+    with Peer(rig) as peer:
+        peer.send(105, version=400, extFields=ask)
+        assert peer.receive()["body"] == b"legacy"
+    generation = rig.server.routes_generation()
+    rig.server.drop_routes(["orders"])
+    rig.server.put_route("orders", generation, b"late", b"late")
+    assert look_up()[0] == 17
+    rig.server.put_route("orders", rig.server.routes_generation(), b"new", b"new")
+    rig.server.drop_routes(None)
+    assert look_up()[0] == 17
+    assert asked == ["orders"] * 3
 
 
 @pytest.mark.parametrize("route", [*HOT_CODES, *HOT_RPCS])

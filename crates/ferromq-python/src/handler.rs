@@ -8,7 +8,7 @@ use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use ferromq_store::ExpiredFile;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, TransportError, remoting::Fields,
 };
 use parking_lot::RwLock;
 use pyo3::{
@@ -169,13 +169,13 @@ impl ColdHandler for Handlers {
         stream: u64,
         connection: u64,
         peer: SocketAddr,
-        fields: &[(String, String)],
+        fields: &Fields,
         body: Option<Bytes>,
     ) -> bool {
         if self.functions.read().telemetry.is_none() {
             return false;
         }
-        let (fields, is_last) = (fields.to_vec(), body.is_none());
+        let (fields, is_last) = (fields.clone(), body.is_none());
         let job = self.job(
             "telemetry",
             |functions| functions.telemetry.as_ref(),
@@ -226,8 +226,8 @@ fn response(returned: &Bound<'_, PyAny>, is_rpc: bool) -> PyResult<Option<ColdRe
             parts.extract::<(i32, Option<String>, Bound<'_, PyDict>, Bound<'_, PyBytes>)>()?;
         let fields = fields
             .iter()
-            .map(|(name, value)| Ok((name.extract()?, value.extract()?)))
-            .collect::<PyResult<_>>()?;
+            .map(|(name, value)| Ok((name.extract::<String>()?, value.extract::<String>()?)))
+            .collect::<PyResult<Fields>>()?;
         return Ok(Some(ColdResponse {
             code,
             remark,
@@ -243,7 +243,7 @@ fn response(returned: &Bound<'_, PyAny>, is_rpc: bool) -> PyResult<Option<ColdRe
 }
 
 /// A dict of texts; the last of equal names counts.
-pub fn dict<'py>(py: Python<'py>, fields: &[(String, String)]) -> PyResult<Bound<'py, PyDict>> {
+pub fn dict<'py>(py: Python<'py>, fields: &Fields) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for (name, value) in fields {
         dict.set_item(name, value)?;

@@ -5,7 +5,10 @@ use std::{fmt, net::SocketAddr};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use crate::{TransportError, remoting::Language};
+use crate::{
+    TransportError,
+    remoting::{Fields, Language},
+};
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,7 +44,7 @@ pub struct ColdRequest {
     /// Whether the sender waits for no answer.
     pub is_one_way: bool,
     /// Remoting: `extFields`. gRPC: ASCII metadata, names in lower case.
-    pub fields: Vec<(String, String)>,
+    pub fields: Fields,
     /// Remoting: body. gRPC: the protobuf message as it came.
     pub body: Bytes,
 }
@@ -54,7 +57,7 @@ pub struct ColdResponse {
     /// Remoting remark.
     pub remark: Option<String>,
     /// Remoting `extFields`; unused for gRPC.
-    pub fields: Vec<(String, String)>,
+    pub fields: Fields,
     /// Remoting body, or the encoded protobuf response.
     pub body: Bytes,
 }
@@ -100,7 +103,7 @@ pub trait ColdHandler: Send + Sync + 'static {
         stream: u64,
         connection: u64,
         peer: SocketAddr,
-        fields: &[(String, String)],
+        fields: &Fields,
         body: Option<Bytes>,
     ) -> bool;
     /// The connection is gone. None of its cold calls is still under way, unless a stopping server cut it off.

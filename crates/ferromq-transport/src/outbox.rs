@@ -20,7 +20,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::remoting::{Frame, RemotingCommand, codec, codes::response};
+use crate::remoting::{Fields, Frame, RemotingCommand, codec, codes::response};
 
 /// Requests of the server that wait in one connection; more are refused.
 const PUSHES: usize = 64;
@@ -99,7 +99,7 @@ impl Outbox {
             codec::encode(&RemotingCommand {
                 code: response::SYSTEM_ERROR,
                 remark,
-                fields: Vec::new(),
+                fields: Fields::default(),
                 body: Bytes::new(),
                 ..response.clone()
             })

@@ -79,10 +79,11 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remoting::Fields;
 
     fn ask(topic: &str, version: i32, fields: &[(&str, &str)]) -> RemotingCommand {
         let fields = [("topic", topic)].into_iter().chain(fields.iter().copied());
-        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let fields: Fields = fields.collect();
         RemotingCommand { version, ..RemotingCommand::request(105, fields, Bytes::new()) }
     }
 

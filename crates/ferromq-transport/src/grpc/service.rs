@@ -31,7 +31,11 @@ use super::{
     stream::ResponseStream,
     wire::Malformed,
 };
-use crate::{ColdRequest, Route, TransportError, dispatcher, hot::Hot, remoting::Language};
+use crate::{
+    ColdRequest, Route, TransportError, dispatcher,
+    hot::Hot,
+    remoting::{Fields, Language},
+};
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
 /// What RocketMQ's proxy accepts. Only sends carry bodies; what else comes is small, or not meant well.
@@ -256,11 +260,9 @@ fn malformed(Malformed(reason): Malformed) -> Status {
 }
 
 /// ASCII metadata; binary values are of no use to the control plane.
-fn fields(metadata: &MetadataMap) -> Vec<(String, String)> {
+fn fields(metadata: &MetadataMap) -> Fields {
     let ascii = metadata.iter().filter_map(|field| match field {
-        KeyAndValueRef::Ascii(name, value) => {
-            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
-        }
+        KeyAndValueRef::Ascii(name, value) => Some((name.as_str(), value.to_str().ok()?)),
         KeyAndValueRef::Binary(..) => None,
     });
     ascii.collect()

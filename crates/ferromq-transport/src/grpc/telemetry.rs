@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::connection::Link;
-use crate::{ColdHandler, hot::Counters};
+use crate::{ColdHandler, hot::Counters, remoting::Fields};
 
 /// Commands a client may leave unread before it counts as gone.
 const MAX_UNREAD: usize = 64;
@@ -55,7 +55,7 @@ impl TelemetryStreams {
     pub(super) fn open(
         self: &Arc<Self>,
         link: Link,
-        fields: Vec<(String, String)>,
+        fields: Fields,
         mut commands: Streaming<Bytes>,
     ) -> ReceiverStream<Result<Bytes, Status>> {
         let stream = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +98,7 @@ struct Ended<'a> {
     streams: &'a TelemetryStreams,
     stream: u64,
     link: &'a Link,
-    fields: &'a [(String, String)],
+    fields: &'a Fields,
 }
 
 impl Drop for Ended<'_> {

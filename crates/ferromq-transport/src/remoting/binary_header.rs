@@ -7,9 +7,11 @@
 //! ```
 //! Codes from 32,768 on (pop, acknowledge) do not fit: [`fits`] says so and the codec takes JSON instead.
 
+use std::borrow::Cow;
+
 use bytes::{BufMut, BytesMut};
 
-use super::{HeaderForm, Language, RemotingCommand};
+use super::{Fields, HeaderForm, Language, RemotingCommand};
 use crate::TransportError;
 
 /// A field takes at least its two length words.
@@ -53,17 +55,20 @@ pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
     let version = i32::from(rest.i16()?);
     let opaque = rest.i32()?;
     let flag = rest.i32()?;
-    let remark = rest.long_text()?;
+    let remark = text(rest.long()?).into_owned();
     let fields_length = rest.length()?;
     let mut entries = Cursor(rest.take(fields_length)?);
-    let mut fields = Vec::new();
+    let mut fields = Fields::default();
+    if fields_length > 0 {
+        fields.expect(fields_length);
+    }
     while !entries.0.is_empty() {
         let name_length = usize::try_from(entries.i16()?).map_err(|_| NEGATIVE)?;
         let name = text(entries.take(name_length)?);
-        let value = entries.long_text()?;
+        let value = text(entries.long()?);
         // Java reads an empty name as null, which no header class can ask for.
         if !name.is_empty() {
-            fields.push((name, value));
+            fields.push(&name, &value);
         }
     }
     Ok(RemotingCommand {
@@ -110,13 +115,13 @@ impl<'a> Cursor<'a> {
         usize::try_from(self.i32()?).map_err(|_| NEGATIVE)
     }
 
-    fn long_text(&mut self) -> Result<String, TransportError> {
+    fn long(&mut self) -> Result<&'a [u8], TransportError> {
         let length = self.length()?;
-        self.take(length).map(text)
+        self.take(length)
     }
 }
 
 /// Java replaces bytes that are no UTF-8; so do we.
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::codes::response;
+use super::{Fields, codes::response};
 
 /// `MQVersion` ordinal of 5.3.3, the release whose behaviour we follow.
 ///
@@ -77,8 +77,8 @@ pub struct RemotingCommand {
     pub flag: i32,
     /// A response's explanation.
     pub remark: Option<String>,
-    /// `extFields`: names and values. Where a name comes twice the last one counts, see [`Self::field`].
-    pub fields: Vec<(String, String)>,
+    /// `extFields`.
+    pub fields: Fields,
     /// Everything after the header.
     pub body: Bytes,
     /// How the header came, or is to be written.
@@ -88,8 +88,8 @@ pub struct RemotingCommand {
 impl RemotingCommand {
     /// Makes a request with a JSON header; `opaque` is set by whoever sends it.
     #[must_use]
-    pub fn request(code: i32, fields: Vec<(String, String)>, body: Bytes) -> Self {
-        Self { code, version: VERSION, fields, body, ..Self::default() }
+    pub fn request(code: i32, fields: impl Into<Fields>, body: Bytes) -> Self {
+        Self { code, version: VERSION, fields: fields.into(), body, ..Self::default() }
     }
 
     /// Makes a response to this request: same number, same header form where the code fits.
@@ -133,6 +133,6 @@ impl RemotingCommand {
     /// The value of an extension field.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.fields.get(name)
     }
 }

@@ -25,6 +25,7 @@ use ferromq_transport::{
     ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Server, ServerOptions,
     TransportError,
     grpc::codec::BytesCodec,
+    remoting::Fields,
     tables::{GroupEntry, MessageType, TopicEntry},
 };
 use parking_lot::Mutex;
@@ -100,7 +101,7 @@ impl ColdHandler for Control {
         stream: u64,
         connection: u64,
         _peer: SocketAddr,
-        _fields: &[(String, String)],
+        _fields: &Fields,
         body: Option<Bytes>,
     ) -> bool {
         let too_many = body.as_ref().is_some_and(|body| body == "too many");

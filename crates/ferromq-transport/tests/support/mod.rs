@@ -8,7 +8,7 @@ use ferromq_store::Clock;
 use ferromq_transport::{
     ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Server, ServerOptions,
     TransportError,
-    remoting::{Decoder, RemotingCommand, codec},
+    remoting::{Decoder, Fields, RemotingCommand, codec},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -94,7 +94,7 @@ impl ColdHandler for Fake {
         panic!("nothing hot here");
     }
 
-    fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &[(String, String)], _: Option<Bytes>) -> bool {
+    fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &Fields, _: Option<Bytes>) -> bool {
         panic!("no gRPC here");
     }
 

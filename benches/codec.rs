@@ -1,0 +1,69 @@
+//! How long does a remoting frame take: decoding a send request of a 1 KiB message and encoding its answer?
+//!
+//! The anchor is a copy of the frame and its CRC32. `cargo bench --package ferromq-transport --bench codec`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::hint::black_box;
+
+use bytes::{Bytes, BytesMut};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ferromq_transport::remoting::{Decoder, Fields, HeaderForm, RemotingCommand, codec};
+
+/// What Java's producer sends: short names, and properties with separators that JSON escapes.
+fn send(form: HeaderForm) -> BytesMut {
+    let properties = "KEYS\u{1}order-4711\u{2}UNIQ_KEY\u{1}7F000001\
+                      3B4018B4AAC2123456780000\u{2}WAIT\u{1}true\u{2}TAGS\u{1}paid\u{2}";
+    let fields = [
+        ("a", "producers"),
+        ("b", "orders"),
+        ("c", "TBW102"),
+        ("d", "4"),
+        ("e", "3"),
+        ("f", "0"),
+        ("g", "1764000000000"),
+        ("h", "0"),
+        ("i", properties),
+        ("j", "0"),
+        ("k", "false"),
+        ("m", "false"),
+        ("n", "broker-a"),
+    ];
+    let request = RemotingCommand::request(310, fields, vec![7; 1024].into());
+    let frame = codec::encode(&RemotingCommand { header_form: form, opaque: 4711, ..request }).unwrap();
+    BytesMut::from(&frame.to_bytes()[..])
+}
+
+fn answer(request: &RemotingCommand) -> RemotingCommand {
+    let fields = Fields::default()
+        .with("msgId", "7F0000012A9F0000000000001234ABCD")
+        .with("queueId", 3)
+        .with("queueOffset", 123_456)
+        .with("transactionId", "7F0000013B4018B4AAC2123456780000");
+    RemotingCommand { fields, ..request.respond(0, None) }
+}
+
+fn codec_of_a_send(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("send_1k");
+    group.throughput(Throughput::Elements(1));
+    for (name, form) in [("json", HeaderForm::Json), ("rocketmq", HeaderForm::Binary)] {
+        let frame = send(form);
+        group.bench_function(BenchmarkId::new("copy_and_crc32", name), |bencher| {
+            bencher.iter(|| crc32fast::hash(&BytesMut::from(&frame[..])));
+        });
+        let decode =
+            |frame: &BytesMut| Decoder::default().next(&mut BytesMut::from(&frame[..])).unwrap().unwrap();
+        group.bench_function(BenchmarkId::new("copy_and_decode", name), |bencher| {
+            bencher.iter(|| {
+                let command = decode(&frame);
+                black_box((command.field("b"), command.field("e"), command.field("i").map(str::len)));
+            });
+        });
+        group.bench_function(BenchmarkId::new("copy_decode_and_answer", name), |bencher| {
+            bencher.iter(|| -> Bytes { codec::encode(&answer(&decode(&frame))).unwrap().head });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, codec_of_a_send);
+criterion_main!(benches);
