@@ -14,7 +14,7 @@ use super::{
 use crate::{
     TransportError,
     hot::{Hot, pull::Pull},
-    remoting::{RemotingCommand, codes::response},
+    remoting::{Fields, RemotingCommand, codes::response},
     subscriptions::{Subscribed, Subscription},
     tables::GroupEntry,
 };
@@ -248,16 +248,14 @@ fn code(found: &GetResult, offset: u64) -> i32 {
 }
 
 fn respond(command: &RemotingCommand, found: &GetResult, offset: u64) -> RemotingCommand {
-    let field = |name: &str, value: u64| (name.to_owned(), value.to_string());
     let mut answer = command.respond(code(found, offset), Some(found.status.name().to_owned()));
-    answer.fields = vec![
-        field("suggestWhichBrokerId", 0),
-        field("nextBeginOffset", found.next_offset),
-        field("minOffset", found.min_offset),
-        field("maxOffset", found.max_offset),
-        field("topicSysFlag", 0),
-        field("groupSysFlag", 0),
-    ];
+    answer.fields = Fields::default()
+        .with("suggestWhichBrokerId", 0)
+        .with("nextBeginOffset", found.next_offset)
+        .with("minOffset", found.min_offset)
+        .with("maxOffset", found.max_offset)
+        .with("topicSysFlag", 0)
+        .with("groupSysFlag", 0);
     answer.body = join(found.messages.iter().map(|(_, record)| record));
     answer
 }
@@ -276,7 +274,7 @@ fn refuse(command: &RemotingCommand, code: i32, why: String) -> Refused {
 
 fn forbid(command: &RemotingCommand, kind: u32, why: String) -> Refused {
     let mut answer = command.respond(response::NO_PERMISSION, Some(why));
-    answer.fields = vec![("forbiddenType".to_owned(), kind.to_string())];
+    answer.fields.put("forbiddenType", kind);
     Refused::With(answer)
 }
 
