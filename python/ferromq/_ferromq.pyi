@@ -376,8 +376,13 @@ class Server:
     def register(self, route: int | str, handler: Callable[[Request], Response | None]) -> None:
         """Answer *route* with *handler* (None: no answer). Raises ValueError where *route* is a hot verb."""
 
-    def on_missing(self, handler: Callable[[str, str, str], bool]) -> None:
-        """*handler*(kind, name, peer), kind `topic` or `group`: create it where allowed, push its entry, return whether it is there now."""
+    def on_missing(self, handler: Callable[[str, str, str, str, int, int], bool]) -> None:
+        """
+        *handler*(kind, name, peer, default_topic, queues, sys_flag): create it where allowed, push its entry, return whether it is there now.
+
+        kind `topic` and `group` come with nothing more. `topic_to_send`: a producer of remoting asks for at most
+        *queues* queues and the settings of *default_topic*. `topic_of_group`: a retry or dead-letter topic.
+        """
 
     def on_telemetry(self, handler: Callable[[int, int, str, dict[str, str], bytes | None], None]) -> None:
         """*handler*(stream, connection, peer, metadata, message); message None: the stream ended. Calls of one stream come in order."""
@@ -466,6 +471,23 @@ class Server:
     def close_connection(self, connection: int) -> None: ...
     def stats(self) -> dict[str, int]:
         """Counters: connections, sent, received, acked, parked, cold_calls, demoted, …"""
+
+    def set_send_policy(
+        self,
+        *,
+        cluster: str = "DefaultCluster",
+        region: str = "DefaultRegion",
+        trace: bool = True,
+        reject_transactions: bool = False,
+    ) -> None:
+        """What messages of remoting clients are stamped with, and whether they are taken; what is left out has its default."""
+
+    def traffic(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """
+        Messages and bytes since the start: `put` by topic, `get` and `send_back` by `topic@group`.
+
+        A topic or group that is removed is forgotten.
+        """
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop listening, let requests under way end, close connections. Idempotent."""

@@ -148,11 +148,18 @@ impl ColdHandler for Handlers {
             "missing name",
             |functions| functions.missing.as_ref(),
             move |_, function| {
-                let (kind, name) = match missing {
-                    Missing::Topic(name) => ("topic", name),
-                    Missing::Group(name) => ("group", name),
+                let (kind, name, default_topic, queues, sys_flag) = match missing {
+                    Missing::Topic(name) => ("topic", name, String::new(), 0, 0),
+                    Missing::TopicToSend { name, default_topic, queues, sys_flag } => {
+                        ("topic_to_send", name, default_topic, queues, sys_flag)
+                    }
+                    Missing::TopicOfGroup { name, queues, sys_flag } => {
+                        ("topic_of_group", name, String::new(), queues, sys_flag)
+                    }
+                    Missing::Group(name) => ("group", name, String::new(), 0, 0),
                 };
-                function.call1((kind, name, peer.to_string()))?.is_truthy()
+                let peer = peer.to_string();
+                function.call1((kind, name, peer, default_topic, queues, sys_flag))?.is_truthy()
             },
             move |outcome| {
                 let is_done = outcome.unwrap_or(false);

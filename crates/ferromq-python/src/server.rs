@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use ferromq_transport::{
     Route, Server, ServerOptions, dispatcher,
+    hot::SendPolicy,
     subscriptions::Subscription,
     tables::{GroupEntry, MessageType, TopicEntry},
 };
@@ -82,7 +83,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Ask *handler*(kind, name, peer) for unknown topics and groups.
+    /// Ask *handler*(kind, name, peer, default_topic, queues, sys_flag) for unknown topics and groups.
     fn on_missing(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
         self.0.get()?.handlers.set_missing(callable(py, handler)?);
         Ok(())
@@ -136,7 +137,11 @@ impl PyServer {
 
     /// Take a topic's entry away.
     fn remove_topic(&self, name: &str) -> PyResult<()> {
-        self.0.get()?.server.tables().remove_topic(name);
+        let server = &self.0.get()?.server;
+        server.tables().remove_topic(name);
+        if let Some(hot) = server.hot() {
+            hot.traffic.forget_topic(name);
+        }
         Ok(())
     }
 
@@ -157,7 +162,11 @@ impl PyServer {
 
     /// Take a consumer group's entry away.
     fn remove_group(&self, name: &str) -> PyResult<()> {
-        self.0.get()?.server.tables().remove_group(name);
+        let server = &self.0.get()?.server;
+        server.tables().remove_group(name);
+        if let Some(hot) = server.hot() {
+            hot.traffic.forget_group(name);
+        }
         Ok(())
     }
 
@@ -262,6 +271,40 @@ impl PyServer {
             counters.set_item(name, value)?;
         }
         Ok(counters)
+    }
+
+    /// Set how messages of remoting clients are taken.
+    #[pyo3(signature = (*, cluster="DefaultCluster", region="DefaultRegion", trace=true, reject_transactions=false))]
+    fn set_send_policy(
+        &self,
+        cluster: &str,
+        region: &str,
+        trace: bool,
+        reject_transactions: bool,
+    ) -> PyResult<()> {
+        if let Some(hot) = self.0.get()?.server.hot() {
+            let mut policy = SendPolicy::new(cluster, region, trace);
+            policy.rejects_transactions = reject_transactions;
+            hot.policy.store(Arc::new(policy));
+        }
+        Ok(())
+    }
+
+    /// Return messages and bytes by topic and group, summed since the start.
+    fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let server = &self.0.get()?.server;
+        let snapshot = server.hot().map(|hot| hot.traffic.snapshot()).unwrap_or_default();
+        let all = PyDict::new(py);
+        for (name, tallies) in
+            [("put", snapshot.put), ("get", snapshot.get), ("send_back", snapshot.send_back)]
+        {
+            let sums = PyDict::new(py);
+            for (of, tally) in tallies {
+                sums.set_item(of, (tally.messages, tally.bytes))?;
+            }
+            all.set_item(name, sums)?;
+        }
+        Ok(all)
     }
 
     /// Stop listening, let requests under way end, close connections.

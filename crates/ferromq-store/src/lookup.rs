@@ -8,6 +8,12 @@ use crate::{
 };
 
 impl<D: Disk> MessageStore<D> {
+    /// The broker's own address, as every record keeps it.
+    #[must_use]
+    pub fn store_host(&self) -> std::net::SocketAddr {
+        self.inner.config.store_host
+    }
+
     /// First queue offset kept (0 for an unknown queue).
     #[must_use]
     pub fn min_offset(&self, topic: &str, queue_id: u32) -> u64 {

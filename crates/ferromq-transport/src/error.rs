@@ -39,6 +39,41 @@ pub enum TransportError {
     /// Permissions forbid the request.
     #[error("{0}")]
     Forbidden(&'static str),
+    /// A topic's permission forbids the request.
+    #[error("the topic {topic} may not be {done}; its permission says so")]
+    TopicForbidden {
+        /// The topic.
+        topic: String,
+        /// What was to be done: `written` or `read`.
+        done: &'static str,
+    },
+    /// A name that cannot be a topic's.
+    #[error("the topic name {topic:?} is not allowed: {reason}")]
+    BadTopicName {
+        /// The name.
+        topic: String,
+        /// The rule that is broken.
+        reason: &'static str,
+    },
+    /// The topic has no such queue.
+    #[error("there is no queue {queue_id} of the topic {topic}; it has the queues 0 to {}", queues.saturating_sub(1))]
+    NoSuchQueue {
+        /// The topic.
+        topic: String,
+        /// The queue asked for.
+        queue_id: i32,
+        /// How many queues there are.
+        queues: u32,
+    },
+    /// A message that cannot be stored.
+    #[error("the message is illegal: {0}")]
+    IllegalMessage(&'static str),
+    /// Something RocketMQ knows and this server does not do.
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// The server takes no messages.
+    #[error("{0}")]
+    NotAvailable(&'static str),
     /// Too much is waiting; try again later.
     #[error("the server is busy: {0}")]
     Busy(&'static str),
@@ -77,19 +112,23 @@ impl TransportError {
     #[must_use]
     pub fn response_code(&self) -> i32 {
         match self {
-            Self::BadField { .. } => response::INVALID_PARAMETER,
-            Self::Malformed(_) | Self::Handler(_) | Self::HotRoute(_) | Self::Io { .. } => {
-                response::SYSTEM_ERROR
+            Self::BadField { .. } | Self::BadTopicName { .. } | Self::NoSuchQueue { .. } => {
+                response::INVALID_PARAMETER
             }
-            Self::FrameTooLarge { .. } => response::MESSAGE_ILLEGAL,
+            Self::Malformed(_)
+            | Self::Handler(_)
+            | Self::HotRoute(_)
+            | Self::NotSupported(_)
+            | Self::Io { .. } => response::SYSTEM_ERROR,
+            Self::FrameTooLarge { .. } | Self::IllegalMessage(_) => response::MESSAGE_ILLEGAL,
             Self::Unsupported(_) => response::REQUEST_CODE_NOT_SUPPORTED,
             Self::NoSuchTopic(_) => response::TOPIC_NOT_EXIST,
             Self::NoSuchGroup(_) => response::SUBSCRIPTION_GROUP_NOT_EXIST,
-            Self::Forbidden(_) => response::NO_PERMISSION,
+            Self::Forbidden(_) | Self::TopicForbidden { .. } => response::NO_PERMISSION,
             Self::Busy(_) | Self::Timeout { .. } => response::SYSTEM_BUSY,
-            Self::Unanswered => response::SERVICE_NOT_AVAILABLE,
+            Self::Unanswered | Self::NotAvailable(_) => response::SERVICE_NOT_AVAILABLE,
             Self::Store(error) => match error {
-                StoreError::TooLarge { .. } => response::MESSAGE_ILLEGAL,
+                StoreError::TooLarge { .. } | StoreError::Invalid { .. } => response::MESSAGE_ILLEGAL,
                 StoreError::NotDurable { .. } => response::FLUSH_DISK_TIMEOUT,
                 StoreError::QueueClosed { .. } => response::NO_PERMISSION,
                 StoreError::Full { .. } | StoreError::Poisoned | StoreError::Closed => {

@@ -71,6 +71,26 @@ pub type Reply = oneshot::Sender<Result<Option<ColdResponse>, TransportError>>;
 pub enum Missing {
     /// A topic a producer sends to or a consumer reads from.
     Topic(String),
+    /// A topic a producer sends to, with what it says about a topic that has to be made.
+    TopicToSend {
+        /// The topic.
+        name: String,
+        /// The topic whose settings the new one takes.
+        default_topic: String,
+        /// Most queues it shall have.
+        queues: u32,
+        /// Its system flag: 1 where the producer is of a unit, 2 where consumers of it are.
+        sys_flag: i32,
+    },
+    /// The retry or dead-letter topic of a consumer group; it is made whether or not topics may be created on first use.
+    TopicOfGroup {
+        /// The topic.
+        name: String,
+        /// How many queues it shall have.
+        queues: u32,
+        /// Its system flag.
+        sys_flag: i32,
+    },
     /// A consumer group.
     Group(String),
 }

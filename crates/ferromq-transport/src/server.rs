@@ -208,6 +208,12 @@ impl Server {
         self.0.peers.call(connection, request, limit).await
     }
 
+    /// What answers hot requests; none on a name server.
+    #[must_use]
+    pub fn hot(&self) -> Option<&Hot> {
+        self.0.hot.as_deref()
+    }
+
     /// Name and value of each counter.
     #[must_use]
     pub fn stats(&self) -> Vec<(&'static str, u64)> {

@@ -172,6 +172,7 @@ class BrokerController:
             broker_name=self.config.name,
             handler_threads=self.config.handler_threads,
         )
+        self._server.set_send_policy(cluster=self.config.cluster)
         started.callback(self._server.stop, timeout=_STOP_SECONDS)
         membership = self.config.membership
         period = registration_period(membership.register_interval)
@@ -265,7 +266,7 @@ class BrokerController:
                 subscriptions=lambda _group: {},
             ),
             runtime=Runtime(self.store, statistics, directory, now_ms, now_ms()),
-            settings=SettingsAnswers(self.settings, self.store, self.identity.address),
+            settings=SettingsAnswers(self.settings, self.store),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
         )
@@ -304,12 +305,19 @@ class BrokerController:
         self._start_following()
         self._announcer.register()
 
-    def _create_missing(self, kind: str, name: str, peer: str) -> bool:
+    def _create_missing(self, kind: str, name: str, peer: str, default_topic: str, queues: int, sys_flag: int) -> bool:
         """Create a topic or group the hot path met and does not know, where that is allowed."""
         try:
-            table = self.topics if kind == "topic" else self.groups
-            # Somebody else may have created it a moment ago and not pushed it yet.
-            return table.ensure(name, peer) is not None and table.push_again(name)
+            # Somebody else may have created it a moment ago and not pushed it yet: pushed again.
+            if kind == "group":
+                return self.groups.ensure(name, peer) is not None and self.groups.push_again(name)
+            if kind == "topic_to_send":
+                topic = self.topics.ensure_to_send(name, default_topic, queues, sys_flag, peer)
+            elif kind == "topic_of_group":
+                topic = self.topics.ensure_of_group(name, queues, sys_flag, peer)
+            else:
+                topic = self.topics.ensure(name, peer)
+            return topic is not None and self.topics.push_again(name)
         except IllegalName as error:
             _log.debug("illegal name peer=%s: %s", peer, error)
             return False

@@ -174,6 +174,36 @@ class TopicTable:
 
         return self._change(decide, peer).entries[topic.name]
 
+    def ensure_to_send(
+        self, name: str, default_topic: str, queues: int, sys_flag: int, peer: str
+    ) -> TopicConfig | None:
+        """
+        Return the topic a producer of remoting sends to, as RocketMQ creates it: after a *default_topic*; else None.
+
+        It gets that topic's permission, and as many queues as it has, but at most *queues*. Raises `IllegalName`.
+        """
+        topic = self.find(name)
+        if topic is not None:
+            return topic
+        _names.check_topic(name)
+        model = self.find(default_topic)
+        if model is None or not model.permission & Permission.INHERIT or not self.may_create(name):
+            return None
+        count = max(1, min(queues, model.write_queues))
+        permission = Permission(model.permission & ~Permission.INHERIT)
+        return self.create(TopicConfig(name, count, count, permission, model.filter_type, sys_flag), peer)
+
+    def ensure_of_group(self, name: str, queues: int, sys_flag: int, peer: str) -> TopicConfig | None:
+        """
+        Return the retry or dead-letter topic of a group, created where it is missing; a slave creates none: None.
+
+        Raises `IllegalName`.
+        """
+        topic = self.find(name)
+        if topic is None and not self._config().membership.is_slave:
+            topic = self.create(TopicConfig(name, queues, queues, sys_flag=sys_flag), peer)
+        return topic
+
     def put(self, topic: TopicConfig, changes: Mapping[str, str | None], peer: str) -> TopicConfig:
         """
         Create or replace a topic; *changes* alters the attributes it has (None removes one).

@@ -6,18 +6,24 @@
 pub mod ack;
 mod counters;
 mod demote;
+mod policy;
 pub mod pull;
 pub mod receive;
 pub mod send;
+mod traffic;
+mod unique_key;
 
 use std::{
     net::SocketAddr,
     sync::{Arc, atomic::AtomicU32},
 };
 
+use arc_swap::ArcSwap;
 use ferromq_store::{Clock, MessageStore};
 
 pub use counters::{Counter, Counters};
+pub use policy::SendPolicy;
+pub use traffic::{Tally, Traffic, TrafficSnapshot};
 
 use crate::{
     ColdHandler, Demoted, Missing, TransportError,
@@ -25,6 +31,7 @@ use crate::{
     tables::{GroupEntry, Tables, TopicEntry},
 };
 use demote::Demotions;
+use unique_key::UniqueKeys;
 
 /// What the hot verbs work on; shared by all listeners of a server.
 pub struct Hot {
@@ -38,6 +45,11 @@ pub struct Hot {
     pub counters: Arc<Counters>,
     /// The broker's name, part of every receipt handle.
     pub broker_name: String,
+    /// How messages are taken, as the control plane last set it.
+    pub policy: ArcSwap<SendPolicy>,
+    /// Messages and bytes that went in and out, by topic and group.
+    pub traffic: Traffic,
+    pub(crate) unique_keys: UniqueKeys,
     pub(crate) polls: LongPolls,
     demotions: Demotions,
     /// Spreads requests that do not choose a queue. One for all topics: what counts is that each topic's
@@ -65,12 +77,16 @@ impl Hot {
         store.on_arrival(move |arrival| arrivals.arrived(arrival));
         let demotions = Demotions::new(cold, Arc::clone(&counters));
         let (next_queue, first_queue) = (AtomicU32::new(0), AtomicU32::new(0));
+        let unique_keys = UniqueKeys::new(store.store_host().ip());
         Arc::new(Self {
             store,
             tables,
             clock,
             counters,
             broker_name,
+            policy: ArcSwap::default(),
+            traffic: Traffic::default(),
+            unique_keys,
             polls,
             demotions,
             next_queue,
@@ -90,6 +106,24 @@ impl Hot {
         self.tables
             .topic(name)
             .ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name.to_owned())))
+    }
+
+    /// As [`Self::topic`], for a topic the request may create by `missing`.
+    ///
+    /// # Errors
+    /// As [`Self::topic`].
+    pub async fn topic_or(&self, missing: Missing, peer: SocketAddr) -> Result<TopicEntry, TransportError> {
+        let name = match &missing {
+            Missing::Topic(name)
+            | Missing::Group(name)
+            | Missing::TopicToSend { name, .. }
+            | Missing::TopicOfGroup { name, .. } => name.clone(),
+        };
+        if let Some(entry) = self.tables.topic(&name) {
+            return Ok(entry);
+        }
+        let demoted = self.demotions.demote(missing, peer).await;
+        self.tables.topic(&name).ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name)))
     }
 
     /// The group's entry; an unknown group is demoted once and looked up again.

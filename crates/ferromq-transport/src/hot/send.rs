@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ferromq_store::{Appended, NewMessage, QueueAccess, Result, StoreError};
+use ferromq_store::{Appended, NewMessage, QueueAccess, Result, SCHEDULE_TOPIC, StoreError};
 use tokio::sync::oneshot;
 
 use super::Hot;
@@ -19,24 +19,63 @@ impl Hot {
         (turn..queues).chain(0..turn).find(is_open).unwrap_or(turn)
     }
 
-    /// Appends `messages`; the answer comes once they are as durable as the flush policy promises.
+    /// Appends `messages` of one topic; the answer comes once they are as durable as the flush policy promises.
     ///
     /// The messages are in the log when this returns, so what they borrow may go.
     pub fn send(
         &self,
         messages: &[NewMessage<'_>],
     ) -> Result<impl Future<Output = Result<Appended>> + Send + use<>> {
+        let appended = self.append(messages)?;
+        let durable = self.durable(appended.end);
+        Ok(async move { durable.await.map(|()| appended) })
+    }
+
+    /// Appends `messages` of one topic. What is promised of them holds once [`Self::durable`] says so.
+    pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
         let appended = self.store.append(messages)?;
-        self.counters.send_requests.add(1);
-        self.counters.sent.add(messages.len() as u64);
+        self.count(messages, &appended);
+        Ok(appended)
+    }
+
+    /// As [`Self::append`], for one message that waits first where its delay level `level` is above 0.
+    pub fn append_delayed(&self, message: &NewMessage<'_>, level: i32) -> Result<Appended> {
+        let delayed = if level > 0 { self.store.delayed(message)? } else { None };
+        let Some(delayed) = delayed else { return self.append(&[*message]) };
+        let waiting = NewMessage {
+            topic: SCHEDULE_TOPIC,
+            queue_id: delayed.queue_id,
+            properties: &delayed.properties,
+            ..*message
+        };
+        self.append(&[waiting])
+    }
+
+    /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.
+    pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        let appended = self.store.append_as_one(messages)?;
+        self.count(messages, &appended);
+        Ok(appended)
+    }
+
+    /// Waits until what ends at `end`, an `Appended::end`, is as durable as the flush policy promises.
+    pub fn durable(&self, end: u64) -> impl Future<Output = Result<()>> + Send + use<> {
         let (done, durable) = oneshot::channel();
-        self.store.when_durable(appended.end, move |outcome| {
+        self.store.when_durable(end, move |outcome| {
             // The request may have been given up meanwhile.
             let _ = done.send(outcome);
         });
-        Ok(async move {
-            // A callback that is dropped belongs to a store that closed.
-            durable.await.unwrap_or(Err(StoreError::Closed)).map(|()| appended)
-        })
+        // A callback that is dropped belongs to a store that closed.
+        async move { durable.await.unwrap_or(Err(StoreError::Closed)) }
+    }
+
+    fn count(&self, messages: &[NewMessage<'_>], appended: &Appended) {
+        let count = messages.len() as u64;
+        self.counters.send_requests.add(1);
+        self.counters.sent.add(count);
+        if let Some(first) = messages.first() {
+            let bytes = appended.locations.iter().map(|location| u64::from(location.len)).sum();
+            self.traffic.count_put(first.topic, count, bytes);
+        }
     }
 }

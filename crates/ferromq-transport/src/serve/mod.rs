@@ -2,9 +2,13 @@
 //!
 //! One verb a file. What a verb does is `hot`'s business, what bytes look like that of `remoting`.
 
+pub mod batch;
 mod fields;
 mod offset;
 mod pull;
+mod send;
+mod send_header;
+mod send_properties;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -30,6 +34,9 @@ pub(crate) async fn answer(hot: Arc<Hot>, caller: Caller, command: RemotingComma
     let outcome = match command.code {
         request::UPDATE_CONSUMER_OFFSET => offset::update(&hot, &command),
         request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => pull::pull(&hot, caller, &command).await,
+        request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
+            send::send(&hot, caller, &command).await
+        }
         _ => Ok(command.respond_unsupported()),
     };
     outcome.unwrap_or_else(|error| refuse(&command, &error))

@@ -86,9 +86,12 @@ impl ColdHandler for Control {
         self.demotions.fetch_add(1, Ordering::SeqCst);
         let server = self.server.lock().clone().expect("a server");
         match missing {
-            Missing::Topic(name) if name.starts_with("auto") => server.tables().put_topic(&name, TOPIC),
+            Missing::Topic(name) | Missing::TopicToSend { name, .. } if name.starts_with("auto") => {
+                server.tables().put_topic(&name, TOPIC)
+            }
             Missing::Group(name) if name.starts_with("auto") => server.tables().put_group(&name, GROUP),
-            Missing::Topic(name) | Missing::Group(name) => {
+            Missing::TopicOfGroup { name, .. } => server.tables().put_topic(&name, TOPIC),
+            Missing::Topic(name) | Missing::TopicToSend { name, .. } | Missing::Group(name) => {
                 let _ = done.send(if name == "busy" { Demoted::Busy } else { Demoted::Refused });
                 return;
             }

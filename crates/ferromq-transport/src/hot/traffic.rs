@@ -1,0 +1,202 @@
+//! How many messages and bytes went in and out, by topic and consumer group, since the server started.
+//!
+//! Only sums are kept: rates are made of them by whoever looks twice.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::RwLock;
+
+const SHARDS: usize = 32;
+
+/// Messages and bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of their records.
+    pub bytes: u64,
+}
+
+/// Everything counted so far; consumer groups as `topic@group`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TrafficSnapshot {
+    /// Stored, by topic.
+    pub put: HashMap<String, Tally>,
+    /// Read, by topic and group.
+    pub get: HashMap<String, Tally>,
+    /// Given back to be consumed later, by topic and group.
+    pub send_back: HashMap<String, Tally>,
+}
+
+/// The counters. A name is allocated when it comes first; after that counting takes a shared lock of its shard.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    put: Table<AtomicTally>,
+    get: Table<HashMap<Box<str>, AtomicTally>>,
+    send_back: Table<HashMap<Box<str>, AtomicTally>>,
+}
+
+impl Traffic {
+    /// Counts messages stored in a topic.
+    pub fn count_put(&self, topic: &str, messages: u64, bytes: u64) {
+        self.put.with(topic, |tally| Some(tally.add(messages, bytes)), |_| {});
+    }
+
+    /// Counts messages a group read.
+    pub fn count_get(&self, topic: &str, group: &str, messages: u64, bytes: u64) {
+        count_for(&self.get, topic, group, messages, bytes);
+    }
+
+    /// Counts messages a group gave back.
+    pub fn count_send_back(&self, topic: &str, group: &str, messages: u64, bytes: u64) {
+        count_for(&self.send_back, topic, group, messages, bytes);
+    }
+
+    /// Forgets a topic that was deleted.
+    pub fn forget_topic(&self, topic: &str) {
+        self.put.remove(topic);
+        self.get.remove(topic);
+        self.send_back.remove(topic);
+    }
+
+    /// Forgets a group that was deleted.
+    pub fn forget_group(&self, group: &str) {
+        for table in [&self.get, &self.send_back] {
+            for shard in &table.shards {
+                shard.write().values_mut().for_each(|groups| drop(groups.remove(group)));
+            }
+        }
+    }
+
+    /// Everything counted so far. Counters that are counted meanwhile may or may not be in it.
+    #[must_use]
+    pub fn snapshot(&self) -> TrafficSnapshot {
+        let mut snapshot = TrafficSnapshot::default();
+        for shard in &self.put.shards {
+            snapshot.put.extend(shard.read().iter().map(|(topic, tally)| (topic.to_string(), tally.load())));
+        }
+        for (table, out) in [(&self.get, &mut snapshot.get), (&self.send_back, &mut snapshot.send_back)] {
+            for shard in &table.shards {
+                for (topic, groups) in shard.read().iter() {
+                    out.extend(
+                        groups.iter().map(|(group, tally)| (format!("{topic}@{group}"), tally.load())),
+                    );
+                }
+            }
+        }
+        snapshot
+    }
+}
+
+fn count_for(
+    table: &Table<HashMap<Box<str>, AtomicTally>>,
+    topic: &str,
+    group: &str,
+    messages: u64,
+    bytes: u64,
+) {
+    table.with(
+        topic,
+        |groups| groups.get(group).map(|tally| tally.add(messages, bytes)),
+        |groups| groups.entry(group.into()).or_default().add(messages, bytes),
+    );
+}
+
+#[derive(Debug, Default)]
+struct AtomicTally {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl AtomicTally {
+    fn add(&self, messages: u64, bytes: u64) {
+        self.messages.fetch_add(messages, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> Tally {
+        Tally { messages: self.messages.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    }
+}
+
+/// A map in parts, so that those who count seldom meet at one lock.
+#[derive(Debug)]
+struct Table<T> {
+    hashes: RandomState,
+    shards: [RwLock<HashMap<Box<str>, T>>; SHARDS],
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { hashes: RandomState::new(), shards: std::array::from_fn(|_| RwLock::default()) }
+    }
+}
+
+impl<T: Default> Table<T> {
+    /// Counts by `known` under a shared lock; where that finds nothing, by `new` under an exclusive one.
+    fn with(&self, name: &str, known: impl Fn(&T) -> Option<()>, new: impl FnOnce(&mut T)) {
+        let Some(shard) = self.shard(name) else { return };
+        if shard.read().get(name).and_then(&known).is_some() {
+            return;
+        }
+        let mut shard = shard.write();
+        let entry = shard.entry(name.into()).or_default();
+        // Somebody else may have made it between the locks.
+        if known(entry).is_none() {
+            new(entry);
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        if let Some(shard) = self.shard(name) {
+            shard.write().remove(name);
+        }
+    }
+
+    /// Always one of them: the number is below their count.
+    fn shard(&self, name: &str) -> Option<&RwLock<HashMap<Box<str>, T>>> {
+        self.shards.get(self.hashes.hash_one(name) as usize % SHARDS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_many_threads_count_adds_up() {
+        let traffic = Traffic::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let traffic = &traffic;
+                scope.spawn(move || {
+                    for index in 0..500 {
+                        traffic.count_put(&format!("topic-{}", index % 50), 2, 10);
+                        traffic.count_get("flights", &format!("group-{thread}"), 1, 5);
+                    }
+                });
+            }
+        });
+        let snapshot = traffic.snapshot();
+        assert_eq!(snapshot.put.len(), 50);
+        assert!(snapshot.put.values().all(|tally| *tally == Tally { messages: 80, bytes: 400 }));
+        assert_eq!(snapshot.get.len(), 4);
+        assert_eq!(snapshot.get["flights@group-3"], Tally { messages: 500, bytes: 2_500 });
+    }
+
+    #[test]
+    fn deleted_names_are_forgotten() {
+        let traffic = Traffic::default();
+        traffic.count_put("flights", 1, 1);
+        traffic.count_get("flights", "audit", 1, 1);
+        traffic.count_send_back("trains", "audit", 1, 1);
+        traffic.forget_topic("flights");
+        assert_eq!(traffic.snapshot().send_back.len(), 1);
+        traffic.forget_group("audit");
+        assert_eq!(traffic.snapshot(), TrafficSnapshot::default());
+    }
+}

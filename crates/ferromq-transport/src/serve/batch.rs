@@ -1,0 +1,125 @@
+//! The body of a batch: messages one after the other. No I/O.
+//!
+//! ```text
+//! message = length: i32 | magic: i32 | crc: i32 | flag: i32 | body length: i32 | body
+//!         | properties length: i16 | properties                                   (big-endian)
+//! ```
+//! Producers leave magic and crc at 0, and RocketMQ looks at neither, nor at the length.
+
+use crate::TransportError;
+
+/// A message of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchMessage<'a> {
+    /// The application's own flag.
+    pub flag: i32,
+    /// The body.
+    pub body: &'a [u8],
+    /// Properties in RocketMQ's text form.
+    pub properties: &'a str,
+}
+
+/// The fewest bytes of a message: five numbers and the length of the properties.
+const LEAST_BYTES: usize = 22;
+
+/// Takes a batch apart; nothing is copied.
+///
+/// # Errors
+/// `IllegalMessage` for an empty batch, a message that ends too early, and properties that are no text.
+pub fn parse(mut bytes: &[u8]) -> Result<Vec<BatchMessage<'_>>, TransportError> {
+    if bytes.is_empty() {
+        return Err(TransportError::IllegalMessage("the batch is empty"));
+    }
+    // Lengths are not believed before their bytes are there, this first one neither.
+    let first = bytes.first_chunk::<4>().map_or(0, |length| u32::from_be_bytes(*length) as usize);
+    let mut messages =
+        Vec::with_capacity(bytes.len() / first.clamp(LEAST_BYTES, bytes.len().max(LEAST_BYTES)));
+    while !bytes.is_empty() {
+        messages.push(take_message(&mut bytes)?);
+    }
+    Ok(messages)
+}
+
+const SHORT: TransportError = TransportError::IllegalMessage("a message of the batch ends too early");
+
+fn take_message<'a>(bytes: &mut &'a [u8]) -> Result<BatchMessage<'a>, TransportError> {
+    let _length_magic_and_crc = take(bytes, 12)?;
+    let flag = i32::from_be_bytes(take_array(bytes)?);
+    let body_length = usize::try_from(i32::from_be_bytes(take_array(bytes)?)).map_err(|_| SHORT)?;
+    let body = take(bytes, body_length)?;
+    let properties_length = usize::try_from(i16::from_be_bytes(take_array(bytes)?)).map_err(|_| SHORT)?;
+    let properties = std::str::from_utf8(take(bytes, properties_length)?)
+        .map_err(|_| TransportError::IllegalMessage("properties in the batch are not UTF-8"))?;
+    Ok(BatchMessage { flag, body, properties })
+}
+
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], TransportError> {
+    let (taken, rest) = bytes.split_at_checked(count).ok_or(SHORT)?;
+    *bytes = rest;
+    Ok(taken)
+}
+
+fn take_array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], TransportError> {
+    let (taken, rest) = bytes.split_first_chunk::<N>().ok_or(SHORT)?;
+    *bytes = rest;
+    Ok(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encoded(messages: &[(i32, Vec<u8>, String)]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (flag, body, properties) in messages {
+            let length = LEAST_BYTES + body.len() + properties.len();
+            out.extend_from_slice(&(length as u32).to_be_bytes());
+            out.extend_from_slice(&[0; 8]);
+            out.extend_from_slice(&flag.to_be_bytes());
+            out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+            out.extend_from_slice(body);
+            out.extend_from_slice(&(properties.len() as u16).to_be_bytes());
+            out.extend_from_slice(properties.as_bytes());
+        }
+        out
+    }
+
+    #[test]
+    fn a_batch_without_messages_is_refused() {
+        assert!(parse(&[]).unwrap_err().to_string().contains("empty"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_comes_apart_as_it_was_made(messages in prop::collection::vec((any::<i32>(), prop::collection::vec(any::<u8>(), 0..40), "[a-z\u{1}\u{2}ü]{0,20}"), 1..6)) {
+            let bytes = encoded(&messages);
+            let parsed = parse(&bytes).unwrap();
+            let seen: Vec<_> = parsed.iter().map(|m| (m.flag, m.body.to_vec(), m.properties.to_owned())).collect();
+            prop_assert_eq!(seen, messages);
+        }
+
+        #[test]
+        fn a_batch_cut_off_anywhere_gives_whole_messages_or_an_error(messages in prop::collection::vec((any::<i32>(), prop::collection::vec(any::<u8>(), 0..40), "[a-z]{0,20}"), 1..4), at in any::<prop::sample::Index>()) {
+            let bytes = encoded(&messages);
+            let cut = at.index(bytes.len());
+            if let Ok(parsed) = parse(&bytes[..cut]) {
+                prop_assert_eq!(encoded(&messages[..parsed.len()]).len(), cut);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn announced_lengths_cost_no_memory(length in any::<[u8; 4]>(), body in any::<[u8; 4]>()) {
+            let mut bytes = encoded(&[(0, Vec::new(), String::new())]);
+            bytes[..4].copy_from_slice(&length);
+            bytes[16..20].copy_from_slice(&body);
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Requests 10, 310 and 320: a producer sends a message, or a batch of them.
+//!
+//! What a topic is called and may take is checked here with RocketMQ's rules; where records go is the store's
+//! business, and who creates a topic the control plane's.
+
+use std::{cell::RefCell, fmt, net::SocketAddr};
+
+use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId};
+
+use super::{
+    Caller, batch,
+    send_header::SendHeader,
+    send_properties::{self, Marks},
+};
+use crate::{
+    Missing, TransportError,
+    hot::{Hot, SendPolicy},
+    remoting::{
+        RemotingCommand,
+        codes::{request, response},
+    },
+    tables::TopicEntry,
+};
+
+const RETRY_PREFIX: &str = "%RETRY%";
+const DLQ_PREFIX: &str = "%DLQ%";
+const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
+const TRANSACTION_BITS: i32 = 12;
+/// Topics only the broker itself writes.
+const CLOSED_TO_CLIENTS: [&str; 6] = [
+    "SCHEDULE_TOPIC_XXXX",
+    HALF_TOPIC,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
+];
+
+thread_local! {
+    /// Properties of the message that is being stored.
+    static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Properties of one message have at most this many bytes, so that a buffer for them may stay.
+const KEPT_TEXT: usize = 64 << 10;
+
+/// Stores the message or messages of a request; the answer comes once the promise of the flush policy holds.
+pub(super) async fn send(
+    hot: &Hot,
+    caller: Caller,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    let header = SendHeader::parse(command)?;
+    let policy = hot.policy.load_full();
+    if CLOSED_TO_CLIENTS.contains(&header.topic) {
+        return Err(TransportError::TopicForbidden {
+            topic: header.topic.to_owned(),
+            done: "written by clients",
+        });
+    }
+    let topic = find_topic(hot, caller, &header).await?;
+    let queue_id = queue(hot, &header, &topic)?;
+    let target = Target { header: &header, policy: &policy, queue_id };
+    if header.is_batch || command.code == request::SEND_BATCH_MESSAGE {
+        return target.send_batch(hot, caller, command).await;
+    }
+    target.send_one(hot, caller, command).await
+}
+
+async fn find_topic(
+    hot: &Hot,
+    caller: Caller,
+    header: &SendHeader<'_>,
+) -> Result<TopicEntry, TransportError> {
+    let topic = match hot.tables.topic(header.topic) {
+        Some(topic) => topic,
+        None => {
+            check_name(header.topic)?;
+            let missing = Missing::TopicToSend {
+                name: header.topic.to_owned(),
+                default_topic: header.default_topic.to_owned(),
+                queues: header.default_queues,
+                sys_flag: i32::from(header.is_unit),
+            };
+            hot.topic_or(missing, caller.peer).await?
+        }
+    };
+    if topic.is_writable() {
+        Ok(topic)
+    } else {
+        Err(TransportError::TopicForbidden { topic: header.topic.to_owned(), done: "written" })
+    }
+}
+
+/// RocketMQ's rules for a topic's name. Names in the tables keep them.
+fn check_name(topic: &str) -> Result<(), TransportError> {
+    let is_derived = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"%|-_".contains(&byte);
+    let reason = if topic.trim().is_empty() {
+        "it is blank"
+    } else if !topic.bytes().all(is_legal) {
+        "letters a-z A-Z, digits and _ - % | are allowed"
+    } else if is_derived && topic.len() > 255 {
+        "it has more than 255 characters"
+    } else if !is_derived && topic.len() > 127 {
+        "it has more than 127 characters"
+    } else {
+        return Ok(());
+    };
+    Err(TransportError::BadTopicName { topic: topic.chars().take(300).collect(), reason })
+}
+
+/// The queue of a request; a negative one leaves the choice to the server.
+fn queue(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> Result<i32, TransportError> {
+    // A topic that lost queues still takes messages in those that are read until they are empty.
+    let queues = topic.write_queues.max(topic.read_queues);
+    match u32::try_from(header.queue_id) {
+        Err(_) if topic.write_queues > 0 => Ok(hot.pick_queue(header.topic, topic).cast_signed()),
+        Ok(queue_id) if queue_id < queues => Ok(header.queue_id),
+        _ => Err(TransportError::NoSuchQueue {
+            topic: header.topic.to_owned(),
+            queue_id: header.queue_id,
+            queues,
+        }),
+    }
+}
+
+/// A request whose topic and queue are known.
+struct Target<'a> {
+    header: &'a SendHeader<'a>,
+    policy: &'a SendPolicy,
+    queue_id: i32,
+}
+
+impl Target<'_> {
+    async fn send_one(
+        &self,
+        hot: &Hot,
+        caller: Caller,
+        command: &RemotingCommand,
+    ) -> Result<RemotingCommand, TransportError> {
+        let marks = Marks::read(self.header.properties);
+        let level = self.check(&marks)?;
+        let made = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
+        let unique_key = marks.unique_key.or(made.as_deref()).unwrap_or_default();
+        let appended = TEXT.with_borrow_mut(|text| {
+            text.clear();
+            text.shrink_to(KEPT_TEXT);
+            let destination = marks.is_half.then_some((self.header.topic, self.queue_id));
+            let own = (unique_key, self.policy.stamp());
+            send_properties::write(text, self.header.properties, &marks, own, destination);
+            let message = self.message(caller, self.header.flag, &command.body, text);
+            if marks.is_half {
+                let sys_flag = message.sys_flag & !TRANSACTION_BITS;
+                return hot.append(&[NewMessage { topic: HALF_TOPIC, queue_id: 0, sys_flag, ..message }]);
+            }
+            hot.append_delayed(&message, level)
+        })?;
+        if marks.waits && !command.is_one_way() {
+            hot.durable(appended.end).await?;
+        }
+        Ok(self.receipt(hot, command, &appended, unique_key))
+    }
+
+    /// Refuses what would be stored as something else than it says, and tells the delay level.
+    fn check(&self, marks: &Marks<'_>) -> Result<i32, TransportError> {
+        let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is no number"))?;
+        if marks.is_inner_batch {
+            return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
+        }
+        if marks.has_timer && level <= 0 {
+            return Err(TransportError::NotSupported(
+                "a time of delivery (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS); use a delay level",
+            ));
+        }
+        if marks.is_half && level > 0 {
+            return Err(TransportError::IllegalMessage("a message of a transaction cannot be delayed"));
+        }
+        if marks.is_half && self.policy.rejects_transactions {
+            return Err(TransportError::Forbidden("the broker takes no transactions"));
+        }
+        Ok(level)
+    }
+
+    async fn send_batch(
+        &self,
+        hot: &Hot,
+        caller: Caller,
+        command: &RemotingCommand,
+    ) -> Result<RemotingCommand, TransportError> {
+        let batch_marks = Marks::read(self.header.properties);
+        let appended = {
+            let parsed = batch::parse(&command.body)?;
+            let mut messages = Vec::with_capacity(parsed.len());
+            for message in &parsed {
+                self.check_in_batch(&Marks::read(message.properties))?;
+                let properties = message.properties.as_bytes();
+                messages.push(self.message(caller, message.flag, message.body, properties));
+            }
+            hot.append_as_one(&messages)?
+        };
+        if batch_marks.waits && !command.is_one_way() {
+            hot.durable(appended.end).await?;
+        }
+        Ok(self.receipt(hot, command, &appended, batch_marks.unique_key.unwrap_or_default()))
+    }
+
+    /// RocketMQ would store these as ordinary messages: early, uncommitted, or never consumed.
+    fn check_in_batch(&self, marks: &Marks<'_>) -> Result<(), TransportError> {
+        if self.header.topic.starts_with(RETRY_PREFIX) {
+            return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
+        }
+        if marks.has_timer || marks.level() != Some(0) {
+            return Err(TransportError::IllegalMessage("a message of a batch cannot be delayed"));
+        }
+        if marks.is_half || self.header.sys_flag & TRANSACTION_BITS != 0 {
+            return Err(TransportError::IllegalMessage("a message of a batch cannot be of a transaction"));
+        }
+        if marks.is_inner_batch {
+            return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
+        }
+        Ok(())
+    }
+
+    fn message<'a>(
+        &'a self,
+        caller: Caller,
+        flag: i32,
+        body: &'a [u8],
+        properties: &'a [u8],
+    ) -> NewMessage<'a> {
+        NewMessage {
+            topic: self.header.topic,
+            queue_id: self.queue_id,
+            flag,
+            sys_flag: self.header.sys_flag,
+            born_timestamp: self.header.born_timestamp,
+            born_host: caller.peer,
+            reconsume_times: self.header.reconsume_times,
+            prepared_transaction_offset: 0,
+            body,
+            properties,
+        }
+    }
+
+    /// The answer to a request whose messages are stored.
+    fn receipt(
+        &self,
+        hot: &Hot,
+        command: &RemotingCommand,
+        appended: &Appended,
+        transaction_id: &str,
+    ) -> RemotingCommand {
+        let queue_offset = appended.locations.first().map_or(0, |location| location.queue_offset);
+        let mut answer = command.respond(response::SUCCESS, None);
+        let fields = &mut answer.fields;
+        fields.put("msgId", Ids { store_host: hot.store.store_host(), locations: &appended.locations });
+        fields.put("queueId", self.queue_id);
+        fields.put("queueOffset", queue_offset);
+        fields.push("MSG_REGION", self.policy.region());
+        fields.push("TRACE_ON", self.policy.traced());
+        if !transaction_id.is_empty() {
+            fields.push("transactionId", transaction_id);
+        }
+        answer
+    }
+}
+
+/// The ids of places, joined by commas.
+struct Ids<'a> {
+    store_host: SocketAddr,
+    locations: &'a [Location],
+}
+
+impl fmt::Display for Ids<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, location) in self.locations.iter().enumerate() {
+            let id =
+                OffsetMessageId { store_host: self.store_host, physical_offset: location.physical_offset };
+            write!(f, "{}{id}", if number == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}

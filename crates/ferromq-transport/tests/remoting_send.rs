@@ -1,0 +1,360 @@
+//! Requests 10, 310 and 320: bytes in, records and bytes out.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod grpc_support;
+mod support;
+
+use std::{net::TcpListener, time::Duration};
+
+use bytes::Bytes;
+use ferromq_store::{MessageView, OffsetMessageId, QueueAccess, properties};
+use ferromq_transport::{
+    hot::{SendPolicy, Tally},
+    remoting::{Fields, RemotingCommand},
+    tables::TopicEntry,
+};
+use grpc_support::{Broker, TOPIC, eventually, proto};
+use support::Peer;
+use tokio::net::TcpStream;
+
+const SEND: i32 = 310;
+const SEND_BATCH: i32 = 320;
+
+async fn connect(broker: &Broker) -> Peer {
+    let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    Peer::of(TcpStream::connect(address).await.unwrap())
+}
+
+fn text(pairs: &[(&str, &str)]) -> String {
+    pairs.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect()
+}
+
+/// A request as RocketMQ's client makes it; `changes` replace or, where empty, remove its fields.
+fn request(code: i32, body: &str, changes: &[(&str, &str)]) -> RemotingCommand {
+    let properties = text(&[("TAGS", "t"), ("WAIT", "true"), ("UNIQ_KEY", "7F00000100001")]);
+    let mut fields = vec![
+        ("a", "PG"),
+        ("b", "flights"),
+        ("c", "TBW102"),
+        ("d", "4"),
+        ("e", "2"),
+        ("f", "0"),
+        ("g", "1699999999999"),
+        ("h", "7"),
+        ("i", properties.as_str()),
+        ("j", "0"),
+        ("k", "false"),
+        ("m", "false"),
+    ];
+    for (name, value) in changes {
+        fields.retain(|(known, _)| known != name);
+        if !value.is_empty() {
+            fields.push((name, value));
+        }
+    }
+    let fields: Fields = fields.into_iter().collect();
+    let mut command = RemotingCommand::request(code, fields, Bytes::copy_from_slice(body.as_bytes()));
+    command.opaque = 1;
+    command
+}
+
+fn message(flag: i32, body: &str, properties: &str) -> Vec<u8> {
+    let mut out = vec![0; 12];
+    out.extend_from_slice(&flag.to_be_bytes());
+    out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    out.extend_from_slice(body.as_bytes());
+    out.extend_from_slice(&(properties.len() as u16).to_be_bytes());
+    out.extend_from_slice(properties.as_bytes());
+    out
+}
+
+/// What a record holds, in words.
+fn stored(broker: &Broker, id: &str) -> (String, i32, u64, i32, String, String) {
+    let place: OffsetMessageId = id.parse().unwrap();
+    assert_eq!(place.store_host, broker.store.store_host());
+    let record = broker.store.message_at(place.physical_offset).unwrap();
+    let view = MessageView::decode(record.bytes(), true).unwrap();
+    (
+        view.topic.to_owned(),
+        view.queue_id,
+        view.queue_offset,
+        view.flag,
+        String::from_utf8(view.body.to_vec()).unwrap(),
+        String::from_utf8(view.properties.to_vec()).unwrap(),
+    )
+}
+
+const STAMP: [(&str, &str); 3] =
+    [("MSG_REGION", "DefaultRegion"), ("TRACE_ON", "true"), ("CLUSTER", "DefaultCluster")];
+
+#[tokio::test]
+async fn a_message_is_stored_as_it_was_sent_and_the_answer_names_its_place() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let sent = request(SEND, "hello", &[]);
+    let answer = peer.call(&sent).await;
+    assert_eq!((answer.code, answer.remark.as_deref()), (0, None));
+    assert_eq!((answer.field("queueId"), answer.field("queueOffset")), (Some("2"), Some("0")));
+    assert_eq!(answer.field("transactionId"), Some("7F00000100001"));
+    assert_eq!(answer.field("MSG_REGION"), Some("DefaultRegion"));
+    assert_eq!(answer.field("TRACE_ON"), Some("true"));
+    let properties = sent.field("i").unwrap().to_owned() + &text(&STAMP);
+    let wanted = ("flights".to_owned(), 2, 0, 7, "hello".to_owned(), properties);
+    assert_eq!(stored(&broker, answer.field("msgId").unwrap()), wanted);
+    assert_eq!(peer.call(&sent).await.field("queueOffset"), Some("1"));
+}
+
+#[tokio::test]
+async fn request_10_says_the_same_with_whole_names() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let names = [
+        ("producerGroup", "PG"),
+        ("topic", "flights"),
+        ("defaultTopic", "TBW102"),
+        ("defaultTopicQueueNums", "4"),
+        ("queueId", "1"),
+        ("sysFlag", "0"),
+        ("bornTimestamp", "5"),
+        ("flag", "3"),
+        ("properties", "KEYS\u{1}k\u{2}UNIQ_KEY\u{1}u\u{2}"),
+    ];
+    let answer = peer.call(&RemotingCommand::request(10, names, Bytes::from_static(b"old"))).await;
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let (topic, queue_id, _, flag, body, _) = stored(&broker, answer.field("msgId").unwrap());
+    assert_eq!((topic.as_str(), queue_id, flag, body.as_str()), ("flights", 1, 3, "old"));
+}
+
+#[tokio::test]
+async fn a_message_without_a_unique_key_gets_one_and_may_be_empty() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let answer = peer.call(&request(SEND, "", &[("i", "")])).await;
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let key = answer.field("transactionId").unwrap().to_owned();
+    assert_eq!(key.len(), 32);
+    let (.., body, stored) = stored(&broker, answer.field("msgId").unwrap());
+    assert_eq!(body, "");
+    assert_eq!(properties::get(stored.as_bytes(), "UNIQ_KEY"), Some(key.as_str()));
+}
+
+#[tokio::test]
+async fn the_record_tells_where_and_when_the_message_was_made() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let answer = peer.call(&request(SEND, "x", &[("f", "1"), ("j", "4")])).await;
+    let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
+    let record = broker.store.message_at(place.physical_offset).unwrap();
+    let view = MessageView::decode(record.bytes(), true).unwrap();
+    assert_eq!(view.born_host, peer.stream.local_addr().unwrap());
+    assert_eq!((view.born_timestamp, view.sys_flag, view.reconsume_times), (1_699_999_999_999, 1, 4));
+}
+
+#[tokio::test]
+async fn a_negative_queue_leaves_the_choice_to_the_server() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let mut queues = Vec::new();
+    for _ in 0..4 {
+        let answer = peer.call(&request(SEND, "x", &[("e", "-1")])).await;
+        queues.push(answer.field("queueId").unwrap().to_owned());
+    }
+    queues.sort();
+    assert_eq!(queues, ["0", "1", "2", "3"]);
+}
+
+#[tokio::test]
+async fn queues_that_are_only_read_still_take_what_is_sent_to_them() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    broker.server.tables().put_topic("flights", TopicEntry { write_queues: 1, ..TOPIC });
+    assert_eq!(peer.call(&request(SEND, "x", &[("e", "3")])).await.code, 0);
+    assert_eq!(peer.call(&request(SEND, "x", &[("e", "-1")])).await.field("queueId"), Some("0"));
+}
+
+#[tokio::test]
+async fn each_message_of_a_batch_becomes_a_record_and_the_answer_lists_them() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let keys = ["A1", "A2", "A3"];
+    let body: Vec<u8> = (0..3)
+        .flat_map(|n| message(n, &format!("body {n}"), &text(&[("UNIQ_KEY", keys[n as usize])])))
+        .collect();
+    let body = String::from_utf8(body).unwrap();
+    let changes = [("m", "true"), ("i", "WAIT\u{1}true\u{2}UNIQ_KEY\u{1}BATCH\u{2}")];
+    let answer = peer.call(&request(SEND_BATCH, &body, &changes)).await;
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert_eq!((answer.field("queueId"), answer.field("queueOffset")), (Some("2"), Some("0")));
+    assert_eq!(answer.field("transactionId"), Some("BATCH"));
+    assert_eq!(answer.field("batchUniqId"), None);
+    let ids: Vec<&str> = answer.field("msgId").unwrap().split(',').collect();
+    assert_eq!(ids.len(), 3);
+    for (n, id) in (0..3).zip(ids) {
+        let properties = text(&[("UNIQ_KEY", keys[n as usize])]);
+        let wanted = ("flights".to_owned(), 2, n as u64, n, format!("body {n}"), properties);
+        assert_eq!(stored(&broker, id), wanted);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_stored_whole_or_not_at_all() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let good = String::from_utf8(message(0, "good", "")).unwrap();
+    let delayed = String::from_utf8(message(0, "late", &text(&[("DELAY", "3")]))).unwrap();
+    let half = String::from_utf8(message(0, "half", &text(&[("TRAN_MSG", "true")]))).unwrap();
+    for bad in [&good[..good.len() - 1], &delayed, &half, ""] {
+        let body = if bad.is_empty() { String::new() } else { good.clone() + bad };
+        let answer = peer.call(&request(SEND_BATCH, &body, &[("m", "true")])).await;
+        assert_eq!(answer.code, 13, "{answer:?}");
+    }
+    let answer = peer.call(&request(SEND_BATCH, &good, &[("m", "true"), ("b", "%RETRY%audit")])).await;
+    assert_ne!(answer.code, 0);
+    assert_eq!(broker.store.stats().appended, 0);
+}
+
+#[tokio::test]
+async fn a_one_way_message_is_stored_and_not_answered() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let mut silent = request(SEND, "quiet", &[]);
+    silent.set_one_way();
+    peer.send(&silent).await;
+    silent.fields.push("b", "nowhere");
+    peer.send(&silent).await;
+    let mut loud = request(SEND, "loud", &[]);
+    loud.opaque = 2;
+    let answer = peer.call(&loud).await;
+    assert_eq!((answer.opaque, answer.field("queueOffset")), (2, Some("1")));
+}
+
+#[tokio::test]
+async fn a_refused_message_is_not_stored_and_the_reason_is_named() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    broker.server.tables().put_topic("museum", TopicEntry { permission: 4, ..TOPIC });
+    broker.server.tables().put_topic("SCHEDULE_TOPIC_XXXX", TOPIC);
+    broker.store.set_queue_access("flights", 1, QueueAccess::ReadOnly).unwrap();
+    let long_name = "x".repeat(128);
+    let long_properties = text(&[("KEYS", &"k".repeat(32_767))]);
+    for (changes, code, reason) in [
+        (&[("e", "4")][..], 29, "0 to 3"),
+        (&[("e", "1")], 16, "queue 1 of topic flights is closed"),
+        (&[("b", "museum")], 16, "museum"),
+        (&[("b", "SCHEDULE_TOPIC_XXXX")], 16, "SCHEDULE_TOPIC_XXXX"),
+        (&[("b", "nowhere")], 17, "nowhere"),
+        (&[("b", "busy")], 2, "busy"),
+        (&[("b", "fl/ghts")], 29, "letters"),
+        (&[("b", &long_name)], 29, "127"),
+        (&[("b", "")], 29, "topic"),
+        (&[("g", "")], 29, "bornTimestamp"),
+        (&[("e", "one")], 29, "queueId"),
+        (&[("i", &long_properties)], 13, "32767"),
+        (&[("i", "TIMER_DELAY_SEC\u{1}9\u{2}")], 1, "TIMER_DELAY_SEC"),
+        (&[("i", "DELAY\u{1}soon\u{2}")], 13, "delay level"),
+        (&[("i", "DELAY\u{1}1\u{2}TRAN_MSG\u{1}true\u{2}")], 13, "transaction"),
+        (&[("i", "INNER_NUM\u{1}2\u{2}")], 13, "INNER_NUM"),
+        (&[("f", "128")], 13, "128"),
+    ] {
+        let answer = peer.call(&request(SEND, "x", changes)).await;
+        assert_eq!(answer.code, code, "{changes:?} {answer:?}");
+        let remark = answer.remark.unwrap();
+        assert!(remark.contains(reason), "{remark}");
+    }
+    let answer = peer.call(&request(SEND, &"x".repeat((4 << 20) + 1), &[])).await;
+    assert_eq!(answer.code, 13);
+    assert!(answer.remark.unwrap().contains("the limit is 4194304"));
+    assert_eq!(broker.store.stats().appended, 0);
+}
+
+#[tokio::test]
+async fn what_the_broker_takes_is_decided_by_its_policy() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let set = |policy| broker.server.hot().unwrap().policy.store(std::sync::Arc::new(policy));
+    let mut policy = SendPolicy::default();
+    policy.rejects_transactions = true;
+    set(policy);
+    assert_eq!(peer.call(&request(SEND, "x", &[("i", "TRAN_MSG\u{1}true\u{2}")])).await.code, 16);
+    set(SendPolicy::new("east", "r1", false));
+    let answer = peer.call(&request(SEND, "x", &[])).await;
+    assert_eq!((answer.field("MSG_REGION"), answer.field("TRACE_ON")), (Some("r1"), Some("false")));
+    let (.., properties) = stored(&broker, answer.field("msgId").unwrap());
+    assert!(properties.ends_with(&text(&[("MSG_REGION", "r1"), ("TRACE_ON", "false"), ("CLUSTER", "east")])));
+}
+
+#[tokio::test]
+async fn a_topic_that_is_not_there_is_asked_for_once_and_then_written() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    for queue_offset in ["0", "1"] {
+        let answer = peer.call(&request(SEND, "x", &[("b", "auto-made")])).await;
+        assert_eq!((answer.code, answer.field("queueOffset")), (0, Some(queue_offset)));
+    }
+    assert_eq!(broker.stat("demoted"), 1);
+}
+
+#[tokio::test]
+async fn a_message_with_a_delay_level_waits_in_rocketmqs_topic_and_keeps_where_it_goes() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let given = text(&[("DELAY", "3"), ("UNIQ_KEY", "7F")]);
+    let answer = peer.call(&request(SEND, "later", &[("i", &given)])).await;
+    assert_eq!((answer.code, answer.field("queueId")), (0, Some("2")), "{answer:?}");
+    let (topic, queue_id, .., body, properties) = stored(&broker, answer.field("msgId").unwrap());
+    assert_eq!((topic.as_str(), queue_id, body.as_str()), ("SCHEDULE_TOPIC_XXXX", 2, "later"));
+    for (name, value) in [("REAL_TOPIC", "flights"), ("REAL_QID", "2"), ("DELAY", "3"), ("UNIQ_KEY", "7F")] {
+        assert_eq!(properties::get(properties.as_bytes(), name), Some(value));
+    }
+    let answer = peer.call(&request(SEND, "now", &[("i", "DELAY\u{1}0\u{2}")])).await;
+    assert_eq!(stored(&broker, answer.field("msgId").unwrap()).0, "flights");
+}
+
+#[tokio::test]
+async fn a_half_message_waits_in_rocketmqs_topic_and_keeps_where_it_goes() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let given = text(&[("TRAN_MSG", "true"), ("PGROUP", "PG"), ("UNIQ_KEY", "7F")]);
+    let answer = peer.call(&request(SEND, "half", &[("f", "4"), ("i", &given)])).await;
+    // The producer ends the transaction by these: queue offset of the half message, its place, its id.
+    assert_eq!((answer.field("queueId"), answer.field("queueOffset")), (Some("2"), Some("0")));
+    assert_eq!(answer.field("transactionId"), Some("7F"));
+    let destination = [("__transactionId__", "7F"), ("REAL_TOPIC", "flights"), ("REAL_QID", "2")];
+    let properties = given + &text(&STAMP) + &text(&destination);
+    let wanted = ("RMQ_SYS_TRANS_HALF_TOPIC".to_owned(), 0, 0, 7, "half".to_owned(), properties);
+    assert_eq!(stored(&broker, answer.field("msgId").unwrap()), wanted);
+    let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
+    let record = broker.store.message_at(place.physical_offset).unwrap();
+    assert_eq!(MessageView::decode(record.bytes(), true).unwrap().sys_flag, 0);
+    eventually(|| broker.store.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 1).await;
+    assert_eq!(broker.store.max_offset("flights", 2), 0);
+}
+
+#[tokio::test]
+async fn a_message_sent_over_remoting_is_received_over_grpc() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    assert_eq!(peer.call(&request(SEND, "across", &[("e", "0")])).await.code, 0);
+    broker.readable(1).await;
+    let client = broker.client().await;
+    let (code, messages) = client.receive(&proto::receive(Duration::from_secs(5))).await;
+    assert_eq!((code, messages.len()), (20_000, 1));
+    assert_eq!(messages[0].body, "across".as_bytes());
+}
+
+#[tokio::test]
+async fn messages_and_their_bytes_are_counted_by_topic() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    peer.call(&request(SEND, "one", &[])).await;
+    let body = String::from_utf8([message(0, "two", ""), message(0, "three", "")].concat()).unwrap();
+    peer.call(&request(SEND_BATCH, &body, &[("m", "true")])).await;
+    broker.client().await.send_one("four").await;
+    let traffic = &broker.server.hot().unwrap().traffic;
+    let put = traffic.snapshot().put;
+    assert_eq!(put.len(), 1);
+    let end = broker.store.stats().max_physical_offset;
+    assert_eq!(put["flights"], Tally { messages: 4, bytes: end });
+    traffic.forget_topic("flights");
+    assert!(traffic.snapshot().put.is_empty());
+}
