@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Made once: making one takes longer than a small value.
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # A string is matched first and left alone, so digits inside it are never taken for a key.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
 
@@ -47,7 +49,7 @@ def loads_object(data: bytes | str) -> dict[str, Any]:
 
 def dumps(value: Any) -> bytes:
     """Encode as compact standard JSON in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _COMPACT(value).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.settings import Settings, flat, rocketmq_names
+from ferromq.broker.settings import Settings, flat, own_text, rocketmq_names
 from ferromq.broker.settings_file import set_lines, set_toml
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConfigError
@@ -135,3 +135,22 @@ def test_lines_are_set_where_they_are() -> None:
     """A key that stands twice is one afterwards; a table of TOML stays last."""
     assert set_lines("a=1\n#a=2\nb = 3\na=4\n", {"a": "5", "c": "6"}) == "a=5\n#a=2\nb = 3\nc=6\n"
     assert set_toml("a = 1\n\n[t]\na = 2\n", {"a": 'x"', "b": "y"}) == 'a = "x\\""\n\nb = "y"\n[t]\na = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (timedelta(hours=72), "3d"),
+        (timedelta(minutes=90), "90m"),
+        (timedelta(milliseconds=1500), "1500ms"),
+        (timedelta(), "0ms"),
+        (timedelta.max, "forever"),
+        (None, "none"),
+        (True, "true"),
+        ((4, 16), "4,16"),
+        ({"b": timedelta(hours=1), "a": 2}, "a=2,b=1h"),
+    ],
+)
+def test_values_are_shown_as_files_take_them(value: Any, text: str) -> None:
+    """So that what is shown can be written back."""
+    assert own_text(value) == text

@@ -266,7 +266,7 @@ class BrokerController:
                 subscriptions=lambda _group: {},
             ),
             runtime=Runtime(self.store, statistics, directory, now_ms, now_ms()),
-            settings=SettingsAnswers(self.settings, self.store),
+            settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
         )

@@ -125,9 +125,10 @@ class Settings:
 class SettingsAnswers:
     """Answers requests 25 and 26."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, address: str) -> None:
         self._settings = settings
         self._store = store
+        self._address = address
 
     def get(self, _request: Request) -> Answer:
         """Answer request 26: every option, RocketMQ's names first."""
@@ -144,13 +145,20 @@ class SettingsAnswers:
         try:
             lines = parse_lines(request.body.decode(errors="replace"), "the request")
             wanted = {key: value for key, (_, value) in lines.items()}
-            shown = rocketmq_names({**flat(self._settings.config), **self._store.options()})
-            changed = self._settings.update(wanted, shown)
+            changed = self._settings.update(wanted, self._shown())
         except ConfigError as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
         if changed:
             _log.warning("options changed options=%s peer=%s", ",".join(sorted(changed)), request.peer)
         return success()
+
+    def _options(self) -> dict[str, Any]:
+        return {**flat(self._settings.config), **self._store.options()}
+
+    def _shown(self) -> dict[str, str]:
+        """Return RocketMQ's names; with the address others reach, which the options may leave to be found out."""
+        host, _, port = self._address.rpartition(":")
+        return {**rocketmq_names(self._options()), "brokerIP1": host.strip("[]"), "listenPort": port}
 
 
 def flat(config: BrokerConfig) -> dict[str, Any]:
@@ -169,12 +177,20 @@ def own_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, timedelta):
-        return "forever" if value == timedelta.max else f"{value // _MILLISECOND}ms"
+        return "forever" if value == timedelta.max else _duration(value)
     if isinstance(value, Mapping):
         return ",".join(f"{name}={own_text(entry)}" for name, entry in sorted(value.items()))
     if isinstance(value, tuple | list):
         return ",".join(map(own_text, value))
     return str(value)
+
+
+def _duration(value: timedelta) -> str:
+    units = (("d", timedelta(days=1)), ("h", _HOUR), ("m", timedelta(minutes=1)), ("s", timedelta(seconds=1)))
+    unit, length = next(
+        ((unit, length) for unit, length in units if value and not value % length), ("ms", _MILLISECOND)
+    )
+    return f"{value // length}{unit}"
 
 
 def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:

@@ -154,8 +154,8 @@ class MetadataTable(Generic[T]):
         return Content(version, entries, others)
 
     def _write(self, content: Content[T], put: Mapping[str, T | None]) -> None:
-        lines = {name: self._lines.get(name) or self._line(name, entry) for name, entry in content.entries.items()}
-        lines.update((name, self._line(name, entry)) for name, entry in put.items() if entry is not None)
+        known = {name: line for name, line in self._lines.items() if name not in put}
+        lines = {name: known.get(name) or self._line(name, entry) for name, entry in content.entries.items()}
         fields = [f'\t"dataVersion":{_text(content.version.to_json())}']
         fields += [f'\t"{name}":{_text(value)}' for name, value in content.others.items()]
         entries = ",\n".join(lines[name] for name in sorted(lines))
