@@ -199,6 +199,10 @@ class BrokerConfig(Config):
     """Queues of a topic created on first use."""
     client_lease: timedelta = timedelta(seconds=120)
     """How long a client without a heartbeat counts as there."""
+    notify_consumers: bool = True
+    """Whether the members of a group are told at once when others come or go; else they find out within 20 s."""
+    store_replies: bool = True
+    """Whether replies to messages are stored as well as passed on to who asked."""
     handler_threads: int = 8
     """Threads that answer the requests of the control plane."""
     archive: str = ""
@@ -227,6 +231,9 @@ class BrokerConfig(Config):
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
         **MembershipConfig.properties,
+        "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
+        "notifyConsumerIdsChangedEnable": lambda text: {"notify_consumers": boolean(text)},
+        "storeReplyMessageEnable": lambda text: {"store_replies": boolean(text)},
         **StoreConfig.properties,
     }
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {

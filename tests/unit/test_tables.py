@@ -1,4 +1,4 @@
-"""A broker's topics and groups, their files, and its clients."""
+"""A broker's topics and groups, and their files."""
 
 import json
 import threading
@@ -9,7 +9,6 @@ import pytest
 
 from ferromq import _json
 from ferromq.broker.admin import parse_changes
-from ferromq.broker.clients import ClientTable
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
 from ferromq.broker.topics import TopicConfig, TopicTable
@@ -322,35 +321,6 @@ def test_groups_are_created_where_allowed(tmp_path: Path) -> None:
     assert groups(tmp_path, auto_create_groups=False).ensure("g", "peer") is None
     assert groups(tmp_path).ensure("g", "peer") == GroupConfig("g")
     assert groups(tmp_path, auto_create_groups=False).ensure("g", "peer") is not None
-
-
-def test_clients_live_as_long_as_their_lease() -> None:
-    """A heartbeat renews it; what settings said stays; members are those of the group."""
-    table = ClientTable(lease_ms=100)
-    table.seen("c", 1, now=0, group="g", topics=frozenset({"t"}), stream=9)
-    table.seen("c", 1, now=60)
-    table.seen("d", 2, now=0, group="g")
-    assert table.expire(101) == ["d"]
-    client = table.get("c")
-    assert client is not None
-    assert (client.group, client.topics, client.stream) == ("g", frozenset({"t"}), 9)
-    assert table.members("g") == ["c"]
-    assert table.expire(160) == []
-    assert table.expire(161) == ["c"]
-
-
-def test_a_lost_connection_ends_its_clients_a_lost_stream_does_not() -> None:
-    """A stream is opened again over the same connection."""
-    table = ClientTable(lease_ms=100)
-    table.seen("c", 1, now=0, stream=9)
-    table.seen("d", 2, now=0, stream=8)
-    table.end_stream(9)
-    client = table.get("c")
-    assert client is not None
-    assert client.stream is None
-    table.close_connection(1)
-    assert table.get("c") is None
-    assert table.get("d") is not None
 
 
 @pytest.mark.parametrize(

@@ -1,225 +1,424 @@
 """
-The gRPC clients of a broker: heartbeats, settings over telemetry, termination.
+The live clients of a broker: members of consumer groups and producers, whichever protocol they speak.
 
-`ClientTable` is pure state, `now` is an argument; `Clients` speaks the protocol. What a client may do is not decided
-here, and what it has received is the store's business.
+`ClientTable` is pure state: `now` is an argument, and who has to hear of a change is told by its callback. What clients
+say is read by `heartbeats` and `grpc_clients`, what follows from a change is done by `rebalance`.
 """
 
-import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from google.protobuf.message import DecodeError
+BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
+ACTIVELY, PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
+FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+TAG = "TAG"
 
-from ferromq._ferromq import Request
-from ferromq._proto import messages as pb
-from ferromq.broker._grpc import OK, Refused, group_name, status, topic_name
-from ferromq.broker.groups import GroupConfig, GroupTable
-from ferromq.broker.routes import unknown_group
+Key = tuple[int, str]
+"""A client: its connection and its id. A connection may carry several, and an id may be on two for a moment."""
 
-_log = logging.getLogger("ferromq.broker")
 
-CLIENT_ID = "x-mq-client-id"
-_CONSUMERS = frozenset({pb.ClientType.PUSH_CONSUMER, pb.ClientType.SIMPLE_CONSUMER, pb.ClientType.PULL_CONSUMER})
-_PUBLISH_ATTEMPTS = 3
-_PUBLISH_BACKOFF_MS = (10, 1_000)
-_PUBLISH_BACKOFF_MULTIPLIER = 2
-_RECEIVE_BATCH = 32
-_LONG_POLLING_MS = 20_000
+class Pusher(Protocol):
+    """What reaches clients unasked: the part of `Server` that is used for it."""
+
+    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+        """Send a request nobody answers; False where the connection is gone or takes no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client as it last showed itself."""
+    """A client as it showed itself."""
 
     client_id: str
     connection: int
-    expires_at: int
-    group: str | None = None
-    """Its consumer group; None for a producer."""
-    topics: frozenset[str] = frozenset()
-    """What it publishes to, or is subscribed to, as far as it said."""
+    peer: str
+    """Its `host:port`."""
+    language: str
+    """RocketMQ's name for it, as JAVA."""
+    version: int
+    """RocketMQ's number of its version."""
+    is_grpc: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return self.connection, self.client_id
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic, as its members say."""
+
+    topic: str
+    expression: str = "*"
+    expression_type: str = TAG
+    version: int = 0
+    tags: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+    class_filter: bool = False
+
+    @classmethod
+    def of(cls, topic: str, expression: str, expression_type: str, version: int) -> "Subscription":
+        """Return one with the tags its expression names, where it is one of tags."""
+        is_some = expression_type == TAG and expression != "*"
+        tags = tuple(filter(None, map(str.strip, expression.split("||")))) if is_some else ()
+        return cls(topic, expression, expression_type, version, tags, tuple(map(java_hash, tags)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return Java's SubscriptionData."""
+        return {
+            "classFilterMode": self.class_filter,
+            "codeSet": list(self.codes),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+def java_hash(text: str) -> int:
+    """Return what `String.hashCode` gives in Java, which stands for a tag."""
+    value = 0
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(encoded[::2], encoded[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a group consumes; RocketMQ's words."""
+
+    consume_type: str = PASSIVELY
+    message_model: str = CLUSTERING
+    from_where: str = FROM_LAST_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """What a sign of life, or its absence, changed in a consumer group."""
+
+    group: str
+    subscribed: tuple[Subscription, ...] = ()
+    """Subscriptions that are new, or newer."""
+    unsubscribed: tuple[str, ...] = ()
+    """Topics no longer subscribed to."""
+    affected: tuple[Client, ...] = ()
+    """The members whose share of the queues may be another one now."""
+    is_broadcast: bool = False
+    """Whether each member reads all messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The members of a consumer group at one moment."""
+
+    name: str
+    manner: Manner
+    members: tuple[Client, ...]
+    subscriptions: Mapping[str, Subscription]
+    """By topic."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    client: Client
+    seen_at: int
     stream: int | None = None
-    """Its telemetry stream, while there is one."""
+    # Of a gRPC client alone: remoting clients of a group share theirs.
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Group:
+    manner: Manner
+    fingerprint: int | None = None
+    members: dict[Key, _Entry] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def all_subscriptions(self) -> dict[str, Subscription]:
+        found = {topic: each for entry in self.members.values() for topic, each in entry.subscriptions.items()}
+        return {**found, **self.subscriptions}
+
+    def clients(self) -> tuple[Client, ...]:
+        return tuple(entry.client for entry in self.members.values())
+
+    def affected(self) -> tuple[Client, ...]:
+        """Return whom a change of members or topics concerns: everybody reads all queues where it is broadcast."""
+        return () if self.manner.message_model == BROADCASTING else self.clients()
 
 
 class ClientTable:
-    """Knows the clients there are; a lease a client, renewed by each sign of life. Thread-safe."""
+    """
+    Knows the members of consumer groups and the producers there are; a lease each, renewed by each sign of life.
 
-    def __init__(self, lease_ms: int) -> None:
+    Thread-safe. *on_change* hears of each change of a consumer group, in order and with the table locked: it must not
+    come back here, nor wait.
+    """
+
+    def __init__(self, lease_ms: int, on_change: Callable[[GroupChange], None]) -> None:
         self._lease_ms = lease_ms
+        self._on_change = on_change
         self._lock = threading.Lock()
-        self._clients: dict[str, Client] = {}
+        self._groups: dict[str, _Group] = {}
+        self._producers: dict[str, dict[Key, _Entry]] = {}
+        # Where a connection's clients are, so that closing one of thousands looks at its own groups alone.
+        self._consuming: dict[int, set[str]] = {}
+        self._producing: dict[int, set[str]] = {}
+        # Replies are addressed to a client id, at the rate of messages.
+        self._by_id: dict[str, Client] = {}
 
-    def seen(
+    def join(
         self,
-        client_id: str,
-        connection: int,
+        group: str,
+        client: Client,
         now: int,
         *,
-        group: str | None = None,
-        topics: frozenset[str] | None = None,
+        manner: Manner,
+        subscriptions: Iterable[Subscription] | None = None,
+        fingerprint: int = 0,
+    ) -> bool:
+        """
+        Renew a remoting client's lease as a member of a group; *subscriptions* are those of the group from now on.
+
+        None leaves them as they are. The answer says whether the client should send them again: because the group's are
+        others than those its *fingerprint* stands for, or because there are none.
+        """
+        with self._lock:
+            known = self._groups.setdefault(group, _Group(manner))
+            model_changed = known.manner.message_model != manner.message_model
+            known.manner = manner
+            is_other = known.fingerprint not in {None, fingerprint} or (
+                subscriptions is None and not known.subscriptions
+            )
+            known.fingerprint = fingerprint
+            is_new = self._renew(group, known, client, now)
+            put, removed, topics_changed = _replace(known.subscriptions, subscriptions)
+            if model_changed:
+                put = tuple(known.subscriptions.values())
+            affected = known.affected() if is_new or topics_changed or model_changed else ()
+            if put or removed or affected:
+                self._on_change(GroupChange(group, put, removed, affected, manner.message_model == BROADCASTING))
+            return is_other
+
+    def join_over_grpc(
+        self,
+        group: str,
+        client: Client,
+        now: int,
+        *,
+        consume_type: str = PASSIVELY,
+        subscriptions: Iterable[Subscription] | None = None,
         stream: int | None = None,
     ) -> None:
-        """Renew a client's lease, and note what is new of it."""
-        with self._lock:
-            known = self._clients.get(client_id) or Client(client_id, connection, now)
-            self._clients[client_id] = Client(
-                client_id,
-                connection,
-                now + self._lease_ms,
-                group or known.group,
-                known.topics if topics is None else topics,
-                known.stream if stream is None else stream,
-            )
+        """
+        Renew a gRPC client's lease as a member of a group; None leaves what it said before.
 
-    def get(self, client_id: str) -> Client | None:
-        """Return the client; None where it is not there."""
+        Its subscriptions are its own: it names them with each request.
+        """
         with self._lock:
-            return self._clients.get(client_id)
+            known = self._groups.setdefault(group, _Group(Manner(consume_type)))
+            is_new = self._renew(group, known, client, now)
+            entry = known.members[client.key]
+            if subscriptions is not None:
+                entry.subscriptions = {each.topic: each for each in subscriptions}
+            entry.stream = entry.stream if stream is None else stream
+            if is_new and known.affected():
+                self._on_change(GroupChange(group, affected=known.affected()))
 
-    def members(self, group: str) -> list[str]:
-        """Return the ids of the clients that are in a consumer group."""
+    def produce(self, group: str, client: Client, now: int, *, stream: int | None = None) -> None:
+        """Renew a client's lease as a member of a producer group."""
         with self._lock:
-            return sorted(client.client_id for client in self._clients.values() if client.group == group)
+            members = self._producers.setdefault(group, {})
+            entry = members.setdefault(client.key, _Entry(client, now))
+            entry.client, entry.seen_at = client, now
+            entry.stream = entry.stream if stream is None else stream
+            self._producing.setdefault(client.connection, set()).add(group)
+            if not client.is_grpc:
+                self._by_id[client.client_id] = client
 
-    def remove(self, client_id: str) -> None:
-        """Forget a client that said goodbye."""
+    def renew_producer(self, client_id: str, connection: int, now: int) -> None:
+        """Renew a producer's lease in every group it is in."""
         with self._lock:
-            self._clients.pop(client_id, None)
+            for group in self._producing.get(connection, ()):
+                entry = self._producers[group].get((connection, client_id))
+                if entry is not None:
+                    entry.seen_at = now
+
+    def leave(self, group: str, client_id: str, connection: int) -> None:
+        """Forget a member of a consumer group."""
+        with self._lock:
+            self._remove_member(group, (connection, client_id))
+
+    def leave_producers(self, group: str, client_id: str, connection: int) -> None:
+        """Forget a member of a producer group."""
+        with self._lock:
+            self._remove_producer(group, (connection, client_id))
+
+    def remove(self, client_id: str, connection: int) -> None:
+        """Forget a client wherever it is."""
+        with self._lock:
+            for group in list(self._consuming.get(connection, ())):
+                self._remove_member(group, (connection, client_id))
+            for group in list(self._producing.get(connection, ())):
+                self._remove_producer(group, (connection, client_id))
 
     def end_stream(self, stream: int) -> None:
         """Note that a telemetry stream ended; the client stays until its lease ends."""
         with self._lock:
-            for client in [client for client in self._clients.values() if client.stream == stream]:
-                self._clients[client.client_id] = replace(client, stream=None)
+            for members in [*(known.members for known in self._groups.values()), *self._producers.values()]:
+                for entry in members.values():
+                    if entry.stream == stream:
+                        entry.stream = None
 
     def close_connection(self, connection: int) -> None:
         """Forget the clients whose connection is gone."""
         with self._lock:
-            self._clients = {i: client for i, client in self._clients.items() if client.connection != connection}
+            for group in list(self._consuming.get(connection, ())):
+                self._remove_members(group, [key for key in self._groups[group].members if key[0] == connection])
+            for group in list(self._producing.get(connection, ())):
+                for key in [key for key in self._producers[group] if key[0] == connection]:
+                    self._remove_producer(group, key)
 
-    def expire(self, now: int) -> list[str]:
-        """Forget the clients whose lease ended before *now* and return their ids."""
+    def expire(self, now: int) -> list[Client]:
+        """Forget those whose lease ended before *now*; return the remoting clients that are nowhere any more."""
         with self._lock:
-            ended = [i for i, client in self._clients.items() if client.expires_at < now]
-            for client_id in ended:
-                del self._clients[client_id]
-            return ended
+            ended: dict[Key, Client] = {}
+            for group, known in list(self._groups.items()):
+                late = [key for key, entry in known.members.items() if entry.seen_at + self._lease_ms < now]
+                ended.update({key: known.members[key].client for key in late})
+                self._remove_members(group, late)
+            for group, members in list(self._producers.items()):
+                for key in [key for key, entry in members.items() if entry.seen_at + self._lease_ms < now]:
+                    ended[key] = members[key].client
+                    self._remove_producer(group, key)
+            alive = self._consuming.keys() | self._producing.keys()
+            return [client for client in ended.values() if not client.is_grpc and client.connection not in alive]
 
+    def group(self, name: str) -> Group | None:
+        """Return who is in a consumer group; None where nobody is."""
+        with self._lock:
+            known = self._groups.get(name)
+            return Group(name, known.manner, known.clients(), known.all_subscriptions()) if known else None
 
-class Clients:
-    """Answers Heartbeat, Telemetry and NotifyClientTermination."""
+    def members(self, group: str) -> list[str]:
+        """Return the ids of a consumer group's members, each once, in order."""
+        with self._lock:
+            known = self._groups.get(group)
+            return sorted({client_id for _, client_id in known.members}) if known else []
 
-    def __init__(
-        self,
-        table: ClientTable,
-        groups: GroupTable,
-        *,
-        max_body_size: int,
-        now_ms: Callable[[], int],
-        send: Callable[[int, bytes], bool],
-    ) -> None:
-        self._table = table
-        self._groups = groups
-        self._max_body_size = max_body_size
-        self._now_ms = now_ms
-        self._send = send
+    def member(self, group: str, client_id: str) -> Client | None:
+        """Return a member of a consumer group; the one that was seen last where its id is on two connections."""
+        with self._lock:
+            known = self._groups.get(group)
+            return _latest(known.members if known else {}, client_id)
 
-    def heartbeat(self, message: pb.HeartbeatRequest, request: Request) -> pb.HeartbeatResponse:
-        """Renew the client's lease; a consumer's group is created on first use where allowed."""
-        is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
-        group = self._group(message.group, request.peer).name if is_consumer else None
-        self._table.seen(_client_id(request.fields), request.connection, self._now_ms(), group=group)
-        return pb.HeartbeatResponse(status=OK)
+    def stream(self, group: str, client_id: str) -> int | None:
+        """Return the telemetry stream of a member of a consumer group, while there is one."""
+        with self._lock:
+            known = self._groups.get(group)
+            entries = known.members.values() if known else ()
+            return next((entry.stream for entry in entries if entry.client.client_id == client_id), None)
 
-    def notify_termination(
-        self, _message: pb.NotifyClientTerminationRequest, request: Request
-    ) -> pb.NotifyClientTerminationResponse:
-        """Forget the client."""
-        self._table.remove(_client_id(request.fields))
-        return pb.NotifyClientTerminationResponse(status=OK)
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Return what a group wants of a topic; None where it is not subscribed to it."""
+        with self._lock:
+            known = self._groups.get(group)
+            return known.all_subscriptions().get(topic) if known else None
 
-    def telemetry(
-        self, stream: int, connection: int, peer: str, metadata: dict[str, str], message: bytes | None
-    ) -> None:
-        """Take what came on a telemetry stream; settings are answered with settings."""
-        if message is None:
-            self._table.end_stream(stream)
+    def subscribers(self, topic: str) -> set[str]:
+        """Return the groups with members that are subscribed to a topic."""
+        with self._lock:
+            return {group for group, known in self._groups.items() if topic in known.all_subscriptions()}
+
+    def producers(self, group: str) -> list[Client]:
+        """Return the members of a producer group."""
+        with self._lock:
+            return [entry.client for entry in self._producers.get(group, {}).values()]
+
+    def all_producers(self) -> dict[str, list[tuple[Client, int]]]:
+        """Return every producer group, and when each of its members was seen last."""
+        with self._lock:
+            return {
+                group: [(entry.client, entry.seen_at) for entry in members.values()]
+                for group, members in self._producers.items()
+            }
+
+    def producer(self, client_id: str) -> Client | None:
+        """Return the remoting producer with an id; the one that was seen last where it is on two connections."""
+        return self._by_id.get(client_id)
+
+    def _renew(self, group: str, known: _Group, client: Client, now: int) -> bool:
+        """Take a sign of life of a member, say whether it is new."""
+        entry = known.members.get(client.key)
+        self._consuming.setdefault(client.connection, set()).add(group)
+        if entry is None:
+            known.members[client.key] = _Entry(client, now)
+            return True
+        entry.client, entry.seen_at = client, now
+        return False
+
+    def _remove_member(self, group: str, key: Key) -> None:
+        known = self._groups.get(group)
+        if known is not None and key in known.members:
+            self._remove_members(group, [key])
+
+    def _remove_members(self, group: str, keys: list[Key]) -> None:
+        if not keys:
             return
-        try:
-            command = pb.TelemetryCommand.FromString(message)
-            if command.WhichOneof("command") != "settings":
-                return
-            answer = self._settle(command.settings, stream, connection, peer, metadata)
-        except DecodeError as error:
-            answer = pb.TelemetryCommand(status=status(pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}"))
-        except Refused as error:
-            answer = pb.TelemetryCommand(status=status(error.code, str(error)))
-        if not self._send(stream, answer.SerializeToString()):
-            _log.debug("telemetry stream ended before its answer peer=%s", peer)
+        known = self._groups[group]
+        for key in keys:
+            del known.members[key]
+        _unplace(self._consuming, group, keys, known.members)
+        if known.members:
+            self._on_change(GroupChange(group, affected=known.affected()))
+            return
+        del self._groups[group]
+        self._on_change(GroupChange(group, unsubscribed=tuple(known.subscriptions)))
 
-    def _settle(
-        self, settings: pb.Settings, stream: int, connection: int, peer: str, metadata: dict[str, str]
-    ) -> pb.TelemetryCommand:
-        kind = settings.WhichOneof("pub_sub")
-        if kind == "publishing":
-            topics = frozenset(topic_name(topic) for topic in settings.publishing.topics)
-            group = None
-            answer = self._publishing(settings)
-        elif kind == "subscription":
-            topics = frozenset(topic_name(entry.topic) for entry in settings.subscription.subscriptions)
-            config = self._group(settings.subscription.group, peer)
-            group = config.name
-            answer = _subscription(settings, config)
-        else:
-            raise Refused(pb.Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
-        client_id = _client_id(metadata)
-        self._table.seen(client_id, connection, self._now_ms(), group=group, topics=topics, stream=stream)
-        answer.metric.on = False
-        return pb.TelemetryCommand(status=OK, settings=answer)
-
-    def _group(self, resource: pb.Resource, peer: str) -> GroupConfig:
-        name = group_name(resource)
-        config = self._groups.ensure(name, peer)
-        if config is None:
-            raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(name))
-        return config
-
-    def _publishing(self, settings: pb.Settings) -> pb.Settings:
-        answer = _copy(settings)
-        answer.publishing.max_body_size = self._max_body_size
-        answer.publishing.validate_message_type = True
-        answer.backoff_policy.max_attempts = _PUBLISH_ATTEMPTS
-        backoff = answer.backoff_policy.exponential_backoff
-        backoff.initial.FromMilliseconds(_PUBLISH_BACKOFF_MS[0])
-        backoff.max.FromMilliseconds(_PUBLISH_BACKOFF_MS[1])
-        backoff.multiplier = _PUBLISH_BACKOFF_MULTIPLIER
-        return answer
+    def _remove_producer(self, group: str, key: Key) -> None:
+        members = self._producers.get(group, {})
+        if members.pop(key, None) is None:
+            return
+        _unplace(self._producing, group, [key], members)
+        if not members:
+            del self._producers[group]
+        latest = self._by_id.get(key[1])
+        if latest is not None and latest.key == key:
+            groups = self._producing.get(key[0], ())
+            if not any(key in self._producers[other] for other in groups):
+                del self._by_id[key[1]]
 
 
-def _subscription(settings: pb.Settings, group: GroupConfig) -> pb.Settings:
-    answer = _copy(settings)
-    answer.subscription.fifo = group.fifo
-    answer.subscription.receive_batch_size = _RECEIVE_BATCH
-    answer.subscription.long_polling_timeout.FromMilliseconds(_LONG_POLLING_MS)
-    answer.backoff_policy.max_attempts = group.max_attempts
-    for delay_ms in group.backoff_ms:
-        answer.backoff_policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
-    return answer
+def _unplace(places: dict[int, set[str]], group: str, keys: list[Key], members: Mapping[Key, _Entry]) -> None:
+    """Take a group from the places of the connections that have no member in it any more."""
+    still = {connection for connection, _ in members}
+    for connection in {connection for connection, _ in keys} - still:
+        places[connection].discard(group)
+        if not places[connection]:
+            del places[connection]
 
 
-def _copy(settings: pb.Settings) -> pb.Settings:
-    """Return the client's settings without a backoff policy, which is the server's to say."""
-    answer = pb.Settings()
-    answer.CopyFrom(settings)
-    answer.ClearField("backoff_policy")
-    return answer
+def _replace(
+    present: dict[str, Subscription], wanted: Iterable[Subscription] | None
+) -> tuple[tuple[Subscription, ...], tuple[str, ...], bool]:
+    """Make the subscriptions of a group those *wanted*: what was put, what was removed, whether the topics changed."""
+    if wanted is None:
+        return (), (), False
+    by_topic = {each.topic: each for each in wanted}
+    put = tuple(
+        each for topic, each in by_topic.items() if topic not in present or each.version > present[topic].version
+    )
+    removed = tuple(topic for topic in present if topic not in by_topic)
+    topics_changed = bool(removed) or any(each.topic not in present for each in put)
+    for topic in removed:
+        del present[topic]
+    present.update({each.topic: each for each in put})
+    return put, removed, topics_changed
 
 
-def _client_id(metadata: dict[str, str]) -> str:
-    client_id = metadata.get(CLIENT_ID)
-    if not client_id:
-        raise Refused(pb.Code.CLIENT_ID_REQUIRED, f"the metadata {CLIENT_ID} is missing")
-    return client_id
+def _latest(entries: Mapping[Key, _Entry], client_id: str) -> Client | None:
+    found = [entry for (_, other), entry in entries.items() if other == client_id]
+    return max(found, key=lambda entry: entry.seen_at).client if found else None

@@ -22,7 +22,7 @@ from ferromq.broker import rpc
 from ferromq.broker.admin import Administration
 from ferromq.broker.announcer import Announcer, registration_period
 from ferromq.broker.catalog import Catalog
-from ferromq.broker.clients import Clients, ClientTable
+from ferromq.broker.client_rooms import ClientRooms
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, Master, NameServers
 from ferromq.broker.offsets import Offsets
@@ -40,7 +40,6 @@ from ferromq.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
 
-_MILLISECOND = timedelta(milliseconds=1)
 _CLIENT_SCAN = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
 _FAST_DISTANCE = 2
@@ -237,24 +236,33 @@ class BrokerController:
 
     def _make_rooms(self) -> None:
         """Make the tables and push them, and register who answers what."""
-        config, now_ms, directory = self.config, self._clock.now_ms, Path(self.config.store)
+        now_ms, directory = self._clock.now_ms, Path(self.config.store)
         self.topics = TopicTable(
             lambda: self.config, directory, now_ms, self._announcer.push_topic, self._announcer.topics_changed
         )
         self.groups = GroupTable(lambda: self.config, directory, now_ms, self._announcer.push_group)
-        clients = ClientTable(config.client_lease // _MILLISECOND)
-        statistics = Statistics(dict, now_ms, config.cluster)
+        clients = ClientRooms(
+            lambda: self.config,
+            self.identity,
+            self._server,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            name_servers=self._name_servers,
+            now_ms=now_ms,
+        )
+        statistics = Statistics(dict, now_ms, self.config.cluster)
         rooms = rpc.Rooms(
             admin=Administration(self.store, self.topics, self.groups),
             catalog=Catalog(self.topics, self.groups),
-            clients=Clients(
-                clients,
-                self.groups,
-                max_body_size=self.store.options()["max_message_size"],
+            clients=clients,
+            offsets=Offsets(
+                self.store,
+                self.topics,
+                directory=directory,
                 now_ms=now_ms,
-                send=self._server.send_telemetry,
+                subscribed=clients.connections.subscriptions,
             ),
-            offsets=Offsets(self.store, self.topics, directory=directory, now_ms=now_ms, subscribed=lambda _group: ()),
             queries=Queries(self.store, self.topics),
             reports=Reports(
                 self.identity,
@@ -263,7 +271,7 @@ class BrokerController:
                 self.groups,
                 statistics=statistics,
                 now_ms=now_ms,
-                subscriptions=lambda _group: {},
+                subscriptions=clients.connections.subscriptions,
             ),
             runtime=Runtime(self.store, statistics, directory, now_ms, now_ms()),
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
@@ -276,8 +284,8 @@ class BrokerController:
             self._server.register(route, handler)
         self.settings.listen(self._options_changed)
         self._server.on_missing(self._create_missing)
-        self._server.on_telemetry(rooms.clients.telemetry)
-        self._server.on_close(clients.close_connection)
+        self._server.on_telemetry(clients.grpc.telemetry)
+        self._server.on_close(clients.table.close_connection)
         self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
         self._statistics_timer = Timer("ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, statistics.sample)
 

@@ -14,7 +14,7 @@ from ferromq._proto import messages as pb
 from ferromq.broker._grpc import rpc
 from ferromq.broker.admin import Administration
 from ferromq.broker.catalog import Catalog
-from ferromq.broker.clients import Clients
+from ferromq.broker.client_rooms import ClientRooms
 from ferromq.broker.offsets import Offsets
 from ferromq.broker.query import Queries
 from ferromq.broker.reports import Reports
@@ -30,7 +30,7 @@ class Rooms:
 
     admin: Administration
     catalog: Catalog
-    clients: Clients
+    clients: ClientRooms
     offsets: Offsets
     queries: Queries
     reports: Reports
@@ -43,6 +43,7 @@ class Rooms:
 def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
     """Return the function for each remoting code and each gRPC method."""
     clients, routes, queries = rooms.clients, rooms.routes, rooms.queries
+    heartbeats, connections, calls = clients.heartbeats, clients.connections, clients.calls
     remoting = {
         RequestCode.QUERY_MESSAGE: queries.by_key,
         RequestCode.QUERY_CONSUMER_OFFSET: rooms.offsets.committed,
@@ -57,35 +58,56 @@ def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
         RequestCode.GET_MIN_OFFSET: rooms.offsets.min_offset,
         RequestCode.GET_EARLIEST_MSG_STORETIME: rooms.offsets.earliest_time,
         RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
+        RequestCode.HEART_BEAT: heartbeats.heartbeat,
+        RequestCode.UNREGISTER_CLIENT: heartbeats.unregister,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.members.consumer_list,
+        RequestCode.LOCK_BATCH_MQ: clients.locking.lock,
+        RequestCode.UNLOCK_BATCH_MQ: clients.locking.unlock,
         RequestCode.GET_ALL_CONSUMER_OFFSET: rooms.offsets.all_committed,
         RequestCode.GET_ALL_DELAY_OFFSET: rooms.offsets.all_delayed,
+        RequestCode.CHECK_CLIENT_CONFIG: heartbeats.check,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: rooms.admin.put_group,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.groups,
         RequestCode.GET_TOPIC_STATS_INFO: rooms.reports.topic,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
         RequestCode.DELETE_SUBSCRIPTIONGROUP: rooms.admin.delete_group,
         RequestCode.GET_CONSUME_STATS: rooms.reports.group,
         RequestCode.DELETE_TOPIC_IN_BROKER: rooms.admin.delete_topic,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: clients.resets.reset,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: calls.consumer_status,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: rooms.admin.put_groups,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: connections.consumers_of,
         RequestCode.QUERY_CONSUME_TIME_SPAN: rooms.reports.time_span,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: rooms.catalog.system_topics,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: rooms.admin.clean_queues,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: calls.running_info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: calls.consume_directly,
         RequestCode.CLONE_GROUP_OFFSET: rooms.offsets.clone,
         RequestCode.VIEW_BROKER_STATS_DATA: rooms.statistics.view,
         RequestCode.CLEAN_UNUSED_TOPIC: rooms.admin.clean_unused,
         RequestCode.GET_BROKER_CONSUME_STATS: rooms.reports.all_groups,
         RequestCode.QUERY_CONSUME_QUEUE: rooms.reports.consume_queue,
         RequestCode.RESUME_CHECK_HALF_MESSAGE: _remoting.refused("half messages are not checked back"),
+        RequestCode.SEND_REPLY_MESSAGE: clients.replies.reply,
+        RequestCode.SEND_REPLY_MESSAGE_V2: clients.replies.short_reply,
+        RequestCode.GET_ALL_PRODUCER_INFO: connections.all_producers,
         RequestCode.DELETE_EXPIRED_COMMITLOG: rooms.admin.clean,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER: connections.topics_of,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: connections.subscription,
         RequestCode.GET_TOPIC_CONFIG: rooms.catalog.topic,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.group,
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: rooms.admin.forbid,
+        RequestCode.QUERY_ASSIGNMENT: clients.assignments.query,
+        RequestCode.SET_MESSAGE_REQUEST_MODE: clients.assignments.set_mode,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: clients.assignments.all_modes,
     }
     grpc: dict[int | str, Callable[[Request], Response]] = {
         "QueryRoute": rpc(pb.QueryRouteRequest, pb.QueryRouteResponse, routes.query_route),
         "QueryAssignment": rpc(pb.QueryAssignmentRequest, pb.QueryAssignmentResponse, routes.query_assignment),
-        "Heartbeat": rpc(pb.HeartbeatRequest, pb.HeartbeatResponse, clients.heartbeat),
+        "Heartbeat": rpc(pb.HeartbeatRequest, pb.HeartbeatResponse, clients.grpc.heartbeat),
         "NotifyClientTermination": rpc(
-            pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, clients.notify_termination
+            pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, clients.grpc.notify_termination
         ),
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),

@@ -1,0 +1,174 @@
+"""
+Questions of administrators that only a client can answer: they are passed on to it, and its answer passed back.
+
+Each waits for a client that may never answer, on a thread of the control plane: only some may be under way at once, so
+that heartbeats always find a free one.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from ferromq import _json
+from ferromq._codes import RequestCode, ResponseCode
+from ferromq._ferromq import Request, Store
+from ferromq._remoting import Answer, BadRequest, failure, required, success
+from ferromq.broker._queues import dump_offsets, load_offsets
+from ferromq.broker.clients import Client, ClientTable
+from ferromq.broker.groups import GroupTable
+from ferromq.broker.topics import TopicTable
+from ferromq.errors import ConnectionFailed, MessageTooLarge, RequestTimeout
+
+_log = logging.getLogger("ferromq.broker")
+
+CALL_SECONDS = 10.0
+_STATUS_SECONDS = 5.0
+# Ordinals of RocketMQ's versions from which clients know these requests: V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT.
+KNOWS_RESET = 28
+_KNOWS_CALLS = 62
+_OFFSET_DIGITS = 16
+# Address and port of the broker, of IPv4 or IPv6, then the physical offset.
+_MESSAGE_ID = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})\Z")
+
+
+class Called(Protocol):
+    """What asks clients: the part of `Server` that is used here."""
+
+    def call(
+        self,
+        connection: int,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float = 3.0,
+    ) -> Answer:
+        """Send a request to a client and return its answer; raises `ConnectionFailed` or `RequestTimeout`."""
+
+
+class _Busy(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """As many questions are under way as may be."""
+
+
+class ClientCalls:
+    """Answers remoting requests 223, 307 and 309."""
+
+    def __init__(
+        self,
+        server: Called,
+        broker_name: str,
+        *,
+        table: ClientTable,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        limit: int,
+    ) -> None:
+        self._server = server
+        self._broker_name = broker_name
+        self._table = table
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._limit = limit
+        self._free = threading.BoundedSemaphore(limit)
+
+    def running_info(self, request: Request) -> Answer:
+        """Answer request 307 as the client does: what it is doing now."""
+        return self._pass_on(RequestCode.GET_CONSUMER_RUNNING_INFO, request.fields, request.body)
+
+    def consume_directly(self, request: Request) -> Answer:
+        """Answer request 309 as the client does, which is sent the message to consume it at once."""
+        fields = dict(request.fields)
+        fields["brokerName"] = self._broker_name
+        topic, group = fields.get("topic"), self._groups.get(fields.get("consumerGroup", ""))
+        config = self._topics.get(topic) if topic else None
+        if config is not None:
+            fields["topicSysFlag"] = str(config.sys_flag)
+        if group is not None:
+            fields["groupSysFlag"] = str(group.others.get("groupSysFlag", 0))
+        offset = _physical_offset(required(fields, "msgId"))
+        message = self._store.message_at(offset)
+        if message is None:
+            return failure(ResponseCode.SYSTEM_ERROR, f"no message begins at the physical offset {offset}")
+        return self._pass_on(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, message.raw)
+
+    def consumer_status(self, request: Request) -> Answer:
+        """Answer request 223: how far the members of a group are by their own account, one of them or all."""
+        fields = request.fields
+        topic, name, wanted = required(fields, "topic"), required(fields, "group"), fields.get("clientAddr", "").strip()
+        group = self._table.group(name)
+        members = [client for client in group.members if not client.is_grpc] if group else []
+        if not members:
+            return failure(ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{name}]")
+        parts = []
+        for client in members:
+            if client.version < KNOWS_RESET:
+                return failure(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the client does not support this feature. version={client.version} client={client.client_id}",
+                )
+            if wanted in {"", client.client_id}:
+                status = self._status(client, {"topic": topic, "group": name})
+                parts += [_json.dumps(client.client_id) + b":" + status] if status is not None else []
+        return success(body=b'{"consumerTable":{' + b",".join(parts) + b'},"messageQueueTable":{}}')
+
+    def _status(self, client: Client, fields: Mapping[str, str]) -> bytes | None:
+        """Return a member's table of offsets as Java writes it; None where it does not say."""
+        try:
+            with self._place():
+                code, _, _, body = self._server.call(
+                    client.connection, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields, timeout=_STATUS_SECONDS
+                )
+            return dump_offsets(load_offsets(body, "messageQueueTable")) if code == ResponseCode.SUCCESS else None
+        except (ConnectionFailed, RequestTimeout, ValueError, _Busy) as error:
+            _log.warning("consumer status unknown client_id=%s peer=%s: %s", client.client_id, client.peer, error)
+            return None
+
+    def _pass_on(self, code: RequestCode, fields: Mapping[str, str], body: bytes) -> Answer:
+        group, client_id = required(fields, "consumerGroup"), fields.get("clientId", "")
+        client = self._table.member(group, client_id)
+        named = f"<{group}> <{client_id}>"
+        if client is None:
+            return failure(ResponseCode.SYSTEM_ERROR, f"The Consumer {named} not online")
+        if client.is_grpc:
+            return failure(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer {named} is connected over gRPC and cannot be asked"
+            )
+        if client.version < _KNOWS_CALLS:
+            return failure(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        return self._call(client, code, fields, body, named=named)
+
+    def _call(self, client: Client, code: RequestCode, fields: Mapping[str, str], body: bytes, *, named: str) -> Answer:
+        try:
+            with self._place():
+                return self._server.call(client.connection, code, fields, body, timeout=CALL_SECONDS)
+        except RequestTimeout as error:
+            return failure(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {named} Timeout: {error}")
+        except (ConnectionFailed, MessageTooLarge) as error:
+            return failure(ResponseCode.SYSTEM_ERROR, f"invoke consumer {named} Exception: {error}")
+        except _Busy as error:
+            return failure(ResponseCode.SYSTEM_BUSY, str(error))
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._free.acquire(blocking=False):
+            raise _Busy(f"{self._limit} clients are being asked already, ask again later")
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+def _physical_offset(message_id: str) -> int:
+    """Return the place an offset message id names, which are its last 16 digits. Raises `BadRequest` for another id."""
+    if not _MESSAGE_ID.match(message_id):
+        raise BadRequest(f"msgId is {message_id[:100]!r}; an offset message id of 32 or 56 hex digits is expected")
+    return int(message_id[-_OFFSET_DIGITS:], 16)

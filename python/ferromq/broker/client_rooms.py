@@ -1,0 +1,86 @@
+"""
+The parts of the control plane that know live clients, put together round one table of them.
+
+What each answers is its own; which request goes where is listed in `rpc`.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from ferromq._ferromq import Server, Store
+from ferromq.broker.assignment import Assignments, RequestModes
+from ferromq.broker.client_calls import ClientCalls
+from ferromq.broker.clients import ClientTable
+from ferromq.broker.connections import Connections
+from ferromq.broker.groups import GroupTable
+from ferromq.broker.grpc_clients import Clients
+from ferromq.broker.heartbeats import Heartbeats
+from ferromq.broker.name_servers import Identity, NameServers
+from ferromq.broker.queue_locks import QueueLocking, QueueLocks
+from ferromq.broker.rebalance import Members, Rebalance
+from ferromq.broker.replies import Replies
+from ferromq.broker.resets import Resets
+from ferromq.broker.topics import TopicTable
+from ferromq.config import BrokerConfig
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class ClientRooms:
+    """Makes them, and lets time pass in them."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        identity: Identity,
+        server: Server,
+        *,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        name_servers: NameServers,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._server = server
+        self._locks = QueueLocks()
+        self.rebalance = Rebalance(server, groups, notify=lambda: config().notify_consumers)
+        self.table = ClientTable(config().client_lease // _MILLISECOND, self.rebalance.changed)
+        self.modes = RequestModes(Path(config().store))
+        table = self.table
+        self.assignments = Assignments(
+            identity.name, self.modes, table=table, topics=topics, groups=groups, name_servers=name_servers
+        )
+        # Half of the threads stay free for everybody else.
+        limit = max(1, config().handler_threads // 2)
+        self.calls = ClientCalls(
+            server, identity.name, table=table, store=store, topics=topics, groups=groups, limit=limit
+        )
+        self.connections = Connections(table, store, identity.address)
+        self.grpc = Clients(
+            table,
+            groups,
+            max_body_size=store.options()["max_message_size"],
+            now_ms=now_ms,
+            send=server.send_telemetry,
+        )
+        self.heartbeats = Heartbeats(table, groups, topics, now_ms=now_ms)
+        self.locking = QueueLocking(self._locks, now_ms=now_ms)
+        self.members = Members(table)
+        self.replies = Replies(
+            server,
+            identity.address,
+            table=table,
+            store=store,
+            topics=topics,
+            now_ms=now_ms,
+            keep=lambda: config().store_replies,
+        )
+        self.resets = Resets(server, identity.name, table=table, store=store, topics=topics, groups=groups)
+
+    def expire(self, now: int) -> None:
+        """End the leases of clients that gave no sign of life, and the locks nobody renewed."""
+        for client in self.table.expire(now):
+            # It may only have been slow: on a new connection it says again who it is.
+            self._server.close_connection(client.connection)
+        self._locks.expire(now)

@@ -1,0 +1,231 @@
+"""
+What remoting clients say of themselves: heartbeats, goodbye, and whether a subscription can be served.
+
+Who is there is kept by `clients`; groups and their retry topics are created here, where groups may be created on first
+use.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ferromq import _json, _names
+from ferromq._codes import ResponseCode
+from ferromq._ferromq import Request
+from ferromq._remoting import Answer, BadRequest, failure, required, success
+from ferromq.broker.clients import (
+    ACTIVELY,
+    BROADCASTING,
+    CLUSTERING,
+    FROM_LAST_OFFSET,
+    PASSIVELY,
+    TAG,
+    Client,
+    ClientTable,
+    Manner,
+    Subscription,
+)
+from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.errors import IllegalName
+
+_log = logging.getLogger("ferromq.broker")
+
+# In the order of Java's enumerations: the C++ client sends their numbers.
+_CONSUME_TYPES = (ACTIVELY, PASSIVELY, "CONSUME_POP")
+_MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
+_FROM_WHERE = (
+    FROM_LAST_OFFSET,
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+_UNIT_SUBSCRIPTION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Consumer:
+    group: str
+    manner: Manner
+    subscriptions: tuple[Subscription, ...]
+    is_unit: bool
+
+
+class Heartbeats:
+    """Answers remoting requests 34, 35 and 46."""
+
+    def __init__(
+        self, table: ClientTable, groups: GroupTable, topics: TopicTable, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._table = table
+        self._groups = groups
+        self._topics = topics
+        self._now_ms = now_ms
+
+    def heartbeat(self, request: Request) -> Answer:
+        """
+        Answer request 34: renew the leases of a client in all its groups.
+
+        A consumer group that does not exist and may not be created is passed over, as in RocketMQ: its pulls are told.
+        """
+        data = _body(request, "heartbeat")
+        client = _client(_text(data, "clientID"), request)
+        fingerprint = _number(data, "heartbeatFingerprint", 0)
+        consumers = [_consumer(each) for each in _objects(data, "consumerDataSet")]
+        producers = [_text(each, "groupName") for each in _objects(data, "producerDataSet")]
+        is_without = fingerprint != 0 and data.get("withoutSub") is True
+        is_changed = [self._join(client, each, fingerprint, is_without=is_without) for each in consumers]
+        for group in producers:
+            self._table.produce(group, client, self._now_ms())
+        # Without a fingerprint the client cannot leave out subscriptions: it is to send them again.
+        is_other = fingerprint == 0 or any(is_changed)
+        return success({"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(is_other).lower()})
+
+    def unregister(self, request: Request) -> Answer:
+        """Answer request 35: the client leaves a producer group, a consumer group, or both."""
+        client_id = required(request.fields, "clientID")
+        producers, consumers = request.fields.get("producerGroup"), request.fields.get("consumerGroup")
+        if producers is not None:
+            self._table.leave_producers(producers, client_id, request.connection)
+        if consumers is not None:
+            self._table.leave(consumers, client_id, request.connection)
+        return success()
+
+    def check(self, request: Request) -> Answer:
+        """Answer request 46: whether a subscription can be served; filters by SQL92 cannot."""
+        data = _body(request, "question about a subscription").get("subscriptionData")
+        if data is None:
+            return success()
+        wanted = _subscription(data)
+        if wanted.expression_type == TAG:
+            return success()
+        return failure(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {wanted.expression_type}; "
+            f"subscribe to {wanted.topic} by tags",
+        )
+
+    def _join(self, client: Client, consumer: _Consumer, fingerprint: int, *, is_without: bool) -> bool:
+        try:
+            group = self._groups.ensure(consumer.group, client.peer)
+        except IllegalName as error:
+            _log.warning("heartbeat of an illegal group passed over peer=%s: %s", client.peer, error)
+            return False
+        if group is None:
+            _log.debug("heartbeat of a missing group passed over group=%s peer=%s", consumer.group, client.peer)
+            return False
+        self._make_retry_topic(group, consumer, client.peer)
+        return self._table.join(
+            consumer.group,
+            client,
+            self._now_ms(),
+            manner=consumer.manner,
+            subscriptions=None if is_without else consumer.subscriptions,
+            fingerprint=fingerprint,
+        )
+
+    def _make_retry_topic(self, group: GroupConfig, consumer: _Consumer, peer: str) -> None:
+        """Create the topic members of a group are subscribed to without a word, where it is missing."""
+        name = _names.RETRY_PREFIX + group.name
+        if self._topics.get(name) is not None:
+            return
+        subscribed = (self._topics.get(each.topic) for each in consumer.subscriptions)
+        queues = int(group.others.get("retryQueueNums", 1))
+        topic = TopicConfig(
+            name,
+            queues,
+            queues,
+            sys_flag=_UNIT_SUBSCRIPTION if consumer.is_unit else 0,
+            order=any(each is not None and each.order for each in subscribed),
+        )
+        self._topics.create(topic, peer)
+
+
+def _client(client_id: str, request: Request) -> Client:
+    return Client(client_id, request.connection, request.peer, request.language, request.version)
+
+
+def _consumer(value: Mapping[str, Any]) -> _Consumer:
+    manner = Manner(
+        _one_of(value, "consumeType", _CONSUME_TYPES, PASSIVELY),
+        _one_of(value, "messageModel", _MESSAGE_MODELS, CLUSTERING),
+        _one_of(value, "consumeFromWhere", _FROM_WHERE, FROM_LAST_OFFSET),
+    )
+    subscriptions = tuple(_subscription(each) for each in _objects(value, "subscriptionDataSet"))
+    return _Consumer(_text(value, "groupName"), manner, subscriptions, value.get("unitMode") is True)
+
+
+def _subscription(value: Any) -> Subscription:
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"a subscription is {type(value).__name__}, an object is expected")
+    return Subscription(
+        _text(value, "topic"),
+        _text(value, "subString", "*") or "*",
+        _text(value, "expressionType", TAG) or TAG,
+        _number(value, "subVersion", 0),
+        tuple(_encodable("tagsSet", tag) for tag in _list(value, "tagsSet", str)),
+        tuple(_list(value, "codeSet", int)),
+        value.get("classFilterMode") is True,
+    )
+
+
+def _body(request: Request, what: str) -> dict[str, Any]:
+    try:
+        return _json.loads_object(request.body)
+    except ValueError as error:
+        raise BadRequest(f"the body is no {what}: {error}") from error
+
+
+def _text(value: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    found = value.get(name)
+    if found is None and default is not None:
+        return default
+    if not isinstance(found, str) or (not found and default is None):
+        raise BadRequest(f"{name} is {_shown(found)}; a text is expected")
+    return _encodable(name, found)
+
+
+def _encodable(name: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{name} is {_shown(text)}, which has no UTF-8: {error.reason}") from error
+    return text
+
+
+def _number(value: Mapping[str, Any], name: str, default: int) -> int:
+    found = value.get(name)
+    if found is None:
+        return default
+    if type(found) is not int or not -(1 << 63) <= found < 1 << 63:
+        raise BadRequest(f"{name} is {_shown(found)}; a whole number of 64 bits is expected")
+    return found
+
+
+def _list(value: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    found = value.get(name) or []
+    if not isinstance(found, list) or not all(type(each) is kind for each in found):
+        raise BadRequest(f"{name} is {_shown(found)}; a list of {kind.__name__} is expected")
+    return found
+
+
+def _objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return _list(value, name, dict)
+
+
+def _one_of(value: Mapping[str, Any], name: str, words: tuple[str, ...], default: str) -> str:
+    found = value.get(name)
+    if found is None:
+        return default
+    if type(found) is int and 0 <= found < len(words):
+        return words[found]
+    if isinstance(found, str) and found.upper() in words:
+        return found.upper()
+    raise BadRequest(f"{name} is {_shown(found)}; it may be {', '.join(words)}")
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:100]

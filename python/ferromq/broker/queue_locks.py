@@ -1,0 +1,91 @@
+"""
+The locks of queues: one member of a group at a time consumes a queue in order.
+
+A lock ends by time unless its owner renews it; a member that went away keeps it until then, because it may still be
+consuming. Which member asks for which queue is the clients' business.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ferromq import _json
+from ferromq._ferromq import Request
+from ferromq._remoting import Answer, BadRequest, success
+from ferromq.broker._queues import MessageQueue
+
+LOCK_MS = 60_000
+"""How long a lock lasts that is not renewed; RocketMQ's figure, clients renew every 20 s."""
+
+
+class QueueLocks:
+    """Knows who may consume a queue for a group; `now` is an argument. Thread-safe."""
+
+    def __init__(self, lock_ms: int = LOCK_MS) -> None:
+        self._lock_ms = lock_ms
+        self._lock = threading.Lock()
+        self._owners: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
+
+    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now: int) -> list[MessageQueue]:
+        """Lock what is free, or the client's already; return what it holds of *queues* now."""
+        with self._lock:
+            owners = self._owners.setdefault(group, {})
+            held = []
+            for queue in queues:
+                owner, renewed = owners.get(queue, (client_id, now))
+                if owner == client_id or now - renewed > self._lock_ms:
+                    owners[queue] = client_id, now
+                    held.append(queue)
+            return held
+
+    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
+        """Free those of *queues* that are the client's."""
+        with self._lock:
+            owners = self._owners.get(group, {})
+            for queue in queues:
+                if owners.get(queue, ("", 0))[0] == client_id:
+                    del owners[queue]
+            if not owners:
+                self._owners.pop(group, None)
+
+    def expire(self, now: int) -> None:
+        """Forget the locks that ended before *now*."""
+        with self._lock:
+            for group, owners in list(self._owners.items()):
+                alive = {queue: held for queue, held in owners.items() if now - held[1] <= self._lock_ms}
+                if alive:
+                    self._owners[group] = alive
+                else:
+                    del self._owners[group]
+
+
+class QueueLocking:
+    """Answers remoting requests 41 and 42."""
+
+    def __init__(self, locks: QueueLocks, *, now_ms: Callable[[], int]) -> None:
+        self._locks = locks
+        self._now_ms = now_ms
+
+    def lock(self, request: Request) -> Answer:
+        """Answer request 41: lock queues for a member of a group; the body says which it holds."""
+        group, client_id, queues = _question(request)
+        held = self._locks.lock(group, queues, client_id, self._now_ms())
+        return success(body=_json.dumps({"lockOKMQSet": [queue.to_json() for queue in held]}))
+
+    def unlock(self, request: Request) -> Answer:
+        """Answer request 42: free queues; those that are not the client's stay locked."""
+        group, client_id, queues = _question(request)
+        self._locks.unlock(group, queues, client_id)
+        return success()
+
+
+def _question(request: Request) -> tuple[str, str, list[MessageQueue]]:
+    try:
+        body: Mapping[str, Any] = _json.loads_object(request.body)
+        named = [MessageQueue.from_json(queue) for queue in body.get("mqSet") or ()]
+    except (ValueError, TypeError) as error:
+        raise BadRequest(f"the body names no queues to lock: {error}") from error
+    group, client_id = body.get("consumerGroup"), body.get("clientId")
+    if not isinstance(group, str) or not isinstance(client_id, str) or not group or not client_id:
+        raise BadRequest("the body names no consumerGroup and clientId to lock for")
+    return group, client_id, named

@@ -1,0 +1,101 @@
+"""
+Resets where a group goes on consuming, by time or to an offset (222), for members online and for those to come.
+
+The store holds the offsets; members are told so that they drop what they have fetched.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from ferromq import _json
+from ferromq._codes import RequestCode, ResponseCode
+from ferromq._ferromq import Request, Store
+from ferromq._remoting import Answer, BadRequest, failure, integer, required, success
+from ferromq.broker._queues import MessageQueue, dump_offsets
+from ferromq.broker.client_calls import KNOWS_RESET
+from ferromq.broker.clients import ClientTable, Pusher
+from ferromq.broker.groups import GroupTable
+from ferromq.broker.topics import TopicConfig, TopicTable
+
+_log = logging.getLogger("ferromq.broker")
+
+_CPP = "CPP"
+
+
+class Resets:
+    """Answers remoting request 222."""
+
+    def __init__(
+        self,
+        server: Pusher,
+        broker_name: str,
+        *,
+        table: ClientTable,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+    ) -> None:
+        self._server = server
+        self._broker_name = broker_name
+        self._table = table
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+
+    def reset(self, request: Request) -> Answer:
+        """
+        Answer request 222: set a group's offsets of a topic, and say which they are now.
+
+        All queues, or the one named, go to the time `timestamp` (-1: to the end); the one named may go to `offset`.
+        The offsets are the group's before the answer is sent. Members online over remoting are told to drop what they
+        fetched; until they have, a few of them may commit where they were, and then the new offset again.
+        """
+        fields = request.fields
+        name, group = required(fields, "topic"), required(fields, "group")
+        timestamp, queue_id = integer(fields, "timestamp"), integer(fields, "queueId", -1)
+        offset = integer(fields, "offset", -1)
+        topic = self._topics.get(name)
+        if topic is None:
+            return failure(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
+        if self._groups.get(group) is None:
+            return failure(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        if queue_id >= 0:
+            offsets = {queue_id: self._target(topic, queue_id, timestamp, offset)}
+        else:
+            offsets = {each: self._by_time(name, each, timestamp) for each in range(topic.read_queues)}
+        if not offsets:
+            return failure(ResponseCode.SYSTEM_ERROR, f"No queues to reset: {name} has none that may be read")
+        for each, target in offsets.items():
+            self._store.commit_offset(group, name, each, target)
+        table = {MessageQueue(name, self._broker_name, each): target for each, target in offsets.items()}
+        self._tell(name, group, timestamp, table)
+        _log.info("offsets reset topic=%s group=%s queues=%d peer=%s", name, group, len(offsets), request.peer)
+        return success(body=b'{"offsetTable":' + dump_offsets(table) + b"}")
+
+    def _target(self, topic: TopicConfig, queue_id: int, timestamp: int, offset: int) -> int:
+        if queue_id >= max(topic.read_queues, topic.write_queues):
+            raise BadRequest(f"queueId is {queue_id}; {topic.name} has {topic.read_queues} queues")
+        if offset == -1:
+            return self._by_time(topic.name, queue_id, timestamp)
+        begin, end = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
+        if not begin <= offset <= end:
+            raise BadRequest(f"Target offset {offset} not in consume queue range [{begin}-{end}]")
+        return offset
+
+    def _by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        if timestamp < 0:
+            return self._store.max_offset(topic, queue_id)
+        return self._store.offset_by_time(topic, queue_id, timestamp)
+
+    def _tell(self, topic: str, group: str, timestamp: int, table: Mapping[MessageQueue, int]) -> None:
+        known = self._table.group(group)
+        fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
+        objects = b'{"offsetTable":' + dump_offsets(table) + b"}"
+        entries = [{**queue.to_json(), "offset": offset} for queue, offset in table.items()]
+        # The C++ client takes a list.
+        listed = _json.dumps({"offsetTable": entries})
+        for client in known.members if known else ():
+            if client.is_grpc or client.version < KNOWS_RESET:
+                continue
+            body = listed if client.language == _CPP else objects
+            self._server.push(client.connection, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)

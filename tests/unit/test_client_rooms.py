@@ -1,0 +1,747 @@
+"""What a broker answers about live remoting clients, and what it tells them; time is moved by hand."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferromq._ferromq import Clock, Store
+from ferromq._remoting import Answer, guarded
+from ferromq.broker._queues import MessageQueue, dump_offsets, load_offsets
+from ferromq.broker.assignment import RequestMode, RequestModes, averagely, by_circle, share_to_pop
+from ferromq.broker.client_rooms import ClientRooms
+from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.replies import format_properties, parse_properties
+from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.config import BrokerConfig
+from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
+from ferromq.route import BrokerData, Permission, QueueData, TopicRoute
+
+SUCCESS, SYSTEM_ERROR, BUSY, NO_PERMISSION, TOPIC_NOT_EXIST, NO_GROUP, INVALID = 0, 1, 2, 16, 17, 26, 29
+NOT_ONLINE, TIMEOUT = 206, 207
+NOTIFY, RESET, STATUS, RUNNING, DIRECTLY, PUSH_REPLY = 40, 220, 221, 307, 309, 326
+PRODUCER, GO_CLIENT, OLD_CLIENT = 1, 2, 3
+START = 1_700_000_000_000
+
+
+@dataclass
+class FakeServer:
+    """Notes what it is told; `answers` are those of clients, by connection."""
+
+    pushed: list[tuple[int, int, Mapping[str, str], bytes]] = field(default_factory=list)
+    subscriptions: dict[tuple[str, str], tuple[str, str, int, bool]] = field(default_factory=dict)
+    answers: dict[int, Answer | Exception] = field(default_factory=dict)
+    called: list[tuple[int, int, Mapping[str, str], bytes]] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+
+    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+        """Note a push."""
+        self.pushed.append((connection, code, dict(fields or {}), body))
+        return connection not in self.gone
+
+    def call(
+        self,
+        connection: int,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float = 3.0,
+    ) -> Answer:
+        """Answer as a client."""
+        self.called.append((connection, code, dict(fields or {}), body))
+        answer = self.answers[connection]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def put_subscription(
+        self,
+        group: str,
+        topic: str,
+        *,
+        expression_type: str = "TAG",
+        expression: str = "*",
+        version: int = 0,
+        broadcasting: bool = False,
+    ) -> None:
+        """Note a subscription."""
+        self.subscriptions[group, topic] = expression_type, expression, version, broadcasting
+
+    def remove_subscription(self, group: str, topic: str) -> None:
+        """Forget a subscription."""
+        self.subscriptions.pop((group, topic), None)
+
+    def close_connection(self, connection: int) -> None:
+        """Note it."""
+        self.closed.append(connection)
+
+    def send_telemetry(self, *_: object) -> bool:
+        """Do nothing."""
+        return True
+
+    def take(self, code: int) -> list[int]:
+        """Return who was sent a push of this code since the last time, in order."""
+        taken = sorted(connection for connection, other, *_ in self.pushed if other == code)
+        self.pushed = [each for each in self.pushed if each[1] != code]
+        return taken
+
+
+class Broker:
+    """The rooms of live clients round a store, a fake server and a route."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.server, self.now = FakeServer(), START
+        self.route: TopicRoute | None = None
+        config = BrokerConfig(store=str(directory), **options)
+        self.store = Store(str(directory), Clock.manual(START), commit_log_file_size=1 << 20)
+        self.topics = TopicTable(lambda: config, directory, self.now_ms, lambda *_: None, lambda *_: None)
+        self.groups = GroupTable(lambda: config, directory, self.now_ms, lambda *_: None)
+        identity: Any = SimpleNamespace(name="broker-a", address="10.0.0.1:10911")
+        server: Any = self.server
+        name_servers: Any = SimpleNamespace(route=lambda _topic: self.route)
+        self.rooms = ClientRooms(
+            lambda: config,
+            identity,
+            server,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            name_servers=name_servers,
+            now_ms=self.now_ms,
+        )
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return self.now
+
+    def ask(
+        self, handler: Any, fields: Mapping[str, str] | None = None, body: Any = b"", connection: int = 1, **who: Any
+    ) -> Answer:
+        """Ask as a client on *connection*."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        who = {"language": "JAVA", "version": 513, "peer": f"127.0.0.1:{connection}", **who}
+        request: Any = SimpleNamespace(route=0, connection=connection, fields=fields or {}, body=content, **who)
+        return guarded(handler)(request)
+
+    def heartbeat(self, name: str, connection: int, *topics: str, group: str = "g", **other: Any) -> Answer:
+        """Take a heartbeat of a consumer of *topics*, or of a producer where there are none."""
+        more, consumer = other.pop("more", {}), {"groupName": group, **other.pop("consumer", {})}
+        consumer["subscriptionDataSet"] = [subscription(topic) for topic in topics]
+        body = {"clientID": name, "consumerDataSet": [consumer] if topics else [], **more}
+        return self.ask(self.rooms.heartbeats.heartbeat, body=body, connection=connection, **other)
+
+
+def readable(store: Store, topic: str, queue_id: int, count: int) -> bool:
+    """Wait until readers see so many messages: they are a moment behind."""
+    pause = threading.Event()
+    return any(store.max_offset(topic, queue_id) >= count or pause.wait(0.01) for _ in range(1_000))
+
+
+def subscription(topic: str, **other: Any) -> dict[str, Any]:
+    """Return Java's SubscriptionData."""
+    return {"topic": topic, "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 1, **other}
+
+
+def parsed(answer: Answer) -> Any:
+    """Return the body of an answer that is a success."""
+    assert answer[0] == SUCCESS, answer
+    return json.loads(answer[3])
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """Return a broker with the topic t of four queues."""
+    broker = Broker(tmp_path)
+    broker.topics.create(TopicConfig("t", 4, 4), "test")
+    yield broker
+    broker.store.close()
+
+
+# Heartbeats
+
+
+def test_a_heartbeat_makes_a_member_and_its_group_and_retry_topic(broker: Broker) -> None:
+    """The answer says that newer heartbeats are understood; the retry topic has the queues its group asks for."""
+    broker.groups.put(GroupConfig("three", others={"retryQueueNums": 3}), {}, "test")
+    code, _, fields, _ = broker.heartbeat("a", 1, "t")
+    assert (code, fields) == (SUCCESS, {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+    assert broker.groups.get("g") is not None
+    retries = broker.topics.get("%RETRY%g")
+    assert retries is not None
+    assert (retries.read_queues, retries.write_queues, int(retries.permission)) == (1, 1, 6)
+    broker.heartbeat("a", 1, "t", group="three")
+    three = broker.topics.get("%RETRY%three")
+    assert three is not None
+    assert (three.read_queues, three.write_queues) == (3, 3)
+    answer = broker.ask(broker.rooms.members.consumer_list, {"consumerGroup": "g"})
+    assert parsed(answer) == {"consumerIdList": ["a"]}
+    assert broker.server.subscriptions["g", "t"] == ("TAG", "*", 1, False)
+
+
+def test_where_groups_are_not_created_a_heartbeat_makes_none(tmp_path: Path) -> None:
+    """It is answered all the same, and its other groups count."""
+    broker = Broker(tmp_path, auto_create_groups=False)
+    broker.groups.put(GroupConfig("there"), {}, "test")
+    consumers = [
+        {"groupName": name, "subscriptionDataSet": [subscription("t")]} for name in ("missing", "no name", "there")
+    ]
+    answer = broker.ask(broker.rooms.heartbeats.heartbeat, body={"clientID": "a", "consumerDataSet": consumers})
+    assert answer[0] == SUCCESS
+    assert broker.groups.get("missing") is None
+    assert broker.topics.get("%RETRY%missing") is None
+    assert broker.rooms.table.members("missing") == []
+    assert broker.rooms.table.members("there") == ["a"]
+    broker.store.close()
+
+
+def test_members_are_notified_at_once(broker: Broker) -> None:
+    """When one joins, leaves, loses its connection, or its lease ends; not when it is only seen again."""
+    server = broker.server
+    broker.heartbeat("a", 1, "t")
+    assert server.take(NOTIFY) == [1]
+    broker.heartbeat("b", 2, "t")
+    assert server.take(NOTIFY) == [1, 2]
+    broker.heartbeat("b", 2, "t")
+    assert server.take(NOTIFY) == []
+    broker.heartbeat("b", 2, "t", "u")
+    assert server.take(NOTIFY) == [1, 2]
+    broker.heartbeat("c", 3, "t", "u")
+    server.take(NOTIFY)
+    broker.ask(broker.rooms.heartbeats.unregister, {"clientID": "b", "consumerGroup": "g"}, connection=2)
+    assert server.take(NOTIFY) == [1, 3]
+    broker.rooms.table.close_connection(3)
+    assert server.take(NOTIFY) == [1]
+    broker.heartbeat("d", 4, "t", "u")
+    server.take(NOTIFY)
+    broker.now += 60_000
+    broker.heartbeat("a", 1, "t", "u")
+    broker.now += 60_001
+    broker.rooms.expire(broker.now)
+    assert (server.take(NOTIFY), server.closed) == ([1], [4])
+
+
+@pytest.mark.parametrize("where", ["group", "broker"])
+def test_members_are_not_notified_where_nobody_wants_it(tmp_path: Path, where: str) -> None:
+    """A group can say so, and a broker."""
+    broker = Broker(tmp_path, notify_consumers=where != "broker")
+    others = {"notifyConsumerIdsChangedEnable": where != "group"}
+    broker.groups.put(GroupConfig("g", others=others), {}, "test")
+    broker.heartbeat("a", 1, "t")
+    assert broker.server.take(NOTIFY) == []
+    broker.heartbeat("a", 1, "t", group="h")
+    assert broker.server.take(NOTIFY) == ([1] if where == "group" else [])
+    broker.store.close()
+
+
+def test_a_heartbeat_may_leave_out_subscriptions(broker: Broker) -> None:
+    """It says so with a fingerprint; where the broker has others, or none, the answer asks for them."""
+    left_out = {"heartbeatFingerprint": 7, "withoutSub": True}
+    asked = broker.heartbeat("a", 1, "t", more=left_out)[2]["IS_SUB_CHANGE"]
+    assert asked == "true"
+    assert ("g", "t") not in broker.server.subscriptions
+    assert broker.heartbeat("a", 1, "t", more={"heartbeatFingerprint": 7})[2]["IS_SUB_CHANGE"] == "false"
+    assert broker.heartbeat("a", 1, "t", more=left_out)[2]["IS_SUB_CHANGE"] == "false"
+    assert ("g", "t") in broker.server.subscriptions
+    assert broker.heartbeat("b", 2, "t", more={"heartbeatFingerprint": 8})[2]["IS_SUB_CHANGE"] == "true"
+
+
+def test_a_subscription_that_cannot_be_served_hurts_no_other(broker: Broker) -> None:
+    """The client is a member; the hot path knows of both topics, and by what each is filtered."""
+    sets = [subscription("t"), subscription("s", expressionType="SQL92", subString="a > 5")]
+    consumer = {"groupName": "g", "subscriptionDataSet": sets}
+    answer = broker.ask(broker.rooms.heartbeats.heartbeat, body={"clientID": "a", "consumerDataSet": [consumer]})
+    assert answer[0] == SUCCESS
+    assert broker.rooms.table.members("g") == ["a"]
+    assert broker.server.subscriptions == {
+        ("g", "t"): ("TAG", "*", 1, False),
+        ("g", "s"): ("SQL92", "a > 5", 1, False),
+    }
+
+
+def test_the_hot_path_knows_which_groups_broadcast(broker: Broker) -> None:
+    """Also when a group changes its mind."""
+    broker.heartbeat("a", 1, "t", consumer={"messageModel": "BROADCASTING"})
+    assert broker.server.subscriptions["g", "t"] == ("TAG", "*", 1, True)
+    assert broker.server.take(NOTIFY) == []
+    broker.heartbeat("a", 1, "t", consumer={"messageModel": "CLUSTERING"})
+    assert broker.server.subscriptions["g", "t"] == ("TAG", "*", 1, False)
+    assert broker.server.take(NOTIFY) == [1]
+
+
+def test_only_filters_by_tags_pass_the_check(broker: Broker) -> None:
+    """The refusal names the kind and the topic."""
+    check = broker.rooms.heartbeats.check
+    asked = {"clientId": "a", "group": "g", "subscriptionData": subscription("t", expressionType="SQL92")}
+    code, remark, *_ = broker.ask(check, body=asked)
+    assert code == SYSTEM_ERROR
+    assert remark is not None
+    assert remark.startswith("The broker does not support consumer to filter message by SQL92")
+    assert "t" in remark
+    assert broker.ask(check, body={**asked, "subscriptionData": subscription("t")})[0] == SUCCESS
+    assert broker.ask(check, body={**asked, "subscriptionData": None})[0] == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (b"", "heartbeat"),
+        (b"[]", "heartbeat"),
+        ({"consumerDataSet": []}, "clientID"),
+        ({"clientID": "a", "consumerDataSet": {}}, "clientID is"),
+        ({"clientID": "a", "consumerDataSet": [1]}, "consumerDataSet"),
+        ({"clientID": "a", "consumerDataSet": [{}]}, "groupName"),
+        ({"clientID": "a", "consumerDataSet": [{"groupName": "g", "consumeType": "EATING"}]}, "CONSUME_PASSIVELY"),
+        ({"clientID": "a", "consumerDataSet": [{"groupName": "g", "messageModel": 2}]}, "messageModel"),
+        ({"clientID": "a", "producerDataSet": [{"groupName": "\ud800"}]}, "groupName"),
+        (
+            {"clientID": "a", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"subVersion": "x"}]}]},
+            "topic",
+        ),
+        ({"clientID": "a", "heartbeatFingerprint": 1 << 70}, "heartbeatFingerprint"),
+    ],
+)
+def test_a_wrong_heartbeat_is_refused_by_the_name_of_its_field(broker: Broker, wrong: Any, named: str) -> None:
+    """And changes nothing."""
+    if wrong == {"clientID": "a", "consumerDataSet": {}}:
+        assert broker.ask(broker.rooms.heartbeats.heartbeat, body=wrong)[0] == SUCCESS
+        return
+    code, remark, *_ = broker.ask(broker.rooms.heartbeats.heartbeat, body=wrong)
+    assert (code, named in (remark or "")) == (INVALID, True), remark
+    assert broker.rooms.table.members("g") == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["clientID", "consumerDataSet", "producerDataSet", "groupName", "subscriptionDataSet", "topic"]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Return a broker for all examples of a property; no group is created in it."""
+    broker = Broker(tmp_path_factory.mktemp("shared"), auto_create_groups=False)
+    yield broker
+    broker.store.close()
+
+
+@given(body=JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=50))
+def test_no_body_is_more_than_a_wrong_parameter(shared: Broker, body: bytes) -> None:
+    """Whatever a client sends, it is taken or refused with words; nothing breaks."""
+    rooms = shared.rooms
+    handlers = [
+        rooms.heartbeats.heartbeat,
+        rooms.heartbeats.check,
+        rooms.locking.lock,
+        rooms.locking.unlock,
+        rooms.assignments.query,
+        rooms.assignments.set_mode,
+    ]
+    for handler in handlers:
+        code, remark, *_ = shared.ask(handler, body=body)
+        assert code in {SUCCESS, INVALID, TOPIC_NOT_EXIST} or (remark or "").startswith("The broker does not")
+    shared.rooms.table.close_connection(1)
+
+
+# Who is connected
+
+
+def test_connections_of_consumers_and_producers_have_javas_fields(broker: Broker) -> None:
+    """Requests 203, 204 and 328; who is not there has Java's codes."""
+    consumer = {"consumeType": "CONSUME_PASSIVELY", "messageModel": 1, "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
+    more = {"producerDataSet": [{"groupName": "p"}]}
+    broker.heartbeat("a", 1, "t", consumer=consumer, more=more, language="GO", version=400)
+    connections = broker.rooms.connections
+    connection = {"clientAddr": "127.0.0.1:1", "clientId": "a", "language": "GO", "version": 400}
+    assert parsed(broker.ask(connections.of_consumers, {"consumerGroup": "g"})) == {
+        "connectionSet": [connection],
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "subscriptionTable": {"t": {**subscription("t"), "expressionType": "TAG", "classFilterMode": False}},
+    }
+    assert parsed(broker.ask(connections.of_producers, {"producerGroup": "p"})) == {"connectionSet": [connection]}
+    producer = {
+        "clientId": "a",
+        "language": "GO",
+        "lastUpdateTimestamp": START,
+        "remoteIP": "/127.0.0.1:1",
+        "version": 400,
+    }
+    assert parsed(broker.ask(connections.all_producers)) == {"data": {"p": [producer]}}
+    assert broker.ask(connections.of_consumers, {"consumerGroup": "x"})[:2] == (
+        NOT_ONLINE,
+        "the consumer group[x] not online",
+    )
+    assert broker.ask(connections.of_producers, {"producerGroup": "x"})[:2] == (
+        SYSTEM_ERROR,
+        "the producer group[x] not exist",
+    )
+    assert broker.ask(broker.rooms.members.consumer_list, {"consumerGroup": "x"})[:2] == (
+        SYSTEM_ERROR,
+        "no consumer for this group, x",
+    )
+
+
+def test_who_consumes_a_topic_is_who_subscribed_or_has_consumed(broker: Broker) -> None:
+    """Requests 300, 343 and 345."""
+    broker.heartbeat("a", 1, "t")
+    broker.store.append("t", 0, b"x")
+    assert readable(broker.store, "t", 0, 1)
+    broker.store.commit_offset("earlier", "t", 0, 1)
+    connections = broker.rooms.connections
+    assert parsed(broker.ask(connections.consumers_of, {"topic": "t"})) == {"groupList": ["earlier", "g"]}
+    assert parsed(broker.ask(connections.consumers_of, {"topic": "nobody's"})) == {"groupList": []}
+    topics = parsed(broker.ask(connections.topics_of, {"group": "earlier"}))
+    assert topics == {"brokerAddr": "10.0.0.1:10911", "topicList": ["t"]}
+    asked = {"group": "g", "topic": "t"}
+    assert parsed(broker.ask(connections.subscription, asked))["subscriptionData"]["topic"] == "t"
+    assert parsed(broker.ask(connections.subscription, {**asked, "topic": "u"})) == {"group": "g", "topic": "u"}
+
+
+# Asking clients
+
+
+def test_questions_are_passed_on_to_the_client(broker: Broker) -> None:
+    """Its fields and its answer as they are; the message to consume at once goes along."""
+    broker.heartbeat("a", 1, "t")
+    _, physical_offset = broker.store.append("t", 0, b"hello")
+    stored = broker.store.message_at(physical_offset)
+    assert stored is not None
+    broker.server.answers[1] = (SUCCESS, None, {}, b"running")
+    asked = {"consumerGroup": "g", "clientId": "a", "jstackEnable": "true"}
+    assert broker.ask(broker.rooms.calls.running_info, asked)[3] == b"running"
+    assert broker.server.called.pop() == (1, RUNNING, asked, b"")
+    asked = {"consumerGroup": "g", "clientId": "a", "msgId": stored.offset_message_id, "topic": "t"}
+    broker.ask(broker.rooms.calls.consume_directly, asked)
+    sent = {**asked, "brokerName": "broker-a", "topicSysFlag": "0", "groupSysFlag": "0"}
+    assert broker.server.called.pop() == (1, DIRECTLY, sent, stored.raw)
+    for wrong in ("", "no id", "0" * 31, "é" * 32):
+        assert broker.ask(broker.rooms.calls.consume_directly, {**asked, "msgId": wrong})[0] == INVALID
+    unknown = {**asked, "msgId": "0" * 16 + f"{1 << 40:016X}"}
+    assert broker.ask(broker.rooms.calls.consume_directly, unknown)[0] == SYSTEM_ERROR
+
+
+def test_a_client_that_cannot_be_asked_is_named(broker: Broker) -> None:
+    """Not there, too old, silent, or gone; and when enough are being asked already."""
+    calls, server = broker.rooms.calls, broker.server
+    asked = {"consumerGroup": "g", "clientId": "a"}
+    assert broker.ask(calls.running_info, asked)[:2] == (SYSTEM_ERROR, "The Consumer <g> <a> not online")
+    broker.heartbeat("a", 1, "t", version=61)
+    assert "too low" in str(broker.ask(calls.running_info, asked)[1])
+    broker.heartbeat("a", 1, "t")
+    server.answers[1] = RequestTimeout("10 s passed")
+    assert broker.ask(calls.running_info, asked)[0] == TIMEOUT
+    server.answers[1] = ConnectionFailed("closed")
+    assert broker.ask(calls.running_info, asked)[0] == SYSTEM_ERROR
+    with calls._place(), calls._place(), calls._place(), calls._place():
+        code, remark, *_ = broker.ask(calls.running_info, asked)
+    assert (code, "4 clients" in str(remark)) == (BUSY, True)
+    server.answers[1] = (SUCCESS, None, {}, b"")
+    assert broker.ask(calls.running_info, asked)[0] == SUCCESS
+
+
+def test_the_status_of_consumers_is_what_they_say(broker: Broker) -> None:
+    """In the form Java writes it; those that do not answer are left out, or only the one asked for is there."""
+    status, server = broker.rooms.calls.consumer_status, broker.server
+    asked = {"group": "g", "topic": "t"}
+    code, remark, *_ = broker.ask(status, asked)
+    assert (code, remark) == (SYSTEM_ERROR, "No Any Consumer online in the consumer group: [g]")
+    for name, connection in (("a", 1), ("b", 2), ("c", 3)):
+        broker.heartbeat(name, connection, "t")
+    own = b'{"consumerTable":{},"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"t"}:5}}'
+    server.answers.update({1: (0, None, {}, own), 2: RequestTimeout("silent"), 3: (0, None, {}, own)})
+    part = b'{{"brokerName":"broker-a","queueId":0,"topic":"t"}:5}'
+    assert broker.ask(status, asked)[3] == b'{"consumerTable":{"a":%b,"c":%b},"messageQueueTable":{}}' % (part, part)
+    only = broker.ask(status, {**asked, "clientAddr": "c"})[3]
+    assert only == b'{"consumerTable":{"c":%b},"messageQueueTable":{}}' % part
+    assert server.called[-1][:3] == (3, STATUS, {"topic": "t", "group": "g"})
+
+
+# Resets
+
+
+def filled(broker: Broker) -> None:
+    """Store five messages in each queue of t, of which g has consumed four."""
+    broker.groups.ensure("g", "test")
+    for queue_id in range(4):
+        for number in range(5):
+            broker.store.append("t", queue_id, b"%d" % number)
+        assert readable(broker.store, "t", queue_id, 5)
+        broker.store.commit_offset("g", "t", queue_id, 4)
+
+
+def test_offsets_are_reset_and_members_told(broker: Broker) -> None:
+    """To a time, or to the end; the answer and the push have Java's form, for the C++ client a list."""
+    filled(broker)
+    broker.heartbeat("a", 1, "t")
+    broker.heartbeat("b", 2, "t", language="CPP")
+    asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
+    answer = broker.ask(broker.rooms.resets.reset, asked)
+    queues = {MessageQueue("t", "broker-a", queue_id): 0 for queue_id in range(4)}
+    assert load_offsets(answer[3], "offsetTable") == queues
+    assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [0, 0, 0, 0]
+    (java, cpp) = sorted(each for each in broker.server.pushed if each[1] == RESET)
+    assert java[2] == {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
+    assert load_offsets(java[3], "offsetTable") == queues
+    first = {"topic": "t", "brokerName": "broker-a", "queueId": 0, "offset": 0}
+    assert json.loads(cpp[3])["offsetTable"][0] == first
+    broker.ask(broker.rooms.resets.reset, {**asked, "timestamp": "-1"})
+    assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [5, 5, 5, 5]
+
+
+def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:
+    """Also of a group nobody is in; the others stay; an offset that is not there is refused by its range."""
+    filled(broker)
+    asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true", "queueId": "1", "offset": "2"}
+    answer = broker.ask(broker.rooms.resets.reset, asked)
+    assert load_offsets(answer[3], "offsetTable") == {MessageQueue("t", "broker-a", 1): 2}
+    assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [4, 2, 4, 4]
+    code, remark, *_ = broker.ask(broker.rooms.resets.reset, {**asked, "offset": "6"})
+    assert (code, remark) == (INVALID, "Target offset 6 not in consume queue range [0-5]")
+    assert broker.ask(broker.rooms.resets.reset, {**asked, "queueId": "4"})[0] == INVALID
+    assert broker.ask(broker.rooms.resets.reset, {**asked, "topic": "x"})[0] == TOPIC_NOT_EXIST
+    assert broker.ask(broker.rooms.resets.reset, {**asked, "group": "x"})[0] == NO_GROUP
+    assert broker.store.committed_offset("g", "t", 1) == 2
+
+
+QUEUE_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)
+
+
+@given(
+    st.dictionaries(
+        st.builds(MessageQueue, QUEUE_NAMES, QUEUE_NAMES, st.integers(-1, 1 << 31)), st.integers(-(1 << 63), 1 << 63)
+    )
+)
+def test_tables_of_offsets_come_back_as_they_were(offsets: dict[MessageQueue, int]) -> None:
+    """Whatever the names, quotes and braces in them as well."""
+    body = b'{"other":{},"offsetTable":' + dump_offsets(offsets) + b"}"
+    assert load_offsets(body, "offsetTable") == offsets
+
+
+@given(st.binary(max_size=60) | st.text(alphabet='{}[]":,a1\\', max_size=40).map(str.encode))
+def test_garbage_is_no_table_of_offsets(body: bytes) -> None:
+    """It is refused as a `ValueError`, at once."""
+    try:
+        load_offsets(body, "offsetTable")
+    except ValueError:
+        return
+
+
+# Replies
+
+
+def reply_fields(client_id: str | None = "a") -> dict[str, str]:
+    """Return the short header of a reply to a client."""
+    properties = {"CORRELATION_ID": "7", **({} if client_id is None else {"REPLY_TO_CLIENT": client_id})}
+    return {
+        "a": "p",
+        "b": "DefaultCluster_REPLY_TOPIC",
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "5",
+        "h": "3",
+        "i": format_properties(properties),
+        "j": "0",
+        "k": "false",
+    }
+
+
+def test_a_reply_goes_to_who_asked(broker: Broker) -> None:
+    """With its properties and body, and when it was passed on; it is stored as well, and the answer says where."""
+    broker.heartbeat("a", 1, more={"producerDataSet": [{"groupName": "p"}]})
+    code, remark, fields, _ = broker.ask(broker.rooms.replies.short_reply, reply_fields(), b"pong", connection=2)
+    assert (code, remark) == (SUCCESS, None)
+    (pushed,) = broker.server.pushed
+    connection, push_code, header, body = pushed
+    assert (connection, push_code, body) == (1, PUSH_REPLY, b"pong")
+    assert parse_properties(header["properties"]) == {
+        "CORRELATION_ID": "7",
+        "REPLY_TO_CLIENT": "a",
+        "PUSH_REPLY_TIME": str(START),
+    }
+    assert {name: header[name] for name in ("bornHost", "storeHost", "storeTimestamp", "topic", "bornTimestamp")} == {
+        "bornHost": "127.0.0.1:2",
+        "storeHost": "10.0.0.1:10911",
+        "storeTimestamp": str(START),
+        "topic": "DefaultCluster_REPLY_TOPIC",
+        "bornTimestamp": "5",
+    }
+    assert readable(broker.store, "DefaultCluster_REPLY_TOPIC", 0, 1)
+    _, (stored,), _ = broker.store.get("DefaultCluster_REPLY_TOPIC", 0, 0)
+    assert (stored.body, stored.flag, stored.born_timestamp) == (b"pong", 3, 5)
+    assert stored.properties["CORRELATION_ID"] == "7"
+    assert fields == {"msgId": stored.offset_message_id, "queueId": "0", "queueOffset": "0"}
+
+
+def test_a_reply_that_cannot_arrive_says_why(broker: Broker) -> None:
+    """No client named, none there, or its connection is gone; and it is stored all the same."""
+    replies = broker.rooms.replies
+    code, remark, *_ = broker.ask(replies.short_reply, reply_fields(None), b"x")
+    assert (code, remark) == (SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null")
+    code, remark, *_ = broker.ask(replies.short_reply, reply_fields("nobody"), b"x")
+    assert (code, remark) == (SYSTEM_ERROR, "push reply message fail, channel of <nobody> not found.")
+    broker.heartbeat("a", 1, more={"producerDataSet": [{"groupName": "p"}]})
+    broker.server.gone.add(1)
+    code, remark, *_ = broker.ask(replies.short_reply, reply_fields(), b"x")
+    assert (code, str(remark).startswith("push reply message to a fail")) == (SYSTEM_ERROR, True)
+    assert readable(broker.store, "DefaultCluster_REPLY_TOPIC", 0, 3)
+    assert broker.ask(replies.short_reply, {**reply_fields(), "b": "missing"}, b"x")[0] == TOPIC_NOT_EXIST
+    assert broker.ask(replies.short_reply, {**reply_fields(), "e": "7"}, b"x")[0] == INVALID
+
+
+def test_replies_are_not_stored_where_nobody_wants_it(tmp_path: Path) -> None:
+    """They are passed on; the answer has zeros for the client to decode."""
+    broker = Broker(tmp_path, store_replies=False)
+    broker.heartbeat("a", 1, more={"producerDataSet": [{"groupName": "p"}]})
+    fields = {"topic": "DefaultCluster_REPLY_TOPIC", "queueId": "0", "properties": reply_fields()["i"]}
+    code, _, place, _ = broker.ask(broker.rooms.replies.reply, fields, b"pong")
+    assert (code, place) == (SUCCESS, {"msgId": "0", "queueId": "0", "queueOffset": "0"})
+    assert broker.store.stats()["appended"] == 0
+    assert len(broker.server.pushed) == 1
+    broker.store.close()
+
+
+# Shares
+
+QUEUES = [MessageQueue("t", "broker-a", number) for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [(averagely, [[0, 1, 2], [3, 4, 5], [6, 7]]), (by_circle, [[0, 3, 6], [1, 4, 7], [2, 5]])],
+)
+def test_shares_are_those_of_javas_strategies(strategy: Any, expected: list[list[int]]) -> None:
+    """Eight queues among three members."""
+    members = ["a", "b", "c"]
+    assert [[queue.queue_id for queue in strategy(QUEUES, members, each)] for each in members] == expected
+    assert strategy(QUEUES, members, "stranger") == []
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([averagely, by_circle]))
+def test_every_queue_is_one_members(queues: int, members: int, strategy: Any) -> None:
+    """And no member has two more than another."""
+    names, own = [f"{number:02}" for number in range(members)], [MessageQueue("t", "b", each) for each in range(queues)]
+    shares = [strategy(own, names, name) for name in names]
+    assert sorted(queue for share in shares for queue in share) == own
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("members", "others", "expected"),
+    [
+        (4, -1, [-1] * 8),
+        (4, 0, [-1] * 8),
+        (4, 3, [-1] * 8),
+        (4, 1, [0, 1, 2, 3]),
+        (4, 2, [0, 1, 2, 3, 4, 5]),
+        (9, 2, [0]),
+    ],
+)
+def test_members_that_pop_share_queues(members: int, others: int, expected: list[int]) -> None:
+    """With those after them, as many as was decided; with all, no queue is named."""
+    names = [f"{number:02}" for number in range(members)]
+    found = share_to_pop(averagely, QUEUES, names, "00", others)
+    assert [queue.queue_id for queue in found] == expected
+
+
+def assigned(broker: Broker, **changes: str) -> Any:
+    """Return what the member a of g is assigned of t: queues, and how to ask."""
+    body = {"topic": "t", "consumerGroup": "g", "clientId": "a", "strategyName": "AVG", "messageModel": "CLUSTERING"}
+    answer = parsed(broker.ask(broker.rooms.assignments.query, body={**body, **changes}))
+    if "messageQueueAssignments" not in answer:
+        return None
+    return [(each["messageQueue"]["queueId"], each["mode"]) for each in answer["messageQueueAssignments"]]
+
+
+def test_a_member_is_assigned_its_share(broker: Broker) -> None:
+    """Of the queues all brokers have for reading; all where messages are broadcast; none is said of the unknown."""
+    assert assigned(broker) is None
+    broker.heartbeat("a", 1, "t")
+    broker.heartbeat("b", 2, "t")
+    assert assigned(broker) == [(0, "PULL"), (1, "PULL")]
+    assert assigned(broker, strategyName="AVG_BY_CIRCLE") == [(0, "PULL"), (2, "PULL")]
+    assert assigned(broker, messageModel="BROADCASTING") == [(number, "PULL") for number in range(4)]
+    assert assigned(broker, clientId="stranger") == []
+    assert assigned(broker, strategyName="MACHINE_ROOM") is None
+    assert assigned(broker, topic="nowhere") is None
+    queues = (QueueData("broker-a", 4, 4), QueueData("broker-b", 2, 4), QueueData("broker-c", 2, 2, Permission.WRITE))
+    broker.route = TopicRoute(queues, (BrokerData("c", "broker-a", {0: "x:1"}),))
+    assert [queue for queue, _ in assigned(broker)] == [0, 1, 2]
+    assert [queue for queue, _ in assigned(broker, clientId="b")] == [3, 0, 1]
+
+
+def test_how_a_group_asks_is_decided_and_kept(broker: Broker, tmp_path: Path) -> None:
+    """In RocketMQ's file; retries are always pulled; topic and group have to be there."""
+    broker.heartbeat("a", 1, "t")
+    body = {"topic": "t", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2}
+    assert broker.ask(broker.rooms.assignments.set_mode, body=body)[0] == SUCCESS
+    assert assigned(broker) == [(-1, "POP")]
+    content = json.loads((tmp_path / "config" / "messageRequestMode.json").read_text())
+    assert content == {"messageRequestModeMap": {"t": {"g": body}}}
+    assert parsed(broker.ask(broker.rooms.assignments.all_modes)) == content
+    again = RequestModes(tmp_path)
+    assert again.get("t", "g") == RequestMode("POP", 2)
+    assert again.get("t", "other") == RequestMode("PULL", -1)
+    for change, code in (
+        ({"topic": "%RETRY%g"}, NO_PERMISSION),
+        ({"topic": "nowhere"}, TOPIC_NOT_EXIST),
+        ({"consumerGroup": "nobody"}, NO_GROUP),
+        ({"mode": "PUSH"}, INVALID),
+        ({"popShareQueueNum": "2"}, INVALID),
+    ):
+        assert broker.ask(broker.rooms.assignments.set_mode, body={**body, **change})[0] == code
+    again.replace(b'{"messageRequestModeMap":{"u":{"h":{"mode":"PULL","popShareQueueNum":0}}}}')
+    assert RequestModes(tmp_path).get("u", "h") == RequestMode("PULL", 0)
+    with pytest.raises(ValueError, match="mode"):
+        again.replace(b'{"messageRequestModeMap":{"u":{"h":{"mode":"NO"}}}}')
+
+
+def test_a_file_of_modes_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """It is not taken for an empty one."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "messageRequestMode.json").write_text('{"messageRequestModeMap":{"t":[]}}')
+    with pytest.raises(CorruptStore, match=r"messageRequestMode\.json"):
+        RequestModes(tmp_path)
+
+
+# Locks
+
+
+def test_queues_are_locked_over_the_wire(broker: Broker) -> None:
+    """The answer has Java's form; a member that went away keeps its locks until they end."""
+    queues = [{"topic": "t", "brokerName": "broker-a", "queueId": number} for number in range(2)]
+    body = {"consumerGroup": "g", "clientId": "a", "mqSet": queues, "onlyThisBroker": False}
+    lock, unlock = broker.rooms.locking.lock, broker.rooms.locking.unlock
+    assert parsed(broker.ask(lock, body=body)) == {"lockOKMQSet": queues}
+    other = {**body, "clientId": "b"}
+    assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": []}
+    broker.ask(unlock, body={**body, "mqSet": queues[:1]})
+    assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": queues[:1]}
+    broker.rooms.table.close_connection(1)
+    assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": queues[:1]}
+    broker.now += 60_001
+    broker.rooms.expire(broker.now)
+    assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": queues}
+    for wrong in ({**body, "mqSet": [1]}, {**body, "clientId": ""}, {**body, "consumerGroup": 5}, {**body, "mqSet": 3}):
+        assert broker.ask(lock, body=wrong)[0] == INVALID

@@ -1,0 +1,345 @@
+"""The table of live clients, and the locks of queues: time is an argument."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ferromq.broker._queues import MessageQueue
+from ferromq.broker.clients import (
+    BROADCASTING,
+    Client,
+    ClientTable,
+    GroupChange,
+    Manner,
+    Subscription,
+    java_hash,
+)
+from ferromq.broker.queue_locks import LOCK_MS, QueueLocks
+
+LEASE = 100
+
+
+def client(name: str, connection: int, **other: Any) -> Client:
+    """Return a remoting client."""
+    return Client(name, connection, f"127.0.0.1:{connection}", "JAVA", 513, **other)
+
+
+class Table(ClientTable):
+    """A table of clients that notes what it tells."""
+
+    def __init__(self) -> None:
+        self.told: list[GroupChange] = []
+        super().__init__(LEASE, self.told.append)
+
+    def take(self) -> list[GroupChange]:
+        """Return what was told since the last time."""
+        told, self.told[:] = self.told.copy(), []
+        return told
+
+
+def join(table: ClientTable, name: str, connection: int, now: int = 0, **other: Any) -> bool:
+    """Let a client join the group g."""
+    wanted = other.pop("subscriptions", [Subscription("t")])
+    manner = Manner(**other.pop("manner", {}))
+    return table.join("g", client(name, connection), now, manner=manner, subscriptions=wanted, **other)
+
+
+def test_members_are_told_when_others_come_and_go() -> None:
+    """Those that stay and the one that is new; not of a sign of life."""
+    table = Table()
+    join(table, "a", 1)
+    join(table, "b", 2)
+    assert [[member.client_id for member in change.affected] for change in table.take()] == [["a"], ["a", "b"]]
+    join(table, "a", 1, now=50)
+    assert table.take() == []
+    table.leave("g", "a", 1)
+    assert [[member.client_id for member in change.affected] for change in table.take()] == [["b"]]
+    table.leave("g", "a", 1)
+    assert table.take() == []
+
+
+def test_members_are_told_of_other_topics_but_not_of_other_tags() -> None:
+    """Queues are shared by topic; the hot path hears of both."""
+    table = Table()
+    join(table, "a", 1, subscriptions=[Subscription("t", version=1)])
+    table.take()
+    newer = Subscription("t", "red", version=2)
+    join(table, "a", 1, subscriptions=[newer])
+    assert table.take() == [GroupChange("g", subscribed=(newer,))]
+    join(table, "a", 1, subscriptions=[Subscription("t", "blue", version=1)])
+    assert table.take() == []
+    assert table.subscription("g", "t") == newer
+    other = Subscription("u", version=1)
+    join(table, "a", 1, subscriptions=[other])
+    assert table.take() == [GroupChange("g", (other,), ("t",), (client("a", 1),))]
+
+
+def test_the_subscriptions_of_a_group_end_with_its_last_member() -> None:
+    """The hot path hears it, and nobody else."""
+    table = Table()
+    join(table, "a", 1)
+    table.take()
+    table.close_connection(1)
+    assert table.take() == [GroupChange("g", unsubscribed=("t",))]
+    assert table.group("g") is None
+    assert table.members("g") == []
+
+
+def test_members_that_each_read_everything_are_not_told() -> None:
+    """Nobody's share changes where messages are broadcast."""
+    table = Table()
+    join(table, "a", 1, manner={"message_model": BROADCASTING})
+    join(table, "b", 2, manner={"message_model": BROADCASTING})
+    assert [change.affected for change in table.take()] == [()]
+
+
+def test_a_group_has_members_over_both_protocols() -> None:
+    """They are in one list and both are told of; the subscriptions of a gRPC client are its own."""
+    table = Table()
+    join(table, "a", 1)
+    table.take()
+    table.join_over_grpc("g", client("b", 2, is_grpc=True), 0, subscriptions=[Subscription("u", "red")], stream=9)
+    (change,) = table.take()
+    assert [member.client_id for member in change.affected] == ["a", "b"]
+    assert not change.subscribed
+    assert table.members("g") == ["a", "b"]
+    group = table.group("g")
+    assert group is not None
+    assert sorted(group.subscriptions) == ["t", "u"]
+    assert table.subscribers("u") == {"g"}
+    assert table.stream("g", "b") == 9
+    # A remoting heartbeat does not take away what others said over gRPC.
+    join(table, "a", 1)
+    assert table.subscription("g", "u") == Subscription("u", "red")
+    table.end_stream(9)
+    assert table.stream("g", "b") is None
+    assert table.members("g") == ["a", "b"]
+    table.remove("b", 2)
+    assert [member.client_id for member in table.take()[0].affected] == ["a"]
+    assert table.subscription("g", "u") is None
+
+
+def test_leases_end_and_are_renewed() -> None:
+    """A lease ends after its time, not at it; the rest is told; whose connection nobody uses any more is named."""
+    table = Table()
+    join(table, "a", 1)
+    join(table, "b", 2, now=60)
+    table.produce("p", client("a", 1), 0)
+    table.join_over_grpc("other", client("c", 3, is_grpc=True), 0)
+    table.take()
+    assert table.expire(LEASE) == []
+    assert table.expire(LEASE + 1) == [client("a", 1)]
+    assert [(change.group, len(change.affected)) for change in table.take()] == [("g", 1), ("other", 0)]
+    assert table.members("g") == ["b"]
+    assert table.producers("p") == []
+    assert table.expire(160) == []
+    assert table.expire(161) == [client("b", 2)]
+
+
+def test_a_connection_with_a_live_member_is_kept() -> None:
+    """A client that left one of its groups without a word is there for the others."""
+    table = Table()
+    join(table, "a", 1)
+    table.produce("p", client("a", 1), 60)
+    assert table.expire(LEASE + 1) == []
+    assert (table.members("g"), len(table.producers("p"))) == ([], 1)
+
+
+def test_a_client_that_reconnects_is_one_member() -> None:
+    """The end of its old connection changes nothing for who asks."""
+    table = Table()
+    join(table, "a", 1)
+    join(table, "a", 2, now=1)
+    table.produce("p", client("a", 1), 0)
+    table.produce("p", client("a", 2), 1)
+    assert table.members("g") == ["a"]
+    found = table.member("g", "a")
+    assert found is not None
+    assert found.connection == 2
+    table.close_connection(1)
+    assert table.members("g") == ["a"]
+    assert table.producer("a") == client("a", 2)
+    table.close_connection(2)
+    assert table.producer("a") is None
+    assert table.members("g") == []
+
+
+def test_a_producer_is_found_by_its_id_as_long_as_it_is_in_a_group() -> None:
+    """Replies go there."""
+    table = Table()
+    table.produce("p", client("a", 1), 0)
+    table.produce("q", client("a", 1), 0)
+    table.leave_producers("p", "a", 1)
+    assert table.producer("a") == client("a", 1)
+    assert table.all_producers() == {"q": [(client("a", 1), 0)]}
+    table.leave_producers("q", "a", 1)
+    assert table.producer("a") is None
+
+
+def test_a_client_that_left_out_its_subscriptions_is_asked_for_them() -> None:
+    """When the group has none, as after a restart of the broker, and when it has others than those it means."""
+    table = Table()
+    assert join(table, "a", 1, subscriptions=None, fingerprint=7)
+    assert not join(table, "a", 1, fingerprint=7)
+    assert not join(table, "a", 1, subscriptions=None, fingerprint=7)
+    assert join(table, "b", 2, fingerprint=8)
+    assert join(table, "a", 1, subscriptions=None, fingerprint=7)
+    assert table.subscription("g", "t") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "hash_code"), [("", 0), ("TagA", 2598919), ("polygenelubricants", -(1 << 31)), ("\U0001f600", 1772899)]
+)
+def test_tags_are_hashed_as_java_does(text: str, hash_code: int) -> None:
+    """Java's filter compares the hashes."""
+    assert java_hash(text) == hash_code
+
+
+def test_an_expression_names_its_tags() -> None:
+    """All tags, and a filter that is not of tags, name none."""
+    wanted = Subscription.of("t", "TagA || b", "TAG", 3)
+    assert (wanted.tags, wanted.codes) == (("TagA", "b"), (2598919, 98))
+    assert Subscription.of("t", "*", "TAG", 3).tags == ()
+    assert Subscription.of("t", "a > 5", "SQL92", 3).tags == ()
+
+
+# Queue locks
+
+QUEUES = [MessageQueue("t", "broker-a", number) for number in range(3)]
+
+
+def test_a_queue_is_locked_for_one_member_of_a_group() -> None:
+    """The others get what is left; other groups have locks of their own."""
+    locks = QueueLocks()
+    assert locks.lock("g", QUEUES[:2], "a", 0) == QUEUES[:2]
+    assert locks.lock("g", QUEUES, "b", 0) == QUEUES[2:]
+    assert locks.lock("h", QUEUES, "b", 0) == QUEUES
+    locks.unlock("g", QUEUES, "b")
+    assert locks.lock("g", QUEUES, "a", 0) == QUEUES
+
+
+def test_a_lock_that_nobody_renews_ends() -> None:
+    """After 60 seconds, not at them; renewing begins them anew."""
+    locks = QueueLocks()
+    locks.lock("g", QUEUES[:1], "a", 0)
+    locks.lock("g", QUEUES[:1], "a", 1_000)
+    assert locks.lock("g", QUEUES[:1], "b", 1_000 + LOCK_MS) == []
+    assert locks.lock("g", QUEUES[:1], "b", 1_001 + LOCK_MS) == QUEUES[:1]
+    assert locks.lock("g", QUEUES[:1], "a", 1_001 + LOCK_MS) == []
+
+
+@dataclass
+class Model:
+    """What is true of clients and locks, the slow way."""
+
+    now: int = 0
+    seen: dict[tuple[str, int, str], int] = field(default_factory=dict)
+    """(group, connection, client) → when it was seen."""
+    owners: dict[tuple[str, MessageQueue], tuple[str, int]] = field(default_factory=dict)
+
+    def members(self, group: str) -> set[str]:
+        """Return the ids of the members of a group."""
+        return {name for other, _, name in self.seen if other == group}
+
+
+GROUPS = st.sampled_from(["g", "h"])
+NAMES = st.sampled_from(["a", "b", "c"])
+CONNECTIONS = st.integers(1, 4)
+
+
+class Clients(RuleBasedStateMachine):
+    """Random signs of life, departures and locks against a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.table, self.locks = Model(), Table(), QueueLocks(LEASE)
+        self.wanted: dict[str, set[str]] = {}
+        self.heard: dict[str, set[str]] = {}
+
+    @rule(group=GROUPS, name=NAMES, connection=CONNECTIONS, topics=st.sets(st.sampled_from(["t", "u"]), min_size=1))
+    def join(self, group: str, name: str, connection: int, topics: set[str]) -> None:
+        """Join a group, or stay."""
+        before = set(self.model.seen)
+        wanted = [Subscription(topic) for topic in topics]
+        self.table.join(group, client(name, connection), self.model.now, manner=Manner(), subscriptions=wanted)
+        changed = (group, connection, name) not in before or self.wanted.get(group) != topics
+        self.model.seen[group, connection, name] = self.model.now
+        self.wanted[group] = topics
+        self.expect_told({group} if changed else set())
+
+    @rule(group=GROUPS, name=NAMES, connection=CONNECTIONS)
+    def leave(self, group: str, name: str, connection: int) -> None:
+        """Leave a group."""
+        self.table.leave(group, name, connection)
+        self.forget({(group, connection, name)})
+
+    @rule(connection=CONNECTIONS)
+    def close(self, connection: int) -> None:
+        """Lose a connection."""
+        self.table.close_connection(connection)
+        self.forget({key for key in self.model.seen if key[1] == connection})
+
+    @rule(step=st.integers(0, LEASE + 1))
+    def pass_time(self, step: int) -> None:
+        """Let time pass."""
+        self.model.now += step
+        self.table.expire(self.model.now)
+        self.locks.expire(self.model.now)
+        self.forget({key for key, seen in self.model.seen.items() if self.model.now - seen > LEASE})
+
+    @rule(group=GROUPS, name=NAMES, queues=st.lists(st.sampled_from(QUEUES), unique=True))
+    def lock(self, group: str, name: str, queues: list[MessageQueue]) -> None:
+        """Lock queues: exactly those nobody else holds."""
+        held = self.locks.lock(group, queues, name, self.model.now)
+        for queue in queues:
+            owner, renewed = self.model.owners.get((group, queue), (name, 0))
+            is_free = owner == name or self.model.now - renewed > LEASE
+            assert (queue in held) == is_free
+            if is_free:
+                self.model.owners[group, queue] = name, self.model.now
+
+    @rule(group=GROUPS, name=NAMES, queues=st.lists(st.sampled_from(QUEUES), unique=True))
+    def unlock(self, group: str, name: str, queues: list[MessageQueue]) -> None:
+        """Free queues."""
+        self.locks.unlock(group, queues, name)
+        for queue in queues:
+            if self.model.owners.get((group, queue), ("", 0))[0] == name:
+                del self.model.owners[group, queue]
+
+    def forget(self, gone: set[tuple[str, int, str]]) -> None:
+        """Take members away."""
+        gone &= set(self.model.seen)
+        for key in gone:
+            del self.model.seen[key]
+        for group in {group for group, _, _ in gone}:
+            if not self.model.members(group):
+                del self.wanted[group]
+        self.expect_told({group for group, _, _ in gone})
+
+    def expect_told(self, groups: set[str]) -> None:
+        """Every group that changed is told of, with all its members; and no other."""
+        told = self.table.take()
+        for change in told:
+            heard = self.heard.setdefault(change.group, set())
+            heard -= set(change.unsubscribed)
+            heard |= {wanted.topic for wanted in change.subscribed}
+        assert {change.group for change in told if change.affected or change.unsubscribed} >= groups
+        for group in groups:
+            last = [change for change in told if change.group == group][-1]
+            assert {member.client_id for member in last.affected} == self.model.members(group)
+
+    @invariant()
+    def members_are_those_seen(self) -> None:
+        """And the hot path has the subscriptions of the groups that are there."""
+        for group in ("g", "h"):
+            assert self.table.members(group) == sorted(self.model.members(group))
+            assert self.heard.get(group, set()) == self.wanted.get(group, set())
+            assert (self.table.group(group) is None) == (not self.model.members(group))
+
+
+Clients.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestClients = Clients.TestCase
