@@ -428,7 +428,15 @@ class Server:
         Without one they are answered 24, with a *version* below the pull's 25. broadcasting: each member reads all.
         """
 
-    def remove_subscription(self, group: str, topic: str) -> None: ...
+    def remove_subscription(self, group: str, topic: str) -> None:
+        """Forget a subscription, and the resets its members have not been told of."""
+
+    def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """
+        Answer the next pull of a queue with *offset* to go on at (21); until then commits (15) of it are ignored.
+
+        The committed offset itself is the store's to set.
+        """
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
 

@@ -40,6 +40,7 @@ class FakeServer:
     answers: dict[int, Answer | Exception] = field(default_factory=dict)
     called: list[tuple[int, int, Mapping[str, str], bytes]] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
+    resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
 
     def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
@@ -79,6 +80,10 @@ class FakeServer:
     def remove_subscription(self, group: str, topic: str) -> None:
         """Forget a subscription."""
         self.subscriptions.pop((group, topic), None)
+
+    def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note a reset."""
+        self.resets[group, topic, queue_id] = offset
 
     def close_connection(self, connection: int) -> None:
         """Note it."""
@@ -504,6 +509,7 @@ def test_offsets_are_reset_and_members_told(broker: Broker) -> None:
     assert load_offsets(java[3], "offsetTable") == queues
     first = {"topic": "t", "brokerName": "broker-a", "queueId": 0, "offset": 0}
     assert json.loads(cpp[3])["offsetTable"][0] == first
+    assert broker.server.resets == {("g", "t", queue_id): 0 for queue_id in range(4)}
     broker.ask(broker.rooms.resets.reset, {**asked, "timestamp": "-1"})
     assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [5, 5, 5, 5]
 
@@ -515,6 +521,12 @@ def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:
     answer = broker.ask(broker.rooms.resets.reset, asked)
     assert load_offsets(answer[3], "offsetTable") == {MessageQueue("t", "broker-a", 1): 2}
     assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [4, 2, 4, 4]
+    # Nobody is there to be told; once there is, the next pull tells, and nobody has to stop for it.
+    assert broker.server.resets == {}
+    broker.heartbeat("a", 1, "t")
+    broker.ask(broker.rooms.resets.reset, asked)
+    assert broker.server.resets == {("g", "t", 1): 2}
+    assert broker.server.take(RESET) == []
     code, remark, *_ = broker.ask(broker.rooms.resets.reset, {**asked, "offset": "6"})
     assert (code, remark) == (INVALID, "Target offset 6 not in consume queue range [0-5]")
     assert broker.ask(broker.rooms.resets.reset, {**asked, "queueId": "4"})[0] == INVALID

@@ -188,7 +188,15 @@ impl PyServer {
 
     /// Take a subscription away.
     fn remove_subscription(&self, group: &str, topic: &str) -> PyResult<()> {
-        self.0.get()?.server.tables().subscriptions.remove(group, topic);
+        let tables = self.0.get()?.server.tables();
+        tables.subscriptions.remove(group, topic);
+        tables.resets.remove(group, topic);
+        Ok(())
+    }
+
+    /// Tell the next pull of a queue to go on elsewhere.
+    fn put_reset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> PyResult<()> {
+        self.0.get()?.server.tables().resets.put(group, topic, queue_id, offset);
         Ok(())
     }
 

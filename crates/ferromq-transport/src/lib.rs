@@ -16,6 +16,7 @@ mod long_poll;
 mod outbox;
 mod peers;
 pub mod remoting;
+pub mod resets;
 pub mod routes;
 mod serve;
 mod server;

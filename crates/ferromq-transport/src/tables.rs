@@ -13,7 +13,7 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::subscriptions::Subscriptions;
+use crate::{resets::Resets, subscriptions::Subscriptions};
 
 /// A push replaces one shard: ten thousand entries are pushed by copying forty at a time.
 const SHARDS: usize = 256;
@@ -167,6 +167,8 @@ pub struct Tables {
     groups: Sharded<GroupEntry>,
     /// What live groups subscribed to.
     pub subscriptions: Subscriptions,
+    /// Where members of groups are to go on.
+    pub resets: Resets,
 }
 
 impl Tables {

@@ -250,6 +250,25 @@ async fn the_committed_offset_in_a_pull_is_stored_when_it_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_member_is_told_of_a_reset_and_its_late_commits_are_ignored() {
+    let rig = Rig::start();
+    rig.fill(5).await;
+    let committed = || rig.broker.store.committed_offset("audit", "flights", 0);
+    let mut peer = rig.connect().await;
+    rig.broker.server.tables().resets.put("audit", "flights", 0, 2);
+    rig.broker.store.commit_offset("audit", "flights", 0, 2).unwrap();
+    assert_eq!(peer.call(&commit("audit", "flights", "0", "5")).await.code, response::SUCCESS);
+    assert_eq!(committed(), Some(2));
+    let told = peer.call(&pull(&[("queueOffset", "5"), ("sysFlag", "3"), ("commitOffset", "5")])).await;
+    assert_eq!((told.code, offsets(&told)), (response::PULL_OFFSET_MOVED, (2, 0, 5)));
+    assert_eq!(committed(), Some(2));
+    // Told once: it goes on as it likes.
+    assert_eq!(bodies(&peer.call(&pull(&[("queueOffset", "2")])).await), ["2", "3", "4"]);
+    peer.call(&commit("audit", "flights", "0", "4")).await;
+    assert_eq!(committed(), Some(4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pull_that_may_not_read_is_refused_with_the_reason() {
     let rig = Rig::start();
     rig.fill(1).await;

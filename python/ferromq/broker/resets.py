@@ -6,6 +6,7 @@ The store holds the offsets; members are told so that they drop what they have f
 
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 from ferromq import _json
 from ferromq._codes import RequestCode, ResponseCode
@@ -13,7 +14,7 @@ from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, BadRequest, failure, integer, required, success
 from ferromq.broker._queues import MessageQueue, dump_offsets
 from ferromq.broker.client_calls import KNOWS_RESET
-from ferromq.broker.clients import ClientTable, Pusher
+from ferromq.broker.clients import BROADCASTING, ClientTable, Group, Pusher
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.topics import TopicConfig, TopicTable
 
@@ -22,12 +23,19 @@ _log = logging.getLogger("ferromq.broker")
 _CPP = "CPP"
 
 
+class Told(Pusher, Protocol):
+    """What tells members: the part of `Server` that is used here."""
+
+    def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Answer the next pull of a queue with the offset to go on at."""
+
+
 class Resets:
     """Answers remoting request 222."""
 
     def __init__(
         self,
-        server: Pusher,
+        server: Told,
         broker_name: str,
         *,
         table: ClientTable,
@@ -47,8 +55,8 @@ class Resets:
         Answer request 222: set a group's offsets of a topic, and say which they are now.
 
         All queues, or the one named, go to the time `timestamp` (-1: to the end); the one named may go to `offset`.
-        The offsets are the group's before the answer is sent. Members online over remoting are told to drop what they
-        fetched; until they have, a few of them may commit where they were, and then the new offset again.
+        The offsets are the group's before the answer is sent. What members online over remoting commit counts again
+        once they know: by their next pull, or, for a reset by time, because they are told to drop what they fetched.
         """
         fields = request.fields
         name, group = required(fields, "topic"), required(fields, "group")
@@ -65,10 +73,15 @@ class Resets:
             offsets = {each: self._by_time(name, each, timestamp) for each in range(topic.read_queues)}
         if not offsets:
             return failure(ResponseCode.SYSTEM_ERROR, f"No queues to reset: {name} has none that may be read")
+        known = self._table.group(group)
         for each, target in offsets.items():
+            # First the note: a commit in between would undo the reset.
+            if known is not None and _commits(known):
+                self._server.put_reset(group, name, each, target)
             self._store.commit_offset(group, name, each, target)
         table = {MessageQueue(name, self._broker_name, each): target for each, target in offsets.items()}
-        self._tell(name, group, timestamp, table)
+        if known is not None and offset == -1:
+            self._tell(known, name, timestamp, table)
         _log.info("offsets reset topic=%s group=%s queues=%d peer=%s", name, group, len(offsets), request.peer)
         return success(body=b'{"offsetTable":' + dump_offsets(table) + b"}")
 
@@ -87,15 +100,19 @@ class Resets:
             return self._store.max_offset(topic, queue_id)
         return self._store.offset_by_time(topic, queue_id, timestamp)
 
-    def _tell(self, topic: str, group: str, timestamp: int, table: Mapping[MessageQueue, int]) -> None:
-        known = self._table.group(group)
-        fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
+    def _tell(self, group: Group, topic: str, timestamp: int, table: Mapping[MessageQueue, int]) -> None:
+        fields = {"topic": topic, "group": group.name, "timestamp": str(timestamp), "isForce": "true"}
         objects = b'{"offsetTable":' + dump_offsets(table) + b"}"
         entries = [{**queue.to_json(), "offset": offset} for queue, offset in table.items()]
         # The C++ client takes a list.
         listed = _json.dumps({"offsetTable": entries})
-        for client in known.members if known else ():
+        for client in group.members:
             if client.is_grpc or client.version < KNOWS_RESET:
                 continue
             body = listed if client.language == _CPP else objects
             self._server.push(client.connection, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+
+
+def _commits(group: Group) -> bool:
+    """Say whether members keep their offsets here, and read by remoting pulls."""
+    return group.manner.message_model != BROADCASTING and any(not client.is_grpc for client in group.members)

@@ -21,6 +21,10 @@ pub(super) fn update(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCom
     if queue_id >= entry.read_queues.max(entry.write_queues) && hot.store.max_offset(topic, queue_id) == 0 {
         return Err(TransportError::BadField { name: "queueId", reason: "the topic has no such queue" });
     }
+    if !hot.tables.resets.admits(group, topic, queue_id, offset) {
+        // The client does not know yet that it is to go on elsewhere.
+        return Ok(command.respond(response::SUCCESS, Some("Offset has been previously reset".to_owned())));
+    }
     hot.update_offset(group, topic, queue_id, offset)?;
     Ok(command.respond(response::SUCCESS, None))
 }

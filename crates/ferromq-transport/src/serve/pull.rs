@@ -98,6 +98,9 @@ async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<
     let asked = read(command)?;
     let group = check(hot, caller, command, &asked).await?;
     let filter = filter(hot, command, &asked, group)?;
+    if let Some(offset) = hot.tables.resets.take(asked.group, asked.topic, asked.queue_id) {
+        return Ok(moved(hot, command, &asked, offset));
+    }
     let Ok(offset) = u64::try_from(asked.offset) else {
         return Ok(respond(command, &before_the_first(hot, &asked), 1));
     };
@@ -121,6 +124,14 @@ async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<
         found = hot.pull_parked(&request, found.next_offset.max(offset)).await;
     }
     Ok(respond(command, &found, offset))
+}
+
+/// Tells a consumer to go on at `offset`; what it wanted to commit is what it was to leave.
+fn moved(hot: &Hot, command: &RemotingCommand, asked: &Asked<'_>, offset: u64) -> RemotingCommand {
+    let found = GetResult { next_offset: offset, ..before_the_first(hot, asked) };
+    let mut answer = respond(command, &found, offset);
+    answer.remark = Some("OFFSET_RESET".to_owned());
+    answer
 }
 
 /// What a read at a negative offset finds.
