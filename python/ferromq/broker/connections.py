@@ -75,7 +75,7 @@ class Connections:
         return success(body=_json.dumps({"group": group, "topic": topic, **known}))
 
     def subscriptions(self, group: str) -> dict[str, dict[str, Any]]:
-        """Return what the members of a group are subscribed to, by topic, in Java's form; empty where nobody is in it."""
+        """Return what a group's members are subscribed to, by topic, in Java's form; empty where nobody is in it."""
         known = self._table.group(group)
         return {topic: wanted.to_json() for topic, wanted in known.subscriptions.items()} if known else {}
 

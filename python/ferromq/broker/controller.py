@@ -40,6 +40,7 @@ from ferromq.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
 
+_MILLISECOND = timedelta(milliseconds=1)
 _CLIENT_SCAN = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
 _FAST_DISTANCE = 2
