@@ -376,12 +376,13 @@ class Server:
     def register(self, route: int | str, handler: Callable[[Request], Response | None]) -> None:
         """Answer *route* with *handler* (None: no answer). Raises ValueError where *route* is a hot verb."""
 
-    def on_missing(self, handler: Callable[[str, str, str, str, int, int], bool]) -> None:
+    def on_missing(self, handler: Callable[[str, str, str, tuple[str, int, int]], bool]) -> None:
         """
-        *handler*(kind, name, peer, default_topic, queues, sys_flag): create it where allowed, push its entry, return whether it is there now.
+        *handler*(kind, name, peer, wanted): create it where allowed, push its entry, return whether it is there now.
 
-        kind `topic` and `group` come with nothing more. `topic_to_send`: a producer of remoting asks for at most
-        *queues* queues and the settings of *default_topic*. `topic_of_group`: a retry or dead-letter topic.
+        kind is `topic` or `group`; `topic_to_send`, where a producer of remoting wants the settings of a default topic
+        and at most so many queues; or `topic_of_group`, a retry or dead-letter topic. *wanted* is (default topic, queues,
+        system flag).
         """
 
     def on_telemetry(self, handler: Callable[[int, int, str, dict[str, str], bytes | None], None]) -> None:
@@ -408,8 +409,13 @@ class Server:
         max_attempts: int = 17,
         from_beginning: bool = True,
         broadcast: bool = True,
+        retry_queues: int = 1,
     ) -> None:
-        """broadcast: whether its members may each read all messages."""
+        """
+        broadcast: whether its members may each read all messages.
+
+        retry_queues: queues of its retry topic; 0: what is given back is dropped.
+        """
 
     def remove_group(self, name: str) -> None: ...
     def put_subscription(

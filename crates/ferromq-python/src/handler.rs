@@ -158,8 +158,8 @@ impl ColdHandler for Handlers {
                     }
                     Missing::Group(name) => ("group", name, String::new(), 0, 0),
                 };
-                let peer = peer.to_string();
-                function.call1((kind, name, peer, default_topic, queues, sys_flag))?.is_truthy()
+                let wanted = (default_topic, queues, sys_flag);
+                function.call1((kind, name, peer.to_string(), wanted))?.is_truthy()
             },
             move |outcome| {
                 let is_done = outcome.unwrap_or(false);

@@ -83,7 +83,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Ask *handler*(kind, name, peer, default_topic, queues, sys_flag) for unknown topics and groups.
+    /// Ask *handler*(kind, name, peer, wanted) for unknown topics and groups.
     fn on_missing(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
         self.0.get()?.handlers.set_missing(callable(py, handler)?);
         Ok(())
@@ -146,7 +146,8 @@ impl PyServer {
     }
 
     /// Push a consumer group's entry.
-    #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true, broadcast=true))]
+    #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true, broadcast=true,
+        retry_queues=1))]
     fn put_group(
         &self,
         name: &str,
@@ -154,8 +155,9 @@ impl PyServer {
         max_attempts: u32,
         from_beginning: bool,
         broadcast: bool,
+        retry_queues: u32,
     ) -> PyResult<()> {
-        let entry = GroupEntry { enabled, max_attempts, from_beginning, broadcast };
+        let entry = GroupEntry { enabled, max_attempts, from_beginning, broadcast, retry_queues };
         self.0.get()?.server.tables().put_group(name, entry);
         Ok(())
     }

@@ -101,6 +101,8 @@ pub struct GroupEntry {
     pub from_beginning: bool,
     /// Whether its members may each read all messages.
     pub broadcast: bool,
+    /// Queues of its retry topic; 0: what is given back is dropped.
+    pub retry_queues: u32,
 }
 
 type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;

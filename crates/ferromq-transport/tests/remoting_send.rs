@@ -358,3 +358,122 @@ async fn messages_and_their_bytes_are_counted_by_topic() {
     traffic.forget_topic("flights");
     assert!(traffic.snapshot().put.is_empty());
 }
+
+fn give_back(changes: &[(&str, &str)]) -> RemotingCommand {
+    let mut fields = Fields::default();
+    for (name, value) in [("group", "audit"), ("delayLevel", "0"), ("originTopic", "flights")] {
+        fields.push(name, value);
+    }
+    changes.iter().for_each(|(name, value)| fields.push(name, value));
+    RemotingCommand::request(36, fields, Bytes::new())
+}
+
+/// The last record, its properties by name.
+fn last(broker: &Broker) -> (String, i32, i32, Vec<u8>) {
+    let end = broker.store.stats().max_physical_offset;
+    let at = broker.store.message_at(end - 1).err().expect("no message begins in its last byte");
+    let ferromq_store::StoreError::NoRecord { nearest: Some(at), .. } = at else { panic!("{at}") };
+    let record = broker.store.message_at(at).unwrap();
+    let view = MessageView::decode(record.bytes(), true).unwrap();
+    (view.topic.to_owned(), view.queue_id, view.reconsume_times, view.properties.to_vec())
+}
+
+async fn sent_offset(broker: &Broker, peer: &mut Peer, changes: &[(&str, &str)]) -> (String, String) {
+    let answer = peer.call(&request(SEND, "again", changes)).await;
+    let id = answer.field("msgId").unwrap_or_else(|| panic!("{answer:?}")).to_owned();
+    let place: OffsetMessageId = id.parse().unwrap();
+    assert_eq!(place.store_host, broker.store.store_host());
+    (place.physical_offset.to_string(), id)
+}
+
+#[tokio::test]
+async fn a_message_given_back_waits_for_its_groups_retry_topic() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let (offset, id) = sent_offset(&broker, &mut peer, &[("j", "2")]).await;
+    let answer = peer.call(&give_back(&[("offset", &offset)])).await;
+    assert_eq!((answer.code, answer.remark), (0, None));
+    let (topic, queue_id, times, text) = last(&broker);
+    // Level 3 for the first time, one more for each time it came before.
+    assert_eq!((topic.as_str(), queue_id, times), ("SCHEDULE_TOPIC_XXXX", 4, 3));
+    for (name, value) in [
+        ("REAL_TOPIC", "%RETRY%audit"),
+        ("RETRY_TOPIC", "flights"),
+        ("ORIGIN_MESSAGE_ID", &id),
+        ("DELAY", "5"),
+        ("UNIQ_KEY", "7F00000100001"),
+    ] {
+        assert_eq!(properties::get(&text, name), Some(value), "{name}");
+    }
+    // Given back a second time it still tells where it came from first.
+    let end = broker.store.stats().max_physical_offset;
+    assert_eq!(peer.call(&give_back(&[("offset", &offset), ("delayLevel", "7")])).await.code, 0);
+    let (_, queue_id, _, _) = last(&broker);
+    assert_eq!((queue_id, broker.store.stats().max_physical_offset > end), (6, true));
+    let counted = broker.server.hot().unwrap().traffic.snapshot().send_back;
+    assert_eq!(counted["flights@audit"].messages, 2);
+}
+
+#[tokio::test]
+async fn a_message_that_came_too_often_or_shall_not_come_again_is_kept_as_dead() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let (offset, id) = sent_offset(&broker, &mut peer, &[("j", "16")]).await;
+    let (fresh, _) = sent_offset(&broker, &mut peer, &[("i", "DELAY\u{1}0\u{2}")]).await;
+    for changes in [
+        &[("offset", offset.as_str())][..],
+        &[("offset", &fresh), ("delayLevel", "-1")],
+        &[("offset", &fresh), ("maxReconsumeTimes", "0")],
+    ] {
+        assert_eq!(peer.call(&give_back(changes)).await.code, 0);
+        let (topic, _, _, text) = last(&broker);
+        assert_eq!(topic, "%DLQ%audit");
+        assert_eq!(properties::get(&text, "DELAY"), None);
+        assert_eq!(properties::get(&text, "RETRY_TOPIC"), Some("flights"));
+    }
+    assert_eq!(peer.call(&give_back(&[("offset", &offset), ("maxReconsumeTimes", "17")])).await.code, 0);
+    let (topic, queue_id, times, text) = last(&broker);
+    assert_eq!((topic.as_str(), queue_id, times), ("SCHEDULE_TOPIC_XXXX", 17, 17));
+    assert_eq!(properties::get(&text, "ORIGIN_MESSAGE_ID"), Some(id.as_str()));
+}
+
+#[tokio::test]
+async fn what_cannot_be_given_back_is_refused_with_rocketmqs_codes() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let (offset, _) = sent_offset(&broker, &mut peer, &[]).await;
+    let end = broker.store.stats().max_physical_offset;
+    for (changes, code) in [
+        (&[("offset", offset.as_str()), ("group", "nobody")][..], 26),
+        (&[("offset", "1")], 1),
+        (&[("offset", "-1")], 29),
+        (&[("group", "audit")], 29),
+    ] {
+        let answer = peer.call(&give_back(changes)).await;
+        assert_eq!(answer.code, code, "{answer:?}");
+    }
+    let group = ferromq_transport::tables::GroupEntry { retry_queues: 0, ..grpc_support::GROUP };
+    broker.server.tables().put_group("audit", group);
+    assert_eq!(peer.call(&give_back(&[("offset", &offset)])).await.code, 0);
+    assert_eq!(broker.store.stats().max_physical_offset, end, "nothing was stored");
+}
+
+#[tokio::test]
+async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let given = text(&[("DELAY", "4"), ("UNIQ_KEY", "7F"), ("RETRY_TOPIC", "flights")]);
+    for (times, most, wanted) in
+        [("1", "16", "SCHEDULE_TOPIC_XXXX"), ("16", "16", "SCHEDULE_TOPIC_XXXX"), ("17", "16", "%DLQ%audit"), ("17", "", "%DLQ%audit")]
+    {
+        let changes = [("b", "%RETRY%audit"), ("e", "-1"), ("i", &given), ("j", times), ("l", most)];
+        let answer = peer.call(&request(SEND, "again", &changes)).await;
+        assert_eq!(answer.code, 0, "{answer:?}");
+        let (topic, _, stored_times, text) = last(&broker);
+        assert_eq!((topic.as_str(), stored_times.to_string().as_str()), (wanted, times));
+        let delay = (wanted != "%DLQ%audit").then_some("4");
+        assert_eq!(properties::get(&text, "DELAY"), delay);
+    }
+    let answer = peer.call(&request(SEND, "x", &[("b", "%RETRY%nobody"), ("e", "0")])).await;
+    assert_eq!(answer.code, 26);
+}

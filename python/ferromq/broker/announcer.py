@@ -110,7 +110,14 @@ class Announcer:
         if group is None:
             self._server.remove_group(name)
             return
-        self._server.put_group(name, enabled=group.enabled, max_attempts=group.max_attempts, from_beginning=True)
+        self._server.put_group(
+            name,
+            enabled=group.enabled,
+            max_attempts=group.max_attempts,
+            from_beginning=True,
+            broadcast=group.broadcast,
+            retry_queues=group.retry_queues,
+        )
 
     def register(self, *, is_forced: bool = True) -> None:
         """Register everything; unless *is_forced*, only where a name server has another version of it."""

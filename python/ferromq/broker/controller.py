@@ -314,9 +314,10 @@ class BrokerController:
         self._start_following()
         self._announcer.register()
 
-    def _create_missing(self, kind: str, name: str, peer: str, default_topic: str, queues: int, sys_flag: int) -> bool:
+    def _create_missing(self, kind: str, name: str, peer: str, wanted: tuple[str, int, int]) -> bool:
         """Create a topic or group the hot path met and does not know, where that is allowed."""
         try:
+            default_topic, queues, sys_flag = wanted
             # Somebody else may have created it a moment ago and not pushed it yet: pushed again.
             if kind == "group":
                 return self.groups.ensure(name, peer) is not None and self.groups.push_again(name)

@@ -63,6 +63,16 @@ class GroupConfig:
         """Whether each of its members may read everything."""
         return bool(self.others.get("consumeBroadcastEnable", True))
 
+    @property
+    def broadcast(self) -> bool:
+        """Whether its members may each read all messages."""
+        return bool(self.others.get("consumeBroadcastEnable", True))
+
+    @property
+    def retry_queues(self) -> int:
+        """How many queues its retry topic has; 0: what is given back is dropped."""
+        return max(0, int(self.others.get("retryQueueNums", 1)))
+
     def to_json(self) -> dict[str, Any]:
         """Return the form Java reads."""
         return {

@@ -7,6 +7,7 @@ mod fields;
 mod offset;
 mod pull;
 mod send;
+mod send_back;
 mod send_header;
 mod send_properties;
 
@@ -37,6 +38,7 @@ pub(crate) async fn answer(hot: Arc<Hot>, caller: Caller, command: RemotingComma
         request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
             send::send(&hot, caller, &command).await
         }
+        request::CONSUMER_SEND_MSG_BACK => send_back::send_back(&hot, caller, &command).await,
         _ => Ok(command.respond_unsupported()),
     };
     outcome.unwrap_or_else(|error| refuse(&command, &error))

@@ -9,6 +9,9 @@ use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId};
 
 use super::{
     Caller, batch,
+    send_back::{
+        DLQ_PREFIX, DLQ_QUEUES, RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries, topic_of_group,
+    },
     send_header::SendHeader,
     send_properties::{self, Marks},
 };
@@ -22,8 +25,6 @@ use crate::{
     tables::TopicEntry,
 };
 
-const RETRY_PREFIX: &str = "%RETRY%";
-const DLQ_PREFIX: &str = "%DLQ%";
 const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 const TRANSACTION_BITS: i32 = 12;
 /// Topics only the broker itself writes.
@@ -58,13 +59,57 @@ pub(super) async fn send(
             done: "written by clients",
         });
     }
+    let is_batch = header.is_batch || command.code == request::SEND_BATCH_MESSAGE;
+    if let Some(group) = header.topic.strip_prefix(RETRY_PREFIX) {
+        if is_batch {
+            return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
+        }
+        return send_retry(hot, caller, command, &header, group_of(group)).await;
+    }
     let topic = find_topic(hot, caller, &header).await?;
     let queue_id = queue(hot, &header, &topic)?;
     let target = Target { header: &header, policy: &policy, queue_id };
-    if header.is_batch || command.code == request::SEND_BATCH_MESSAGE {
+    if is_batch {
         return target.send_batch(hot, caller, command).await;
     }
     target.send_one(hot, caller, command).await
+}
+
+/// A consumer that could not give a message back sends it to its group's retry topic itself.
+async fn send_retry(
+    hot: &Hot,
+    caller: Caller,
+    command: &RemotingCommand,
+    header: &SendHeader<'_>,
+    name: &str,
+) -> Result<RemotingCommand, TransportError> {
+    let group = hot.group(name, caller.peer).await?;
+    let policy = hot.policy.load_full();
+    let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
+    if header.reconsume_times <= max_times {
+        let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
+        let queues = group.retry_queues.max(1);
+        let topic = topic_of_group(hot, caller, header.topic, queues, sys_flag).await?;
+        let queue_id = queue(hot, header, &topic)?;
+        return Target { header, policy: &policy, queue_id }.send_one(hot, caller, command).await;
+    }
+    let dead = format!("{DLQ_PREFIX}{name}");
+    let topic = topic_of_group(hot, caller, &dead, DLQ_QUEUES, 0).await?;
+    let queue_id = hot.pick_queue(&dead, &topic).cast_signed();
+    // It waits no more: it stays where it is until somebody looks at it.
+    let mut text = Vec::with_capacity(header.properties.len());
+    send_properties::write_without(&mut text, header.properties, &["DELAY"]);
+    let properties = String::from_utf8_lossy(&text);
+    let header = SendHeader { topic: &dead, properties: &properties, ..*header };
+    Target { header: &header, policy: &policy, queue_id }.send_one(hot, caller, command).await
+}
+
+/// The group a retry topic belongs to; behind a plus sign stands the topic a message was received from.
+fn group_of(rest: &str) -> &str {
+    match rest.split_once('+') {
+        Some((group, topic)) if !topic.is_empty() && !topic.contains('+') => group,
+        _ => rest,
+    }
 }
 
 async fn find_topic(
@@ -207,9 +252,6 @@ impl Target<'_> {
 
     /// RocketMQ would store these as ordinary messages: early, uncommitted, or never consumed.
     fn check_in_batch(&self, marks: &Marks<'_>) -> Result<(), TransportError> {
-        if self.header.topic.starts_with(RETRY_PREFIX) {
-            return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
-        }
         if marks.has_timer || marks.level() != Some(0) {
             return Err(TransportError::IllegalMessage("a message of a batch cannot be delayed"));
         }
