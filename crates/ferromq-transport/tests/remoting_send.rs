@@ -463,9 +463,12 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let given = text(&[("DELAY", "4"), ("UNIQ_KEY", "7F"), ("RETRY_TOPIC", "flights")]);
-    for (times, most, wanted) in
-        [("1", "16", "SCHEDULE_TOPIC_XXXX"), ("16", "16", "SCHEDULE_TOPIC_XXXX"), ("17", "16", "%DLQ%audit"), ("17", "", "%DLQ%audit")]
-    {
+    for (times, most, wanted) in [
+        ("1", "16", "SCHEDULE_TOPIC_XXXX"),
+        ("16", "16", "SCHEDULE_TOPIC_XXXX"),
+        ("17", "16", "%DLQ%audit"),
+        ("17", "", "%DLQ%audit"),
+    ] {
         let changes = [("b", "%RETRY%audit"), ("e", "-1"), ("i", &given), ("j", times), ("l", most)];
         let answer = peer.call(&request(SEND, "again", &changes)).await;
         assert_eq!(answer.code, 0, "{answer:?}");

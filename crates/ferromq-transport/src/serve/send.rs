@@ -9,9 +9,7 @@ use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId};
 
 use super::{
     Caller, batch,
-    send_back::{
-        DLQ_PREFIX, DLQ_QUEUES, RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries, topic_of_group,
-    },
+    send_back::{DLQ_PREFIX, DLQ_QUEUES, RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries, topic_of_group},
     send_header::SendHeader,
     send_properties::{self, Marks},
 };

@@ -104,10 +104,7 @@ pub(super) async fn topic_of_group(
 
 /// The properties of a message that goes back: it tells where it was read first, and by which id.
 fn text(message: &MessageView<'_>, level: i32) -> Vec<u8> {
-    let place = OffsetMessageId {
-        store_host: message.store_host,
-        physical_offset: message.physical_offset,
-    };
+    let place = OffsetMessageId { store_host: message.store_host, physical_offset: message.physical_offset };
     let (place, level_text) = (place.to_string(), level.to_string());
     let known = |name| properties::get(message.properties, name);
     let mut set = Vec::with_capacity(3);
