@@ -165,8 +165,8 @@ class Store:
 
     def __new__(cls, directory: str, clock: Clock, **options: Unpack[StoreOptions]) -> Store: ...
     @staticmethod
-    def check(**options: Unpack[StoreOptions]) -> None:
-        """Raise `ConfigError` for options no store can be opened with."""
+    def check(**options: Unpack[StoreOptions]) -> dict[str, Any]:
+        """Every option of a store opened with these, defaults included. Raises `ConfigError` where none can be."""
 
     def options(self) -> dict[str, Any]:
         """Every option by its name, defaults included."""

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import tomllib
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ferromq import _flags, _logging, _store_commands
+from ferromq._ferromq import Store
+from ferromq.broker import settings
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig, NameServerConfig
 from ferromq.embedded import SMALL_FILES
@@ -103,6 +106,47 @@ def mqnamesrv(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, code=2)
     except (FerromqError, OSError) as error:
         return _complain(error, code=1)
+
+
+def mqbroker(arguments: Sequence[str] | None = None) -> int:
+    """Run a broker as RocketMQ's command of this name does; what is not said is as it is there."""
+    parser = argparse.ArgumentParser(prog="mqbroker", description="A broker.", allow_abbrev=False)
+    add = parser.add_argument
+    add("-c", "--config", "--configFile", metavar="FILE", help="TOML, or RocketMQ's .conf or .properties")
+    add("-n", "--namesrv", "--namesrvAddr", metavar="A;B", help="the name servers, HOST:PORT each; else $NAMESRV_ADDR")
+    add("-p", "--printConfigItem", dest="print_all", action="store_true", help="print all options and exit")
+    add("-m", "--printImportantConfig", dest="print_known", action="store_true", help="print RocketMQ's keys and exit")
+    _flags.add_options(parser, BrokerConfig)
+    options, unknown = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
+    try:
+        _flags.refuse(unknown, BrokerConfig)
+        return _mqbroker(options)
+    except ConfigError as error:
+        return _complain(error, code=2)
+    except (FerromqError, OSError) as error:
+        return _complain(error, code=1)
+
+
+def _mqbroker(options: argparse.Namespace) -> int:
+    with _Stop() as stop:
+        defaults = {
+            "store": str(Path.home() / "store"),
+            "name": socket.gethostname(),
+            "namesrv": os.environ.get("NAMESRV_ADDR"),
+        }
+        flags = {"namesrv": options.namesrv, **_flags.given(options, BrokerConfig)}
+        config = BrokerConfig.load(options.config, defaults=defaults, flags=flags)
+        if options.print_all or options.print_known:
+            found = {**settings.flat(config), **Store.check(**config.storage.overrides())}
+            known = "".join(f"{key}={value}\n" for key, value in settings.rocketmq_names(found).items())
+            _say((settings.as_lines(found) if options.print_all else known).rstrip())
+            return 0
+        with contextlib.closing(BrokerController(config, config_file=options.config)) as broker:
+            servers = f" and name server is {';'.join(config.namesrv)}" if config.namesrv else ""
+            _say(f"The broker[{config.name}, {broker.address}] boot success. serializeType=JSON{servers}")
+            _show(broker)
+            stop.wait()
+    return 0
 
 
 def _add_namesrv_options(parser: argparse.ArgumentParser) -> None:

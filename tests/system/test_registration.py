@@ -29,6 +29,7 @@ class NameServer:
         self.grpc_address: str | None = None
         self.master: dict[str, str] = {}
         self.version: bytes | None = None
+        self.ordered: bytes = b""
         self.answering = threading.Event()
         self.answering.set()
         self.server = Server(clock.raw)
@@ -48,7 +49,7 @@ class NameServer:
             return SYSTEM_ERROR, "refused", {}, b""
         if request.route == QUERY_VERSION:
             return SUCCESS, None, {"changed": str(self.version != request.body).lower()}, self.version or b""
-        return SUCCESS, None, self.master, b""
+        return SUCCESS, None, self.master, self.ordered if request.route == REGISTER else b""
 
     def codes(self) -> list[int | str]:
         """Return the codes since the last call."""
@@ -289,3 +290,20 @@ def test_a_fast_port_that_is_taken_says_what_to_do(start: Callable[..., BrokerCo
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="fast_listen=off"):
         start(fast_listen=f"127.0.0.1:{taken.getsockname()[1]}")
     assert start().fast_address is None
+
+
+@pytest.mark.parametrize("bad", [b"", b"{}", b"[1]", b'{"table":5}'])
+def test_a_topic_with_an_order_configuration_is_one_of_order(
+    bad: bytes, broker: BrokerController, name_server: NameServer, clock: Clock
+) -> None:
+    """As name servers tell whoever registers; what they tell of others, or in another form, is passed over."""
+    create(broker, "orders")
+    create(broker, "clicks")
+    name_server.ordered = bad
+    clock.advance(seconds=30)
+    name_server.ordered = b'{"table":{"orders":"broker-a:4","far":"x:1"}}'
+    clock.advance(seconds=30)
+    assert {topic.name: topic.order for topic in broker.topics.all() if topic.name in {"orders", "clicks"}} == {
+        "orders": True,
+        "clicks": False,
+    }

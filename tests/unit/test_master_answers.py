@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferromq.broker import master_answers
@@ -26,10 +26,14 @@ DECODERS = (
     master_answers.groups,
     master_answers.consumer_offsets,
     master_answers.delay_offsets,
+    master_answers.request_modes,
     master_answers.timer_checkpoint,
     master_answers.timer_metrics,
 )
 TABLES = ("topicConfigTable", "subscriptionGroupTable", "forbiddenTable", "offsetTable", "timingCount")
+# How long an example takes depends on the machine alone.
+ANY_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TABLE_NAMES = st.sampled_from(("t", "u", "%RETRY%g", "x y"))
 # A small alphabet: all of Unicode takes seconds to prepare.
 TEXTS = st.text("aT0-/.\\ %@\0\u00e9\ud800\U0001f600", max_size=5)
 FIELDS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag", "order", "attributes", "retryMaxTimes")
@@ -110,6 +114,8 @@ def test_metrics_of_a_timer_are_read() -> None:
         (master_answers.consumer_offsets, encoded(offsetTable={"t@g": {"-1": 0}})),
         (master_answers.consumer_offsets, encoded(offsetTable=[])),
         (master_answers.delay_offsets, encoded(offsetTable={"one": 1})),
+        (master_answers.request_modes, b"{}"),
+        (master_answers.request_modes, b'{"messageRequestModeMap":{"t":{"a/b":{}}}}'),
         (master_answers.timer_checkpoint, b"\0" * 31),
         (master_answers.timer_checkpoint, b"\0" * 40),
     ],
@@ -129,6 +135,7 @@ def json_like() -> st.SearchStrategy[Any]:
     )
 
 
+@ANY_TIME
 @given(st.binary(max_size=200) | st.dictionaries(st.sampled_from((*TABLES, "dataVersion")), json_like()))
 def test_nothing_else_comes_out_of_a_decoder(content: bytes | dict[str, Any]) -> None:
     """Whatever the bytes are."""
@@ -138,9 +145,7 @@ def test_nothing_else_comes_out_of_a_decoder(content: bytes | dict[str, Any]) ->
             decode(body)
 
 
-TABLE_NAMES = st.sampled_from(("t", "u", "%RETRY%g", "x y"))
-
-
+@ANY_TIME
 @given(st.dictionaries(TABLE_NAMES, st.dictionaries(st.sampled_from(FIELDS), json_like())))
 def test_topics_that_are_decoded_can_be_adopted_and_read_again(table: dict[str, Any]) -> None:
     """The file holds them as the table does, and what the hot path is told is within its bounds."""
@@ -160,6 +165,7 @@ def test_topics_that_are_decoded_can_be_adopted_and_read_again(table: dict[str, 
         assert all(0 <= number < 1 << 32 for number in (topic.read_queues, topic.write_queues, topic.permission))
 
 
+@ANY_TIME
 @given(st.dictionaries(TABLE_NAMES, st.dictionaries(st.sampled_from(FIELDS), json_like())))
 def test_groups_that_are_decoded_can_be_adopted_and_read_again(table: dict[str, Any]) -> None:
     """So it is with groups."""

@@ -82,12 +82,13 @@ impl PyStore {
         Ok(Self(Owned::new("Store", open)))
     }
 
-    /// Raise `ConfigError` for options no store can be opened with.
+    /// Return every option of a store opened with these, or raise `ConfigError` where none can be.
     #[staticmethod]
     #[pyo3(signature = (**options))]
-    fn check(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    fn check<'py>(py: Python<'py>, options: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyDict>> {
         let config = options::config(options)?;
-        config.check().map_err(|failure| options::refused(py, &config, &failure))
+        config.check().map_err(|failure| options::refused(py, &config, &failure))?;
+        options::shown(py, &config)
     }
 
     /// Return every option by its name, defaults included.

@@ -126,6 +126,9 @@ class Announcer:
         outcome = self._name_servers.register(*self._topics.snapshot(), is_forced=is_forced)
         if outcome.has_answers:
             self._on_master(outcome.master)
+        # A slave has its master's word for it.
+        if outcome.ordered and not self._membership().is_slave:
+            self._topics.set_order(outcome.ordered, "name servers")
         if not outcome.is_complete:
             self._timer.within(_RETRY)
 

@@ -225,7 +225,7 @@ class BrokerController:
             "serves what its own log holds and takes no messages broker_id=%d",
             membership.broker_id,
         )
-        replica = Replica(Path(self.config.store), self.store, self.topics, self.groups)
+        replica = Replica(Path(self.config.store), self.store, self.topics, self.groups, self._modes)
         self._sync = SlaveSync(replica, self.address, self._clock, membership.sync_interval)
         self._told_master(self._master)
         self._sync.start()
@@ -252,6 +252,7 @@ class BrokerController:
             name_servers=self._name_servers,
             now_ms=now_ms,
         )
+        self._modes = clients.modes
         statistics = Statistics(dict, now_ms, self.config.cluster)
         rooms = rpc.Rooms(
             admin=Administration(self.store, self.topics, self.groups),

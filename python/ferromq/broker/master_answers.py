@@ -129,6 +129,14 @@ def delay_offsets(body: bytes) -> dict[str, Any]:
 
 
 @_checked
+def request_modes(body: bytes) -> bytes:
+    """Return the answer to request 402, which has a table in it, as `RequestModes` takes it. Raises `ValueError`."""
+    for _, groups in _named(_table(_object(body), "messageRequestModeMap")):
+        _named(groups)
+    return body
+
+
+@_checked
 def timer_checkpoint(body: bytes) -> TimerCheckpoint:
     """Decode the answer to request 60; masters before 5.0 send no version. Raises `ValueError`."""
     read_ms, _, _, queue_offset = _CHECKPOINT.unpack_from(body)

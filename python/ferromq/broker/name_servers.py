@@ -27,8 +27,7 @@ T = TypeVar("T")
 _LEASE_MS = 120_000
 _PERIODS_IN_A_LEASE = 4
 _GOODBYE_SECONDS = 0.5
-Fields = dict[str, str]
-Answer = tuple[int, str | None, Fields, bytes]
+Answer = tuple[int, str | None, dict[str, str], bytes]
 
 
 class NameServerFailed(Exception):  # noqa: N818 (carried to one log line, never to a user)
@@ -73,6 +72,15 @@ class Outcome(NamedTuple):
     """The master, where a name server named one."""
     has_answers: bool
     """Whether a name server said who is master, or that there is none."""
+    ordered: frozenset[str]
+    """The topics that name servers have an order configuration of."""
+
+
+class Told(NamedTuple):
+    """What a name server told in a good answer."""
+
+    fields: dict[str, str]
+    body: bytes
 
 
 class NameServers:
@@ -114,7 +122,7 @@ class NameServers:
         # Who follows a master registers in any case: the answer says who that is.
         is_forced = is_forced or self._identity.is_slave
 
-        def send(address: str) -> Fields | None:
+        def send(address: str) -> Told | None:
             if not is_forced and not self._is_changed(address, version):
                 return None
             return self._register(address, body)
@@ -132,9 +140,9 @@ class NameServers:
         """
         change, whole = self._body(version, changed), self._body(version, everything)
 
-        def send(address: str) -> Fields:
-            code, _, fields, _ = self._call(address, RequestCode.REGISTER_BROKER, self._header(change), change)
-            return fields if code == ResponseCode.SUCCESS else self._register(address, whole)
+        def send(address: str) -> Told:
+            code, _, fields, body = self._call(address, RequestCode.REGISTER_BROKER, self._header(change), change)
+            return Told(fields, body) if code == ResponseCode.SUCCESS else self._register(address, whole)
 
         answering = self._answering()
         return self._outcome(answering, send).is_complete and len(answering) == len(self._addresses)
@@ -207,7 +215,7 @@ class NameServers:
             is_same = False
         return code != ResponseCode.SUCCESS or fields.get("changed") != "false" or not is_same
 
-    def _register(self, address: str, body: bytes) -> Fields:
+    def _register(self, address: str, body: bytes) -> Told:
         # A slave has its master's name, and the entry is the master's.
         if not self._identity.is_slave:
             self._put_grpc_address(address)
@@ -220,11 +228,11 @@ class NameServers:
         if fields.get("value") != self._identity.grpc_address:
             self._expect(address, RequestCode.PUT_KV_CONFIG, {**key, "value": self._identity.grpc_address})
 
-    def _expect(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Fields:
-        answer, remark, told, _ = self._call(address, code, fields, body)
+    def _expect(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Told:
+        answer, remark, *_ = told = self._call(address, code, fields, body)
         if answer != ResponseCode.SUCCESS:
             raise NameServerFailed(f"{code.name} was answered with code {answer}: {remark}")
-        return told
+        return Told(told[2], told[3])
 
     def _call(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Answer:
         try:
@@ -242,14 +250,18 @@ class NameServers:
         with self._lock:
             return [address for address in self._addresses if address not in self._failing]
 
-    def _outcome(self, addresses: Sequence[str], send: Callable[[str], Fields | None]) -> Outcome:
+    def _outcome(self, addresses: Sequence[str], send: Callable[[str], Told | None]) -> Outcome:
         answers = self._each(addresses, send)
-        told = [fields for is_done, fields in answers if is_done and fields is not None]
+        told = [answer for is_done, answer in answers if is_done and answer is not None]
         masters = [
-            Master(fields["masterAddr"], fields.get("haServerAddr")) for fields in told if fields.get("masterAddr")
+            Master(fields["masterAddr"], fields.get("haServerAddr")) for fields, _ in told if fields.get("masterAddr")
         ]
-        is_complete = all(is_done for is_done, _ in answers)
-        return Outcome(is_complete, masters[0] if masters else None, bool(told))
+        return Outcome(
+            is_complete=all(is_done for is_done, _ in answers),
+            master=masters[0] if masters else None,
+            has_answers=bool(told),
+            ordered=frozenset(topic for _, body in told for topic in _ordered(body)),
+        )
 
     def _each(
         self, addresses: Iterable[str], action: Callable[[str], T], threads: ThreadPoolExecutor | None = None
@@ -292,3 +304,12 @@ class NameServers:
                 self._note_failure(address, error)
                 failures.append(str(error))
         raise NameServerFailed("no name server answers: " + "; ".join(failures))
+
+
+def _ordered(body: bytes) -> list[str]:
+    """Return the topics of the order configurations in the answer to a registration; name servers may leave it out."""
+    try:
+        return [str(topic) for topic in _json.loads_object(body)["table"]] if body else []
+    except (ValueError, KeyError, TypeError) as error:
+        _log.debug("order configurations not understood: %s", error)
+        return []

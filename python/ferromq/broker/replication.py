@@ -17,6 +17,7 @@ from ferromq import _ferromq, _json
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._time import Clock, Timer
 from ferromq.broker import master_answers
+from ferromq.broker.assignment import RequestModes
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.master_answers import Groups, Topics
 from ferromq.broker.topics import TopicTable
@@ -54,6 +55,7 @@ class Replica:
     store: _ferromq.Store
     topics: TopicTable
     groups: GroupTable
+    modes: RequestModes
 
 
 class SlaveSync:
@@ -79,6 +81,7 @@ class SlaveSync:
             "offsets": self._sync_offsets,
             "delays": self._sync_delays,
             "groups": self._sync_groups,
+            "modes": self._sync_modes,
             "timer": self._sync_timer,
             "timer metrics": self._sync_timer_metrics,
         }
@@ -166,6 +169,11 @@ class SlaveSync:
     def _sync_delays(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
         self._write_json("delayOffset.json", master_answers.delay_offsets(body))
+
+    def _sync_modes(self, master: str) -> None:
+        _, body = self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        modes = master_answers.request_modes(body)
+        self._take(lambda: self._replica.modes.replace(modes))
 
     def _sync_timer(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_TIMER_CHECK_POINT)

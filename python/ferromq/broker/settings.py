@@ -13,10 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ferromq import _json
+from ferromq import _json, _names
 from ferromq._codes import ResponseCode
 from ferromq._config import check_known, parse_lines
 from ferromq._ferromq import Request, Store
+from ferromq._membership_config import MembershipConfig
 from ferromq._remoting import Answer, failure, success
 from ferromq.broker.settings_file import keep
 from ferromq.config import BrokerConfig, StoreConfig
@@ -132,12 +133,7 @@ class SettingsAnswers:
 
     def get(self, _request: Request) -> Answer:
         """Answer request 26: every option, RocketMQ's names first."""
-        options = {**flat(self._settings.config), **self._store.options()}
-        lines = [
-            *rocketmq_names(options).items(),
-            *((name, own_text(value)) for name, value in sorted(options.items())),
-        ]
-        body = "".join(f"{name}={value}\n" for name, value in lines).encode()
+        body = as_lines({**flat(self._settings.config), **self._store.options()}).encode()
         return success({"version": _json.dumps(self._settings.version.to_json()).decode()}, body)
 
     def update(self, request: Request) -> Answer:
@@ -159,6 +155,12 @@ class SettingsAnswers:
         """Return RocketMQ's names; with the address others reach, which the options may leave to be found out."""
         host, _, port = self._address.rpartition(":")
         return {**rocketmq_names(self._options()), "brokerIP1": host.strip("[]"), "listenPort": port}
+
+
+def as_lines(options: Mapping[str, Any]) -> str:
+    """Return lines NAME=VALUE of every option, RocketMQ's names first."""
+    lines = [*rocketmq_names(options).items(), *((name, own_text(value)) for name, value in sorted(options.items()))]
+    return "".join(f"{name}={value}\n" for name, value in lines)
 
 
 def flat(config: BrokerConfig) -> dict[str, Any]:
@@ -195,34 +197,42 @@ def _duration(value: timedelta) -> str:
 
 def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
     """Return what RocketMQ calls the options, and how it writes them."""
-    port = options["listen"].rpartition(":")[2]
+    host, _, port = options["listen"].rpartition(":")
+    ha_host, _, ha_port = MembershipConfig(ha_advertise=options["ha_advertise"]).ha_address(f":{port}").rpartition(":")
     age = options["retention_age"]
     named = {
         "autoCreateSubscriptionGroup": own_text(options["auto_create_groups"]),
         "autoCreateTopicEnable": own_text(options["auto_create_topics"]),
+        "bindAddress": host,
         "brokerClusterName": options["cluster"],
         "brokerIP1": options["advertise"].partition(":")[0],
+        "brokerIP2": ha_host,
         "brokerId": str(options["broker_id"]),
         "brokerName": options["name"],
         "brokerPermission": str(options["permission"]),
         "brokerRole": "SLAVE" if options["broker_id"] else "ASYNC_MASTER",
+        "compressedRegister": own_text(options["compress_registration"]),
         "defaultTopicQueueNums": str(options["default_queues"]),
         "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),
         "enabledAppendPropCRC": own_text(options["property_crc"]),
         "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),
         "flushConsumerOffsetInterval": str(options["progress_interval"] // _MILLISECOND),
+        "forceRegister": own_text(options["force_register"]),
+        "haListenPort": ha_port,
         "listenPort": port,
         "mappedFileSizeCommitLog": str(options["commit_log_file_size"]),
         "mappedFileSizeConsumeQueue": str(options["consume_queue_file_entries"] * _ENTRY_BYTES),
         "maxHashSlotNum": str(options["index_slots"]),
         "maxIndexNum": str(options["index_entries"]),
         "maxMessageSize": str(options["max_message_size"]),
+        "msgTraceTopicName": options["trace_topic"] or _names.TRACE_TOPIC,
         "namesrvAddr": ";".join(options["namesrv"]),
         "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),
         "registerBrokerTimeoutMills": str(options["register_timeout"] // _MILLISECOND),
         "registerNameServerPeriod": str(options["register_interval"] // _MILLISECOND),
         "storePathCommitLog": ",".join(options["commit_log_paths"]) or f"{options['store']}/commitlog",
         "storePathRootDir": options["store"],
+        "traceTopicEnable": own_text(bool(options["trace_topic"])),
         **_flush_names(str(options["flush"])),
         **_disk_names(options["retention_disk_usage"]),
     }

@@ -1,0 +1,213 @@
+"""Brokers and name servers of both kinds in one cluster: registration, and slaves of the other kind's masters."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import compat_peer
+import pytest
+from java_processes import JavaBroker, JavaNameServer, free_port
+
+from ferromq._ferromq import RemotingClient
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.namesrv.server import NamesrvController
+from ferromq.route import TopicRoute
+
+UPDATE_TOPIC, COMMIT_OFFSET, UPDATE_GROUP = 17, 15, 200
+GET_KV, ROUTE, CLUSTER, QUERY_VERSION = 101, 105, 106, 322
+# A Java slave asks for the first time a minute after its start.
+PATIENCE = 150.0
+PAUSE = 0.2
+SMALL = {"commit_log_file_size": "16MiB", "grpc_listen": "127.0.0.1:0"}
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    """Wait until *condition* holds, and return what it is then; false where it never does."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE / PAUSE)):
+        found = condition()
+        if found:
+            return found
+        pause.wait(PAUSE)
+    return False
+
+
+class Asking:
+    """Sends remoting requests, and takes no error for an answer."""
+
+    def __init__(self) -> None:
+        self.client = RemotingClient()
+
+    def __call__(
+        self, address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b""
+    ) -> tuple[dict[str, str], bytes]:
+        """Send a request; return header and body of the answer."""
+        answer, remark, told, content = self.client.call(address, code, fields, body, timeout=20)
+        assert answer == 0, remark
+        return told, content
+
+    def route(self, name_server: str, topic: str) -> TopicRoute | None:
+        """Return the route of a topic, if there is one."""
+        code, _, _, body = self.client.call(name_server, ROUTE, {"topic": topic}, timeout=20)
+        return TopicRoute.decode(body) if code == 0 else None
+
+    def topic(self, broker: str, name: str, queues: int = 4) -> None:
+        """Create a topic."""
+        numbers = {"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6", "order": "false"}
+        fields = {"topic": name, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
+        self(broker, UPDATE_TOPIC, {**fields, **numbers})
+
+    def group(self, broker: str, name: str, retries: int) -> None:
+        """Create a consumer group."""
+        self(broker, UPDATE_GROUP, None, json.dumps({"groupName": name, "retryMaxTimes": retries}).encode())
+
+    def commit(self, broker: str, group: str, topic: str, offset: int) -> None:
+        """Commit the offset of queue 0."""
+        fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+        self(broker, COMMIT_OFFSET, fields)
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Asking]:
+    """Return what sends requests."""
+    asking = Asking()
+    yield asking
+    asking.client.close()
+
+
+@pytest.fixture(scope="module")
+def java_namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaNameServer]:
+    """Run RocketMQ's name server."""
+    with JavaNameServer(tmp_path_factory.mktemp("namesrv")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def namesrv() -> Iterator[NamesrvController]:
+    """Run a name server of ours."""
+    server = NamesrvController(NameServerConfig(listen=f"127.0.0.1:{free_port()}"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., BrokerController]]:
+    """Return a function that runs a broker of ours."""
+    started: list[BrokerController] = []
+
+    def run(namesrv: str, **options: object) -> BrokerController:
+        usual = {"store": tmp_path / f"store-{len(started)}", "listen": f"127.0.0.1:{free_port()}", **SMALL}
+        started.append(BrokerController(BrokerConfig.from_options({"namesrv": namesrv, **usual, **options})))
+        return started[-1]
+
+    yield run
+    for controller in started:
+        controller.close()
+
+
+def saved(store: Path, name: str) -> str:
+    """Return a file of a store directory, nothing where there is none."""
+    path = store / "config" / name
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_our_broker_registers_with_javas_name_server(
+    is_compressed: bool, java_namesrv: JavaNameServer, start: Callable[..., BrokerController], ask: Asking
+) -> None:
+    """Its topics have routes, its gRPC address is in the table of keys and values; goodbye is understood."""
+    name = f"ours-{is_compressed}".lower()
+    broker = start(java_namesrv.address, name=name, compress_registration=is_compressed)
+    told, _ = ask(java_namesrv.address, GET_KV, {"namespace": "FERROMQ_GRPC", "key": name})
+    assert told["value"] == broker.endpoint
+    ask.topic(broker.address, f"topic-{name}", 5)
+    route = ask.route(java_namesrv.address, f"topic-{name}")
+    assert route is not None
+    assert [(queue.broker_name, queue.write_queues) for queue in route.queues] == [(name, 5)]
+    assert [dict(known.addresses) for known in route.brokers] == [{0: broker.address}]
+    template = ask.route(java_namesrv.address, "TBW102")
+    assert template is not None
+    assert name in [queue.broker_name for queue in template.queues]
+    broker.close()
+    assert ask.route(java_namesrv.address, f"topic-{name}") is None
+
+
+def test_javas_name_server_says_what_it_has_already(
+    java_namesrv: JavaNameServer, start: Callable[..., BrokerController], ask: Asking
+) -> None:
+    """A broker that does not force asks, and is told that nothing changed."""
+    broker = start(java_namesrv.address, name="asking", force_register=False)
+    version = json.dumps(broker.topics.content.version.to_json()).encode()
+    who = {"brokerName": "asking", "brokerAddr": broker.address, "clusterName": "DefaultCluster", "brokerId": "0"}
+    told, _ = ask(java_namesrv.address, QUERY_VERSION, who, version)
+    assert told["changed"] == "false"
+    ask.topic(broker.address, "topic-asking")
+    told, _ = ask(java_namesrv.address, QUERY_VERSION, who, version)
+    assert told["changed"] == "true"
+
+
+def test_a_java_broker_registers_with_our_name_server(
+    namesrv: NamesrvController, clients: compat_peer.Clients, ask: Asking, tmp_path: Path
+) -> None:
+    """RocketMQ's own tool finds it there, with the topics it makes."""
+    with JavaBroker(tmp_path, namesrv.address) as broker:
+        ask.topic(broker.address, "topic-java", 3)
+        route = eventually(lambda: ask.route(namesrv.address, "topic-java"))
+        assert [(queue.broker_name, queue.read_queues) for queue in route.queues] == [("broker-java", 3)]
+        shown = tmp_path / "shown"
+        clients.ask("admin", str(shown), "clusterList", "-n", namesrv.address)
+        [line] = [line.split() for line in shown.read_text().splitlines() if "broker-java" in line]
+        assert line[:4] == ["DefaultCluster", "broker-java", "0", broker.address]
+    assert ask.route(namesrv.address, "topic-java") is None
+
+
+def test_a_slave_of_ours_follows_a_java_master(
+    java_namesrv: JavaNameServer,
+    start: Callable[..., BrokerController],
+    clients: compat_peer.Clients,
+    ask: Asking,
+    tmp_path: Path,
+) -> None:
+    """Topics, groups, offsets and delays arrive; RocketMQ's own tool shows it under its id."""
+    with JavaBroker(tmp_path / "master", java_namesrv.address, brokerName="pair") as master:
+        ask.topic(master.address, "topic-pair", 6)
+        ask.group(master.address, "group-pair", 7)
+        ask.commit(master.address, "group-pair", "topic-pair", 42)
+        slave = start(java_namesrv.address, name="pair", broker_id=1, sync_interval="1s")
+        store = Path(slave.config.store)
+        assert eventually(lambda: slave.groups.get("group-pair"))
+        topic, group = slave.topics.get("topic-pair"), slave.groups.get("group-pair")
+        assert topic is not None
+        assert group is not None
+        assert (topic.write_queues, group.retries) == (6, 7)
+        assert slave.store.committed_offsets()["topic-pair@group-pair"] == {0: 42}
+        assert "42" in saved(store, "consumerOffset.json")
+        assert "offsetTable" in saved(store, "delayOffset.json")
+        shown = tmp_path / "shown"
+        clients.ask("admin", str(shown), "clusterList", "-n", java_namesrv.address)
+        lines = [line.split()[:4] for line in shown.read_text().splitlines() if " pair " in line]
+        assert [line[2:4] for line in lines] == [["0", master.address], ["1", slave.address]]
+        # What changes later arrives as well.
+        ask.topic(master.address, "topic-later")
+        assert eventually(lambda: slave.topics.get("topic-later"))
+        assert slave.topics.content.version.counter == json.loads(saved(store, "topics.json"))["dataVersion"]["counter"]
+
+
+def test_a_java_slave_follows_a_master_of_ours(
+    namesrv: NamesrvController, start: Callable[..., BrokerController], ask: Asking, tmp_path: Path
+) -> None:
+    """It asks on the fast port for topics, elsewhere for the rest, and writes all of it to its files."""
+    master = start(namesrv.address, name="couple")
+    ask.topic(master.address, "topic-couple", 6)
+    ask.group(master.address, "group-couple", 7)
+    master.store.adopt_offsets({"topic-couple@group-couple": {0: 42}})
+    with JavaBroker(
+        tmp_path / "slave", namesrv.address, brokerName="couple", brokerId=1, brokerRole="SLAVE", slaveReadEnable="true"
+    ) as slave:
+        assert eventually(lambda: "group-couple" in saved(slave.store, "subscriptionGroup.json"))
+        assert "topic-couple" in saved(slave.store, "topics.json")
+        assert "42" in saved(slave.store, "consumerOffset.json")
+        assert "offsetTable" in saved(slave.store, "delayOffset.json")

@@ -1,0 +1,354 @@
+"""What a slave takes over from its master, and when; the master here is one that answers as it is told."""
+
+import json
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferromq._ferromq import Request, Server
+from ferromq._time import Clock
+from ferromq.broker.controller import BrokerController
+from ferromq.broker.name_servers import Master as Known
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.namesrv.route_info import RegisteredTopics, Registration
+from ferromq.namesrv.server import NamesrvController
+
+TOPICS, OFFSETS, DELAYS, TIMER, METRICS, GROUPS, MODES = 21, 43, 45, 60, 61, 201, 402
+ORDER = [TOPICS, OFFSETS, DELAYS, GROUPS, MODES, TIMER, METRICS]
+SUCCESS, UNKNOWN_CODE = 0, 3
+START = 1_700_000_000_000
+VERSION = {"counter": 41, "stateVersion": 2, "timestamp": START - 5}
+TOPIC = {"topicName": "orders", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+Answer = tuple[int, str | None, dict[str, str], bytes]
+
+
+class Master:
+    """Answers a slave with what it has, and keeps what it was asked."""
+
+    def __init__(self, clock: Clock, namesrv: NamesrvController, port: int = 0) -> None:
+        self.asked: list[int] = []
+        self.bodies: dict[int, bytes] = {
+            TOPICS: encoded(topicConfigTable={"orders": TOPIC}),
+            OFFSETS: encoded(offsetTable={"orders@g": {"0": 12, "2": 7}}),
+            DELAYS: encoded(offsetTable={"3": 10}),
+            GROUPS: encoded(subscriptionGroupTable={"g": {"groupName": "g", "retryMaxTimes": 4}}),
+            MODES: b'{"messageRequestModeMap":{"orders":{"g":{"mode":"POP","popShareQueueNum":2}}}}',
+            TIMER: struct.pack(">7q", START, 1, 2, 3, 0, START, 5),
+            METRICS: encoded(timingCount={"orders": {"count": 1, "timeStamp": START}}),
+        }
+        self.server = Server(clock.raw)
+        for code in ORDER:
+            self.server.register(code, self.answer)
+        self.port = self.server.listen_remoting(f"127.0.0.1:{port}")
+        self.address = f"127.0.0.1:{self.port}"
+        broker = Registration("DefaultCluster", self.address, "broker-a", 0, f"127.0.0.1:{self.port + 1}")
+        namesrv.routes.register(broker, RegisteredTopics(), clock.now_ms(), None)
+
+    def answer(self, request: Request) -> Answer:
+        """Answer from `bodies`; what is not there, it does not know."""
+        code = int(request.route)
+        self.asked.append(code)
+        if code not in self.bodies:
+            return UNKNOWN_CODE, "not supported", {}, b""
+        return SUCCESS, None, {}, self.bodies[code]
+
+    def heard(self) -> list[int]:
+        """Return what it was asked since the last call."""
+        asked, self.asked = self.asked, []
+        return asked
+
+
+def encoded(**fields: Any) -> bytes:
+    """Return an answer with a version."""
+    return json.dumps({"dataVersion": VERSION, **fields}).encode()
+
+
+def saved(broker: BrokerController, name: str) -> Any:
+    """Return a file of a broker as it lies on disk."""
+    return json.loads((Path(broker.config.store) / "config" / name).read_text())
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that only the test moves."""
+    return Clock.manual(START)
+
+
+@pytest.fixture
+def namesrv(clock: Clock) -> Iterator[NamesrvController]:
+    """Run a name server."""
+    server = NamesrvController(NameServerConfig(listen="127.0.0.1:0"), clock=clock)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def master(clock: Clock, namesrv: NamesrvController) -> Iterator[Master]:
+    """Run a master that is registered."""
+    running = Master(clock, namesrv)
+    yield running
+    running.server.stop()
+
+
+@pytest.fixture
+def start(clock: Clock, namesrv: NamesrvController, tmp_path: Path) -> Iterator[Callable[..., BrokerController]]:
+    """Return a function that runs a slave of the broker `broker-a`."""
+    started: list[BrokerController] = []
+
+    def run(**options: object) -> BrokerController:
+        usual = {"listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "commit_log_file_size": "1MiB", "broker_id": 1}
+        config = BrokerConfig.from_options(
+            {"store": tmp_path / str(len(started)), "namesrv": namesrv.address, **usual, **options}
+        )
+        started.append(BrokerController(config, clock=clock))
+        return started[-1]
+
+    yield run
+    for controller in started:
+        controller.close()
+
+
+@pytest.fixture
+def slave(master: Master, start: Callable[..., BrokerController]) -> BrokerController:
+    """Run a slave that knows its master."""
+    return start()
+
+
+@pytest.mark.usefixtures("slave")
+def test_it_asks_after_3_seconds_and_then_every_10(master: Master, clock: Clock) -> None:
+    """In RocketMQ's order."""
+    clock.advance(milliseconds=2_999)
+    assert master.heard() == []
+    clock.advance(milliseconds=1)
+    assert master.heard() == ORDER
+    clock.advance(milliseconds=9_999)
+    assert master.heard() == []
+    clock.advance(milliseconds=1)
+    assert master.heard() == ORDER
+
+
+def test_the_period_is_an_option(master: Master, start: Callable[..., BrokerController], clock: Clock) -> None:
+    """60 seconds, as in RocketMQ 5; the first time is not waited for as long."""
+    start(sync_interval="60s")
+    clock.advance(seconds=3)
+    assert master.heard() == ORDER
+    clock.advance(seconds=59)
+    assert master.heard() == []
+    clock.advance(seconds=1)
+    assert master.heard() == ORDER
+
+
+def test_topics_become_those_of_the_master(slave: BrokerController, master: Master, clock: Clock) -> None:
+    """With their version, in the file, and in the route; what the slave had and the master has not is gone."""
+    clock.advance(seconds=3)
+    assert saved(slave, "topics.json")["dataVersion"] == VERSION
+    master.bodies[TOPICS] = encoded(topicConfigTable={"clicks": {**TOPIC, "topicName": "clicks"}}).replace(b"41", b"42")
+    clock.advance(seconds=10)
+    assert slave.topics.get("orders") is None
+    found = slave.topics.get("clicks")
+    assert found is not None
+    assert found.write_queues == 3
+    content = saved(slave, "topics.json")
+    assert content["dataVersion"]["counter"] == 42
+    assert "clicks" in content["topicConfigTable"]
+    assert "orders" not in content["topicConfigTable"]
+
+
+def test_a_table_of_the_same_version_is_left_alone(slave: BrokerController, master: Master, clock: Clock) -> None:
+    """Nothing is written for it."""
+    clock.advance(seconds=3)
+    directory = Path(slave.config.store) / "config"
+    before = {path.name: path.stat().st_ino for path in directory.iterdir()}
+    master.bodies[TOPICS] = encoded(topicConfigTable={})
+    clock.advance(seconds=10)
+    assert {path.name: path.stat().st_ino for path in directory.iterdir()} == before
+    assert slave.topics.get("orders") is not None
+
+
+def test_a_large_table_comes_in_pages(slave: BrokerController, master: Master, clock: Clock) -> None:
+    """As masters of RocketMQ 5 send it; where it changes meanwhile it is read from its beginning."""
+    tables = [
+        (VERSION, {"a": TOPIC, "b": TOPIC}),
+        ({**VERSION, "counter": 42}, {"c": TOPIC}),
+        ({**VERSION, "counter": 42}, {"x": TOPIC, "y": TOPIC}),
+        ({**VERSION, "counter": 42}, {"z": TOPIC}),
+    ]
+    asked = []
+
+    def page(request: Request) -> Answer:
+        asked.append((request.fields["topicSeq"], request.fields["dataVersion"]))
+        version, topics = tables.pop(0)
+        body = json.dumps({"dataVersion": version, "topicConfigTable": topics}).encode()
+        return SUCCESS, None, {"totalTopicNum": "3"}, body
+
+    master.answer = page  # type: ignore[method-assign]
+    master.server.register(TOPICS, page)
+    clock.advance(seconds=3)
+    assert [seq for seq, _ in asked] == ["0", "2", "0", "2"]
+    assert (asked[0][1], json.loads(asked[3][1])["counter"]) == ("", 42)
+    assert {topic.name for topic in slave.topics.all()} == {"x", "y", "z"}
+
+
+def test_groups_become_those_of_the_master(slave: BrokerController, clock: Clock) -> None:
+    """With their version, and what they may not read."""
+    clock.advance(seconds=3)
+    group = slave.groups.get("g")
+    assert group is not None
+    assert group.retries == 4
+    assert saved(slave, "subscriptionGroup.json")["dataVersion"] == VERSION
+
+
+def test_offsets_are_merged(slave: BrokerController, master: Master, clock: Clock) -> None:
+    """On disk at once; a queue the master does not name keeps its offset."""
+    clock.advance(seconds=3)
+    offsets = {"orders@g": {0: 12, 2: 7}}
+    assert slave.store.committed_offsets() == offsets
+    assert "12" in (Path(slave.config.store) / "config" / "consumerOffset.json").read_text()
+    master.bodies[OFFSETS] = encoded(offsetTable={"orders@g": {"2": 8}, "orders@h": {"0": 1}})
+    clock.advance(seconds=10)
+    assert slave.store.committed_offsets() == {"orders@g": {0: 12, 2: 8}, "orders@h": {0: 1}}
+
+
+def test_the_rest_is_kept_in_rocketmqs_files(slave: BrokerController, clock: Clock) -> None:
+    """Delays, how groups ask for messages, and how far the master's timer is."""
+    clock.advance(seconds=3)
+    assert saved(slave, "delayOffset.json") == {"dataVersion": VERSION, "offsetTable": {"3": 10}}
+    mode = saved(slave, "messageRequestMode.json")["messageRequestModeMap"]["orders"]["g"]
+    assert (mode["mode"], mode["popShareQueueNum"]) == ("POP", 2)
+    assert saved(slave, "timermetrics")["timingCount"] == {"orders": {"count": 1, "timeStamp": START}}
+    content = (Path(slave.config.store) / "config" / "timercheck").read_bytes()
+    assert len(content) == 4096
+    assert struct.unpack_from(">7q", content) == (START, 0, 0, 3, 0, START, 5)
+
+
+@pytest.mark.parametrize("bad", [b"", b"{}", b"[]", b"\xff", b'{"topicConfigTable":{"../x":{}}}', b"{" * 10_000])
+def test_a_bad_answer_harms_nothing_and_stops_nothing(
+    bad: bytes, slave: BrokerController, master: Master, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tables stay, the other parts are taken over, and each part is warned of once."""
+    clock.advance(seconds=3)
+    known, groups, offsets = slave.topics.content, slave.groups.content, slave.store.committed_offsets()
+    modes = saved(slave, "messageRequestMode.json")
+    good = dict(master.bodies)
+    for code in set(ORDER) - {DELAYS}:
+        master.bodies[code] = bad
+    master.bodies[DELAYS] = encoded(offsetTable={"3": 11})
+    caplog.set_level(logging.WARNING, "ferromq.broker")
+    for _ in range(3):
+        clock.advance(seconds=10)
+    assert (slave.topics.content, slave.groups.content) == (known, groups)
+    assert (slave.store.committed_offsets(), saved(slave, "messageRequestMode.json")) == (offsets, modes)
+    assert saved(slave, "delayOffset.json")["offsetTable"] == {"3": 11}
+    parts = [record.args[0] for record in caplog.records if "slave sync failed" in record.msg and record.args]  # type: ignore[index]
+    assert len(parts) == len(set(parts)) >= 4
+    master.bodies = good | {TOPICS: good[TOPICS].replace(b"41", b"43")}
+    clock.advance(seconds=10)
+    assert slave.topics.content.version.counter == 43
+
+
+def test_what_a_master_does_not_know_is_not_missed(
+    slave: BrokerController, master: Master, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ 4 has neither modes nor a timer; all else is taken over without a word."""
+    for code in (MODES, TIMER, METRICS):
+        del master.bodies[code]
+    caplog.set_level(logging.WARNING, "ferromq.broker")
+    clock.advance(seconds=3)
+    assert slave.groups.get("g") is not None
+    assert caplog.messages == []
+
+
+def test_a_lost_master_is_warned_of_once_and_asked_again(
+    slave: BrokerController,
+    master: Master,
+    namesrv: NamesrvController,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And once more when it is back."""
+    master.server.stop()
+    caplog.set_level(logging.WARNING, "ferromq.broker")
+    for _ in range(3):
+        clock.advance(seconds=10)
+    assert len([text for text in caplog.messages if "master does not answer" in text]) == 1
+    back = Master(clock, namesrv, master.port)
+    clock.advance(seconds=10)
+    assert back.heard() == ORDER
+    assert len([text for text in caplog.messages if "master is back" in text]) == 1
+    assert slave.topics.get("orders") is not None
+    back.server.stop()
+
+
+def test_another_master_is_followed(
+    slave: BrokerController, master: Master, namesrv: NamesrvController, clock: Clock
+) -> None:
+    """Once the name servers name it, which the slave hears when it registers again."""
+    clock.advance(seconds=3)
+    other = Master(clock, namesrv)
+    other.bodies[TOPICS] = other.bodies[TOPICS].replace(b"41", b"50")
+    clock.advance(seconds=27)
+    master.heard()
+    clock.advance(seconds=3)
+    assert other.heard() == ORDER
+    assert master.heard() == []
+    assert slave.topics.content.version.counter == 50
+    other.server.stop()
+
+
+def test_a_change_of_role_ends_it_and_begins_it_anew(slave: BrokerController, master: Master, clock: Clock) -> None:
+    """A master asks nobody; who becomes a slave asks after 3 seconds."""
+    clock.advance(seconds=3)
+    assert master.heard() == ORDER
+    slave.configure(broker_id=0)
+    clock.advance(seconds=10)
+    assert master.heard() == []
+
+
+def test_a_master_that_becomes_a_slave_begins_to_ask(
+    start: Callable[..., BrokerController], namesrv: NamesrvController, clock: Clock
+) -> None:
+    """As soon as the name servers name another broker of its name as master."""
+    broker = start(broker_id=0)
+    clock.advance(seconds=10)
+    master = Master(clock, namesrv)
+    broker.configure(broker_id=1)
+    clock.advance(seconds=2)
+    assert master.heard() == []
+    clock.advance(seconds=1)
+    assert master.heard() == ORDER
+    assert broker.topics.get("orders") is not None
+    master.server.stop()
+
+
+def test_a_slave_creates_nothing_by_itself(slave: BrokerController) -> None:
+    """Its tables are its master's, whoever asks for a topic."""
+    assert slave.topics.ensure("new", "peer") is None
+    assert slave.groups.ensure("new", "peer") is None
+    slave.configure(broker_id=0)
+    assert slave.topics.ensure("new", "peer") is not None
+
+
+def test_its_own_address_is_never_asked(
+    start: Callable[..., BrokerController], namesrv: NamesrvController, clock: Clock
+) -> None:
+    """Whatever a name server says: it would take over from itself."""
+    slave = start()
+    own = Registration("DefaultCluster", slave.address, "broker-a", 0)
+    namesrv.routes.register(own, RegisteredTopics(), clock.now_ms(), None)
+    calls = slave._server.stats()["cold_calls"]
+    slave._told_master(Known(slave.address, None))
+    for _ in range(3):
+        clock.advance(seconds=3)
+    assert slave._server.stats()["cold_calls"] == calls
+
+
+def test_the_cluster_shows_a_slave_with_its_id(
+    slave: BrokerController, master: Master, namesrv: NamesrvController
+) -> None:
+    """Beside its master, under one name."""
+    [known] = namesrv.routes.cluster_info()["brokerAddrTable"].values()
+    assert known["brokerAddrs"] == {"0": master.address, "1": slave.address}
