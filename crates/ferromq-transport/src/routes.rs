@@ -66,8 +66,12 @@ impl Routes {
         self.by_topic.clear();
     }
 
-    /// Answers a request for a route, where the route is here.
+    /// Answers a request for a route, where the route is here and all of it is asked for.
     pub(crate) fn answer(&self, request: &RemotingCommand) -> Option<RemotingCommand> {
+        // Such a client sees the brokers of its zone only: the control plane picks them.
+        if request.field("__ZONE_MODE").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
+            return None;
+        }
         let route = self.by_topic.get(request.field("topic")?)?;
         let accepts_standard = request.version >= FIRST_STANDARD_VERSION
             || request.field("acceptStandardJsonOnly").is_some_and(|text| text.eq_ignore_ascii_case("true"));
@@ -103,6 +107,7 @@ mod tests {
         ] {
             assert_eq!(body(&routes, &ask("t", version, fields)).unwrap(), wanted, "{version} {fields:?}");
         }
+        assert!(body(&routes, &ask("t", 479, &[("__ZONE_MODE", "true")])).is_none());
         assert!(body(&routes, &ask("other", 479, &[])).is_none());
         assert!(body(&routes, &RemotingCommand::default()).is_none());
     }

@@ -40,21 +40,38 @@ def decode(body: bytes, broker_name: str, *, compressed: bool) -> RegisteredTopi
 def _decode_json(value: Mapping[str, Any], broker_name: str) -> RegisteredTopics:
     # Brokers before 3.0.11 send the inner object alone.
     wrapper = value.get("topicConfigSerializeWrapper") or value
-    topics = {str(name): _queue(topic, broker_name) for name, topic in (wrapper.get("topicConfigTable") or {}).items()}
+    known = _Known(broker_name)
+    topics = {str(name): known.queue(topic) for name, topic in (wrapper.get("topicConfigTable") or {}).items()}
     servers = value.get("filterServerList")
     filter_servers = None if servers is None else tuple(str(server) for server in servers)
     is_static = bool(wrapper.get("topicQueueMappingInfoMap"))
     return RegisteredTopics(DataVersion.from_json(wrapper.get("dataVersion")), topics, filter_servers, is_static)
 
 
-def _queue(topic: Mapping[str, Any], broker_name: str) -> QueueData:
-    return QueueData(
-        broker_name,
-        int(topic.get("readQueueNums", _DEFAULT_QUEUES)),
-        int(topic.get("writeQueueNums", _DEFAULT_QUEUES)),
-        Permission(int(topic.get("perm", READ_WRITE))),
-        int(topic.get("topicSysFlag", 0)),
-    )
+class _Known:
+    """Makes the queue data of one broker; thousands of its topics are alike, and share one."""
+
+    def __init__(self, broker_name: str) -> None:
+        self._broker_name = broker_name
+        self._made: dict[tuple[int, int, int, int], QueueData] = {}
+
+    def queue(self, topic: Mapping[str, Any]) -> QueueData:
+        """Return what a topic's JSON says."""
+        return self.of(
+            int(topic.get("readQueueNums", _DEFAULT_QUEUES)),
+            int(topic.get("writeQueueNums", _DEFAULT_QUEUES)),
+            int(topic.get("perm", READ_WRITE)),
+            int(topic.get("topicSysFlag", 0)),
+        )
+
+    def of(self, read: int, write: int, permission: int, sys_flag: int = 0) -> QueueData:
+        """Return the queue data with these numbers."""
+        numbers = (read, write, permission, sys_flag)
+        queue = self._made.get(numbers)
+        if queue is None:
+            queue = QueueData(self._broker_name, read, write, Permission(permission), sys_flag)
+            self._made[numbers] = queue
+        return queue
 
 
 def _inflate(body: bytes) -> bytes:
@@ -68,11 +85,11 @@ def _inflate(body: bytes) -> bytes:
 def _decode_deflated(data: bytes, broker_name: str) -> RegisteredTopics:
     reader = _Reader(data)
     version = DataVersion.from_json(_json.loads_object(reader.sized()))
-    queues: dict[str, QueueData] = {}
+    known, queues = _Known(broker_name), {}
     for _ in range(reader.count()):
         # "name read write permission filter-type attributes", as Java's TopicConfig encodes itself.
         name, read, write, permission, *_rest = reader.sized().decode().split(" ")
-        queues[name] = QueueData(broker_name, int(read), int(write), Permission(int(permission)))
+        queues[name] = known.of(int(read), int(write), int(permission))
     servers = _json.loads(reader.sized())
     # Brokers before 5.0 end here; what the mappings of static topics say is of no use to clients of other topics.
     is_static = reader.has_more() and reader.count() > 0

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from ferromq import _json, _remoting
 from ferromq._codes import RequestCode, ResponseCode
-from ferromq._ferromq import Request
+from ferromq._ferromq import Request, Server
 from ferromq._remoting import Answer, Handler, failure, flag, integer, required, success
 from ferromq._time import Clock
 from ferromq.errors import ConfigError
@@ -22,6 +22,8 @@ from ferromq.route import DataVersion, TopicRoute
 _log = logging.getLogger("ferromq.namesrv")
 
 _MILLISECOND = timedelta(milliseconds=1)
+_FIRST_STANDARD_VERSION = 401
+"""RocketMQ's number of 4.9.4."""
 _UNIT = 1
 _UNIT_SUBSCRIPTION = 2
 _LISTS_ARE_OFF = "this list is switched off by the name server's option {}"
@@ -30,7 +32,10 @@ _LISTS_ARE_OFF = "this list is switched off by the name server's option {}"
 class Requests:
     """The functions of a name server, by request code."""
 
-    def __init__(self, routes: RouteInfoManager, kv_config: KvConfig, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, server: Server, routes: RouteInfoManager, kv_config: KvConfig, settings: Settings, clock: Clock
+    ) -> None:
+        self._server = server
         self._routes = routes
         self._kv_config = kv_config
         self._settings = settings
@@ -69,6 +74,7 @@ class Requests:
         fields = request.fields
         namespace, key = required(fields, "namespace"), required(fields, "key")
         self._kv_config.put(namespace, key, required(fields, "value"))
+        self._order_changed(namespace, key)
         return success()
 
     def _get_kv(self, request: Request) -> Answer:
@@ -79,8 +85,14 @@ class Requests:
         return success({"value": value})
 
     def _delete_kv(self, request: Request) -> Answer:
-        self._kv_config.delete(required(request.fields, "namespace"), required(request.fields, "key"))
+        namespace, key = required(request.fields, "namespace"), required(request.fields, "key")
+        self._kv_config.delete(namespace, key)
+        self._order_changed(namespace, key)
         return success()
+
+    def _order_changed(self, namespace: str, key: str) -> None:
+        if namespace == ORDER_NAMESPACE:
+            self._server.drop_routes([key])
 
     def _list_kv(self, request: Request) -> Answer:
         namespace = required(request.fields, "namespace")
@@ -116,6 +128,8 @@ class Requests:
         if config.wait_for_service and self._clock.now_ms() < self._started_ms + config.service_wait // _MILLISECOND:
             remark = f"name server not ready: it waits for brokers, {config.service_wait} from its start; ask again"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
+        # Read before the route: what changes meanwhile makes the server ignore what is put below.
+        generation = self._server.routes_generation()
         route = self._routes.lookup(topic)
         if route is None:
             return failure(
@@ -125,7 +139,11 @@ class Requests:
             )
         if config.order_messages:
             route = route.with_order(self._kv_config.get(ORDER_NAMESPACE, topic))
-        return success(body=_in_zone(route, request).encode())
+        self._server.put_route(topic, generation, route.encode(), route.encode_legacy())
+        zone = request.fields.get("__ZONE_NAME", "").strip()
+        if zone and flag(request.fields, "__ZONE_MODE"):
+            route = route.in_zone(zone)
+        return success(body=route.encode() if _reads_standard_json(request) else route.encode_legacy())
 
     def _cluster_info(self, _request: Request) -> Answer:
         return success(body=_json.dumps(self._routes.cluster_info()))
@@ -229,9 +247,8 @@ def _address(request: Request) -> BrokerAddress:
     return BrokerAddress(required(request.fields, "clusterName"), required(request.fields, "brokerAddr"))
 
 
-def _in_zone(route: TopicRoute, request: Request) -> TopicRoute:
-    zone = request.fields.get("__ZONE_NAME", "").strip()
-    return route.in_zone(zone) if zone and flag(request.fields, "__ZONE_MODE") else route
+def _reads_standard_json(request: Request) -> bool:
+    return request.version >= _FIRST_STANDARD_VERSION or flag(request.fields, "acceptStandardJsonOnly")
 
 
 def _topic_list(topics: list[str], broker_address: str | None = None) -> Answer:

@@ -39,11 +39,16 @@ class NamesrvController:
         self._owner = Owner("name server")
         self._clock = clock or Clock.system()
         self.settings = Settings(config, config_file)
-        self.routes = RouteInfoManager(config.lease // _MILLISECOND, on_minimum=self._minimum_changed)
+        self._server = Server(self._clock.raw, handler_threads=config.handler_threads)
+        self.routes = RouteInfoManager(
+            config.lease // _MILLISECOND,
+            on_change=lambda topics: self._server.drop_routes(list(topics)),
+            on_minimum=self._minimum_changed,
+        )
         self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
         self._notices = Notices()
-        self._server = Server(self._clock.raw, handler_threads=config.handler_threads)
-        for code, handler in Requests(self.routes, self.kv_config, self.settings, self._clock).table().items():
+        requests = Requests(self._server, self.routes, self.kv_config, self.settings, self._clock)
+        for code, handler in requests.table().items():
             self._server.register(code, _remoting.guarded(handler))
         self._server.on_close(self.routes.close_connection)
         self._scan = Timer("ferromq-namesrv", self._clock, config.scan_interval, self.expire)
@@ -74,6 +79,7 @@ class NamesrvController:
         self.routes.acting_master = config.acting_master
         self.routes.delete_missing_topics = config.delete_missing_topics
         self._scan.every(config.scan_interval)
+        self._server.drop_routes(None)
 
     def _minimum_changed(self, change: MinimumChange) -> None:
         if self.settings.config.notify_minimum:
