@@ -35,7 +35,7 @@ class NameServerConfig(Config):
     """How often ended leases are looked for."""
     lease: timedelta = timedelta(seconds=120)
     """How long a registration holds, unless the broker says otherwise."""
-    handler_threads: int = 16
+    handler_threads: int = 8
     """Threads that answer requests."""
     order_messages: bool = False
     """Whether a route has the topic's order configuration, from the key-value table."""

@@ -152,6 +152,21 @@ def test_a_lost_connection_ends_a_registration_at_once(
     assert eventually(lambda: names() == ["b"])
 
 
+def test_ten_thousand_topics_are_registered_at_once(name_server: NamesrvController, client: RemotingClient) -> None:
+    """In one request, deflated as Java does it, and found."""
+    broker = Broker(name_server)
+    names = [f"topic-{number}" for number in range(10_000)]
+    pieces = [json.dumps(broker.version).encode(), *(f"{name} 8 8 6 SINGLE_TAG".encode() for name in names)]
+    sized = [struct.pack(">i", len(piece)) + piece for piece in pieces]
+    body = zlib.compress(b"".join([sized[0], struct.pack(">i", len(names)), *sized[1:], struct.pack(">i", 2), b"[]"]))
+    fields = {**broker.fields, "haServerAddr": "x", "compressed": "true"}
+    assert broker.remoting.call(name_server.address, REGISTER, fields, body, timeout=20.0)[0] == SUCCESS
+    assert len(json.loads(client.call(name_server.address, TOPICS)[3])["topicList"]) == 10_000
+    assert client.call(name_server.address, ROUTE, {"topic": "topic-9999"})[0] == SUCCESS
+    assert broker.remoting.call(name_server.address, UNREGISTER, broker.fields)[0] == SUCCESS
+    assert json.loads(client.call(name_server.address, TOPICS)[3])["topicList"] == []
+
+
 def test_a_damaged_registration_is_refused(name_server: NamesrvController, client: RemotingClient) -> None:
     """By its checksum, by its form, by a missing field; nothing of it is taken over."""
     broker = Broker(name_server)

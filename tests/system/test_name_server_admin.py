@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from remoting_peer import Peer
 
 from ferromq._ferromq import Clock as RawClock
 from ferromq._ferromq import RemotingClient, Request, Server
@@ -15,7 +16,8 @@ from ferromq.config import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.route import TopicRoute
 
-PUT_KV, REGISTER, UNREGISTER, ROUTE, WIPE, TOPICS, REGISTER_TOPIC = 100, 103, 104, 105, 205, 206, 217
+PUT_KV, DELETE_KV, REGISTER, UNREGISTER, ROUTE, WIPE, TOPICS = 100, 102, 103, 104, 105, 205, 206
+DELETE_TOPIC, REGISTER_TOPIC = 216, 217
 BY_CLUSTER, SYSTEM_TOPICS, UNIT, UNIT_SUB, SUB_ONLY, SET_CONFIG, GET_CONFIG, ADD = (
     224,
     304,
@@ -27,7 +29,7 @@ BY_CLUSTER, SYSTEM_TOPICS, UNIT, UNIT_SUB, SUB_ONLY, SET_CONFIG, GET_CONFIG, ADD
     327,
 )
 MEMBERS, MINIMUM_CHANGED = 901, 905
-SUCCESS, SYSTEM_ERROR, NO_PERMISSION, INVALID = 0, 1, 16, 29
+SUCCESS, SYSTEM_ERROR, NO_PERMISSION, TOPIC_NOT_EXIST, INVALID = 0, 1, 16, 17, 29
 Eventually = Callable[[Callable[[], bool]], bool]
 Call = Callable[..., tuple[int, str | None, dict[str, str], bytes]]
 
@@ -152,6 +154,66 @@ def test_an_order_configuration_is_part_of_the_route_where_switched_on(call: Cal
     assert call(SET_CONFIG, None, b"orderMessageEnable=true\nreturnOrderTopicConfigToBroker=false")[0] == SUCCESS
     assert json.loads(call(ROUTE, {"topic": "orders"})[3])["orderTopicConf"] == "a:4"
     assert register(call)[3] == b""
+
+
+def test_a_route_is_looked_up_once_until_it_changes(name_server: NamesrvController, call: Call) -> None:
+    """Answered without Python then, and at once anew after whatever changes it."""
+    client = {"topic": "orders", "acceptStandardJsonOnly": "true"}
+
+    def changed() -> bool:
+        """Look up twice, the second time from memory, and say whether the first was not."""
+        before = name_server._server.stats()["routes"]
+        first = call(ROUTE, client)
+        is_looked_up = name_server._server.stats()["routes"] == before
+        assert call(ROUTE, client) == first
+        assert name_server._server.stats()["routes"] > before
+        return is_looked_up
+
+    register(call)
+    assert [changed(), changed()] == [True, False]
+    register(call)
+    assert not changed()
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "a:4"}
+    body = json.dumps(
+        {"queueDatas": [{"brokerName": "a", "perm": 4, "readQueueNums": 1, "writeQueueNums": 1}]}
+    ).encode()
+    changes: list[tuple[int, dict[str, str], bytes]] = [
+        (PUT_KV, order, b""),
+        (DELETE_KV, order, b""),
+        (SET_CONFIG, {}, b"orderMessageEnable=true"),
+        (WIPE, {"brokerName": "a"}, b""),
+        (ADD, {"brokerName": "a"}, b""),
+        (REGISTER_TOPIC, {"topic": "orders"}, body),
+    ]
+    for change in changes:
+        assert call(*change)[0] == SUCCESS
+        assert changed(), change
+    register(call, brokerId="1", brokerAddr="10.0.0.2:10911")
+    assert changed()
+    assert call(PUT_KV, {**order, "key": "other"})[0] == SUCCESS
+    assert not changed()
+    assert call(DELETE_TOPIC, {"topic": "orders"})[0] == SUCCESS
+    assert call(ROUTE, client)[0] == TOPIC_NOT_EXIST
+
+
+def test_old_clients_get_the_old_form(name_server: NamesrvController, call: Call) -> None:
+    """Broker ids without quotes, the first time and from memory; who asks for standard JSON gets it."""
+    register(call)
+    old, new = b'"brokerAddrs":{0:"10.0.0.1:10911"}', b'"brokerAddrs":{"0":"10.0.0.1:10911"}'
+    with Peer(name_server.address, version=400) as before, Peer(name_server.address, version=401) as after:
+        for _ in range(2):
+            assert old in before.call(ROUTE, {"topic": "orders"}).body
+            assert new in after.call(ROUTE, {"topic": "orders"}).body
+            assert new in before.call(ROUTE, {"topic": "orders", "acceptStandardJsonOnly": "true"}).body
+
+
+def test_a_lookup_waits_for_no_registration(name_server: NamesrvController, call: Call) -> None:
+    """While a large table is taken over, routes that were looked up before are answered."""
+    register(call)
+    client = {"topic": "orders", "acceptStandardJsonOnly": "true"}
+    before = call(ROUTE, client)
+    with name_server.routes._lock:
+        assert call(ROUTE, client) == before
 
 
 def test_a_client_may_ask_for_the_brokers_of_its_zone(call: Call) -> None:

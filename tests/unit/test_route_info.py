@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
@@ -191,7 +191,9 @@ class RouteTable(RuleBasedStateMachine):
         assert {c: {key.address for key in keys} for c, keys in self.routes._keys_of.items()} == connections
 
 
-RouteTable.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+RouteTable.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestRouteTable = RouteTable.TestCase
 
 
