@@ -361,6 +361,19 @@ class Request:
 Response: TypeAlias = bytes | tuple[int, str | None, dict[str, str], bytes]
 """gRPC: the encoded message. Remoting: (code, remark, extFields, body)."""
 
+@type_check_only
+class ServerLimits(TypedDict, total=False):
+    """What a server bounds."""
+
+    idle: float
+    """Seconds after which a remoting connection without traffic is closed; default 120."""
+    max_connections: int
+    """Open connections of both protocols; default 16,384."""
+    one_way: int
+    """One-way remoting requests under way over all connections; default 256. Beyond it their connections are not read."""
+    calls: int
+    """Calls of clients under way; default 64. More wait, within their timeout."""
+
 @final
 class Server:
     """
@@ -371,7 +384,13 @@ class Server:
     """
 
     def __new__(
-        cls, clock: Clock, *, store: Store | None = None, broker_name: str = "", handler_threads: int = 8
+        cls,
+        clock: Clock,
+        *,
+        store: Store | None = None,
+        broker_name: str = "",
+        handler_threads: int = 8,
+        **limits: Unpack[ServerLimits],
     ) -> Server: ...
     def register(self, route: int | str, handler: Callable[[Request], Response | None]) -> None:
         """Answer *route* with *handler* (None: no answer). Raises ValueError where *route* is a hot verb."""
@@ -510,7 +529,21 @@ class Server:
 class RemotingClient:
     """Outgoing remoting calls over kept connections, one a peer. Thread-safe; releases the interpreter lock."""
 
-    def __new__(cls) -> RemotingClient: ...
+    def __new__(
+        cls,
+        *,
+        tls: bool = False,
+        trust: str | Path | None = None,
+        check_name: bool = True,
+        certificate: str | Path | None = None,
+        key: str | Path | None = None,
+    ) -> RemotingClient:
+        """
+        *tls*: to every peer. *trust*: PEM file of the certificates that sign servers'; None takes any certificate
+        (RocketMQ's `tls.client.authServer=false`). *check_name*: the certificate must name the host, which RocketMQ does
+        not ask. *certificate*, *key*: PEM files for servers that ask. Raises `ConfigError` naming the file.
+        """
+
     def call(
         self,
         address: str,

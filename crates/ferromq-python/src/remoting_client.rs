@@ -1,9 +1,9 @@
 //! `RemotingClient` as Python sees it.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use bytes::Bytes;
-use ferromq_transport::{client::RemotingClient, remoting::RemotingCommand};
+use ferromq_transport::{client::RemotingClient, remoting::RemotingCommand, tls::ClientTls};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -27,9 +27,23 @@ pub struct PyRemotingClient(Owned<(Handle, RemotingClient)>);
 #[pymethods]
 impl PyRemotingClient {
     #[new]
-    fn new() -> PyResult<Self> {
+    #[pyo3(signature = (*, tls=false, trust=None, check_name=true, certificate=None, key=None))]
+    fn new(
+        py: Python<'_>,
+        tls: bool,
+        trust: Option<PathBuf>,
+        check_name: bool,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+    ) -> PyResult<Self> {
         let runtime = runtime()?;
-        let client = RemotingClient::new(runtime.clone());
+        let client = if tls {
+            let options = ClientTls { trust, check_name, identity: certificate.zip(key) };
+            py.detach(|| RemotingClient::with_tls(runtime.clone(), &options))
+                .map_err(|failure| error::of_transport(py, &failure))?
+        } else {
+            RemotingClient::new(runtime.clone())
+        };
         Ok(Self(Owned::new("RemotingClient", (runtime, client))))
     }
 

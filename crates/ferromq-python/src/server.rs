@@ -2,6 +2,7 @@
 
 use std::{
     net::TcpListener,
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,6 +13,7 @@ use ferromq_transport::{
     hot::SendPolicy,
     subscriptions::Subscription,
     tables::{GroupEntry, MessageType, TopicEntry},
+    tls::{ServerTls, TlsMode},
 };
 use pyo3::{
     PyTraverseError, PyVisit,
@@ -23,7 +25,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     clock::PyClock,
-    error,
+    error::{self, raised},
     handler::Handlers,
     process::{Owned, runtime},
     remoting_client::{Answer, answer, request_of},
@@ -52,13 +54,15 @@ pub struct PyServer(Owned<Running>);
 #[pymethods]
 impl PyServer {
     #[new]
-    #[pyo3(signature = (clock, *, store=None, broker_name="", handler_threads=8))]
+    #[pyo3(signature = (clock, *, store=None, broker_name="", handler_threads=8, **limits))]
     fn new(
         clock: &PyClock,
         store: Option<&PyStore>,
         broker_name: &str,
         handler_threads: usize,
+        limits: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let options = limits.map_or(Ok(ServerOptions::default()), server_options)?;
         let runtime = runtime()?;
         let handlers = Handlers::start(handler_threads)
             .map_err(|source| error::of_os("cannot start handler threads", &source))?;
@@ -68,7 +72,7 @@ impl PyServer {
             None => None,
         };
         let cold = Arc::clone(&handlers) as Arc<dyn ferromq_transport::ColdHandler>;
-        let server = Server::new(runtime.clone(), ServerOptions::default(), clock.0.clone(), store, cold);
+        let server = Server::new(runtime.clone(), options, clock.0.clone(), store, cold);
         Ok(Self(Owned::new("Server", Running { runtime, server, handlers })))
     }
 
@@ -207,6 +211,35 @@ impl PyServer {
         Ok(self.0.get()?.server.send_telemetry(stream, Bytes::copy_from_slice(message)))
     }
 
+    /// Take remoting connections as *mode* says: `disabled`, `permissive` or `enforcing`.
+    #[pyo3(signature = (mode, *, certificate=None, key=None, client_auth="none", trust=None))]
+    fn set_tls(
+        &self,
+        py: Python<'_>,
+        mode: &str,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        client_auth: &str,
+        trust: Option<PathBuf>,
+    ) -> PyResult<()> {
+        let mode: TlsMode = mode.parse().map_err(value_error)?;
+        let (certificate, key) = match (certificate, key) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            _ if mode == TlsMode::Disabled => Default::default(),
+            _ => return Err(raised::ConfigError::new_err("TLS needs a certificate and its key")),
+        };
+        let client_auth = client_auth.parse().map_err(value_error)?;
+        let server = &self.0.get()?.server;
+        py.detach(|| server.set_tls(ServerTls { mode, certificate, key, client_auth, trust }))
+            .map_err(|failure| error::of_transport(py, &failure))
+    }
+
+    /// Take the files of TLS anew where they have changed; return whether they had.
+    fn reload_tls(&self, py: Python<'_>) -> PyResult<bool> {
+        let server = &self.0.get()?.server;
+        Ok(py.detach(|| server.reload_tls()))
+    }
+
     /// Send a one-way request to a remoting client; False where its connection is gone or takes no more.
     #[pyo3(
         signature = (connection, code, fields=None, body=b"".as_slice()),
@@ -342,6 +375,36 @@ impl PyServer {
         if let Some(running) = self.0.here() {
             running.handlers.clear();
         }
+    }
+}
+
+/// Reads the limits of a server by their names.
+fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
+    let mut options = ServerOptions::default();
+    for (name, value) in limits {
+        let name: String = name.extract()?;
+        match name.as_str() {
+            "idle" => {
+                let idle = Duration::try_from_secs_f64(value.extract()?).map_err(value_error)?;
+                options.connection.idle = idle;
+            }
+            "max_connections" => options.max_connections = at_least_one(&name, &value)?,
+            "one_way" => options.one_way = at_least_one(&name, &value)?,
+            "calls" => options.calls = at_least_one(&name, &value)?,
+            _ => {
+                let text = format!("Server() got an unexpected keyword argument '{name}'");
+                return Err(PyTypeError::new_err(text));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// A number of connections or requests; without any nothing would be served.
+fn at_least_one(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match value.extract::<u32>() {
+        Ok(0) | Err(_) => Err(PyValueError::new_err(format!("{name} must be from 1 to {}", u32::MAX))),
+        Ok(number) => Ok(number as usize),
     }
 }
 

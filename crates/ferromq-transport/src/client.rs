@@ -16,11 +16,8 @@ use std::{
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
     runtime::Handle,
     sync::mpsc,
     task::JoinHandle,
@@ -32,6 +29,7 @@ use crate::{
     TransportError,
     calls::Calls,
     remoting::{Decoder, Frame, Limits, RemotingCommand, codec},
+    tls::{ClientTls, Connector},
 };
 
 /// Requests waiting to be written to one peer; more wait in their callers.
@@ -49,18 +47,32 @@ struct Inner {
     peers: Mutex<HashMap<String, Slot>>,
     closed: AtomicBool,
     next_opaque: AtomicI32,
+    tls: Option<Connector>,
 }
 
 impl RemotingClient {
     /// Makes a client whose connections live on `runtime`.
     #[must_use]
     pub fn new(runtime: Handle) -> Self {
+        Self::make(runtime, None)
+    }
+
+    /// Makes a client that speaks TLS to every peer.
+    ///
+    /// # Errors
+    /// `Tls` naming the file.
+    pub fn with_tls(runtime: Handle, options: &ClientTls) -> Result<Self, TransportError> {
+        Connector::new(options).map(|tls| Self::make(runtime, Some(tls)))
+    }
+
+    fn make(runtime: Handle, tls: Option<Connector>) -> Self {
         Self(Arc::new(Inner {
             runtime,
             limits: Limits::default(),
             peers: Mutex::default(),
             closed: AtomicBool::new(false),
             next_opaque: AtomicI32::new(1),
+            tls,
         }))
     }
 
@@ -110,7 +122,15 @@ impl RemotingClient {
         }
         let stream = TcpStream::connect(address).await.map_err(|source| io_error(address, source))?;
         stream.set_nodelay(true).map_err(|source| io_error(address, source))?;
-        let link = Arc::new(Link::start(&self.0.runtime, address, stream, self.0.limits));
+        let link = match &self.0.tls {
+            None => Link::start(&self.0.runtime, address, stream.into_split(), self.0.limits),
+            Some(tls) => {
+                let stream =
+                    tls.connect(address, stream).await.map_err(|source| io_error(address, source))?;
+                Link::start(&self.0.runtime, address, tokio::io::split(stream), self.0.limits)
+            }
+        };
+        let link = Arc::new(link);
         *kept = Some(Arc::clone(&link));
         Ok(link)
     }
@@ -125,8 +145,11 @@ struct Link {
 }
 
 impl Link {
-    fn start(runtime: &Handle, address: &str, stream: TcpStream, limits: Limits) -> Self {
-        let (read, write) = stream.into_split();
+    fn start<R, W>(runtime: &Handle, address: &str, (read, write): (R, W), limits: Limits) -> Self
+    where
+        R: AsyncRead + Unpin + Send + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
         let (outgoing, requests) = mpsc::channel(QUEUED_REQUESTS);
         let calls = Calls::new();
         let lost = Lost { calls: Arc::clone(&calls), address: address.to_owned() };
@@ -180,7 +203,7 @@ impl Drop for Lost {
 const READ_CHUNK: usize = 16 << 10;
 
 async fn read_responses(
-    mut socket: OwnedReadHalf,
+    mut socket: impl AsyncRead + Unpin,
     outgoing: mpsc::WeakSender<Frame>,
     limits: Limits,
     lost: Lost,
@@ -218,10 +241,15 @@ async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost
     }
 }
 
-async fn write_requests(mut socket: OwnedWriteHalf, mut requests: mpsc::Receiver<Frame>, _lost: Lost) {
+async fn write_requests(
+    mut socket: impl AsyncWrite + Unpin,
+    mut requests: mpsc::Receiver<Frame>,
+    _lost: Lost,
+) {
     while let Some(frame) = requests.recv().await {
         let mut bytes = bytes::Buf::chain(frame.head, frame.body);
-        if socket.write_all_buf(&mut bytes).await.is_err() {
+        // TLS keeps what was written until it is flushed.
+        if socket.write_all_buf(&mut bytes).await.is_err() || socket.flush().await.is_err() {
             return;
         }
     }

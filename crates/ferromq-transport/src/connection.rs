@@ -18,7 +18,7 @@ use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::{Semaphore, oneshot},
-    time::timeout,
+    time::{Instant, sleep_until},
 };
 use tracing::{debug, warn};
 
@@ -35,6 +35,8 @@ use crate::{
 };
 
 const READ_CHUNK: usize = 16 << 10;
+/// Stands for "never" where a limit is too long to be added to a time.
+const FAR: Duration = Duration::from_secs(86_400 * 365);
 
 /// What one remoting connection may cost.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +48,8 @@ pub struct ConnectionLimits {
     pub in_flight: u16,
     /// Bytes of answers waiting to be written; beyond it the connection is not read.
     pub queued_bytes: usize,
-    /// A connection without a request for this long, and with none under way, is closed.
+    /// A connection on which nothing came and nothing was written for this long, and with no request under
+    /// way, is closed.
     pub idle: Duration,
     /// A peer that takes no byte of an answer for this long is gone.
     pub write: Duration,
@@ -73,6 +76,8 @@ pub(crate) struct Connection {
     /// None on a name server.
     pub hot: Option<Arc<Hot>>,
     pub routes: Arc<Routes>,
+    /// One-way requests that may be under way over all connections.
+    pub one_way: Arc<Semaphore>,
     pub counters: Arc<Counters>,
     /// Requests of ours the peer has not answered yet.
     pub calls: Arc<Calls>,
@@ -159,26 +164,46 @@ impl Connection {
     async fn read(&self, mut socket: impl AsyncRead + Unpin, flow: &Flow) -> Result<(), TransportError> {
         let decoder = Decoder::new(self.limits.frames);
         let mut buffer = BytesMut::new();
+        let mut idle = pin!(sleep_until(self.idle_from(Instant::now())));
         loop {
             while let Some(command) = decoder.next(&mut buffer)? {
                 if command.is_response() {
                     self.answered(command);
                     continue;
                 }
-                let permit = self.admit(flow).await?;
+                let permit = self.admit(command.is_one_way(), flow).await?;
                 self.dispatch(command, permit, flow);
             }
-            match timeout(self.limits.idle, read_some(&mut socket, &mut buffer)).await {
-                Ok(Ok(0)) => return Ok(()),
-                Ok(Ok(_)) => {}
-                Ok(Err(source)) => return Err(self.io(source)),
-                Err(_) if flow.in_flight.available_permits() < usize::from(self.limits.in_flight) => {}
-                Err(_) => {
-                    debug!(connection = self.id, peer = %self.peer, "connection idle, closed");
+            // The timer is set anew when it ends, not with each read.
+            let mut since = Instant::now();
+            loop {
+                let read = tokio::select! {
+                    biased;
+                    read = read_some(&mut socket, &mut buffer) => read.map_err(|source| self.io(source))?,
+                    () = &mut idle => {
+                        since = if self.is_busy(flow) { Instant::now() } else { since.max(flow.outbox.last_write()) };
+                        if self.idle_from(since) <= Instant::now() {
+                            debug!(connection = self.id, peer = %self.peer, "connection idle, closed");
+                            return Ok(());
+                        }
+                        idle.as_mut().reset(self.idle_from(since));
+                        continue;
+                    }
+                };
+                if read == 0 {
                     return Ok(());
                 }
+                break;
             }
         }
+    }
+
+    fn idle_from(&self, since: Instant) -> Instant {
+        since.checked_add(self.limits.idle).unwrap_or_else(|| since + FAR)
+    }
+
+    fn is_busy(&self, flow: &Flow) -> bool {
+        flow.in_flight.available_permits() < usize::from(self.limits.in_flight)
     }
 
     /// Takes the response to a request of ours; one that nobody waits for is passed over.
@@ -190,10 +215,17 @@ impl Connection {
     }
 
     /// Waits until one more request may be under way.
-    async fn admit(&self, flow: &Flow) -> Result<Permit, TransportError> {
+    async fn admit(&self, is_one_way: bool, flow: &Flow) -> Result<Permit, TransportError> {
         flow.outbox.has_room().await;
-        let permit = Arc::clone(&flow.in_flight).acquire_owned().await;
-        permit.map(Permit::of).map_err(|_| self.io(io::ErrorKind::ConnectionAborted.into()))
+        // Closed semaphores are impossible: nobody closes them.
+        let closed = |_| self.io(io::ErrorKind::ConnectionAborted.into());
+        let of_connection = Arc::clone(&flow.in_flight).acquire_owned().await.map_err(closed)?;
+        // Nobody waits for the answer of a one-way request, so nothing slows down who sends them.
+        let of_server = match is_one_way {
+            true => Some(Arc::clone(&self.one_way).acquire_owned().await.map_err(closed)?),
+            false => None,
+        };
+        Ok(Permit::with(of_connection, of_server))
     }
 
     fn dispatch(&self, command: RemotingCommand, permit: Permit, flow: &Flow) {

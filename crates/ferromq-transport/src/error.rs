@@ -102,6 +102,14 @@ pub enum TransportError {
         /// The operating system's reason.
         source: std::io::Error,
     },
+    /// A certificate, a key, or how they are used, is wrong.
+    #[error("{}: {reason}", path.display())]
+    Tls {
+        /// The file, or the option.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -119,6 +127,7 @@ impl TransportError {
             | Self::Handler(_)
             | Self::HotRoute(_)
             | Self::NotSupported(_)
+            | Self::Tls { .. }
             | Self::Io { .. } => response::SYSTEM_ERROR,
             Self::FrameTooLarge { .. } | Self::IllegalMessage(_) => response::MESSAGE_ILLEGAL,
             Self::Unsupported(_) => response::REQUEST_CODE_NOT_SUPPORTED,

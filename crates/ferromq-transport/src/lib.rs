@@ -22,6 +22,7 @@ mod serve;
 mod server;
 pub mod subscriptions;
 pub mod tables;
+pub mod tls;
 
 pub use connection::ConnectionLimits;
 pub use error::TransportError;

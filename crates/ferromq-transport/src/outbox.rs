@@ -7,7 +7,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tracing::warn;
 
@@ -37,11 +37,6 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// A permit of the connection alone.
-    pub(crate) fn of(connection: OwnedSemaphorePermit) -> Self {
-        Self { _of_connection: connection, _of_server: None }
-    }
-
     /// A permit of the connection and a share of what the server has.
     pub(crate) fn with(connection: OwnedSemaphorePermit, server: Option<OwnedSemaphorePermit>) -> Self {
         Self { _of_connection: connection, _of_server: server }
@@ -59,6 +54,9 @@ struct Queued {
     bytes: AtomicUsize,
     limit: usize,
     written: Notify,
+    begun: Instant,
+    /// When something was written last, in milliseconds since `begun`.
+    last_write: AtomicU64,
     pushes: Arc<Semaphore>,
 }
 
@@ -86,7 +84,15 @@ pub(crate) struct Waiting {
 pub(crate) fn outbox(in_flight: u16, limit: usize) -> (Outbox, Waiting) {
     let (sender, receiver) = mpsc::channel(usize::from(in_flight) + PUSHES);
     let pushes = Arc::new(Semaphore::new(PUSHES));
-    let queued = Arc::new(Queued { bytes: AtomicUsize::new(0), limit, written: Notify::new(), pushes });
+    let queued = Queued {
+        bytes: AtomicUsize::new(0),
+        limit,
+        written: Notify::new(),
+        begun: Instant::now(),
+        last_write: AtomicU64::new(0),
+        pushes,
+    };
+    let queued = Arc::new(queued);
     (Outbox { queue: sender, queued: Arc::clone(&queued) }, Waiting { queue: receiver, queued })
 }
 
@@ -124,6 +130,11 @@ impl Outbox {
             }
             written.await;
         }
+    }
+
+    /// When something was written last, or the connection began.
+    pub(crate) fn last_write(&self) -> Instant {
+        self.queued.begun + Duration::from_millis(self.queued.last_write.load(Ordering::Relaxed))
     }
 
     /// Resolves once nothing can be written any more.
@@ -180,10 +191,16 @@ impl Waiting {
                 }
             }
             write_all(&mut socket, &mut together, patience).await?;
+            // TLS keeps what was written until it is flushed.
+            timeout(patience, socket.flush())
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
             batch.clear();
             if together.capacity() > KEPT_BUFFER {
                 together = BytesMut::new();
             }
+            let elapsed = u64::try_from(self.queued.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.queued.last_write.store(elapsed, Ordering::Relaxed);
             self.queued.bytes.fetch_sub(bytes, Ordering::AcqRel);
             self.queued.written.notify_one();
         }

@@ -31,11 +31,12 @@ use crate::{
     connection::{Connection, ConnectionLimits},
     grpc::{GrpcLimits, GrpcServer},
     hot::{Counters, Hot},
-    outbox::outbox,
+    outbox::{Outbox, Waiting, outbox},
     peers::{Peer, Peers},
     remoting::RemotingCommand,
     routes::Routes,
     tables::Tables,
+    tls::{Accepted, ServerTls, Tls},
 };
 
 /// Connection numbers are unique in the process, so that servers can share a control plane.
@@ -57,6 +58,8 @@ pub struct ServerOptions {
     pub pushed_bytes: usize,
     /// Calls of clients under way; more wait.
     pub calls: usize,
+    /// One-way requests under way over all connections; beyond it a connection with one more is not read.
+    pub one_way: usize,
     /// What each remoting connection may cost.
     pub connection: ConnectionLimits,
 }
@@ -68,6 +71,7 @@ impl Default for ServerOptions {
             grpc_bytes: 1 << 30,
             pushed_bytes: 64 << 20,
             calls: 64,
+            one_way: 256,
             connection: ConnectionLimits::default(),
         }
     }
@@ -93,7 +97,9 @@ struct Inner {
     grpc: GrpcServer,
     routes: Arc<Routes>,
     peers: Peers,
+    tls: Tls,
     slots: Arc<Semaphore>,
+    one_way: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -131,7 +137,9 @@ impl Server {
             grpc,
             routes: Arc::default(),
             peers: Peers::new(options.pushed_bytes, options.calls),
+            tls: Tls::default(),
             slots,
+            one_way: Arc::new(Semaphore::new(options.one_way.min(Semaphore::MAX_PERMITS))),
             phase: watch::Sender::new(Phase::Running),
             listeners: Mutex::default(),
         }))
@@ -182,6 +190,23 @@ impl Server {
     #[must_use]
     pub fn routes(&self) -> &Routes {
         &self.0.routes
+    }
+
+    /// Takes remoting connections as `options` say, from the next one on.
+    ///
+    /// # Errors
+    /// `Tls` naming the file; everything stays as it was.
+    pub fn set_tls(&self, options: ServerTls) -> Result<(), TransportError> {
+        self.0.tls.set(options)
+    }
+
+    /// Looks at the files of TLS: a key and its certificate are taken once both have changed, as RocketMQ does,
+    /// trusted certificates at once. Files that are not good are logged once and change nothing.
+    ///
+    /// Returns whether anything changed. Reads files: not for threads of the runtime.
+    #[must_use]
+    pub fn reload_tls(&self) -> bool {
+        self.0.tls.reload()
     }
 
     /// Sends a one-way request to a remoting client; false where its connection is gone or takes no more.
@@ -328,6 +353,7 @@ impl Server {
             cold: Arc::clone(&inner.cold),
             hot: inner.hot.clone(),
             routes: Arc::clone(&inner.routes),
+            one_way: Arc::clone(&inner.one_way),
             counters: Arc::clone(&inner.counters),
             calls,
         };
@@ -336,17 +362,30 @@ impl Server {
         connections.spawn(async move {
             let _slot = slot;
             let _farewell = farewell;
-            let serving = connection.serve(
-                stream.into_split(),
-                (outbox, waiting),
-                server.reached(Phase::Draining),
-                handle.close.notified(),
-            );
             tokio::select! {
-                () = serving => {}
+                () = server.serve(connection, stream, (outbox, waiting), &handle) => {}
                 () = server.reached(Phase::Ended) => {}
             }
         });
+    }
+
+    async fn serve(&self, connection: Connection, stream: TcpStream, ends: (Outbox, Waiting), handle: &Peer) {
+        let draining = self.reached(Phase::Draining);
+        let closed = handle.close.notified();
+        let stream = tokio::select! {
+            stream = self.0.tls.accept(stream, connection.limits.idle) => stream,
+            () = self.reached(Phase::Draining) => None,
+            () = handle.close.notified() => None,
+        };
+        match stream {
+            Some(Accepted::Plain(stream)) => {
+                connection.serve(stream.into_split(), ends, draining, closed).await;
+            }
+            Some(Accepted::Tls(stream)) => {
+                connection.serve(tokio::io::split(stream), ends, draining, closed).await;
+            }
+            None => {}
+        }
     }
 }
 

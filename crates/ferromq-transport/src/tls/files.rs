@@ -1,0 +1,79 @@
+//! Certificates and keys as they lie in PEM files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tokio_rustls::rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+use super::ServerTls;
+use crate::TransportError;
+
+/// Larger than any chain; what is larger is not a PEM file.
+const MAX_FILE: u64 = 1 << 20;
+
+/// The files of a server at one time.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) certificate: Vec<u8>,
+    pub(super) key: Vec<u8>,
+    pub(super) trust: Option<Vec<u8>>,
+}
+
+impl Contents {
+    pub(super) fn read(options: &ServerTls) -> Result<Self, TransportError> {
+        Ok(Self {
+            certificate: read(&options.certificate)?,
+            key: read(&options.key)?,
+            trust: options.trust.as_deref().map(read).transpose()?,
+        })
+    }
+
+    /// Says whether this can be shown in place of `old`: whoever replaces a key and a certificate does so
+    /// one after the other, and half of it is no pair.
+    pub(super) fn is_complete_change_of(&self, old: &Self) -> bool {
+        let changed = (self.certificate != old.certificate, self.key != old.key);
+        changed == (true, true) || (changed == (false, false) && self.trust != old.trust)
+    }
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, TransportError> {
+    let small = fs::metadata(path).map(|metadata| metadata.len() <= MAX_FILE);
+    match small.and_then(|small| if small { fs::read(path).map(Some) } else { Ok(None) }) {
+        Ok(Some(contents)) => Ok(contents),
+        Ok(None) => Err(wrong(path, format!("it is over {MAX_FILE} bytes"))),
+        Err(error) => Err(wrong(path, error.to_string())),
+    }
+}
+
+pub(super) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TransportError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match chain {
+        Ok(chain) if chain.is_empty() => Err(wrong(path, "there is no certificate in it".to_owned())),
+        chain => chain.map_err(|error| wrong(path, error.to_string())),
+    }
+}
+
+pub(super) fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TransportError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
+        let encrypted = pem.windows(9).any(|window| window == b"ENCRYPTED");
+        let hint = if encrypted { "; it is encrypted: write it without a password" } else { "" };
+        wrong(path, format!("there is no private key in it ({error}){hint}"))
+    })
+}
+
+pub(super) fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TransportError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, pem)? {
+        roots.add(certificate).map_err(|error| wrong(path, error.to_string()))?;
+    }
+    Ok(roots)
+}
+
+fn wrong(path: &Path, reason: String) -> TransportError {
+    TransportError::Tls { path: PathBuf::from(path), reason }
+}

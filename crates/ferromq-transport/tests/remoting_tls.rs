@@ -1,0 +1,201 @@
+//! Remoting over TLS: the modes, who is trusted, and certificates that change while the server runs.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod support;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ferromq_transport::{
+    TransportError,
+    client::RemotingClient,
+    remoting::{Fields, RemotingCommand},
+    tls::{ClientAuth, ClientTls, ServerTls, TlsMode},
+};
+use support::{ECHO, PATIENCE, Rig, request};
+use tempfile::TempDir;
+use tokio::{io::AsyncWriteExt, runtime::Handle, time::timeout};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tls").join(name)
+}
+
+/// A server's certificate and key in files that a test may change.
+struct Files(TempDir);
+
+impl Files {
+    fn of(name: &str) -> Self {
+        let files = Self(TempDir::new().unwrap());
+        files.copy(&format!("{name}.pem"), "server.pem");
+        files.copy(&format!("{name}.key"), "server.key");
+        files
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        fs::copy(fixture(from), self.0.path().join(to)).unwrap();
+    }
+
+    fn options(&self, mode: TlsMode) -> ServerTls {
+        ServerTls {
+            mode,
+            certificate: self.0.path().join("server.pem"),
+            key: self.0.path().join("server.key"),
+            client_auth: ClientAuth::None,
+            trust: None,
+        }
+    }
+}
+
+fn trusting() -> ClientTls {
+    ClientTls { trust: Some(fixture("ca.pem")), check_name: true, identity: None }
+}
+
+async fn echo(rig: &Rig, client: &RemotingClient, body: Vec<u8>) -> Result<Bytes, TransportError> {
+    let address = format!("localhost:{}", rig.address.port());
+    let request = RemotingCommand::request(ECHO, Fields::default(), body.into());
+    client.call(&address, request, PATIENCE).await.map(|answer| answer.body)
+}
+
+async fn echo_over_tls(rig: &Rig, options: &ClientTls) -> Result<Bytes, TransportError> {
+    let client = RemotingClient::with_tls(Handle::current(), options).unwrap();
+    echo(rig, &client, b"secret".to_vec()).await
+}
+
+async fn echo_in_plaintext(rig: &Rig) -> Result<Bytes, TransportError> {
+    echo(rig, &RemotingClient::new(Handle::current()), b"open".to_vec()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_mode_takes_the_connections_rocketmq_takes() {
+    for (mode, takes_plaintext, takes_tls) in [
+        (TlsMode::Disabled, true, false),
+        (TlsMode::Permissive, true, true),
+        (TlsMode::Enforcing, false, true),
+    ] {
+        let rig = Rig::new();
+        rig.server.set_tls(Files::of("first").options(mode)).unwrap();
+        assert_eq!(echo_in_plaintext(&rig).await.is_ok(), takes_plaintext, "{mode:?}");
+        assert_eq!(echo_over_tls(&rig, &trusting()).await.is_ok(), takes_tls, "{mode:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_frames_and_pushes_pass_through_tls() {
+    let rig = Rig::new();
+    rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
+    let client = RemotingClient::with_tls(Handle::current(), &trusting()).unwrap();
+    let body: Vec<u8> = (0..3_000_000_u32).map(|number| number as u8).collect();
+    assert_eq!(echo(&rig, &client, body.clone()).await.unwrap(), body);
+    assert_eq!(echo(&rig, &client, Vec::new()).await.unwrap(), "");
+    assert_eq!(rig.stat("connections"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_looks_at_chain_and_name_as_far_as_it_is_told() {
+    let rig = Rig::new();
+    rig.server.set_tls(Files::of("elsewhere").options(TlsMode::Enforcing)).unwrap();
+    assert!(echo_over_tls(&rig, &trusting()).await.is_err());
+    let chain_only = ClientTls { check_name: false, ..trusting() };
+    assert_eq!(echo_over_tls(&rig, &chain_only).await.unwrap(), "secret");
+    assert_eq!(echo_over_tls(&rig, &ClientTls::default()).await.unwrap(), "secret");
+    // Signed by somebody this client does not trust.
+    let stranger = ClientTls { trust: Some(fixture("client.pem")), ..chain_only };
+    assert!(echo_over_tls(&rig, &stranger).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_show_a_certificate_where_the_server_requires_it() {
+    let files = Files::of("first");
+    let signed = ClientTls { identity: Some((fixture("client.pem"), fixture("client.key"))), ..trusting() };
+    for (client_auth, takes_anonymous) in
+        [(ClientAuth::None, true), (ClientAuth::Optional, true), (ClientAuth::Require, false)]
+    {
+        let rig = Rig::new();
+        let trust = Some(fixture("ca.pem"));
+        let options = ServerTls { client_auth, trust, ..files.options(TlsMode::Enforcing) };
+        rig.server.set_tls(options).unwrap();
+        assert_eq!(echo_over_tls(&rig, &trusting()).await.is_ok(), takes_anonymous, "{client_auth:?}");
+        assert_eq!(echo_over_tls(&rig, &signed).await.unwrap(), "secret", "{client_auth:?}");
+    }
+    let rig = Rig::new();
+    let options = ServerTls { client_auth: ClientAuth::Require, ..files.options(TlsMode::Enforcing) };
+    let error = rig.server.set_tls(options).unwrap_err().to_string();
+    assert!(error.contains("tls.server.trustCertPath"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_changed_once_its_key_has_changed_too() {
+    let rig = Rig::new();
+    let files = Files::of("first");
+    rig.server.set_tls(files.options(TlsMode::Enforcing)).unwrap();
+    // Which certificate is shown is seen by the name in it.
+    let shows_first = async || {
+        echo_over_tls(&rig, &ClientTls { check_name: false, ..trusting() }).await.unwrap();
+        echo_over_tls(&rig, &trusting()).await.is_ok()
+    };
+    assert!(shows_first().await);
+    assert!(!rig.server.reload_tls());
+
+    files.copy("elsewhere.pem", "server.pem");
+    assert!(!rig.server.reload_tls());
+    assert!(shows_first().await);
+    files.copy("elsewhere.key", "server.key");
+    assert!(rig.server.reload_tls());
+    assert!(!shows_first().await);
+
+    // A pair that is none, or half of one, leaves what was there.
+    files.copy("first.pem", "server.pem");
+    files.copy("client.key", "server.key");
+    assert!(!rig.server.reload_tls());
+    assert!(!shows_first().await);
+    fs::remove_file(files.0.path().join("server.key")).unwrap();
+    assert!(!rig.server.reload_tls());
+    files.copy("first.key", "server.key");
+    assert!(rig.server.reload_tls());
+    assert!(shows_first().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_wrong_are_named() {
+    let rig = Rig::new();
+    let files = Files::of("first");
+    let good = files.options(TlsMode::Permissive);
+    for (options, wanted) in [
+        (ServerTls { certificate: "/nowhere.pem".into(), ..good.clone() }, "/nowhere.pem: "),
+        (
+            ServerTls { certificate: fixture("first.key"), ..good.clone() },
+            "first.key: there is no certificate",
+        ),
+        (ServerTls { key: fixture("first.pem"), ..good.clone() }, "first.pem: there is no private key"),
+        (ServerTls { key: fixture("encrypted.key"), ..good.clone() }, "write it without a password"),
+        (ServerTls { key: fixture("client.key"), ..good.clone() }, "client.key: "),
+    ] {
+        let error = rig.server.set_tls(options).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+    assert!(echo_over_tls(&rig, &trusting()).await.is_err());
+    rig.server.set_tls(good).unwrap();
+    assert!(echo_over_tls(&rig, &trusting()).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_does_not_go_on_disturbs_nobody_and_ends_with_the_server() {
+    let mut rig = Rig::new();
+    rig.server.set_tls(Files::of("first").options(TlsMode::Permissive)).unwrap();
+    let (mut stuck, silent) = (rig.connect().await, rig.connect().await);
+    stuck.send_bytes(&[0x16, 3, 1]).await;
+    let mut broken = rig.connect().await;
+    broken.send_bytes(&[0x16; 64]).await;
+    rig.next_close().await;
+    let mut neighbour = rig.connect().await;
+    assert_eq!(neighbour.call(&request(ECHO, 1)).await.opaque, 1);
+    assert_eq!(echo_over_tls(&rig, &trusting()).await.unwrap(), "secret");
+    timeout(PATIENCE, rig.server.stop(Duration::from_secs(5))).await.unwrap();
+    assert_eq!(rig.stat("connections"), 0);
+    let _ = stuck.stream.shutdown().await;
+    drop(silent);
+}
