@@ -24,7 +24,7 @@ import ferromq
 from ferromq import _fork  # noqa: F401 (tells the extension of forks)
 from ferromq._ferromq import Clock, RemotingClient, Request, Server, Store, crc32, decode_records
 
-HOT_CODES = [10, 310, 320, 36, 11, 361, 200050, 200051, 200151, 200053, 200054, 15]
+HOT_CODES = [10, 310, 320, 36, 11, 361, 200050, 200051, 200151, 200053, 200052, 200054, 200055, 15]
 HOT_RPCS = [
     "SendMessage",
     "ReceiveMessage",

@@ -83,6 +83,11 @@ impl QueueLeases {
         self.next = self.next.max(next);
     }
 
+    /// When the next lease of a message may begin at the earliest.
+    pub(crate) fn earliest_pop_time(&self, offset: u64) -> i64 {
+        self.in_flight.get(&offset).map_or(self.pop_floor, |lease| lease.pop_time.saturating_add(1))
+    }
+
     /// Leases a message nobody received yet; those below it that nobody received are passed over.
     pub(crate) fn lease(&mut self, offset: u64, now: i64, invisible_ms: i64) -> Lease {
         let lease =

@@ -91,7 +91,7 @@ pub use disk::{Allocation, DirectoryLock, Disk, RealDisk, Region};
 pub use error::{Result, StoreError};
 pub use flush_policy::FlushPolicy;
 pub use mapped_file::MappedRegion;
-pub use message::{MessageView, NewMessage};
+pub use message::{MessageView, NewMessage, add_reconsume_times};
 pub use message_id::OffsetMessageId;
 pub use queue_admin::QueueAccess;
 pub use record::Record;
@@ -99,6 +99,6 @@ pub use report::{RecoveryListener, RecoveryProgress, RecoveryReport};
 pub use retention::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy};
 pub use store::MessageStore;
 pub use types::{
-    Appended, Arrival, Boundary, GetResult, GetStatus, Leased, Location, QueryResult, ReceiptHandle,
-    ReceiveRequest, Received, StoreStats, TagFilter,
+    Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, QueryResult,
+    ReceiptHandle, ReceiveRequest, Received, StoreStats, TagFilter,
 };

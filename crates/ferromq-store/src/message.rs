@@ -69,6 +69,24 @@ pub(crate) fn is_indexed(sys_flag: i32) -> bool {
 /// Where the system flag lies in a record.
 const SYS_FLAG_AT: usize = 36;
 
+/// Adds to the reconsume times of a record that is about to leave: the log tells of the first delivery only.
+///
+/// Bytes too short for a record stay as they are.
+pub fn add_reconsume_times(record: &mut [u8], more: u32) {
+    let Some(flag) = record.get(SYS_FLAG_AT..SYS_FLAG_AT + 4).and_then(|bytes| bytes.try_into().ok()) else {
+        return;
+    };
+    let flag = i32::from_be_bytes(flag);
+    let host = |is_v6: i32| if flag & is_v6 == 0 { 8 } else { 20 };
+    let at = SYS_FLAG_AT + 4 + 8 + host(BORN_HOST_V6) + 8 + host(STORE_HOST_V6);
+    if let Some(bytes) = record.get_mut(at..at + 4)
+        && let Ok(old) = <[u8; 4]>::try_from(&*bytes)
+    {
+        let times = i32::from_be_bytes(old).saturating_add_unsigned(more);
+        bytes.copy_from_slice(&times.to_be_bytes());
+    }
+}
+
 /// Where the store timestamp lies in a record with this system flag.
 pub(crate) fn store_timestamp_at(sys_flag: i32) -> usize {
     if sys_flag & BORN_HOST_V6 == 0 { 56 } else { 68 }
@@ -532,6 +550,11 @@ mod tests {
             prop_assert_eq!(view.store_host, host);
             prop_assert_eq!(view.born_host, message.born_host);
             prop_assert_eq!(view.prepared_transaction_offset, 99);
+            let mut again = record.clone();
+            add_reconsume_times(&mut again, 3);
+            let changed = MessageView::decode(&again, true).unwrap();
+            prop_assert_eq!((changed.reconsume_times, changed.body, changed.topic), (5, &body[..], &topic[..]));
+            add_reconsume_times(again.get_mut(..record.len().min(59)).unwrap(), 1);
         }
 
         #[test]

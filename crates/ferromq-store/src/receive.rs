@@ -3,8 +3,8 @@
 //! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
 
 use crate::{
-    Disk, GetStatus, Leased, MessageStore, ReceiptHandle, ReceiveRequest, Received, Record, Region, Result,
-    StoreError, TagFilter,
+    Ahead, Begin, Disk, GetStatus, Leased, MessageStore, ReceiptHandle, ReceiveRequest, Received, Record,
+    Region, Result, StoreError, TagFilter,
     lease::{Lease, QueueLeases},
     store::Inner,
 };
@@ -17,6 +17,8 @@ const MAX_FRUITLESS_READS: usize = 64;
 struct Taking<'a, R: Region> {
     request: &'a ReceiveRequest<'a>,
     now: i64,
+    /// When its leases begin: now, or a little later where the first message was leased within this millisecond.
+    pop_time: i64,
     /// At least 1: a lease that ends at once would be taken again by the same receive.
     invisible_ms: i64,
     count: usize,
@@ -45,6 +47,17 @@ impl<R: Region> Taking<'_, R> {
         !self.is_full()
     }
 
+    /// Says whether a lease that may begin at `earliest` may begin with the others; the first one decides. One
+    /// that may not ends the receive.
+    fn begins_with_others(&mut self, earliest: i64) -> bool {
+        if self.received.messages.is_empty() {
+            self.pop_time = self.now.max(earliest);
+        } else if earliest > self.pop_time {
+            self.bytes = 0;
+        }
+        !self.is_full()
+    }
+
     fn take(&mut self, record: Record<R>, queue_id: u32, queue_offset: u64, lease: Lease) {
         self.count = self.count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(record.bytes().len());
@@ -59,11 +72,32 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// Messages the filter does not want are passed over for good. `Closed` after [`Self::close`].
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
+        let count = request.queue_count.max(1);
+        let first = request.first_queue % count;
+        self.receive_of(request, (0..request.queue_count).map(|step| (first + step) % count))
+    }
+
+    /// As [`Self::receive`], of one queue only: where it begins and how many there are does not matter.
+    pub fn receive_of_queue(
+        &self,
+        request: &ReceiveRequest<'_>,
+        queue_id: u32,
+    ) -> Result<Received<D::Region>> {
+        self.receive_of(request, std::iter::once(queue_id))
+    }
+
+    fn receive_of(
+        &self,
+        request: &ReceiveRequest<'_>,
+        queues: impl Iterator<Item = u32>,
+    ) -> Result<Received<D::Region>> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
         let group_topic = self.progress().group_topic_or_new(request.group, request.topic);
+        let now = self.clock().now_ms();
         let mut taking = Taking {
             request,
-            now: self.clock().now_ms(),
+            now,
+            pop_time: now,
             invisible_ms: request.invisible_ms.max(1),
             count: request.max_count,
             bytes: request.max_bytes.max(1),
@@ -71,9 +105,7 @@ impl<D: Disk> MessageStore<D> {
             received: Received { messages: Vec::new(), next_expiry_ms: None, more: false },
             has_changed: false,
         };
-        let count = request.queue_count.max(1);
-        for step in 0..request.queue_count {
-            let queue_id = (request.first_queue % count + step) % count;
+        for queue_id in queues {
             if inner.is_shut(request.topic, queue_id) {
                 continue;
             }
@@ -93,6 +125,25 @@ impl<D: Disk> MessageStore<D> {
             self.progress().touch();
         }
         Ok(taking.received)
+    }
+
+    /// What the group has before it in a queue; one that is new to it would begin at `begin`. Changes nothing.
+    #[must_use]
+    pub fn ahead(&self, group: &str, topic: &str, queue_id: u32, begin: Begin) -> Ahead {
+        let (min_offset, max_offset) = (self.min_offset(topic, queue_id), self.max_offset(topic, queue_id));
+        let held = self.progress().group_topic(group, topic).and_then(|found| found.queue(queue_id));
+        let (next, next_expiry_ms) = match held {
+            Some(queue) => {
+                let leases = queue.lock();
+                (leases.next(), leases.next_expiry())
+            }
+            None => {
+                let listed = self.progress().listed(group, topic, queue_id);
+                (listed.unwrap_or_else(|| begin.offset(min_offset, max_offset)), None)
+            }
+        };
+        let next_offset = next.clamp(min_offset, max_offset.max(min_offset));
+        Ahead { next_offset, unread: max_offset.saturating_sub(next_offset), next_expiry_ms }
     }
 
     /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
@@ -163,7 +214,7 @@ impl<D: Disk> Inner<D> {
         if let Some(listed) = self.progress().listed(request.group, request.topic, queue_id) {
             return listed.min(max_offset);
         }
-        if request.from_beginning { self.min_offset(request.topic, queue_id) } else { max_offset }
+        request.begin.offset(self.min_offset(request.topic, queue_id), max_offset)
     }
 
     fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
@@ -183,10 +234,10 @@ impl<D: Disk> Inner<D> {
                 }
                 continue;
             };
-            if !taking.fits(&record) {
+            if !taking.fits(&record) || !taking.begins_with_others(leases.earliest_pop_time(offset)) {
                 return;
             }
-            let Some(lease) = leases.renew(offset, taking.now, taking.invisible_ms) else { return };
+            let Some(lease) = leases.renew(offset, taking.pop_time, taking.invisible_ms) else { return };
             taking.take(record, queue_id, offset, lease);
         }
     }
@@ -198,10 +249,10 @@ impl<D: Disk> Inner<D> {
             let found = self.read(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
             let is_fruitless = found.messages.is_empty();
             for (offset, record) in found.messages {
-                if !taking.fits(&record) {
+                if !taking.fits(&record) || !taking.begins_with_others(leases.earliest_pop_time(offset)) {
                     return;
                 }
-                let lease = leases.lease(offset, taking.now, taking.invisible_ms);
+                let lease = leases.lease(offset, taking.pop_time, taking.invisible_ms);
                 taking.take(record, queue_id, offset, lease);
             }
             match found.status {

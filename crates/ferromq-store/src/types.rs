@@ -157,6 +157,39 @@ impl TagFilter {
     }
 }
 
+/// Where a group begins in a queue it never read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// At the first message that is kept.
+    AtMin,
+    /// Behind the last message.
+    AtMax,
+    /// At the first message of a queue that still has all it ever had, at the last one of any other:
+    /// RocketMQ's pop, whose consumers miss nothing of a queue as young as they are.
+    AtLast,
+}
+
+impl Begin {
+    pub(crate) fn offset(self, min_offset: u64, max_offset: u64) -> u64 {
+        match self {
+            Self::AtLast if min_offset > 0 => max_offset.saturating_sub(1).max(min_offset),
+            Self::AtMin | Self::AtLast => min_offset,
+            Self::AtMax => max_offset,
+        }
+    }
+}
+
+/// What a group has before it in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// The next message nobody of the group received yet.
+    pub next_offset: u64,
+    /// Messages from there to the end of the queue.
+    pub unread: u64,
+    /// When the first lease ends, where one is held.
+    pub next_expiry_ms: Option<i64>,
+}
+
 /// Asks for messages under a lease.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceiveRequest<'a> {
@@ -176,8 +209,8 @@ pub struct ReceiveRequest<'a> {
     pub invisible_ms: i64,
     /// Which messages; others are passed over for good.
     pub filter: &'a TagFilter,
-    /// Where a group that is new to a queue begins: at its min offset (`true`) or its max offset.
-    pub from_beginning: bool,
+    /// Where a group that is new to a queue begins.
+    pub begin: Begin,
 }
 
 /// Names one lease of one message; the text form is RocketMQ's receipt handle.
@@ -205,7 +238,7 @@ pub struct Leased<R: Region = <RealDisk as Disk>::Region> {
 
 /// The outcome of a receive.
 pub struct Received<R: Region = <RealDisk as Disk>::Region> {
-    /// The messages, in queue order within a queue.
+    /// The messages, in queue order within a queue. Their leases all began at the same pop time.
     pub messages: Vec<Leased<R>>,
     /// When the next lease in these queues ends, where one is held: look again then.
     pub next_expiry_ms: Option<i64>,

@@ -13,8 +13,8 @@ use std::{
 
 use common::{ALL, asynchronous, message, named, settle};
 use ferromq_store::{
-    Clock, Leased, MessageStore, MessageView, ReceiptHandle, ReceiveRequest, Received, StoreConfig,
-    StoreError, TagFilter,
+    Ahead, Begin, Clock, Leased, MessageStore, MessageView, ReceiptHandle, ReceiveRequest, Received,
+    StoreConfig, StoreError, TagFilter,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -48,7 +48,7 @@ fn request(max_count: usize) -> ReceiveRequest<'static> {
         max_bytes: 4 << 20,
         invisible_ms: 10_000,
         filter: ALL,
-        from_beginning: true,
+        begin: Begin::AtMin,
     }
 }
 
@@ -110,12 +110,72 @@ fn a_new_group_begins_where_it_is_told() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
-    let late = ReceiveRequest { group: "late", from_beginning: false, ..request(10) };
+    let late = ReceiveRequest { group: "late", begin: Begin::AtMax, ..request(10) };
     assert!(store.receive(&late).unwrap().messages.is_empty());
     send(&store, 0, 1);
     assert_eq!(offsets(&store.receive(&late).unwrap().messages), [(3, 1)]);
     assert_eq!(receive(&store, 10).len(), 4);
     assert_eq!(store.committed_offset("nobody", "t", 0), None);
+}
+
+#[test]
+fn a_group_that_begins_at_the_last_message_misses_nothing_of_a_young_queue() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let config = StoreConfig { commit_log_file_size: 4 << 10, ..config() };
+    let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
+    send(&store, 0, 3);
+    let begins = |group| {
+        let request = ReceiveRequest { group, begin: Begin::AtLast, ..request(100) };
+        let seen = store.ahead(group, "t", 0, Begin::AtLast).next_offset;
+        let first = store.receive(&request).unwrap().messages[0].handle.queue_offset;
+        assert_eq!(seen, first);
+        first
+    };
+    assert_eq!(begins("young"), 0);
+    send(&store, 0, 100);
+    clock.advance(4 * 86_400_000);
+    send(&store, 0, 1);
+    store.clean(true);
+    assert!(store.min_offset("t", 0) > 0);
+    assert_eq!(begins("late"), 103);
+}
+
+#[test]
+fn the_leases_of_one_receive_begin_together() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 4);
+    send(&store, 1, 1);
+    let taken = receive(&store, 2);
+    // Given back within the millisecond: its next lease cannot begin now.
+    store.change_invisible("g", "t", &taken[0].handle, 0).unwrap();
+    let both = ReceiveRequest { queue_count: 2, ..request(10) };
+    let from_other = store.receive(&ReceiveRequest { first_queue: 1, ..both }).unwrap();
+    assert_eq!(from_other.messages.len(), 1);
+    assert!(from_other.more);
+    let rest = store.receive(&both).unwrap().messages;
+    assert_eq!(offsets(&rest), [(0, 2), (2, 1), (3, 1)]);
+    let begins: HashSet<i64> = rest.iter().map(|leased| leased.handle.pop_time).collect();
+    assert_eq!(begins, HashSet::from([START + 2]));
+    for leased in rest {
+        store.ack("g", "t", &leased.handle).unwrap();
+    }
+}
+
+#[test]
+fn a_receive_of_one_queue_leaves_the_others_alone() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 2);
+    send(&store, 1, 3);
+    let ahead = |queue_id| store.ahead("g", "t", queue_id, Begin::AtMin);
+    assert_eq!(ahead(1), Ahead { next_offset: 0, unread: 3, next_expiry_ms: None });
+    let received = store.receive_of_queue(&request(2), 1).unwrap().messages;
+    assert!(received.iter().all(|leased| leased.handle.queue_id == 1));
+    assert_eq!(ahead(1), Ahead { next_offset: 2, unread: 1, next_expiry_ms: Some(START + 10_000) });
+    assert_eq!(ahead(0).unread, 2);
+    assert_eq!(store.committed_offset("g", "t", 0), None);
+    assert_eq!(store.ahead("other", "t", 1, Begin::AtMax).unread, 0);
 }
 
 #[test]
@@ -520,7 +580,7 @@ fn an_idle_receive_writes_nothing_but_where_a_group_begins_is_kept() {
     let config = StoreConfig { progress_interval: Duration::from_millis(20), ..asynchronous() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
     send(&store, 0, 3);
-    let late = ReceiveRequest { from_beginning: false, ..request(10) };
+    let late = ReceiveRequest { begin: Begin::AtMax, ..request(10) };
     assert!(store.receive(&late).unwrap().messages.is_empty());
     let is_kept = || fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("0:3"));
     let began = std::time::Instant::now();

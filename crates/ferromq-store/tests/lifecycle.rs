@@ -17,7 +17,7 @@ use common::{
     message, named, settle,
 };
 use ferromq_store::{
-    Clock, GetStatus, MessageStore, QueueAccess, ReceiveRequest, Retention, StoreConfig, StoreError,
+    Begin, Clock, GetStatus, MessageStore, QueueAccess, ReceiveRequest, Retention, StoreConfig, StoreError,
     TagFilter,
     inspect::{InspectOptions, VerifyEvent, verify},
 };
@@ -59,7 +59,7 @@ fn receive(store: &Store, group: &str, topic: &str) -> Vec<u64> {
         max_bytes: 1 << 20,
         invisible_ms: 1000,
         filter: &TagFilter::All,
-        from_beginning: true,
+        begin: Begin::AtMin,
     };
     store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect()
 }

@@ -21,8 +21,9 @@ use common::{
     message, named, settle,
 };
 use ferromq_store::{
-    CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageStore, MessageView,
-    OnExpiry, ReceiveRequest, Retention, RetentionFacts, RetentionPolicy, StoreConfig, StoreError, TagFilter,
+    Begin, CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageStore,
+    MessageView, OnExpiry, ReceiveRequest, Retention, RetentionFacts, RetentionPolicy, StoreConfig,
+    StoreError, TagFilter,
 };
 
 const ROOT: &str = "/store";
@@ -393,7 +394,7 @@ fn groups_below_the_new_begin_are_moved_up_when_they_come() {
         max_bytes: 1 << 20,
         invisible_ms: 1000,
         filter: &all,
-        from_beginning: true,
+        begin: Begin::AtMin,
     };
     let leased = store.receive(&request("g")).unwrap();
     assert_eq!(leased.messages.len(), 10);

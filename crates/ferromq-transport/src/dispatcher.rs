@@ -6,7 +6,7 @@
 use crate::{ColdHandler, Route, TransportError, remoting::codes::request};
 
 /// Request codes whose rate grows with the message rate.
-pub const HOT_CODES: [i32; 12] = [
+pub const HOT_CODES: [i32; 14] = [
     request::SEND_MESSAGE,
     request::SEND_MESSAGE_V2,
     request::SEND_BATCH_MESSAGE,
@@ -17,7 +17,9 @@ pub const HOT_CODES: [i32; 12] = [
     request::ACK_MESSAGE,
     request::BATCH_ACK_MESSAGE,
     request::CHANGE_MESSAGE_INVISIBLETIME,
+    request::PEEK_MESSAGE,
     request::NOTIFICATION,
+    request::POLLING_INFO,
     request::UPDATE_CONSUMER_OFFSET,
 ];
 
@@ -77,13 +79,15 @@ mod tests {
 
     #[test]
     fn hot_verbs_are_refused_and_cold_ones_are_taken() {
-        for code in [10, 310, 320, 36, 11, 361, 200_050, 200_051, 200_151, 200_053, 200_054, 15] {
+        for code in
+            [10, 310, 320, 36, 11, 361, 200_050, 200_051, 200_151, 200_053, 200_052, 200_054, 200_055, 15]
+        {
             assert!(matches!(ensure_cold(&Route::Code(code)), Err(TransportError::HotRoute(_))), "{code}");
         }
         for name in HOT_RPCS {
             assert!(ensure_cold(&Route::Rpc(name.into())).is_err(), "{name}");
         }
-        for code in [12, 17, 34, 103, 105, 200_052] {
+        for code in [12, 17, 34, 103, 105, 200_056] {
             assert!(ensure_cold(&Route::Code(code)).is_ok(), "{code}");
         }
         for name in ["QueryRoute", "Heartbeat", "EndTransaction", "Telemetry"] {

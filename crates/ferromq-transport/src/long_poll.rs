@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -40,16 +40,43 @@ struct Inner {
 
 #[derive(Default)]
 struct TopicPolls {
-    groups: RwLock<HashMap<Box<str>, Arc<GroupPolls>>>,
+    groups: RwLock<HashMap<Box<str>, Group>>,
     pulls: RwLock<HashMap<u32, Arc<Notify>>>,
 }
 
-/// The receives of one group in one topic.
+/// The receives of one group in one topic: those of any queue, and those of one queue each.
+#[derive(Default)]
+struct Group {
+    any: Arc<GroupPolls>,
+    queues: HashMap<u32, Arc<GroupPolls>>,
+}
+
+impl Group {
+    fn polls(&self, queue: Option<u32>) -> Option<&Arc<GroupPolls>> {
+        queue.map_or(Some(&self.any), |queue| self.queues.get(&queue))
+    }
+
+    fn polls_or_new(&mut self, queue: Option<u32>) -> &Arc<GroupPolls> {
+        match queue {
+            None => &self.any,
+            Some(queue) => self.queues.entry(queue).or_default(),
+        }
+    }
+}
+
+/// The receives of one group that wait for the same messages.
 struct GroupPolls {
     /// One permit is kept where nobody waits, so that no arrival falls between a look and a wait.
     work: Notify,
     /// The earliest lease end the timer knows of.
     next_expiry: AtomicI64,
+    parked: AtomicUsize,
+}
+
+impl Default for GroupPolls {
+    fn default() -> Self {
+        Self { work: Notify::new(), next_expiry: AtomicI64::new(NEVER), parked: AtomicUsize::new(0) }
+    }
 }
 
 /// Lease ends somebody waits for, earliest first.
@@ -81,7 +108,10 @@ impl LongPolls {
     pub fn arrived(&self, arrival: &Arrival<'_>) {
         let Some(topic) = self.0.topics.read().get(arrival.topic).cloned() else { return };
         for group in topic.groups.read().values() {
-            group.work.notify_one();
+            group.any.work.notify_one();
+            if let Some(polls) = group.queues.get(&arrival.queue_id) {
+                polls.work.notify_one();
+            }
         }
         if let Some(pulls) = topic.pulls.read().get(&arrival.queue_id) {
             pulls.notify_waiters();
@@ -103,17 +133,25 @@ impl LongPolls {
         }
     }
 
-    /// Registers a receive that is about to wait. Look for messages *after* this.
-    pub(crate) fn park(&self, topic: &str, group: &str) -> ParkedReceive {
+    /// Registers a receive of any queue or of one that is about to wait. Look for messages *after* this.
+    pub(crate) fn park(&self, topic: &str, group: &str, queue: Option<u32>) -> ParkedReceive {
         self.start_timer();
         let polls = self.topic(topic);
-        let found = polls.groups.read().get(group).cloned();
+        let found = polls.groups.read().get(group).and_then(|group| group.polls(queue)).cloned();
         let group = found.unwrap_or_else(|| {
-            let made = || Arc::new(GroupPolls { work: Notify::new(), next_expiry: AtomicI64::new(NEVER) });
-            Arc::clone(polls.groups.write().entry(group.into()).or_insert_with(made))
+            Arc::clone(polls.groups.write().entry(group.into()).or_default().polls_or_new(queue))
         });
         self.0.counters.parked.add(1);
+        group.parked.fetch_add(1, Ordering::Relaxed);
         ParkedReceive { polls: self.clone(), group }
+    }
+
+    /// How many receives of a group wait for messages of any queue, or of one.
+    pub(crate) fn parked(&self, topic: &str, group: &str, queue: Option<u32>) -> usize {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return 0 };
+        let groups = topic.groups.read();
+        let polls = groups.get(group).and_then(|group| group.polls(queue));
+        polls.map_or(0, |polls| polls.parked.load(Ordering::Relaxed))
     }
 
     /// Registers a pull of one queue that is about to wait. Look for messages *after* waiting has begun.
@@ -129,7 +167,9 @@ impl LongPolls {
     pub(crate) fn lease_ends(&self, topic: &str, group: &str, expiry_ms: i64) {
         let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
         if let Some(group) = topic.groups.read().get(group) {
-            self.0.expiries.watch(group, expiry_ms);
+            for polls in std::iter::once(&group.any).chain(group.queues.values()) {
+                self.0.expiries.watch(polls, expiry_ms);
+            }
         }
     }
 
@@ -229,6 +269,7 @@ impl ParkedReceive {
 
 impl Drop for ParkedReceive {
     fn drop(&mut self) {
+        self.group.parked.fetch_sub(1, Ordering::Relaxed);
         self.polls.0.counters.parked.sub(1);
     }
 }
@@ -282,7 +323,7 @@ mod tests {
     fn parked(polls: &LongPolls, group: &'static str, count: usize) -> Arc<AtomicUsize> {
         let woken = Arc::new(AtomicUsize::new(0));
         for _ in 0..count {
-            let (parked, woken) = (polls.park("topic", group), Arc::clone(&woken));
+            let (parked, woken) = (polls.park("topic", group, None), Arc::clone(&woken));
             tokio::spawn(async move {
                 parked.woken().await;
                 woken.fetch_add(1, Ordering::SeqCst);
@@ -307,9 +348,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_receive_of_one_queue_is_woken_by_that_queue_alone() {
+        let polls = polls(&Clock::manual(0));
+        let (any, zero, one) = (
+            polls.park("topic", "a", None),
+            polls.park("topic", "a", Some(0)),
+            polls.park("topic", "a", Some(1)),
+        );
+        assert_eq!((polls.parked("topic", "a", None), polls.parked("topic", "a", Some(1))), (1, 1));
+        polls.arrived(&arrival("topic"));
+        tokio::time::timeout(PATIENCE, async { tokio::join!(any.woken(), zero.woken()) }).await.unwrap();
+        let mut asleep = Box::pin(one.woken());
+        assert!(!asleep.as_mut().enable());
+        polls.arrived(&Arrival { queue_id: 1, ..arrival("topic") });
+        tokio::time::timeout(PATIENCE, asleep).await.unwrap();
+        drop((any, zero, one));
+        assert_eq!(polls.parked("topic", "a", Some(1)), 0);
+    }
+
+    #[tokio::test]
     async fn an_arrival_before_the_wait_is_not_lost() {
         let polls = polls(&Clock::manual(0));
-        let parked = polls.park("topic", "a");
+        let parked = polls.park("topic", "a", None);
         polls.arrived(&arrival("topic"));
         tokio::time::timeout(PATIENCE, parked.woken()).await.unwrap();
     }
@@ -317,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn a_wake_up_nobody_takes_goes_to_the_next() {
         let polls = polls(&Clock::manual(0));
-        let (first, second) = (polls.park("topic", "a"), polls.park("topic", "a"));
+        let (first, second) = (polls.park("topic", "a", None), polls.park("topic", "a", None));
         let mut gone = Box::pin(first.woken());
         gone.as_mut().enable();
         let mut next = Box::pin(second.woken());

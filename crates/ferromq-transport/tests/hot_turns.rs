@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ferromq_store::{NewMessage, TagFilter};
+use ferromq_store::{Begin, NewMessage, TagFilter};
 use ferromq_transport::{
     hot::{Counters, Hot, pull::Pull, receive::Receive},
     tables::Tables,
@@ -88,11 +88,12 @@ async fn a_receive_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_beh
         group: "audit",
         topic: "flights",
         queue_count: 4,
+        queue: None,
         max_count: 32,
         max_bytes: 4 << 20,
         invisible_duration: Duration::from_secs(30),
         filter: &filter,
-        from_beginning: true,
+        begin: Begin::AtMin,
         wait: Duration::ZERO,
     };
     let (received, turns) = turns(hot(&broker).receive(&receive)).await;

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{GetStatus, Leased, MessageView, Record, TagFilter};
+use ferromq_store::{Begin, GetStatus, Leased, MessageView, Record, TagFilter};
 use prost::Message as _;
 
 use super::{
@@ -119,11 +119,12 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
         group,
         topic,
         queue_count: entry.read_queues,
+        queue: None,
         max_count,
         max_bytes: MAX_BYTES,
         invisible_duration,
         filter: &filter,
-        from_beginning: group_entry.from_beginning,
+        begin: if group_entry.from_beginning { Begin::AtMin } else { Begin::AtMax },
         wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
     };
     Ok(hot.receive(&receive).await?.messages)

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use ferromq_store::{ReceiveRequest, Received, Result, TagFilter};
+use ferromq_store::{Begin, ReceiveRequest, Received, Result, TagFilter};
 use tokio::{
     task::yield_now,
     time::{Instant, timeout_at},
@@ -19,6 +19,8 @@ pub struct Receive<'a> {
     pub topic: &'a str,
     /// Queues of the topic to look at, from 0.
     pub queue_count: u32,
+    /// The only queue to look at, if it is one.
+    pub queue: Option<u32>,
     /// Most messages to return.
     pub max_count: usize,
     /// Most bytes to return; one message comes whatever its size.
@@ -28,9 +30,30 @@ pub struct Receive<'a> {
     /// Which messages.
     pub filter: &'a TagFilter,
     /// Where a group that is new to a queue begins.
-    pub from_beginning: bool,
+    pub begin: Begin,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
+}
+
+/// What a group watches for messages.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    /// Consumer group.
+    pub group: &'a str,
+    /// Topic.
+    pub topic: &'a str,
+    /// Queues of the topic, from 0.
+    pub queue_count: u32,
+    /// The only queue to watch, if it is one.
+    pub queue: Option<u32>,
+    /// How long to wait for a message, in real time.
+    pub wait: Duration,
+}
+
+impl Watch<'_> {
+    fn queues(&self) -> std::ops::Range<u32> {
+        self.queue.map_or(0..self.queue_count, |queue| queue..queue + 1)
+    }
 }
 
 impl Hot {
@@ -45,7 +68,7 @@ impl Hot {
             }
             return Ok(received);
         }
-        let parked = self.polls.park(request.topic, request.group);
+        let parked = self.polls.park(request.topic, request.group, request.queue);
         let closed = self.polls.closed();
         tokio::pin!(closed);
         let deadline = Instant::now() + request.wait;
@@ -70,6 +93,55 @@ impl Hot {
         }
     }
 
+    /// Waits until the group has something to receive; says whether it has. Leases nothing.
+    pub async fn wait_for_messages(&self, watch: &Watch<'_>) -> bool {
+        let has = self.look(watch).0;
+        if has || watch.wait.is_zero() {
+            return has;
+        }
+        let parked = self.polls.park(watch.topic, watch.group, watch.queue);
+        let closed = self.polls.closed();
+        tokio::pin!(closed);
+        let deadline = Instant::now() + watch.wait;
+        loop {
+            let (has, next_expiry_ms) = self.look(watch);
+            if has {
+                // It takes nothing: the wake-up is for a receive as well.
+                parked.pass_on();
+                return true;
+            }
+            if let Some(expiry) = next_expiry_ms {
+                parked.lease_ends(expiry);
+            }
+            let woken = tokio::select! {
+                woken = timeout_at(deadline, parked.woken()) => woken.is_ok(),
+                () = &mut closed => false,
+            };
+            if !woken {
+                return false;
+            }
+        }
+    }
+
+    /// Whether there is something to receive, and when the next lease ends.
+    fn look(&self, watch: &Watch<'_>) -> (bool, Option<i64>) {
+        let (now, mut next_expiry_ms) = (self.clock.now_ms(), None::<i64>);
+        for queue_id in watch.queues() {
+            let ahead = self.store.ahead(watch.group, watch.topic, queue_id, Begin::AtMin);
+            if ahead.unread > 0 || ahead.next_expiry_ms.is_some_and(|at| at <= now) {
+                return (true, None);
+            }
+            next_expiry_ms = [next_expiry_ms, ahead.next_expiry_ms].into_iter().flatten().min();
+        }
+        (false, next_expiry_ms)
+    }
+
+    /// How many receives of a group wait for messages of any queue, or of one.
+    #[must_use]
+    pub fn waiting(&self, topic: &str, group: &str, queue: Option<u32>) -> usize {
+        self.polls.parked(topic, group, queue)
+    }
+
     /// Receives until there is a message or every queue was seen to its end. Between the steps over what the
     /// filter does not want, other tasks of the thread have their turn.
     async fn receive_round(&self, request: &Receive<'_>) -> Result<Received> {
@@ -84,7 +156,7 @@ impl Hot {
 
     fn receive_now(&self, request: &Receive<'_>) -> Result<Received> {
         let first_queue = self.first_queue.fetch_add(1, Ordering::Relaxed);
-        let received = self.store.receive(&ReceiveRequest {
+        let wanted = ReceiveRequest {
             group: request.group,
             topic: request.topic,
             queue_count: request.queue_count,
@@ -93,9 +165,18 @@ impl Hot {
             max_bytes: request.max_bytes,
             invisible_ms: millis(request.invisible_duration),
             filter: request.filter,
-            from_beginning: request.from_beginning,
-        })?;
-        self.counters.received.add(received.messages.len() as u64);
+            begin: request.begin,
+        };
+        let received = match request.queue {
+            Some(queue_id) => self.store.receive_of_queue(&wanted, queue_id)?,
+            None => self.store.receive(&wanted)?,
+        };
+        let messages = received.messages.len() as u64;
+        if messages > 0 {
+            let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() as u64).sum();
+            self.counters.received.add(messages);
+            self.traffic.count_get(request.topic, request.group, messages, bytes);
+        }
         Ok(received)
     }
 }

@@ -2,10 +2,17 @@
 //!
 //! One verb a file. What a verb does is `hot`'s business, what bytes look like that of `remoting`.
 
+mod ack;
 pub mod batch;
+mod batch_ack;
+mod consumer;
+mod extra_info;
 mod fields;
 mod offset;
+mod peek;
+mod pop;
 mod pull;
+mod refused;
 mod send;
 mod send_back;
 mod send_header;
@@ -39,6 +46,13 @@ pub(crate) async fn answer(hot: Arc<Hot>, caller: Caller, command: RemotingComma
             send::send(&hot, caller, &command).await
         }
         request::CONSUMER_SEND_MSG_BACK => send_back::send_back(&hot, caller, &command).await,
+        request::POP_MESSAGE => pop::pop(&hot, caller, &command).await,
+        request::ACK_MESSAGE => ack::ack(&hot, &command),
+        request::BATCH_ACK_MESSAGE => ack::batch_ack(&hot, &command),
+        request::CHANGE_MESSAGE_INVISIBLETIME => ack::change_invisible(&hot, &command),
+        request::PEEK_MESSAGE => peek::peek(&hot, caller, &command).await,
+        request::NOTIFICATION => peek::notify(&hot, caller, &command).await,
+        request::POLLING_INFO => peek::polling(&hot, caller, &command).await,
         _ => Ok(command.respond_unsupported()),
     };
     outcome.unwrap_or_else(|error| refuse(&command, &error))

@@ -9,7 +9,9 @@ use ferromq_store::{GetResult, GetStatus, Record, TagFilter};
 
 use super::{
     Caller,
+    consumer::{no_such_filter, tags, wait},
     fields::{number, number_or, required},
+    refused::{Refused, settle},
 };
 use crate::{
     TransportError,
@@ -39,8 +41,6 @@ const MAX_COUNT: usize = 4_096;
 const MAX_BYTES: usize = 4 << 20;
 /// Bytes of one answer where the client names no limit.
 const USUAL_BYTES: usize = 1 << 20;
-/// A time this far ahead exists on every clock; what a client asks for may not.
-const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// What a pull asks for, checked against the tables.
 struct Asked<'a> {
@@ -70,28 +70,13 @@ impl Filter {
     }
 }
 
-/// A request that is refused, or failed.
-enum Refused {
-    With(RemotingCommand),
-    Failed(TransportError),
-}
-
-impl From<TransportError> for Refused {
-    fn from(error: TransportError) -> Self {
-        Self::Failed(error)
-    }
-}
-
 /// Answers a pull, parked where there is nothing to read yet and the client lets it.
 pub(super) async fn pull(
     hot: &Hot,
     caller: Caller,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
-    match answer(hot, caller, command).await {
-        Ok(answer) | Err(Refused::With(answer)) => Ok(answer),
-        Err(Refused::Failed(error)) => Err(error),
-    }
+    settle(answer(hot, caller, command).await)
 }
 
 async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
@@ -123,7 +108,12 @@ async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<
     if code(&found, offset) == response::PULL_NOT_FOUND && !asked.wait.is_zero() {
         found = hot.pull_parked(&request, found.next_offset.max(offset)).await;
     }
-    Ok(respond(command, &found, offset))
+    let answer = respond(command, &found, offset);
+    if !found.messages.is_empty() {
+        let (messages, bytes) = (found.messages.len() as u64, answer.body.len() as u64);
+        hot.traffic.count_get(asked.topic, asked.group, messages, bytes);
+    }
+    Ok(answer)
 }
 
 /// Tells a consumer to go on at `offset`; what it wanted to commit is what it was to leave.
@@ -152,7 +142,6 @@ fn read(command: &RemotingCommand) -> Result<Asked<'_>, TransportError> {
     let max_count: i32 = number(command, "maxMsgNums")?;
     let max_bytes: i32 = number_or(command, "maxMsgBytes", 0)?;
     let suspended: i64 = number_or(command, "suspendTimeoutMillis", 0)?;
-    let wait = Duration::from_millis(u64::try_from(suspended).unwrap_or(0)).min(MAX_WAIT);
     Ok(Asked {
         group: required(command, "consumerGroup")?,
         topic: required(command, "topic")?,
@@ -164,7 +153,7 @@ fn read(command: &RemotingCommand) -> Result<Asked<'_>, TransportError> {
             _ => USUAL_BYTES,
         },
         flags,
-        wait: if flags & flag::SUSPEND == 0 { Duration::ZERO } else { wait },
+        wait: if flags & flag::SUSPEND == 0 { Duration::ZERO } else { wait(suspended) },
     })
 }
 
@@ -191,7 +180,7 @@ async fn check(
             "queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{}] consumer:[{}]",
             entry.read_queues, caller.peer
         );
-        return Err(refuse(command, response::INVALID_PARAMETER, why));
+        return Err(Refused::new(command, response::INVALID_PARAMETER, why));
     }
     Ok(group_entry)
 }
@@ -204,17 +193,14 @@ fn filter(
 ) -> Result<Filter, Refused> {
     if asked.flags & flag::CLASS_FILTER != 0 {
         let why = "filter classes are not supported; subscribe with a tag expression such as a || b";
-        return Err(refuse(command, response::SYSTEM_ERROR, why.to_owned()));
+        return Err(Refused::new(command, response::SYSTEM_ERROR, why));
     }
     if asked.flags & flag::SUBSCRIPTION != 0 {
         let kind = command.field("expressionType").unwrap_or("");
         let expression = command.field("subscription").unwrap_or("");
-        if !matches!(kind, "TAG" | "") {
-            return Err(unsupported(command, kind));
-        }
-        return Ok(Filter::Own(TagFilter::parse(expression)));
+        return Ok(Filter::Own(tags(command, kind, expression)?));
     }
-    let missing = |why: String| refuse(command, response::SUBSCRIPTION_NOT_EXIST, why);
+    let missing = |why: String| Refused::new(command, response::SUBSCRIPTION_NOT_EXIST, why);
     let (group_name, topic) = (asked.group, asked.topic);
     match hot.tables.subscriptions.find(group_name, topic) {
         Subscribed::NoGroup => {
@@ -230,10 +216,10 @@ fn filter(
             }
             if subscription.version < number_or(command, "subVersion", 0)? {
                 let why = format!("the consumer's subscription not latest: {group_name} of {topic}");
-                return Err(refuse(command, response::SUBSCRIPTION_NOT_LATEST, why));
+                return Err(Refused::new(command, response::SUBSCRIPTION_NOT_LATEST, why));
             }
             if subscription.filter.is_none() {
-                return Err(unsupported(command, &subscription.expression_type));
+                return Err(no_such_filter(command, &subscription.expression_type));
             }
             Ok(Filter::Subscribed(subscription))
         }
@@ -272,26 +258,15 @@ fn respond(command: &RemotingCommand, found: &GetResult, offset: u64) -> Remotin
 }
 
 /// Records one after the other, copied once.
-fn join<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Bytes {
+pub(super) fn join<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Bytes {
     let len = records.clone().map(|record| record.bytes().len()).sum();
     let mut body = BytesMut::with_capacity(len);
     records.for_each(|record| body.extend_from_slice(record.bytes()));
     body.freeze()
 }
 
-fn refuse(command: &RemotingCommand, code: i32, why: String) -> Refused {
-    Refused::With(command.respond(code, Some(why)))
-}
-
 fn forbid(command: &RemotingCommand, kind: u32, why: String) -> Refused {
     let mut answer = command.respond(response::NO_PERMISSION, Some(why));
     answer.fields.put("forbiddenType", kind);
     Refused::With(answer)
-}
-
-fn unsupported(command: &RemotingCommand, kind: &str) -> Refused {
-    let why = format!(
-        "The broker does not support consumer to filter message by {kind}; use a tag expression such as a || b"
-    );
-    refuse(command, response::SYSTEM_ERROR, why)
 }

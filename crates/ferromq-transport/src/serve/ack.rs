@@ -1,0 +1,120 @@
+//! Requests 200051, 200151 and 200053: what ends or moves the lease of a popped message.
+//!
+//! A lease that is no longer held answers 208: the message comes again, or came again already. RocketMQ, which
+//! only notes acknowledgements, says yes to each.
+
+use std::time::Duration;
+
+use ferromq_store::{ReceiptHandle, StoreError};
+
+use super::{
+    batch_ack,
+    extra_info::{self, Handle, IN_ORDER},
+    fields::{number, required},
+    refused::{Refused, settle},
+};
+use crate::{
+    TransportError,
+    hot::Hot,
+    remoting::{Fields, RemotingCommand, codes::response},
+};
+
+/// One message as its client names it.
+struct Popped<'a> {
+    group: &'a str,
+    topic: &'a str,
+    handle: ReceiptHandle,
+    revive_queue: i32,
+}
+
+/// Answers an acknowledgement of one message.
+pub(super) fn ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, TransportError> {
+    settle(popped(hot, command).and_then(|popped| {
+        match hot.ack(popped.group, popped.topic, &popped.handle) {
+            Err(StoreError::StaleReceipt) => Err(stale(command)),
+            done => Ok(done.map(|()| command.respond(response::SUCCESS, None))?),
+        }
+    }))
+}
+
+/// Answers a change of the invisible duration; the handle is then made of the new pop time.
+pub(super) fn change_invisible(
+    hot: &Hot,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    settle(popped(hot, command).and_then(|popped| change(hot, command, &popped)))
+}
+
+fn change(hot: &Hot, command: &RemotingCommand, popped: &Popped<'_>) -> Result<RemotingCommand, Refused> {
+    let invisible_ms: i64 = number(command, "invisibleTime")?;
+    let Ok(invisible) = u64::try_from(invisible_ms) else {
+        let why = "invisibleTime must be 0 ms or more";
+        return Err(Refused::new(command, response::INVALID_PARAMETER, why));
+    };
+    let duration = Duration::from_millis(invisible);
+    let new = match hot.change_invisible(popped.group, popped.topic, &popped.handle, duration) {
+        Err(StoreError::StaleReceipt) => return Err(stale(command)),
+        changed => changed?,
+    };
+    let mut answer = command.respond(response::SUCCESS, None);
+    answer.fields = Fields::default()
+        .with("popTime", new.pop_time)
+        .with("invisibleTime", invisible_ms)
+        .with("reviveQid", popped.revive_queue);
+    Ok(answer)
+}
+
+/// Reads the message a request names. Its topic must exist, and its queue.
+fn popped<'a>(hot: &Hot, command: &'a RemotingCommand) -> Result<Popped<'a>, Refused> {
+    let (group, topic) = (required(command, "consumerGroup")?, required(command, "topic")?);
+    let (queue_id, queue_offset): (u32, i64) = (number(command, "queueId")?, number(command, "offset")?);
+    let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
+    if queue_id >= entry.read_queues {
+        let why = format!(
+            "queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{}]",
+            entry.read_queues
+        );
+        return Err(Refused::new(command, response::MESSAGE_ILLEGAL, why));
+    }
+    let Handle { pop_time, invisible_ms, revive_queue } = extra_info::parse(required(command, "extraInfo")?)?;
+    if revive_queue == IN_ORDER {
+        let why = "messages popped in order are not supported yet";
+        return Err(Refused::new(command, response::SYSTEM_ERROR, why));
+    }
+    let Ok(queue_offset) = u64::try_from(queue_offset) else { return Err(stale(command)) };
+    Ok(Popped {
+        group,
+        topic,
+        handle: ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms },
+        revive_queue,
+    })
+}
+
+fn stale(command: &RemotingCommand) -> Refused {
+    let why =
+        "the lease of the message is no longer held: it was acknowledged, or its invisible duration ended";
+    Refused::new(command, response::NO_MESSAGE, why)
+}
+
+/// Answers an acknowledgement of many messages: 0 where each lease was held.
+pub(super) fn batch_ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, TransportError> {
+    let acks = match batch_ack::parse(&command.body) {
+        Ok(acks) => acks,
+        Err(why) => return Ok(command.respond(response::INVALID_PARAMETER, Some(why.to_owned()))),
+    };
+    let (mut all, mut stale) = (0, 0);
+    for ack in &acks {
+        for handle in &ack.handles {
+            all += 1;
+            match hot.ack(&ack.group, &ack.topic, handle) {
+                Err(StoreError::StaleReceipt) => stale += 1,
+                done => done?,
+            }
+        }
+    }
+    if all > 0 && stale == 0 {
+        return Ok(command.respond(response::SUCCESS, None));
+    }
+    let why = format!("{stale} of {all} leases are no longer held; the others were acknowledged");
+    Ok(command.respond(response::NO_MESSAGE, Some(why)))
+}

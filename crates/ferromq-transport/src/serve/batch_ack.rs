@@ -1,0 +1,174 @@
+//! The body of request 200151: messages of several answers, each as a bit set over its first offset.
+//!
+//! Java writes `{"brokerName":…,"acks":[{"c":group,"t":topic,"r":mark,"so":start,"q":queue,"rq":revive
+//! queue,"pt":pop time,"it":invisible ms,"b":bits}]}`; the bits are base64 of a little-endian bit set.
+
+use ferromq_store::ReceiptHandle;
+use serde_json::Value;
+
+use super::extra_info::{IN_ORDER, marked_topic};
+
+/// Bytes of a body; what a client acknowledges at once fits many times.
+const MAX_BODY: usize = 1 << 20;
+/// Messages of one request, so that it ends soon.
+pub(super) const MAX_ACKS: usize = 1 << 16;
+
+/// Messages of one queue that were popped together.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BatchAck {
+    pub group: String,
+    pub topic: String,
+    pub handles: Vec<ReceiptHandle>,
+}
+
+/// Reads a body. The error is for a person.
+pub(super) fn parse(body: &[u8]) -> Result<Vec<BatchAck>, &'static str> {
+    if body.len() > MAX_BODY {
+        return Err("the body is larger than 1 MiB; acknowledge in several requests");
+    }
+    let body: Value = serde_json::from_slice(body).map_err(|_| "the body is no JSON")?;
+    let entries = match body.get("acks") {
+        Some(Value::Array(entries)) => entries.as_slice(),
+        None | Some(Value::Null) => &[],
+        Some(_) => return Err("acks is no array"),
+    };
+    let (mut left, mut acks) = (MAX_ACKS, Vec::with_capacity(entries.len()));
+    for entry in entries {
+        acks.push(ack(entry, &mut left)?);
+    }
+    Ok(acks)
+}
+
+fn ack(entry: &Value, left: &mut usize) -> Result<BatchAck, &'static str> {
+    let get = |short: &str, long: &str| entry.get(short).or_else(|| entry.get(long));
+    let text = |short, long| get(short, long).and_then(Value::as_str);
+    let number = |short, long| get(short, long).and_then(Value::as_i64);
+    let group = text("c", "consumerGroup").ok_or("an ack names no consumer group (c)")?;
+    let topic = text("t", "topic").ok_or("an ack names no topic (t)")?;
+    let mark = text("r", "retry").unwrap_or("0");
+    let topic = marked_topic(topic, group, mark).ok_or("an ack's kind of topic (r) is not 0, 1 or 2")?;
+    let start = number("so", "startOffset").and_then(|start| u64::try_from(start).ok());
+    let start = start.ok_or("an ack has no start offset (so)")?;
+    let queue_id = number("q", "queueId").and_then(|queue| u32::try_from(queue).ok());
+    let queue_id = queue_id.ok_or("an ack names no queue (q)")?;
+    let pop_time = number("pt", "popTime").ok_or("an ack has no pop time (pt)")?;
+    let invisible_ms = number("it", "invisibleTime").unwrap_or(0);
+    if number("rq", "reviveQueueId") == Some(i64::from(IN_ORDER)) {
+        return Err("messages popped in order are not supported yet");
+    }
+    let bits = bits(get("b", "bitSet").ok_or("an ack has no bit set (b)")?)?;
+    let mut handles = Vec::new();
+    for (index, byte) in bits.iter().enumerate() {
+        for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
+            *left = left.checked_sub(1).ok_or("more than 65536 messages; acknowledge in several requests")?;
+            let queue_offset = start.saturating_add(index as u64 * 8 + bit);
+            handles.push(ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms });
+        }
+    }
+    Ok(BatchAck { group: group.to_owned(), topic, handles })
+}
+
+/// A bit set as base64, or as the array of signed bytes other serializers write.
+fn bits(value: &Value) -> Result<Vec<u8>, &'static str> {
+    match value {
+        Value::String(text) => base64(text).ok_or("a bit set (b) is no base64"),
+        Value::Array(bytes) => {
+            let byte = |value: &Value| value.as_i64().filter(|byte| (-128..256).contains(byte));
+            let bytes = bytes.iter().map(|value| byte(value).map(|byte| (byte & 0xFF) as u8));
+            bytes.collect::<Option<_>>().ok_or("a bit set (b) holds something that is no byte")
+        }
+        _ => Err("a bit set (b) is neither base64 nor an array"),
+    }
+}
+
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut word, mut held) = (0u32, 0);
+    for byte in text.trim_end_matches('=').bytes() {
+        let six = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        word = word << 6 | u32::from(six);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((word >> held & 0xFF) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn body(bits: &str) -> String {
+        format!(
+            r#"{{"brokerName":"broker-a","acks":[{{"b":{bits},"c":"g","it":60000,"pt":1700,"q":3,"r":"0","rq":2,"so":5,"t":"t"}}]}}"#
+        )
+    }
+
+    fn offsets(body: &str) -> Vec<u64> {
+        let acks = parse(body.as_bytes()).unwrap();
+        acks.iter().flat_map(|ack| ack.handles.iter().map(|handle| handle.queue_offset)).collect()
+    }
+
+    #[test]
+    fn a_body_java_wrote_is_read() {
+        // Bits 0, 2 and 9.
+        let acks = parse(body("\"BQI=\"").as_bytes()).unwrap();
+        assert_eq!((&acks[0].group[..], &acks[0].topic[..]), ("g", "t"));
+        let first = ReceiptHandle { queue_id: 3, queue_offset: 5, pop_time: 1_700, invisible_ms: 60_000 };
+        assert_eq!(acks[0].handles[0], first);
+        assert_eq!(offsets(&body("\"BQI=\"")), [5, 7, 14]);
+        assert_eq!(offsets(&body("[5,2]")), [5, 7, 14]);
+        assert_eq!(offsets(&body("[-128]")), [12]);
+        let long = r#"{"acks":[{"bitSet":"AQ==","consumerGroup":"g","topic":"t","retry":"1","startOffset":1,"queueId":0,"popTime":1}]}"#;
+        assert_eq!(parse(long.as_bytes()).unwrap()[0].topic, "%RETRY%g_t");
+        assert_eq!(parse(br#"{"acks":null}"#).unwrap(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let ordered = body("\"AQ==\"").replace("\"rq\":2", "\"rq\":999");
+        for (bad, why) in [
+            ("[", "JSON"),
+            (r#"{"acks":1}"#, "array"),
+            (r#"{"acks":[{"c":"g"}]}"#, "topic"),
+            (&body("\"!\""), "base64"),
+            (&body("[256]"), "byte"),
+            (&body("1"), "neither"),
+            (&body("\"AQ==\"").replace("\"so\":5", "\"so\":-5"), "start"),
+            (&ordered, "in order"),
+            (&body(&format!("\"{}\"", "/".repeat(100_000))), "65536"),
+            (&" ".repeat(MAX_BODY + 1), "1 MiB"),
+        ] {
+            assert!(parse(bad.as_bytes()).unwrap_err().contains(why), "{why}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_bits_of_a_set_are_its_offsets(set in prop::collection::btree_set(0..4_000u64, 0..100)) {
+            let mut bytes = vec![0u8; 500];
+            set.iter().for_each(|bit| bytes[*bit as usize / 8] |= 1 << (bit % 8));
+            let array = format!("{bytes:?}");
+            let expected: Vec<u64> = set.into_iter().map(|bit| bit + 5).collect();
+            prop_assert_eq!(offsets(&body(&array)), expected);
+        }
+
+        #[test]
+        fn any_bytes_are_acks_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[\\[\\]{}a-z0-9:\",=]{0,80}") {
+            let _ = parse(&bytes);
+            let _ = parse(text.as_bytes());
+            let _ = parse(body(&format!("{text:?}")).as_bytes());
+        }
+    }
+}

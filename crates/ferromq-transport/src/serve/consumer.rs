@@ -1,0 +1,84 @@
+//! What requests of the pop family share: who reads what, checked against the tables.
+
+use std::time::Duration;
+
+use ferromq_store::TagFilter;
+
+use super::{
+    Caller,
+    fields::{number, required},
+    refused::Refused,
+};
+use crate::{
+    TransportError,
+    hot::Hot,
+    remoting::{RemotingCommand, codes::response},
+};
+
+/// A time this far ahead exists on every clock; what a client asks for may not.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(3_600);
+
+/// A group that reads a topic, or one queue of it.
+pub(super) struct Consumer<'a> {
+    pub group: &'a str,
+    pub topic: &'a str,
+    pub queue: Option<u32>,
+    pub queue_count: u32,
+}
+
+impl<'a> Consumer<'a> {
+    /// Reads the names and looks at topic, queue and group. A group may be created; a topic never is.
+    pub(super) async fn of(hot: &Hot, caller: Caller, command: &'a RemotingCommand) -> Result<Self, Refused> {
+        let (group, topic) = (required(command, "consumerGroup")?, required(command, "topic")?);
+        let queue_id: i32 = number(command, "queueId")?;
+        let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
+        if !entry.is_readable() {
+            let why = format!("the topic[{topic}] may not be read");
+            return Err(Refused::new(command, response::NO_PERMISSION, why));
+        }
+        // Negative stands for all queues.
+        let queue = u32::try_from(queue_id).ok();
+        let queue_count = entry.read_queues;
+        if queue.is_some_and(|queue| queue >= queue_count) {
+            let why = format!(
+                "queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{queue_count}] consumer:[{}]",
+                caller.peer
+            );
+            return Err(Refused::new(command, response::INVALID_PARAMETER, why));
+        }
+        if !hot.group(group, caller.peer).await?.enabled {
+            let why = format!("subscription group no permission, {group}: it may not consume");
+            return Err(Refused::new(command, response::NO_PERMISSION, why));
+        }
+        Ok(Self { group, topic, queue, queue_count })
+    }
+
+    /// The queues it reads.
+    pub(super) fn queues(&self) -> std::ops::Range<u32> {
+        self.queue.map_or(0..self.queue_count, |queue| queue..queue + 1)
+    }
+}
+
+/// A filter of tags.
+///
+/// # Errors
+/// A refusal for any other kind of expression.
+pub(super) fn tags(command: &RemotingCommand, kind: &str, expression: &str) -> Result<TagFilter, Refused> {
+    if matches!(kind, "TAG" | "") {
+        return Ok(TagFilter::parse(expression));
+    }
+    Err(no_such_filter(command, kind))
+}
+
+/// The refusal of an expression that is not of tags.
+pub(super) fn no_such_filter(command: &RemotingCommand, kind: &str) -> Refused {
+    let why = format!(
+        "The broker does not support consumer to filter message by {kind}; use a tag expression such as a || b"
+    );
+    Refused::new(command, response::SYSTEM_ERROR, why)
+}
+
+/// A wait in milliseconds, as long as somebody could mean.
+pub(super) fn wait(milliseconds: i64) -> Duration {
+    Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)).min(MAX_WAIT)
+}

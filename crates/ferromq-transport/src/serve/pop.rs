@@ -1,0 +1,119 @@
+//! Request 200050: messages under a lease, as remoting clients pop them.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use ferromq_store::{Begin, Leased, add_reconsume_times};
+
+use super::{
+    Caller,
+    consumer::{Consumer, tags, wait},
+    extra_info::describe,
+    fields::{is_set, number, number_or},
+    refused::{Refused, settle},
+};
+use crate::{
+    TransportError,
+    hot::{Hot, receive::Receive},
+    remoting::{Fields, RemotingCommand, codes::response},
+};
+
+/// RocketMQ's limit of one answer.
+const MAX_COUNT: usize = 32;
+const MAX_BYTES: usize = 4 << 20;
+
+/// Leases messages, parked where there are none and the client waits.
+///
+/// Redelivered messages come from their own queue with their reconsume times counted up; there is no retry topic.
+pub(super) async fn pop(
+    hot: &Hot,
+    caller: Caller,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    settle(answer(hot, caller, command).await)
+}
+
+async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+    let refused = |why: &str| Refused::new(command, response::INVALID_PARAMETER, why);
+    let max_count: i32 = number(command, "maxMsgNums")?;
+    let Some(max_count) = usize::try_from(max_count).ok().filter(|count| (1..=MAX_COUNT).contains(count))
+    else {
+        return Err(refused("maxMsgNums must be 1 to 32"));
+    };
+    if is_set(command, "order") {
+        let why = "pop in order is not supported yet; consume the topic with pull, which keeps the order of each queue";
+        return Err(Refused::new(command, response::SYSTEM_ERROR, why));
+    }
+    let invisible_ms: i64 = number(command, "invisibleTime")?;
+    let Some(invisible) = u64::try_from(invisible_ms).ok().filter(|ms| *ms > 0) else {
+        return Err(refused("invisibleTime must be 1 ms or more"));
+    };
+    let consumer = Consumer::of(hot, caller, command).await?;
+    let field = |name| command.field(name).unwrap_or("");
+    // No expression asks for every message, whatever its kind says.
+    let kind = if field("exp").is_empty() { "" } else { field("expType") };
+    let filter = tags(command, kind, field("exp"))?;
+    let begin = match number_or(command, "initMode", 0)? {
+        0 => Begin::AtMin,
+        1 => Begin::AtLast,
+        _ => return Err(refused("initMode must be 0 (min offset) or 1 (max offset)")),
+    };
+    let receive = Receive {
+        group: consumer.group,
+        topic: consumer.topic,
+        queue_count: consumer.queue_count,
+        queue: consumer.queue,
+        max_count,
+        max_bytes: MAX_BYTES,
+        invisible_duration: Duration::from_millis(invisible),
+        filter: &filter,
+        begin,
+        wait: wait(number_or(command, "pollTime", 0)?),
+    };
+    let leased = hot.receive(&receive).await?.messages;
+    let rest =
+        consumer.queues().map(|queue| hot.store.ahead(consumer.group, consumer.topic, queue, begin).unread);
+    Ok(respond(command, hot, consumer.topic, &leased, invisible_ms, rest.sum()))
+}
+
+fn respond(
+    command: &RemotingCommand,
+    hot: &Hot,
+    topic: &str,
+    leased: &[Leased],
+    invisible_ms: i64,
+    rest: u64,
+) -> RemotingCommand {
+    let (code, remark) = match leased.is_empty() {
+        true => (response::POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"),
+        false => (response::SUCCESS, "FOUND"),
+    };
+    let pop_time = leased.first().map_or_else(|| hot.clock.now_ms(), |first| first.handle.pop_time);
+    let info = describe(topic, leased);
+    let mut answer = command.respond(code, Some(remark.to_owned()));
+    answer.fields = Fields::default()
+        .with("popTime", pop_time)
+        .with("invisibleTime", invisible_ms)
+        .with("reviveQid", 0)
+        .with("restNum", rest)
+        .with("startOffsetInfo", info.start)
+        .with("msgOffsetInfo", info.messages);
+    answer.body = join(leased);
+    answer
+}
+
+/// Records one after the other, copied once; the copies tell of earlier deliveries.
+fn join(leased: &[Leased]) -> Bytes {
+    let len = leased.iter().map(|leased| leased.record.bytes().len()).sum();
+    let mut body = BytesMut::with_capacity(len);
+    for Leased { record, attempt, .. } in leased {
+        let start = body.len();
+        body.extend_from_slice(record.bytes());
+        if *attempt > 1
+            && let Some(copy) = body.get_mut(start..)
+        {
+            add_reconsume_times(copy, attempt - 1);
+        }
+    }
+    body.freeze()
+}

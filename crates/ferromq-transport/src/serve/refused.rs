@@ -1,0 +1,38 @@
+//! A request that is refused with a code of its own, or failed.
+
+use crate::{TransportError, remoting::RemotingCommand};
+
+/// Why a request gets no answer of its verb.
+pub(super) enum Refused {
+    /// This is the response.
+    With(RemotingCommand),
+    /// The error says which.
+    Failed(TransportError),
+}
+
+impl Refused {
+    /// A response with a code and words for a person.
+    pub(super) fn new(command: &RemotingCommand, code: i32, why: impl Into<String>) -> Self {
+        Self::With(command.respond(code, Some(why.into())))
+    }
+}
+
+impl From<TransportError> for Refused {
+    fn from(error: TransportError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<ferromq_store::StoreError> for Refused {
+    fn from(error: ferromq_store::StoreError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// The response of a verb, be it an answer or a refusal.
+pub(super) fn settle(outcome: Result<RemotingCommand, Refused>) -> Result<RemotingCommand, TransportError> {
+    match outcome {
+        Ok(response) | Err(Refused::With(response)) => Ok(response),
+        Err(Refused::Failed(error)) => Err(error),
+    }
+}
