@@ -437,6 +437,9 @@ class Server:
         """
 
     def remove_group(self, name: str) -> None: ...
+    def put_forbidden(self, group: str, topics: Sequence[str]) -> None:
+        """The topics a group may not read though it is subscribed to them, instead of those said before."""
+
     def put_subscription(
         self,
         group: str,

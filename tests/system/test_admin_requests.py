@@ -16,7 +16,7 @@ Eventually = Callable[[Callable[[], bool]], bool]
 Offsets = dict[int, dict[str, int]]
 
 SUCCESS, SYSTEM_ERROR, NOT_SUPPORTED = 0, 1, 3
-TOPIC_NOT_EXIST, NOT_FOUND, NO_GROUP, INVALID = 17, 22, 26, 29
+NO_PERMISSION, TOPIC_NOT_EXIST, PULL_NOT_FOUND, NOT_FOUND, INVALID = 16, 17, 19, 22, 29
 
 
 @pytest.fixture(scope="module")
@@ -236,12 +236,19 @@ def test_a_deleted_topic_takes_what_groups_were_to_get_again(
     assert peer.call(215, {"topic": "TBW102"}).code == INVALID
 
 
-def test_reading_is_forbidden_and_allowed_again(peer: Peer) -> None:
-    """The answer says how it is now; asking changes nothing."""
-    fields = {"group": "forbidden", "topic": "anything"}
+def test_reading_is_forbidden_and_allowed_again(mq: ferromq.Embedded, peer: Peer) -> None:
+    """The answer says how it is now; asking changes nothing; pulls are refused until it is allowed again."""
+    fill(mq, "secret", 0)
+    fields = {"group": "curious", "topic": "secret"}
+    pull = {"consumerGroup": "curious", "topic": "secret", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"}
+    pull |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*"}
+    assert peer.call(11, pull).code == PULL_NOT_FOUND
     assert peer.call(353, {**fields, "readable": "false"}).json() == {**fields, "readable": False}
     assert peer.call(353, fields).json()["readable"] is False
+    refused = peer.call(11, pull)
+    assert (refused.code, refused.fields["forbiddenType"]) == (NO_PERMISSION, "5")
     assert peer.call(353, {**fields, "readable": "true"}).json()["readable"] is True
+    assert peer.call(11, pull).code == PULL_NOT_FOUND
 
 
 def test_the_broker_says_what_it_does(peer: Peer) -> None:

@@ -247,6 +247,12 @@ def test_what_a_group_is_forbidden_is_kept_and_goes_with_it(tmp_path: Path) -> N
     assert saved(tmp_path, "subscriptionGroup.json")["forbiddenTable"] == {"g": {"t": 4}}
     assert not groups(tmp_path).is_readable("g", "t")
     assert groups(tmp_path).is_readable("g", "u")
+    heard: list[tuple[str, list[str]]] = []
+    told = GroupTable(BrokerConfig, tmp_path, lambda: NOW, lambda *_: None, lambda *said: heard.append(said))
+    told.push_all()
+    told.set_readable("g", "u", "peer", is_readable=False)
+    told.set_readable("g", "u", "peer", is_readable=True)
+    assert heard == [("g", ["t"]), ("g", ["t", "u"]), ("g", ["t"])]
     assert table.delete("g", "peer")
     assert not table.delete("g", "peer")
     again = groups(tmp_path)

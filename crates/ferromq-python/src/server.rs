@@ -176,6 +176,14 @@ impl PyServer {
         Ok(())
     }
 
+    /// Say which topics a group may not read.
+    #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
+    fn put_forbidden(&self, group: &str, topics: Vec<String>) -> PyResult<()> {
+        let topics = topics.into_iter().map(String::into_boxed_str).collect();
+        self.0.get()?.server.tables().put_forbidden(group, topics);
+        Ok(())
+    }
+
     /// Push what a live group subscribed to.
     #[pyo3(signature = (group, topic, *, expression_type="TAG", expression="*", version=0, broadcasting=false))]
     fn put_subscription(

@@ -167,6 +167,8 @@ impl<T: Clone> Sharded<T> {
 pub struct Tables {
     topics: Sharded<TopicEntry>,
     groups: Sharded<GroupEntry>,
+    /// Topics a group may not read though it is subscribed to them.
+    forbidden: Sharded<Arc<[Box<str>]>>,
     /// What live groups subscribed to.
     pub subscriptions: Subscriptions,
     /// Where members of groups are to go on.
@@ -211,6 +213,21 @@ impl Tables {
     pub fn remove_group(&self, name: &str) {
         self.groups.remove(name);
     }
+
+    /// Says which topics a group may not read, instead of those said before.
+    pub fn put_forbidden(&self, group: &str, topics: Vec<Box<str>>) {
+        if topics.is_empty() {
+            self.forbidden.remove(group);
+        } else {
+            self.forbidden.insert(group, topics.into());
+        }
+    }
+
+    /// Says whether a group may not read a topic.
+    #[must_use]
+    pub fn is_forbidden(&self, group: &str, topic: &str) -> bool {
+        self.forbidden.get(group).is_some_and(|topics| topics.iter().any(|name| **name == *topic))
+    }
 }
 
 #[cfg(test)]
@@ -219,6 +236,19 @@ mod tests {
 
     const TOPIC: TopicEntry =
         TopicEntry { read_queues: 8, write_queues: 4, permission: 6, message_type: MessageType::Normal };
+
+    #[test]
+    fn a_group_is_forbidden_what_was_said_last() {
+        let tables = Tables::new();
+        assert!(!tables.is_forbidden("g", "t"));
+        tables.put_forbidden("g", vec!["t".into(), "u".into()]);
+        assert!(tables.is_forbidden("g", "t"));
+        assert!(!tables.is_forbidden("h", "t"));
+        tables.put_forbidden("g", vec!["u".into()]);
+        assert!(!tables.is_forbidden("g", "t"));
+        tables.put_forbidden("g", Vec::new());
+        assert!(!tables.is_forbidden("g", "u"));
+    }
 
     #[test]
     fn a_pushed_entry_is_read_until_it_is_removed() {

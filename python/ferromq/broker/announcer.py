@@ -119,6 +119,10 @@ class Announcer:
             retry_queues=group.retry_queues,
         )
 
+    def push_forbidden(self, group: str, topics: list[str]) -> None:
+        """Tell the hot path which topics a group may not read."""
+        self._server.put_forbidden(group, topics)
+
     def register(self, *, is_forced: bool = True) -> None:
         """Register everything; unless *is_forced*, only where a name server has another version of it."""
         if self._topics is None or not self._name_servers:

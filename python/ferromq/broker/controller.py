@@ -241,7 +241,9 @@ class BrokerController:
         self.topics = TopicTable(
             lambda: self.config, directory, now_ms, self._announcer.push_topic, self._announcer.topics_changed
         )
-        self.groups = GroupTable(lambda: self.config, directory, now_ms, self._announcer.push_group)
+        self.groups = GroupTable(
+            lambda: self.config, directory, now_ms, self._announcer.push_group, self._announcer.push_forbidden
+        )
         clients = ClientRooms(
             lambda: self.config,
             self.identity,

@@ -8,6 +8,7 @@ directory next.
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,8 +147,8 @@ class GroupTable:
     """
     The consumer groups of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before *push* (a name, and the group or None) hears of it. Raises
-    `CorruptStore` as `TopicTable` does.
+    A change is on disk before the call returns, and before *push* (a name, and the group or None) or *forbid* (a group,
+    and the topics it may not read) hears of it. Raises `CorruptStore` as `TopicTable` does.
     """
 
     def __init__(
@@ -156,8 +157,12 @@ class GroupTable:
         directory: Path,
         now_ms: Callable[[], int],
         push: Callable[[str, GroupConfig | None], None],
+        forbid: Callable[[str, list[str]], None] = lambda _group, _topics: None,
     ) -> None:
         self._config = config
+        self._forbid = forbid
+        # What is pushed last is what holds.
+        self._forbidding = threading.Lock()
         self._table = MetadataTable(directory / "config" / "subscriptionGroup.json", _FORM, now_ms, push)
         self._table.seed({name: GroupConfig(name) for name in _names.SYSTEM_GROUPS}, frozenset(), now_ms())
 
@@ -179,8 +184,10 @@ class GroupTable:
         return self._table.push_again(name)
 
     def push_all(self) -> None:
-        """Push every group."""
+        """Push every group, and what groups may not read."""
         self._table.push_all()
+        for group in _forbidden(self.content):
+            self._push_forbidden(group)
 
     def ensure(self, name: str, peer: str) -> GroupConfig | None:
         """
@@ -273,10 +280,19 @@ class GroupTable:
         self._change(decide, peer)
 
     def _change(self, decide: Callable[[Content[GroupConfig]], Change[GroupConfig]], peer: str) -> Content[GroupConfig]:
+        before = _forbidden(self.content)
         content, names = self._table.change(decide)
+        if _forbidden(content) != before:
+            for group in before.keys() | _forbidden(content).keys():
+                self._push_forbidden(group)
         for name in names:
             _log.info("group %s group=%s peer=%s", "changed" if name in content.entries else "deleted", name, peer)
         return content
+
+    def _push_forbidden(self, group: str) -> None:
+        with self._forbidding:
+            bits = _forbidden(self.content).get(group, {})
+            self._forbid(group, [topic for topic, value in bits.items() if value & _FORBIDDEN_READ])
 
 
 FORBIDDEN = "forbiddenTable"

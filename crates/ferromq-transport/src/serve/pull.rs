@@ -34,6 +34,7 @@ mod forbidden {
     pub const GROUP: u32 = 2;
     pub const TOPIC: u32 = 3;
     pub const BROADCASTING: u32 = 4;
+    pub const SUBSCRIPTION: u32 = 5;
 }
 
 /// Messages and bytes of one answer, whatever is asked for.
@@ -170,6 +171,10 @@ async fn check(
     if !group_entry.enabled {
         let why = format!("subscription group no permission, {group}: it may not consume");
         return Err(forbid(command, forbidden::GROUP, why));
+    }
+    if hot.tables.is_forbidden(group, topic) {
+        let why = format!("the consumer group[{group}] is forbidden for topic[{topic}]");
+        return Err(forbid(command, forbidden::SUBSCRIPTION, why));
     }
     if !entry.is_readable() {
         let why = format!("the topic[{topic}] pulling message is forbidden");
