@@ -266,6 +266,30 @@ def test_the_broker_says_what_it_does(peer: Peer) -> None:
     assert all(float(number) >= 0 for number in table["putTps"].split(" "))
 
 
+def test_traffic_is_counted_by_topic_and_group(mq: ferromq.Embedded, peer: Peer) -> None:
+    """At once, in messages and bytes; over all topics under the cluster's name; what nobody sent has no statistics."""
+    fill(mq, "counted", 0, queues=1)
+    today = int(peer.call(28).json()["table"]["msgPutTotalTodayNow"])
+    sent = {"a": "P", "b": "counted", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
+    for _ in range(5):
+        assert peer.call(310, sent, b"12345678").code == SUCCESS
+    put = peer.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "counted"}).json()
+    assert [put[window]["sum"] for window in ("statsMinute", "statsHour", "statsDay")] == [5, 5, 5]
+    assert put["statsMinute"]["tps"] > 0
+    sizes = peer.call(315, {"statsName": "TOPIC_PUT_SIZE", "statsKey": "counted"}).json()
+    assert sizes["statsMinute"]["sum"] >= 5 * 8
+    whole = peer.call(315, {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"}).json()
+    assert whole["statsDay"]["sum"] >= 5
+    put_tps = re.search(rb'"topicPutTps":([0-9.e-]+)', peer.call(202, {"topic": "counted"}).body)
+    assert put_tps is not None
+    assert float(put_tps[1]) > 0
+    table = peer.call(28).json()["table"]
+    assert int(table["msgPutTotalTodayNow"]) == today + 5
+    assert float(table["putTps"].split(" ")[0]) > 0
+    missing = peer.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "silent"})
+    assert (missing.code, "silent" in (missing.remark or "")) == (SYSTEM_ERROR, True)
+
+
 def test_system_topics_and_what_is_not_served_are_named(peer: Peer) -> None:
     """A code of a later version is refused on a connection that stays open."""
     assert {"TBW102", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= set(peer.call(305).json()["topicList"])

@@ -123,6 +123,7 @@ def test_an_illegal_name_creates_nothing(tmp_path: Path) -> None:
         (TopicConfig("t", -1, 1), {}, "readQueueNums"),
         (TopicConfig("t", 1, 70_000), {}, "65536"),
         (TopicConfig("t", 1, 1, Permission(8)), {}, "perm"),
+        (TopicConfig("t", 1, 1, filter_type="SQL"), {}, "topicFilterType"),
         (TopicConfig("t", 1, 1), {"colour": "red"}, "colour"),
         (TopicConfig("t", 1, 1), {"message.type": "LETTER"}, "LETTER"),
         (TopicConfig("t", 1, 1), {"queue.type": "BatchCQ"}, "BatchCQ"),

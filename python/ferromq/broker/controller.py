@@ -255,7 +255,7 @@ class BrokerController:
             now_ms=now_ms,
         )
         self._modes = clients.modes
-        statistics = Statistics(dict, now_ms, self.config.cluster)
+        statistics = Statistics(self._server.traffic, now_ms, self.config.cluster)
         rooms = rpc.Rooms(
             admin=Administration(self.store, self.topics, self.groups),
             catalog=Catalog(self.topics, self.groups),

@@ -60,11 +60,6 @@ class GroupConfig:
         return bool(self.others.get("consumeFromMinEnable", True))
 
     @property
-    def broadcasts(self) -> bool:
-        """Whether each of its members may read everything."""
-        return bool(self.others.get("consumeBroadcastEnable", True))
-
-    @property
     def broadcast(self) -> bool:
         """Whether its members may each read all messages."""
         return bool(self.others.get("consumeBroadcastEnable", True))

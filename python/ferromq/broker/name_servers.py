@@ -138,11 +138,14 @@ class NameServers:
         One that does not know this broker yet gets *everything*. Name servers that failed before are left to the next
         `register`, so that they keep nobody waiting.
         """
-        change, whole = self._body(version, changed), self._body(version, everything)
+        change = self._body(version, changed)
 
         def send(address: str) -> Told:
             code, _, fields, body = self._call(address, RequestCode.REGISTER_BROKER, self._header(change), change)
-            return Told(fields, body) if code == ResponseCode.SUCCESS else self._register(address, whole)
+            if code == ResponseCode.SUCCESS:
+                return Told(fields, body)
+            # Encoded only where it is needed: with many topics that takes longer than all else of a change.
+            return self._register(address, self._body(version, everything))
 
         answering = self._answering()
         return self._outcome(answering, send).is_complete and len(answering) == len(self._addresses)

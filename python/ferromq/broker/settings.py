@@ -225,6 +225,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "maxHashSlotNum": str(options["index_slots"]),
         "maxIndexNum": str(options["index_entries"]),
         "maxMessageSize": str(options["max_message_size"]),
+        "messageDelayLevel": options.get("delay_levels") or "",
         "msgTraceTopicName": options["trace_topic"] or _names.TRACE_TOPIC,
         "namesrvAddr": ";".join(options["namesrv"]),
         "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),

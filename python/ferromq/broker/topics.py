@@ -21,6 +21,7 @@ _log = logging.getLogger("ferromq.broker")
 
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED")
 _MESSAGE_TYPE = "message.type"
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1024
 _REVIVE_QUEUES = 8
@@ -317,6 +318,10 @@ def _check(topic: TopicConfig, changes: Mapping[str, str | None]) -> None:
     if not 0 <= topic.permission <= READ_WRITE | Permission.INHERIT:
         raise RequestError(
             f"perm of {topic.name} is {int(topic.permission)}; it is a sum of 4 read, 2 write, 1 inherit"
+        )
+    if topic.filter_type not in _FILTER_TYPES:
+        raise RequestError(
+            f"topicFilterType of {topic.name} is {topic.filter_type!r}; it may be {', '.join(_FILTER_TYPES)}"
         )
     for name, value in changes.items():
         if name not in _ATTRIBUTES:
