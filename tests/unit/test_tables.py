@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ferromq import _json
 from ferromq.broker.admin import parse_changes
@@ -209,6 +211,36 @@ def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: p
     table.put(TopicConfig("t7", 2, 2), {}, "peer")
     assert [value["topicName"] for value in encoded if isinstance(value, dict) and "topicName" in value] == ["t7"]
     assert len(topics(tmp_path).all()) == len(many)
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=30)
+@given(
+    st.lists(
+        st.tuples(
+            st.text(alphabet="abc%|_-09", min_size=1, max_size=6),
+            st.integers(0, 9),
+            st.sampled_from([{}, {"message.type": "FIFO"}, {"reserve.time": "7"}, {"reserve.time": None}]),
+        ),
+        max_size=12,
+    ),
+    st.sets(st.integers(0, 11)),
+)
+def test_the_file_says_what_the_table_does(
+    tmp_path_factory: pytest.TempPathFactory,
+    changes: list[tuple[str, int, dict[str, str | None]]],
+    deleted: set[int],
+) -> None:
+    """After any changes, one by one; lines of what did not change are kept from the write before."""
+    directory = tmp_path_factory.mktemp("tables")
+    table = topics(directory)
+    for number, (name, queues, attributes) in enumerate(changes):
+        table.put(TopicConfig(name, queues, queues), attributes, "peer")
+        if number in deleted:
+            table.delete(name, "peer")
+    again = topics(directory)
+    assert again.content.entries == table.content.entries
+    if changes:
+        assert again.content.version == table.content.version
 
 
 def test_pages_come_in_the_order_of_names(tmp_path: Path) -> None:
