@@ -17,6 +17,7 @@ from ferromq._remoting import Answer, guarded
 from ferromq.broker._queues import MessageQueue, dump_offsets, load_offsets
 from ferromq.broker.assignment import RequestMode, RequestModes, averagely, by_circle, share_to_pop
 from ferromq.broker.client_rooms import ClientRooms
+from ferromq.broker.clients import Client
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.replies import format_properties, parse_properties
 from ferromq.broker.topics import TopicConfig, TopicTable
@@ -514,6 +515,32 @@ def test_offsets_are_reset_and_members_told(broker: Broker) -> None:
     assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [5, 5, 5, 5]
 
 
+def test_members_that_keep_their_own_offsets_are_pushed_a_reset(broker: Broker) -> None:
+    """Where messages are broadcast the next pull tells nothing; clients too old to know it are left out."""
+    filled(broker)
+    broker.heartbeat("a", 1, "t", consumer={"messageModel": "BROADCASTING"})
+    broker.heartbeat("b", 2, "t", consumer={"messageModel": "BROADCASTING"}, version=27)
+    asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
+    assert broker.ask(broker.rooms.resets.reset, asked)[0] == SUCCESS
+    assert broker.server.resets == {}
+    assert broker.server.take(RESET) == [1]
+
+
+def test_nothing_is_pushed_to_grpc_clients(broker: Broker) -> None:
+    """They are members; what is told over remoting is not for them."""
+    filled(broker)
+    client = Client("grpc", 9, "127.0.0.1:9", "PYTHON", 413, is_grpc=True)
+    broker.rooms.table.join_over_grpc("g", client, START)
+    asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
+    broker.ask(broker.rooms.resets.reset, asked)
+    assert broker.server.resets == {}
+    broker.heartbeat("a", 1, "t")
+    broker.ask(broker.rooms.resets.reset, asked)
+    assert (broker.server.take(NOTIFY), broker.server.take(RESET)) == ([1], [1])
+    answer = broker.ask(broker.rooms.calls.running_info, {"consumerGroup": "g", "clientId": "grpc"})
+    assert "over gRPC" in str(answer[1])
+
+
 def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:
     """Also of a group nobody is in; the others stay; an offset that is not there is refused by its range."""
     filled(broker)
@@ -725,8 +752,15 @@ def test_how_a_group_asks_is_decided_and_kept(broker: Broker, tmp_path: Path) ->
         assert broker.ask(broker.rooms.assignments.set_mode, body={**body, **change})[0] == code
     again.replace(b'{"messageRequestModeMap":{"u":{"h":{"mode":"PULL","popShareQueueNum":0}}}}')
     assert RequestModes(tmp_path).get("u", "h") == RequestMode("PULL", 0)
-    with pytest.raises(ValueError, match="mode"):
-        again.replace(b'{"messageRequestModeMap":{"u":{"h":{"mode":"NO"}}}}')
+    for wrong in (
+        b'{"messageRequestModeMap":{"u":{"h":{"mode":"NO"}}}}',
+        b"{}",
+        b"[]",
+        b'{"messageRequestModeMap":[1]}',
+    ):
+        with pytest.raises(ValueError, match=r"mode|object"):
+            again.replace(wrong)
+    assert again.get("u", "h") == RequestMode("PULL", 0)
 
 
 def test_a_file_of_modes_that_cannot_be_read_is_named(tmp_path: Path) -> None:

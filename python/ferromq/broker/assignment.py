@@ -87,8 +87,9 @@ class RequestModes:
     def replace(self, body: bytes) -> None:
         """Take the table of another broker, as `encode` returns it. Raises `ValueError` for anything else."""
         try:
-            modes = _parse(_json.loads_object(body))
-        except (TypeError, AttributeError) as error:
+            content = _json.loads_object(body)
+            modes = _parse({_TABLE: content[_TABLE]})
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no table of modes: {error}") from error
         with self._lock:
             if modes != self._modes:
