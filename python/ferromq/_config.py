@@ -77,7 +77,7 @@ class Config:
         values: dict[str, Any] = dict(defaults or {})
         if file is not None:
             is_properties = Path(file).suffix in {".conf", ".properties"}
-            values |= cls._parse_properties(file) if is_properties else cls._parse_toml(file)
+            values |= cls.parse_properties(file) if is_properties else cls._parse_toml(file)
         values |= cls._parse_environment(os.environ if environment is None else environment)
         values |= {name: value for name, value in (flags or {}).items() if value is not None}
         return cls.from_options(values)
@@ -95,7 +95,7 @@ class Config:
     @classmethod
     def from_properties(cls, path: str | Path) -> Self:
         """Read a RocketMQ `.conf` file. Raises `ConfigError` for a key RocketMQ or ferromq does not know."""
-        return cls.build(cls._parse_properties(path), f"key in {path}")
+        return cls.build(cls.parse_properties(path), f"key in {path}")
 
     @classmethod
     def _parse_toml(cls, path: str | Path) -> dict[str, Any]:
@@ -117,7 +117,8 @@ class Config:
             raise ConfigError(f"{where}: {error}") from error
 
     @classmethod
-    def _parse_properties(cls, path: str | Path) -> dict[str, Any]:
+    def parse_properties(cls, path: str | Path) -> dict[str, Any]:
+        """Return the options that RocketMQ's file *path* sets. Raises `ConfigError`."""
         lines = parse_lines(_read(path), str(path))
         return cls.translate({key: (value, Place(str(path), number)) for key, (number, value) in lines.items()})
 
@@ -178,6 +179,13 @@ class Config:
     def names(cls) -> list[str]:
         """Return the names of all options, those of its parts included."""
         return [*cls._types(), *(name for part in cls.parts.values() for name in part.names())]
+
+    def given(self) -> dict[str, Any]:
+        """Return all options and their values by name, those of its parts included."""
+        values = {name: getattr(self, name) for name in self._types()}
+        for field in self.parts:
+            values |= getattr(self, field).given()
+        return values
 
     @classmethod
     def build(cls, values: Mapping[str, Any], what: str) -> Self:

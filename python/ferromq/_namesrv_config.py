@@ -5,11 +5,12 @@ The options of a name server, and RocketMQ's keys for them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from ferromq._config import Config, boolean, check_address, check_positive, only, split_list, whole
+from ferromq._listener_config import ListenerConfig
 from ferromq._rocketmq import NAME_SERVER_WITHOUT_EFFECT
 
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "9876"}  # noqa: S104 (as in RocketMQ)
@@ -57,6 +58,8 @@ class NameServerConfig(Config):
     """How long that is, from the start."""
     protected_keys: tuple[str, ...] = ()
     """RocketMQ's keys that may not be changed at run time, beside those of files."""
+    connections: ListenerConfig = field(default_factory=ListenerConfig)
+    """The options of its connections; files, environment and flags name them without `connections`."""
 
     prefix: ClassVar[str] = "FERROMQ_NAMESRV_"
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
@@ -76,12 +79,15 @@ class NameServerConfig(Config):
         "configBlackList": lambda text: {"protected_keys": split_list(text)},
         "clusterTest": lambda text: only(text, "false", "routes are not taken from another environment"),
         "enableControllerInNamesrv": lambda text: only(text, "false", "there is no controller in this name server"),
+        **ListenerConfig.properties,
     }
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
         tuple(_LISTEN): _listen,
+        **ListenerConfig.joined,
     }
+    parts: ClassVar[Mapping[str, type[Config]]] = {"connections": ListenerConfig}
     ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome", "configStorePath", "productEnvName"})
-    without_effect: ClassVar[Mapping[str, str]] = NAME_SERVER_WITHOUT_EFFECT
+    without_effect: ClassVar[Mapping[str, str]] = {**NAME_SERVER_WITHOUT_EFFECT, **ListenerConfig.without_effect}
 
     def __post_init__(self) -> None:
         check_address("listen", self.listen)
@@ -109,6 +115,7 @@ class NameServerConfig(Config):
             "needWaitForService": _shown(self.wait_for_service),
             "waitSecondsForService": str(self.service_wait // _SECOND),
             "configBlackList": ";".join(self.protected_keys),
+            **self.connections.keys(),
         }
 
 

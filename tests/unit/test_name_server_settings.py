@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ferromq._listener_config import ListenerConfig
 from ferromq.config import NameServerConfig
 from ferromq.errors import ConfigError
 from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, ProtectedKey, Settings
@@ -13,7 +14,11 @@ from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, Protected
 def test_what_is_shown_is_a_configuration_file_again(tmp_path: Path) -> None:
     """Every option, by RocketMQ's key where it has one."""
     config = NameServerConfig(
-        listen="127.0.0.1:1", kv_config_path="/x/kv.json", lease=timedelta(seconds=7), order_messages=True
+        listen="127.0.0.1:1",
+        kv_config_path="/x/kv.json",
+        lease=timedelta(seconds=7),
+        order_messages=True,
+        connections=ListenerConfig(one_way_limit=3, tls_mode="disabled"),
     )
     file = tmp_path / "shown.conf"
     file.write_text(Settings(config).text())

@@ -12,6 +12,7 @@ from pathlib import Path
 from ferromq import _remoting
 from ferromq._ferromq import Server
 from ferromq._fork import Owner
+from ferromq._listener_config import RELOAD_INTERVAL
 from ferromq._time import Clock, Timer
 from ferromq.config import NameServerConfig
 from ferromq.namesrv.kv_config import KvConfig
@@ -39,7 +40,7 @@ class NamesrvController:
         self._owner = Owner("name server")
         self._clock = clock or Clock.system()
         self.settings = Settings(config, config_file)
-        self._server = Server(self._clock.raw, handler_threads=config.handler_threads)
+        self._server = Server(self._clock.raw, handler_threads=config.handler_threads, **config.connections.limits())
         self.routes = RouteInfoManager(
             config.lease // _MILLISECOND,
             on_change=lambda topics: self._server.drop_routes(list(topics)),
@@ -53,12 +54,16 @@ class NamesrvController:
         self._server.on_close(self.routes.close_connection)
         self._scan = Timer("ferromq-namesrv", self._clock, config.scan_interval, self.expire)
         self._print = Timer("ferromq-kv-config", self._clock, _LOG_INTERVAL, lambda _now: self.kv_config.log())
+        self._reload = Timer("ferromq-tls", self._clock, RELOAD_INTERVAL, lambda _now: self._server.reload_tls())
         self.settings.listen(self._configure)
+        has_tls = config.connections.set_up(self._server)
         host, _, _ = config.listen.rpartition(":")
         self.address = f"{host}:{self._server.listen_remoting(config.listen)}"
         """`host:port` of the listener."""
         self._scan.start()
         self._print.start()
+        if has_tls:
+            self._reload.start()
         _log.info("name server ready address=%s", self.address)
 
     def expire(self, now: int) -> None:
@@ -71,6 +76,7 @@ class NamesrvController:
         if self._owner.is_here:
             self._scan.stop()
             self._print.stop()
+            self._reload.stop()
             self._server.stop(timeout=0.5)
             self._notices.close()
 

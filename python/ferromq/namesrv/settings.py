@@ -8,7 +8,6 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ class Settings:
         given = {key: value for key, (_, value) in parse_lines(text, "the request").items()}
         with self._lock:
             values = self._checked(given)
-            config = NameServerConfig.from_options({**asdict(self._config), **values})
+            config = NameServerConfig.from_options({**self._config.given(), **values})
             if config == self._config:
                 return
             if self._file is not None:

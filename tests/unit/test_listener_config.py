@@ -1,0 +1,63 @@
+"""The options of a server's connections: limits and TLS, by RocketMQ's keys too."""
+
+from pathlib import Path
+
+import pytest
+
+from ferromq.config import NameServerConfig
+from ferromq.errors import ConfigError
+
+
+def read(path: Path, text: str) -> NameServerConfig:
+    """Return the configuration of a file in RocketMQ's format."""
+    path.write_text(text)
+    return NameServerConfig.from_properties(path)
+
+
+def test_limits_have_rocketmqs_defaults_and_keys(tmp_path: Path) -> None:
+    """Idle time, one-way requests and requests to clients."""
+    assert NameServerConfig().connections.limits() == {"idle": 120.0, "one_way": 256, "calls": 64}
+    keys = "serverChannelMaxIdleTimeSeconds=7\nserverOnewaySemaphoreValue=3\nserverAsyncSemaphoreValue=5\n"
+    assert read(tmp_path / "n.conf", keys).connections.limits() == {"idle": 7.0, "one_way": 3, "calls": 5}
+    config = NameServerConfig.load(environment={"FERROMQ_NAMESRV_IDLE_TIME": "9s"}, flags={"call_limit": "2"})
+    assert config.connections.limits() == {"idle": 9.0, "one_way": 256, "calls": 2}
+
+
+def test_a_certificate_switches_tls_on_beside_plaintext(tmp_path: Path) -> None:
+    """Unless the mode says otherwise; without one there is none."""
+    assert NameServerConfig().connections.mode == "disabled"
+    keys = "tls.server.certPath=/x/server.pem\ntls.server.keyPath=/x/server.key\n"
+    assert read(tmp_path / "n.conf", keys).connections.mode == "permissive"
+    assert read(tmp_path / "n.conf", keys + "tls.server.mode=enforcing\n").connections.mode == "enforcing"
+
+
+def test_rocketmqs_tls_file_is_read(tmp_path: Path) -> None:
+    """Named by a key of the main file, as RocketMQ's `tls.properties`; its keys for clients are warned of."""
+    (tmp_path / "tls.properties").write_text(
+        "tls.test.mode.enable=false\ntls.server.need.client.auth=require\ntls.server.authClient=true\n"
+        "tls.server.certPath=/x/server.pem\ntls.server.keyPath=/x/server.key\ntls.server.trustCertPath=/x/ca.pem\n"
+        "tls.client.trustCertPath=/x/ca.pem\n"
+    )
+    connections = read(tmp_path / "n.conf", f"tls.config.file={tmp_path / 'tls.properties'}\n").connections
+    assert (connections.tls_certificate, connections.tls_key) == ("/x/server.pem", "/x/server.key")
+    assert (connections.tls_client_auth, connections.tls_trust) == ("require", "/x/ca.pem")
+    assert connections.keys()["tls.server.need.client.auth"] == "require"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tls.test.mode.enable=true", "no certificate is made up"),
+        ("tls.server.keyPassword=secret", "may not be encrypted"),
+        ("tls.server.mode=perhaps", "disabled, permissive, enforcing"),
+        ("tls.server.need.client.auth=maybe", "none, optional, require"),
+        ("tls.server.need.client.auth=require\ntls.server.authClient=false", "always checked"),
+        ("tls.server.certpath=x", "did you mean tls.server.certPath"),
+        ("serverOnewaySemaphoreValue=0", "more than 0"),
+        ("tls.config.file=gone.properties", "gone.properties cannot be read"),
+    ],
+)
+def test_what_would_weaken_tls_is_an_error(tmp_path: Path, line: str, message: str) -> None:
+    """Or is unknown, or may not be; the error says what to do."""
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path / "n.conf", line)
