@@ -410,6 +410,25 @@ class Server:
     def on_close(self, handler: Callable[[int], None]) -> None:
         """*handler*(connection) after a connection is gone."""
 
+    def set_tls(
+        self,
+        mode: str,
+        *,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        client_auth: str = "none",
+        trust: Path | None = None,
+    ) -> None:
+        """
+        Take remoting connections as *mode* says: `disabled`, `permissive` (TLS and plaintext) or `enforcing`.
+
+        *certificate*, *key*: PEM files. *client_auth*: whether clients show a certificate, `none`, `optional` or
+        `require`; *trust*: PEM file of those that sign theirs. Raises `ConfigError` naming the file.
+        """
+
+    def reload_tls(self) -> bool:
+        """Take the files of TLS anew where they have changed; return whether they had."""
+
     def listen_grpc(self, address: str) -> int:
         """Serve gRPC on `host:port` (port 0: any) and return the port. Raises OSError naming the address."""
 

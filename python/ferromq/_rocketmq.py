@@ -89,8 +89,8 @@ reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocks
 rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
 scanAvailableNameSrv scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
 searchBcqByCacheEnable secretKey sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable
-serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
+serverCallbackExecutorThreads serverLoadBalancerEnable
+serverNettyWorkerGroupEnable serverPooledByteBufAllocatorEnable serverSelectorThreads
 serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads sharedByteBufferNum
 shortPollingTimeMills shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes slaveTimeout socksProxyConfig
 spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp
@@ -123,7 +123,7 @@ _WHY = {
     "storePathConsumeQueue": "consume queues lie in the store directory",
     "storePathIndex": "index files lie in the store directory",
     "transientStorePoolEnable": "bytes go straight into the mapped file",
-    "useTLS": "connections are not encrypted",
+    "useTLS": "connections to others are not encrypted",
 }
 
 WITHOUT_EFFECT: Mapping[str, str] = {**dict.fromkeys(_NAMES.split(), "ferromq has no such option"), **_WHY}

@@ -25,6 +25,7 @@ from ferromq._config import (
     whole,
 )
 from ferromq._ferromq import Store
+from ferromq._listener_config import ListenerConfig
 from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
 from ferromq._rocketmq import WITHOUT_EFFECT
@@ -211,6 +212,8 @@ class BrokerConfig(Config):
     """Topic for the traces of clients, made at start; empty: none."""
     membership: MembershipConfig = field(default_factory=MembershipConfig)
     """The options of the broker as a member of its cluster; they too are named without `membership`."""
+    connections: ListenerConfig = field(default_factory=ListenerConfig)
+    """The options of its remoting connections; they too are named without `connections`."""
     storage: StoreConfig = field(default_factory=StoreConfig)
     """The options of the message store; files, environment and flags name them without `storage`."""
 
@@ -234,17 +237,23 @@ class BrokerConfig(Config):
         "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
         "notifyConsumerIdsChangedEnable": lambda text: {"notify_consumers": boolean(text)},
         "storeReplyMessageEnable": lambda text: {"store_replies": boolean(text)},
+        **ListenerConfig.properties,
         **StoreConfig.properties,
     }
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
         tuple(_LISTEN): _listen,
         tuple(_TRACE): _trace,
         **MembershipConfig.joined,
+        **ListenerConfig.joined,
         **StoreConfig.joined,
     }
-    parts: ClassVar[Mapping[str, type[Config]]] = {"membership": MembershipConfig, "storage": StoreConfig}
+    parts: ClassVar[Mapping[str, type[Config]]] = {
+        "membership": MembershipConfig,
+        "connections": ListenerConfig,
+        "storage": StoreConfig,
+    }
     ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome"})
-    without_effect = WITHOUT_EFFECT
+    without_effect: ClassVar[Mapping[str, str]] = {**WITHOUT_EFFECT, **ListenerConfig.without_effect}
 
     def __post_init__(self) -> None:
         check_address("listen", self.listen)

@@ -16,6 +16,7 @@ from typing import Any, cast
 from ferromq._config import split_advertised
 from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq._fork import Owner
+from ferromq._listener_config import RELOAD_INTERVAL
 from ferromq._membership_config import MembershipConfig
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
@@ -171,9 +172,14 @@ class BrokerController:
             store=self.store,
             broker_name=self.config.name,
             handler_threads=self.config.handler_threads,
+            **self.config.connections.limits(),
         )
         self._server.set_send_policy(cluster=self.config.cluster)
         started.callback(self._server.stop, timeout=_STOP_SECONDS)
+        if self.config.connections.set_up(self._server):
+            reload = Timer("ferromq-tls", self._clock, RELOAD_INTERVAL, lambda _now: self._server.reload_tls())
+            started.callback(reload.stop)
+            reload.start()
         membership = self.config.membership
         period = registration_period(membership.register_interval)
         self._name_servers = NameServers(self.config.namesrv, self.identity, membership, period=period)
