@@ -135,6 +135,12 @@ class StoreStats(TypedDict):
     flushes: int
     recovered_cut_bytes: int
     recovered_messages: int
+    delayed_delivered: int
+    """Messages with a delay level that came to their queue."""
+    delayed_put_back: int
+    """Those that wait once more, because all queues of their topic are closed."""
+    delayed_undeliverable: int
+    """Those given up, each with a line in the log."""
     failed_puts_io: NotRequired[int]
     failed_puts_corrupt: NotRequired[int]
     failed_puts_too_large: NotRequired[int]
@@ -153,6 +159,21 @@ class StoreStats(TypedDict):
     missed_gets_queue_closed: NotRequired[int]
     missed_gets_no_matched_logic_queue: NotRequired[int]
     missed_gets_no_message_in_queue: NotRequired[int]
+
+@type_check_only
+class NewStoredMessage(TypedDict):
+    """A message to store; what is left out has the defaults of `Store.append`."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: NotRequired[Mapping[str, str]]
+    flag: NotRequired[int]
+    sys_flag: NotRequired[int]
+    born_timestamp: NotRequired[int]
+    born_host: NotRequired[str]
+    reconsume_times: NotRequired[int]
+    prepared_transaction_offset: NotRequired[int]
 
 @final
 class Store:
@@ -205,6 +226,26 @@ class Store:
         prepared_transaction_offset: int = 0,
     ) -> tuple[int, int]:
         """Store one message, wait until it is durable as the flush policy promises; (queue offset, physical offset)."""
+
+    def append_as_one(self, messages: Sequence[NewStoredMessage]) -> list[tuple[int, int]]:
+        """As `append`, but whatever happens all of the messages are there afterwards or none."""
+
+    def delayed(
+        self, topic: str, queue_id: int, properties: Mapping[str, str], *, sys_flag: int = 0
+    ) -> tuple[str, int, dict[str, str]] | None:
+        """Topic, queue and properties of a message with a delay level while it waits; None for one that does not wait."""
+
+    def start_schedule(self) -> None:
+        """Deliver messages that wait at a delay level, at their time or after it, at least once; a slave must not. Idempotent."""
+
+    def stop_schedule(self) -> None:
+        """End that, and write how far it got. `close` does it too."""
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Next queue offset to deliver of each delay level; of `config/delayOffset.json` where the schedule does not run."""
+
+    def delay_offset_json(self) -> str:
+        """The same in the form of that file."""
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, tags: str = "*"

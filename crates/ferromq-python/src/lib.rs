@@ -11,6 +11,7 @@ mod handler;
 mod inspect;
 mod logging;
 mod message;
+mod new_message;
 mod options;
 mod pool;
 mod process;

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ferromq_store::{
-    Boundary, Damage, MessageStore, NewMessage, QueueAccess, Result, StoreConfig, StoreError, TagFilter,
-    properties,
+    Boundary, Damage, MessageStore, NewMessage, QueueAccess, Result, SCHEDULE_TOPIC, StoreConfig, StoreError,
+    TagFilter, properties,
 };
 use parking_lot::Mutex;
 use pyo3::{
@@ -17,9 +17,9 @@ use crate::{
     clock::PyClock,
     error, handler,
     message::PyStoredMessage,
+    new_message::{GivenMessage, encode_properties},
     options::{self, address},
     process::Owned,
-    remoting_client::texts,
 };
 
 /// Most bytes one `get` copies.
@@ -211,6 +211,73 @@ impl PyStore {
         Ok((location.queue_offset, location.physical_offset))
     }
 
+    /// Store messages of which all are there after a crash or none, wait until they are durable; return where each is.
+    #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
+    fn append_as_one(&self, py: Python<'_>, messages: Vec<Bound<'_, PyDict>>) -> PyResult<Vec<(u64, u64)>> {
+        let open = self.0.get()?;
+        let given = messages.iter().map(GivenMessage::read).collect::<PyResult<Vec<_>>>()?;
+        let now_ms = open.clock.0.now_ms();
+        let appended = self.attempt(py, |store| {
+            let messages: Vec<_> = given.iter().map(|message| message.view(now_ms, open.host)).collect();
+            let appended = store.append_as_one(&messages)?;
+            store.wait_durable(appended.end)?;
+            Ok(appended)
+        })?;
+        Ok(appended.locations.iter().map(|place| (place.queue_offset, place.physical_offset)).collect())
+    }
+
+    /// Return topic, queue and properties of a message with a delay level while it waits.
+    #[pyo3(signature = (topic, queue_id, properties, *, sys_flag=0))]
+    fn delayed<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        queue_id: i32,
+        properties: &Bound<'py, PyMapping>,
+        sys_flag: i32,
+    ) -> PyResult<Option<(&'static str, i32, Bound<'py, PyDict>)>> {
+        let open = self.0.get()?;
+        let properties = encode_properties(properties)?;
+        let message = NewMessage {
+            topic,
+            queue_id,
+            flag: 0,
+            sys_flag,
+            born_timestamp: 0,
+            born_host: open.host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"",
+            properties: &properties,
+        };
+        let Some(delayed) = self.attempt(py, |store| store.delayed(&message))? else { return Ok(None) };
+        let kept = PyDict::new(py);
+        for (name, value) in properties::iter(&delayed.properties) {
+            kept.set_item(name, value)?;
+        }
+        Ok(Some((SCHEDULE_TOPIC, delayed.queue_id, kept)))
+    }
+
+    /// Begin to deliver messages that wait at a delay level.
+    fn start_schedule(&self, py: Python<'_>) -> PyResult<()> {
+        self.attempt(py, MessageStore::start_schedule)
+    }
+
+    /// End it.
+    fn stop_schedule(&self, py: Python<'_>) -> PyResult<()> {
+        self.attempt(py, MessageStore::stop_schedule)
+    }
+
+    /// Return the next queue offset to deliver of each delay level.
+    fn delay_offsets(&self, py: Python<'_>) -> PyResult<BTreeMap<u32, u64>> {
+        self.attempt(py, MessageStore::delay_offsets)
+    }
+
+    /// Return them as RocketMQ's delayOffset.json has them.
+    fn delay_offset_json(&self, py: Python<'_>) -> PyResult<String> {
+        self.attempt(py, MessageStore::delay_offset_json)
+    }
+
     /// Read from a queue: status name, messages, next offset.
     #[pyo3(signature = (topic, queue_id, offset, max_count=32, tags="*"))]
     fn get(
@@ -393,6 +460,9 @@ impl PyStore {
             ("flushes", stats.flushes),
             ("recovered_cut_bytes", stats.recovered_cut_bytes),
             ("recovered_messages", stats.recovered_messages),
+            ("delayed_delivered", stats.schedule.delivered),
+            ("delayed_put_back", stats.schedule.put_back),
+            ("delayed_undeliverable", stats.schedule.undeliverable),
         ];
         let dict = PyDict::new(py);
         for (name, value) in named {
@@ -444,17 +514,4 @@ impl PyStore {
             closed
         })
     }
-}
-
-fn encode_properties(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<u8>> {
-    let mut encoded = Vec::new();
-    for (name, value) in texts(mapping)? {
-        if [&name, &value].into_iter().any(|text| text.contains(['\u{1}', '\u{2}'])) {
-            return Err(PyValueError::new_err(format!(
-                "the property {name:?} contains a separator (\\x01 or \\x02)"
-            )));
-        }
-        properties::push(&mut encoded, &name, &value);
-    }
-    Ok(encoded)
 }

@@ -12,6 +12,7 @@ use crate::{
     commit_log::{self, Pending},
     consume_queue::{ConsumeQueue, check_name},
     delay, message,
+    store::Inner,
 };
 
 /// A buffer for records grows with the largest batch; above this it is not kept.
@@ -37,12 +38,12 @@ impl<D: Disk> MessageStore<D> {
     /// `Appended::end` says so. A crash before may keep the first of the messages and lose the others.
     /// Errors: `TooLarge`, `Invalid`, `Full`, `Poisoned`, `Closed`, `Io`: nothing was stored.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, Tie::Loose, true)
+        self.inner().append_tied(messages, Tie::Loose, true)
     }
 
     /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.
     pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, Tie::AsOne, true)
+        self.inner().append_tied(messages, Tie::AsOne, true)
     }
 
     /// Appends and waits until the promise of the flush policy holds; the place is given with it.
@@ -50,80 +51,9 @@ impl<D: Disk> MessageStore<D> {
     /// Cheaper than [`Self::append`] and [`Self::wait_durable`] one after the other: no other thread is asked
     /// to flush. Errors: those of [`Self::append`], and `NotDurable` where the flush failed.
     pub fn append_durable(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        let appended = self.append_tied(messages, Tie::Loose, false)?;
+        let appended = self.inner().append_tied(messages, Tie::Loose, false)?;
         self.wait_durable(appended.end)?;
         Ok(appended)
-    }
-
-    fn append_tied(&self, messages: &[NewMessage<'_>], tie: Tie, is_flush_asked: bool) -> Result<Appended> {
-        let inner = &self.inner;
-        let appended = self.check_open().and_then(|()| {
-            SCRATCH.with_borrow_mut(|bytes| {
-                bytes.clear();
-                bytes.shrink_to(MAX_SCRATCH);
-                if let [message] = messages {
-                    let pending = [self.encode(message, None, bytes)?];
-                    return inner.log.append(&inner.clock, messages, &pending, bytes);
-                }
-                let pending = self.encode_all(messages, tie, bytes)?;
-                inner.log.append(&inner.clock, messages, &pending, bytes)
-            })
-        });
-        let appended = appended.inspect_err(|error| {
-            inner.counters.count_failed_put(error);
-            if matches!(error, StoreError::Full { .. }) {
-                inner.cleaner.ask();
-            }
-        })?;
-        inner.appended.fetch_add(messages.len() as u64, Ordering::Relaxed);
-        if !inner.log.is_sync() {
-            inner.arrived.ring();
-        } else if is_flush_asked {
-            inner.log.ask_for_flush(appended.end);
-        }
-        Ok(appended)
-    }
-
-    fn encode_all(
-        &self,
-        messages: &[NewMessage<'_>],
-        tie: Tie,
-        bytes: &mut Vec<u8>,
-    ) -> Result<Vec<Pending<D>>> {
-        let mut pending: Vec<Pending<D>> = Vec::with_capacity(messages.len());
-        for (number, message) in messages.iter().enumerate() {
-            let before = pending.last().and_then(|pending| pending.queue.as_ref());
-            let mut next = self.encode(message, before, bytes)?;
-            if tie == Tie::AsOne && number + 1 < messages.len() {
-                message::mark_continued(bytes, &mut next.encoded);
-            }
-            pending.push(next);
-        }
-        Ok(pending)
-    }
-
-    /// Checks a message and encodes it; `before` is the queue of the message before it, most often the same.
-    fn encode(
-        &self,
-        message: &NewMessage<'_>,
-        before: Option<&Arc<ConsumeQueue<D>>>,
-        bytes: &mut Vec<u8>,
-    ) -> Result<Pending<D>> {
-        let config = &self.inner.config;
-        let queue_id = check_name(message.topic, message.queue_id)?;
-        let max_record = self.inner.log.max_record_len();
-        commit_log::check_limits(message, config, max_record)?;
-        let encoded = message::encode(message, config.store_host, config.property_crc, bytes);
-        if !message::is_consumable(encoded.sys_flag) {
-            return Ok(Pending { encoded, queue: None });
-        }
-        let queue = match before {
-            Some(queue) if queue.queue_id() == queue_id && queue.topic() == message.topic => {
-                Arc::clone(queue)
-            }
-            _ => self.inner.queues.find_or_make(message.topic, queue_id),
-        };
-        Ok(Pending { encoded, queue: Some(queue) })
     }
 
     /// Says how a message must be stored that has a delay level, see [`delay::rewrite`]; `None` for one that does not wait.
@@ -176,5 +106,90 @@ impl<D: Disk> MessageStore<D> {
     #[must_use]
     pub fn flush_policy(&self) -> FlushPolicy {
         self.inner.log.policy()
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// As [`MessageStore::append`], for threads of the store.
+    pub(crate) fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        self.append_tied(messages, Tie::Loose, true)
+    }
+
+    /// The errors [`Self::append`] has for a message whatever the state of the log.
+    pub(crate) fn check(&self, message: &NewMessage<'_>) -> Result<()> {
+        check_name(message.topic, message.queue_id)?;
+        commit_log::check_limits(message, &self.config, self.log.max_record_len())
+    }
+
+    fn append_tied(&self, messages: &[NewMessage<'_>], tie: Tie, is_flush_asked: bool) -> Result<Appended> {
+        let inner = self;
+        let open = if self.is_closed() { Err(StoreError::Closed) } else { Ok(()) };
+        let appended = open.and_then(|()| {
+            SCRATCH.with_borrow_mut(|bytes| {
+                bytes.clear();
+                bytes.shrink_to(MAX_SCRATCH);
+                if let [message] = messages {
+                    let pending = [self.encode(message, None, bytes)?];
+                    return inner.log.append(&inner.clock, messages, &pending, bytes);
+                }
+                let pending = self.encode_all(messages, tie, bytes)?;
+                inner.log.append(&inner.clock, messages, &pending, bytes)
+            })
+        });
+        let appended = appended.inspect_err(|error| {
+            inner.counters.count_failed_put(error);
+            if matches!(error, StoreError::Full { .. }) {
+                inner.cleaner.ask();
+            }
+        })?;
+        inner.appended.fetch_add(messages.len() as u64, Ordering::Relaxed);
+        if !inner.log.is_sync() {
+            inner.arrived.ring();
+        } else if is_flush_asked {
+            inner.log.ask_for_flush(appended.end);
+        }
+        Ok(appended)
+    }
+
+    fn encode_all(
+        &self,
+        messages: &[NewMessage<'_>],
+        tie: Tie,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Vec<Pending<D>>> {
+        let mut pending: Vec<Pending<D>> = Vec::with_capacity(messages.len());
+        for (number, message) in messages.iter().enumerate() {
+            let before = pending.last().and_then(|pending| pending.queue.as_ref());
+            let mut next = self.encode(message, before, bytes)?;
+            if tie == Tie::AsOne && number + 1 < messages.len() {
+                message::mark_continued(bytes, &mut next.encoded);
+            }
+            pending.push(next);
+        }
+        Ok(pending)
+    }
+
+    /// Checks a message and encodes it; `before` is the queue of the message before it, most often the same.
+    fn encode(
+        &self,
+        message: &NewMessage<'_>,
+        before: Option<&Arc<ConsumeQueue<D>>>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Pending<D>> {
+        let config = &self.config;
+        let queue_id = check_name(message.topic, message.queue_id)?;
+        let max_record = self.log.max_record_len();
+        commit_log::check_limits(message, config, max_record)?;
+        let encoded = message::encode(message, config.store_host, config.property_crc, bytes);
+        if !message::is_consumable(encoded.sys_flag) {
+            return Ok(Pending { encoded, queue: None });
+        }
+        let queue = match before {
+            Some(queue) if queue.queue_id() == queue_id && queue.topic() == message.topic => {
+                Arc::clone(queue)
+            }
+            _ => self.queues.find_or_make(message.topic, queue_id),
+        };
+        Ok(Pending { encoded, queue: Some(queue) })
     }
 }

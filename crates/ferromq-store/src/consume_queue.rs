@@ -517,6 +517,11 @@ impl<D: Disk> ConsumeQueues<D> {
         self.table.read().values().flat_map(|queues| queues.values().map(Arc::clone)).collect()
     }
 
+    /// All queues of a topic, also deleted ones, in no order.
+    pub(crate) fn of_topic(&self, topic: &str) -> Vec<Arc<ConsumeQueue<D>>> {
+        self.table.read().get(topic).map_or_else(Vec::new, |queues| queues.values().map(Arc::clone).collect())
+    }
+
     /// Topics that have messages, each with its queue ids in order.
     pub(crate) fn names(&self) -> Vec<(String, Vec<u32>)> {
         let table = self.table.read();

@@ -12,6 +12,7 @@ use crate::{
     Arrival, Disk, Result, StoreError,
     anchor::Anchor,
     consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
+    delay::SCHEDULE_TOPIC,
     derive::entry_of,
     index_file::{IndexKey, key_hash},
     message::{self, MessageView},
@@ -176,6 +177,9 @@ impl<D: Disk> Dispatcher<D> {
             }
         }
         inner.set_dispatched(to, self.last_timestamp, self.last);
+        if self.batches.iter().take(self.used).any(|batch| batch.queue.topic() == SCHEDULE_TOPIC) {
+            inner.schedule.ask();
+        }
         if let Some(listener) = inner.listener() {
             for batch in self.batches.iter().take(self.used) {
                 listener(&Arrival {

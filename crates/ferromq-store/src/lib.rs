@@ -20,7 +20,6 @@ mod consume_queue;
 mod counters;
 mod damage;
 mod delay;
-#[allow(dead_code)]
 mod delay_file;
 mod derive;
 mod disk;
@@ -71,6 +70,7 @@ mod redo;
 mod report;
 mod retention;
 mod scan;
+mod schedule;
 mod signal;
 mod space;
 mod stop;
@@ -97,6 +97,7 @@ pub use queue_admin::QueueAccess;
 pub use record::Record;
 pub use report::{RecoveryListener, RecoveryProgress, RecoveryReport};
 pub use retention::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy};
+pub use schedule::ScheduleStats;
 pub use store::MessageStore;
 pub use types::{
     Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, QueryResult,

@@ -37,6 +37,11 @@ impl Signal {
         self.condvar.notify_one();
     }
 
+    /// There is a listener again after [`Self::stop`].
+    pub(crate) fn begin(&self) {
+        self.stopped.store(false, Ordering::SeqCst);
+    }
+
     /// Says whether [`Self::stop`] was called.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::{
     Allocation, Arrival, Clock, Damage, DamageReason, Disk, RealDisk, RecoveryListener, RecoveryReport,
@@ -34,6 +34,7 @@ use crate::{
     progress::{Progress, ProgressThread},
     queue_list::QueueList,
     recovery,
+    schedule::Schedule,
     signal::Signal,
     stop::{Left, mark_closed, mark_open, read_left, remove_abort, take_over},
     tail,
@@ -67,6 +68,7 @@ pub(crate) struct Inner<D: Disk> {
     /// One change of queues at a time.
     pub(crate) changing_queues: Mutex<()>,
     pub(crate) cleaner: Cleaner,
+    pub(crate) schedule: Schedule,
     /// Wakes the thread that looks at the disk.
     pub(crate) space_due: Arc<Signal>,
     dispatched: AtomicU64,
@@ -283,6 +285,7 @@ impl<D: Disk> Inner<D> {
 pub struct MessageStore<D: Disk = RealDisk> {
     pub(crate) inner: Arc<Inner<D>>,
     threads: Mutex<Threads>,
+    schedule_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -341,7 +344,7 @@ impl<D: Disk> MessageStore<D> {
             |topic: &str, queue_id| inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset());
         let progress = Progress::load(&inner.disk, directory, max_offset, |anchor| inner.is_trusted(anchor))?;
         let _ = inner.progress.set(progress);
-        let store = Self { inner, threads: Mutex::new(Threads::default()) };
+        let store = Self { inner, threads: Mutex::default(), schedule_thread: Mutex::default() };
         store.start(dispatcher)?;
         Ok(store)
     }
@@ -355,6 +358,7 @@ impl<D: Disk> MessageStore<D> {
         inner.clock.on_advance(move || {
             if let Some(inner) = log.upgrade() {
                 inner.log.flushing.due.ring();
+                inner.schedule.ask();
             }
         });
         threads.flusher = Some(spawn(inner, "ferromq-flush", |inner| inner.log.run_flushes(&inner.clock))?);
@@ -372,7 +376,7 @@ impl<D: Disk> MessageStore<D> {
         inner.clock.on_advance(move || signals.iter().for_each(|signal| signal.ring()));
         let persisted = Arc::clone(inner);
         let progress = ProgressThread::start(inner.config.progress_interval, move || {
-            if let Err(error) = persisted.persist_progress() {
+            if let Err(error) = persisted.persist_progress().and_then(|()| persisted.persist_schedule()) {
                 tracing::warn!(%error, "progress not written, trying again");
             }
         });
@@ -407,6 +411,7 @@ impl<D: Disk> MessageStore<D> {
             missed_gets: inner.counters.missed_gets(),
             mismatches: inner.counters.mismatches.load(Ordering::Relaxed),
             is_full: inner.log.is_full(),
+            schedule: inner.schedule.stats(),
             cleaning: inner.cleaner.stats(),
         }
     }
@@ -432,6 +437,8 @@ impl<D: Disk> MessageStore<D> {
         if inner.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        inner.schedule.due.stop();
+        join(self.schedule_thread().take());
         inner.log.close();
         let mut threads = std::mem::take(&mut *self.threads.lock());
         inner.space_due.stop();
@@ -458,6 +465,7 @@ impl<D: Disk> MessageStore<D> {
         let closed = flushed.and_then(|end| {
             inner.write_checkpoint(true)?;
             inner.persist_progress()?;
+            inner.persist_schedule()?;
             if inner.dispatched() == end { mark_closed(inner, end) } else { Ok(()) }
         });
         *inner.listener.write() = None;
@@ -486,6 +494,15 @@ impl<D: Disk> MessageStore<D> {
 
     pub(crate) fn progress(&self) -> &Progress {
         self.inner.progress()
+    }
+
+    /// The parts, to be shared with a thread.
+    pub(crate) fn shared(&self) -> &Arc<Inner<D>> {
+        &self.inner
+    }
+
+    pub(crate) fn schedule_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.schedule_thread.lock()
     }
 }
 
@@ -535,6 +552,7 @@ fn open_parts<D: Disk>(
         dispatching: Mutex::default(),
         changing_queues: Mutex::default(),
         cleaner,
+        schedule: Schedule::default(),
         space_due: Arc::default(),
         dispatched: AtomicU64::new(0),
         dispatched_mark: Mutex::new((0, 0, Anchor::NONE)),
@@ -549,7 +567,7 @@ fn open_parts<D: Disk>(
     })
 }
 
-fn spawn<D: Disk>(
+pub(crate) fn spawn<D: Disk>(
     inner: &Arc<Inner<D>>,
     name: &str,
     work: impl FnOnce(&Inner<D>) + Send + 'static,
@@ -562,7 +580,7 @@ fn spawn<D: Disk>(
 }
 
 /// Waits for a thread, unless it is the one that asks: a listener may hold the last reference to the store.
-fn join(thread: Option<JoinHandle<()>>) {
+pub(crate) fn join(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread
         && !is_current(&thread)
     {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{CleaningStats, Disk, RealDisk, Region, message::java_hash, record::Record};
+use crate::{CleaningStats, Disk, RealDisk, Region, ScheduleStats, message::java_hash, record::Record};
 
 /// Where one appended message lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -287,6 +287,8 @@ pub struct StoreStats {
     pub recovered_messages: u64,
     /// Appends that were refused or failed, since open, by [`crate::StoreError::name`].
     pub failed_puts: BTreeMap<&'static str, u64>,
+    /// What became of messages that waited at a delay level.
+    pub schedule: ScheduleStats,
     /// Reads of a queue that gave no message, since open, by status.
     pub missed_gets: BTreeMap<GetStatus, u64>,
     /// Records not served, since open, because they are not those their consume queue entries tell of.

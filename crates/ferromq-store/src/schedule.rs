@@ -1,0 +1,438 @@
+//! Delivers messages that wait at a delay level once they are due, and remembers how far it got.
+//!
+//! One thread walks the queues of [`SCHEDULE_TOPIC`], each of which is in order of due time. It sleeps until the next
+//! message is due or one comes. How far it got is written only after what it delivered is durable, so a kill may deliver
+//! some messages again, and loses none. What a waiting message looks like is `delay`'s business.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Disk, GetStatus, MessageStore, MessageView, NewMessage, Record, Result, StoreError, TagFilter,
+    consume_queue::{ConsumeQueue, check_name},
+    delay::{self, Delayed, SCHEDULE_TOPIC},
+    delay_file::DelayFile,
+    signal::Signal,
+    store::{Inner, join, spawn},
+};
+
+/// Most messages of a level in one turn: bounds how long another level waits for its turn.
+const TURN_MESSAGES: usize = 64;
+/// Most bytes of a level in one turn, unless its first message alone has more.
+const TURN_BYTES: usize = 1 << 20;
+/// Pause where the log takes nothing or a queue cannot be read, and nobody can tell when that ends.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Half messages wait for their producer's decision, so nothing may be delivered there; nor back among the waiting.
+const NO_DESTINATIONS: [&str; 2] = ["RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC];
+
+/// What is shared between the delivering thread and whoever asks for it.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    /// Wakes the delivering thread.
+    pub(crate) due: Signal,
+    /// Something came, or time was moved, since the thread last looked.
+    asked: AtomicBool,
+    /// Next queue offset to deliver by level, while the thread runs.
+    offsets: Mutex<Option<BTreeMap<u32, u64>>>,
+    /// The offsets have moved since they were written.
+    is_file_due: AtomicBool,
+    /// What is on disk; held by whoever writes.
+    file: Mutex<DelayFile>,
+    delivered: AtomicU64,
+    put_back: AtomicU64,
+    undeliverable: AtomicU64,
+}
+
+/// What the delivering thread did since the store was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScheduleStats {
+    /// Messages stored in the queue they were meant for.
+    pub delivered: u64,
+    /// Messages whose topic had only closed queues: they wait once more, a level higher.
+    pub put_back: u64,
+    /// Messages given up, each with a line in the log: their topic was deleted, their record is lost or not to be stored.
+    pub undeliverable: u64,
+}
+
+impl Schedule {
+    /// Messages came that wait, or the clock was moved. Costs a load where the thread is awake or does not run.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.due.ring();
+    }
+
+    pub(crate) fn stats(&self) -> ScheduleStats {
+        ScheduleStats {
+            delivered: self.delivered.load(Ordering::Relaxed),
+            put_back: self.put_back.load(Ordering::Relaxed),
+            undeliverable: self.undeliverable.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl<D: Disk> MessageStore<D> {
+    /// Begins to deliver messages that wait at a delay level; only a master may, a slave gets them from its master.
+    ///
+    /// Idempotent. Each message comes at its time or after it, at least once; after a kill what was delivered since
+    /// `config/delayOffset.json` was last written comes again. Errors: `Corrupt` and `Io` of that file, `Closed`.
+    pub fn start_schedule(&self) -> Result<()> {
+        self.check_open()?;
+        let mut thread = self.schedule_thread();
+        if thread.is_some() {
+            return Ok(());
+        }
+        let inner = self.inner();
+        let schedule = &inner.schedule;
+        let file = DelayFile::load(&inner.disk, &inner.root)?;
+        let offsets = inner.corrected(&file.offsets);
+        schedule.is_file_due.store(offsets != file.offsets, Ordering::Release);
+        *schedule.file.lock() = file;
+        *schedule.offsets.lock() = Some(offsets);
+        schedule.due.begin();
+        *thread = Some(spawn(self.shared(), "ferromq-schedule", |inner| {
+            Delivery { inner, is_stuck: false }.run()
+        })?);
+        Ok(())
+    }
+
+    /// Ends what [`Self::start_schedule`] began, and writes how far it got. Idempotent; `close` does it too.
+    pub fn stop_schedule(&self) -> Result<()> {
+        let inner = self.inner();
+        if self.check_open().is_err() {
+            return Ok(());
+        }
+        let mut thread = self.schedule_thread();
+        inner.schedule.due.stop();
+        join(thread.take());
+        let written = inner.persist_schedule();
+        *inner.schedule.offsets.lock() = None;
+        written
+    }
+
+    /// Next queue offset to deliver of each delay level, of `config/delayOffset.json` where this store delivers nothing.
+    ///
+    /// Errors: `Corrupt` and `Io` of that file.
+    pub fn delay_offsets(&self) -> Result<BTreeMap<u32, u64>> {
+        let inner = self.inner();
+        if let Some(offsets) = inner.schedule.offsets.lock().clone() {
+            return Ok(offsets);
+        }
+        Ok(DelayFile::load(&inner.disk, &inner.root)?.offsets)
+    }
+
+    /// As [`Self::delay_offsets`], in the form of that file.
+    pub fn delay_offset_json(&self) -> Result<String> {
+        let inner = self.inner();
+        let Some(offsets) = inner.schedule.offsets.lock().clone() else {
+            return Ok(DelayFile::load(&inner.disk, &inner.root)?.encode());
+        };
+        let mut file = inner.schedule.file.lock().clone();
+        file.offsets = offsets;
+        Ok(file.encode())
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Writes how far each level is delivered, where that has changed; what it tells of is durable before.
+    pub(crate) fn persist_schedule(&self) -> Result<()> {
+        let _held = self.hold()?;
+        let schedule = &self.schedule;
+        let mut file = schedule.file.lock();
+        if !schedule.is_file_due.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let Some(offsets) = schedule.offsets.lock().clone() else { return Ok(()) };
+        let mut newer = file.clone();
+        newer.advance(offsets, self.clock.now_ms());
+        let written = self.log.flush().and_then(|_| newer.save(&self.disk, &self.root));
+        match written {
+            Ok(()) => *file = newer,
+            Err(_) => schedule.is_file_due.store(true, Ordering::Release),
+        }
+        written
+    }
+
+    /// The offsets of all levels, configured or with messages that wait, none outside of its queue: where the log was cut
+    /// what was delivered of the lost end is not counted against what comes in its place.
+    fn corrected(&self, offsets: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+        let names = self.queues.names();
+        let waiting = names.iter().filter(|(topic, _)| topic == SCHEDULE_TOPIC).flat_map(|(_, ids)| ids);
+        let levels: BTreeSet<u32> =
+            (1..=self.config.delay_levels.count()).chain(waiting.map(|queue_id| queue_id + 1)).collect();
+        let correct = |level: u32| {
+            let known = offsets.get(&level).copied();
+            let queue = self.queues.find(SCHEDULE_TOPIC, level - 1);
+            let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
+            let offset = known.unwrap_or(min).clamp(min, max.max(min));
+            if known.is_some_and(|known| known != offset) {
+                tracing::warn!(level, known, offset, "delay offset lies outside of its queue: corrected");
+            }
+            (level, offset)
+        };
+        levels.into_iter().map(correct).collect()
+    }
+
+    /// Says whether the topic was deleted after a message for it was stored at `physical_offset`.
+    fn was_deleted_since(&self, topic: &str, physical_offset: u64) -> bool {
+        self.queues.deleted_to.load(Ordering::Acquire) > physical_offset
+            && self
+                .queues
+                .of_topic(topic)
+                .iter()
+                .any(|queue| queue.marks.floor().physical_end > physical_offset)
+    }
+}
+
+/// When a level has to be looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// There may be more that is due.
+    Now,
+    /// Nothing is due before.
+    At(i64),
+    /// Nothing waits.
+    OnArrival,
+    /// Something failed.
+    AfterPause,
+}
+
+/// What becomes of a message that is due.
+enum Verdict {
+    Deliver { topic: String, queue_id: i32, properties: Vec<u8> },
+    PutBack(Delayed),
+    GiveUp(&'static str),
+}
+
+/// The delivering thread.
+struct Delivery<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    /// A failure was told of, and nothing went well since.
+    is_stuck: bool,
+}
+
+impl<D: Disk> Delivery<'_, D> {
+    fn run(mut self) {
+        let schedule = &self.inner.schedule;
+        while !schedule.due.is_stopped() {
+            schedule.asked.store(false, Ordering::Release);
+            let levels: Vec<u32> =
+                schedule.offsets.lock().iter().flat_map(|offsets| offsets.keys().copied()).collect();
+            let (mut is_busy, mut pause) = (false, None::<Duration>);
+            for level in levels {
+                let wait = match self.turn(level) {
+                    Next::Now => {
+                        is_busy = true;
+                        continue;
+                    }
+                    Next::OnArrival => continue,
+                    Next::AfterPause => RETRY_PAUSE,
+                    Next::At(_) if self.inner.clock.is_manual() => continue,
+                    Next::At(due_at) => {
+                        let left = due_at.saturating_sub(self.inner.clock.now_ms());
+                        Duration::from_millis(u64::try_from(left).unwrap_or(0))
+                    }
+                };
+                pause = Some(pause.map_or(wait, |pause| pause.min(wait)));
+            }
+            if !is_busy {
+                schedule.due.wait(|| schedule.asked.load(Ordering::Acquire), pause);
+            }
+        }
+    }
+
+    /// Delivers what is due of a level, as much as a turn holds.
+    fn turn(&mut self, level: u32) -> Next {
+        let inner = self.inner;
+        let Some(queue) = inner.queues.find(SCHEDULE_TOPIC, level - 1) else { return Next::OnArrival };
+        let Some(from) = self.offset(level) else { return Next::OnArrival };
+        let (due_count, next) = self.look(&queue, level, from);
+        if due_count == 0 {
+            return next;
+        }
+        let found = inner.read(SCHEDULE_TOPIC, level - 1, from, due_count, TURN_BYTES, &TagFilter::All);
+        if found.status == GetStatus::QueueClosed || found.next_offset == from {
+            return Next::AfterPause;
+        }
+        let lost = found.next_offset.saturating_sub(from).saturating_sub(found.messages.len() as u64);
+        let records: Vec<Record<D::Region>> = found.messages.into_iter().map(|(_, record)| record).collect();
+        if let Err(error) = self.deliver(level, &records) {
+            if !std::mem::replace(&mut self.is_stuck, true) {
+                tracing::warn!(%error, level, "due messages not delivered, trying again");
+            }
+            return Next::AfterPause;
+        }
+        self.is_stuck = false;
+        if lost > 0 {
+            tracing::error!(level, from, lost, "records of waiting messages are lost");
+            inner.schedule.undeliverable.fetch_add(lost, Ordering::Relaxed);
+        }
+        if let Some(offsets) = inner.schedule.offsets.lock().as_mut() {
+            offsets.insert(level, found.next_offset);
+        }
+        inner.schedule.is_file_due.store(true, Ordering::Release);
+        Next::Now
+    }
+
+    fn offset(&self, level: u32) -> Option<u64> {
+        self.inner.schedule.offsets.lock().as_ref()?.get(&level).copied()
+    }
+
+    /// How many messages from `from` on are due, as many as a turn holds, and when to look again where none is.
+    fn look(&self, queue: &ConsumeQueue<D>, level: u32, from: u64) -> (usize, Next) {
+        let from_kept = from.max(queue.min_offset());
+        if from_kept > from {
+            // Read to find out that they are gone.
+            return (TURN_MESSAGES, Next::Now);
+        }
+        let now = self.inner.clock.now_ms();
+        // A time further away than the level is long was given by another clock or another table.
+        let latest = now.saturating_add(self.inner.config.delay_levels.duration_ms(level).unwrap_or(0));
+        let (mut count, mut next) = (0, Next::OnArrival);
+        queue.walk(from, |_, entry| {
+            let due_at = entry.filter(|entry| !entry.leads_nowhere()).map_or(now, |entry| entry.tag_hash);
+            if due_at > now && due_at <= latest {
+                next = Next::At(due_at);
+                return false;
+            }
+            count += 1;
+            count < TURN_MESSAGES
+        });
+        (count, next)
+    }
+
+    /// Stores messages that are due. All that can be are stored when this returns; an error: none is, try again.
+    fn deliver(&self, level: u32, records: &[Record<D::Region>]) -> Result<()> {
+        let views: Vec<MessageView<'_>> =
+            records.iter().filter_map(|record| MessageView::decode(record.bytes(), false).ok()).collect();
+        let verdicts: Vec<Verdict> = views.iter().map(|view| self.verdict(level, view)).collect();
+        let mut messages = Vec::with_capacity(views.len());
+        for (view, verdict) in views.iter().zip(&verdicts) {
+            match verdict {
+                Verdict::Deliver { topic, queue_id, properties } => {
+                    messages.push(renewed(view, topic, *queue_id, properties));
+                }
+                Verdict::PutBack(Delayed { queue_id, properties }) => {
+                    messages.push(renewed(view, SCHEDULE_TOPIC, *queue_id, properties));
+                }
+                Verdict::GiveUp(_) => {}
+            }
+        }
+        let refused = self.store(&messages)?;
+        self.count(&views, &verdicts, refused, records.len() - views.len());
+        Ok(())
+    }
+
+    /// Appends the messages; those the store never takes are left out and told of. Returns how many.
+    fn store(&self, messages: &[NewMessage<'_>]) -> Result<u64> {
+        let is_never_taken =
+            |error: &StoreError| matches!(error, StoreError::TooLarge { .. } | StoreError::Invalid { .. });
+        if messages.is_empty() {
+            return Ok(0);
+        }
+        match self.inner.append(messages) {
+            Ok(_) => return Ok(0),
+            Err(error) if !is_never_taken(&error) => return Err(error),
+            Err(_) => {}
+        }
+        let mut refused = 0;
+        let mut kept = Vec::with_capacity(messages.len());
+        for message in messages {
+            match self.inner.check(message) {
+                Ok(()) => kept.push(*message),
+                Err(error) => {
+                    tracing::error!(%error, topic = message.topic, "due message is not to be stored: given up");
+                    refused += 1;
+                }
+            }
+        }
+        if !kept.is_empty() {
+            self.inner.append(&kept)?;
+        }
+        Ok(refused)
+    }
+
+    fn verdict(&self, level: u32, view: &MessageView<'_>) -> Verdict {
+        let Some((topic, queue_id)) = delay::destination(view.properties) else {
+            return Verdict::GiveUp("it does not say where it goes");
+        };
+        let Ok(queue) = check_name(topic, queue_id) else {
+            return Verdict::GiveUp("where it goes is no queue");
+        };
+        if NO_DESTINATIONS.contains(&topic) {
+            return Verdict::GiveUp("nothing is delivered to that topic");
+        }
+        if self.inner.was_deleted_since(topic, view.physical_offset) {
+            return Verdict::GiveUp("its topic was deleted");
+        }
+        match self.open_queue(topic, queue) {
+            Some(queue_id) => Verdict::Deliver {
+                topic: topic.to_owned(),
+                queue_id: queue_id.cast_signed(),
+                properties: delay::due_properties(view.properties),
+            },
+            None => {
+                let higher = (level + 1).min(self.inner.config.delay_levels.count());
+                Verdict::PutBack(delay::at_level(higher, topic, queue_id, view.properties))
+            }
+        }
+    }
+
+    /// The queue where it takes messages, else another one of the topic that does.
+    fn open_queue(&self, topic: &str, queue_id: u32) -> Option<u32> {
+        let wanted = self.inner.queues.find_any(topic, queue_id);
+        if wanted.is_none_or(|queue| queue.marks.takes_messages()) {
+            return Some(queue_id);
+        }
+        let others = self.inner.queues.of_topic(topic);
+        let open = others.iter().filter(|queue| queue.marks.takes_messages() && !queue.marks.is_deleted());
+        open.map(|queue| queue.queue_id()).min()
+    }
+
+    fn count(&self, views: &[MessageView<'_>], verdicts: &[Verdict], refused: u64, unreadable: usize) {
+        let schedule = &self.inner.schedule;
+        let (mut delivered, mut put_back, mut given_up) = (0, 0, unreadable as u64);
+        for (view, verdict) in views.iter().zip(verdicts) {
+            match verdict {
+                Verdict::Deliver { .. } => delivered += 1,
+                Verdict::PutBack(_) => put_back += 1,
+                Verdict::GiveUp(reason) => {
+                    given_up += 1;
+                    tracing::warn!(
+                        physical_offset = view.physical_offset,
+                        reason,
+                        "waiting message given up"
+                    );
+                }
+            }
+        }
+        schedule.delivered.fetch_add(delivered - refused, Ordering::Relaxed);
+        schedule.put_back.fetch_add(put_back, Ordering::Relaxed);
+        schedule.undeliverable.fetch_add(given_up + refused, Ordering::Relaxed);
+    }
+}
+
+/// The message of a record, for another queue.
+fn renewed<'a>(
+    view: &MessageView<'a>,
+    topic: &'a str,
+    queue_id: i32,
+    properties: &'a [u8],
+) -> NewMessage<'a> {
+    NewMessage {
+        topic,
+        queue_id,
+        flag: view.flag,
+        sys_flag: view.sys_flag,
+        born_timestamp: view.born_timestamp,
+        born_host: view.born_host,
+        reconsume_times: view.reconsume_times,
+        prepared_transaction_offset: 0,
+        body: view.body,
+        properties,
+    }
+}
