@@ -1,0 +1,214 @@
+"""Transactions end once, as their producer decided, over a real store."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferromq._codes import ResponseCode
+from ferromq._ferromq import Clock, Store
+from ferromq.broker.transactions import GROUP, Decision, End, EndedHalves, EndRefused, Transactions
+
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Time that stands still."""
+    return Clock.manual(NOW)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    """An empty store, closed by the fixture."""
+    opened = open_store(tmp_path, clock)
+    yield opened
+    opened.close()
+
+
+def open_store(directory: Path, clock: Clock) -> Store:
+    """Open it with small files, and answers only once on disk."""
+    return Store(str(directory), clock, commit_log_file_size=1 << 20, index_slots=100, index_entries=400, flush="group")
+
+
+def half(store: Store, body: bytes = b"paid", **properties: str) -> End:
+    """Store a half message as the send path does, and return its commit."""
+    given = {"PGROUP": "payers", "TRAN_MSG": "true", "TAGS": "t", "REAL_TOPIC": "orders", "REAL_QID": "3"}
+    queue_offset, physical_offset = store.append(
+        HALF, 0, body, {**given, **properties}, flag=7, born_timestamp=NOW, born_host="10.0.0.9:1234"
+    )
+    return End("payers", physical_offset, queue_offset, Decision.COMMIT)
+
+
+def seen(store: Store, topic: str = "orders", queue_id: int = 3) -> list[Any]:
+    """Return all messages of a queue."""
+    messages = store.get(topic, queue_id, 0, 1000)[1]
+    assert len(messages) == store.max_offset(topic, queue_id)
+    return messages
+
+
+def transactions(store: Store, clock: Clock) -> Transactions:
+    """Begin anew on what is stored."""
+    return Transactions(store, clock.now_ms)
+
+
+def changed(end: End, **fields: Any) -> End:
+    """Return it with other fields."""
+    values = {name: getattr(end, name) for name in End.__slots__}
+    return End(**{**values, **fields})
+
+
+def test_a_committed_message_is_the_half_one_at_its_destination(store: Store, clock: Clock) -> None:
+    """With the bits and the offset RocketMQ gives it, and an op message with tag d beside it."""
+    end = half(store)
+    assert transactions(store, clock).end(end)
+    (message,) = seen(store)
+    assert message.properties == {"PGROUP": "payers", "TAGS": "t"}
+    assert (message.body, message.flag, message.sys_flag & 12) == (b"paid", 7, Decision.COMMIT)
+    assert (message.born_timestamp, message.born_host) == (NOW, "10.0.0.9:1234")
+    assert message.prepared_transaction_offset == end.physical_offset
+    (op,) = seen(store, OP, 0)
+    assert (op.body, op.tag) == (b"0", "d")
+
+
+def test_a_rollback_leaves_only_the_op_message(store: Store, clock: Clock) -> None:
+    """Nothing is visible."""
+    assert transactions(store, clock).end(changed(half(store), decision=Decision.ROLLBACK))
+    assert seen(store) == []
+    assert len(seen(store, OP, 0)) == 1
+
+
+def test_a_transaction_ends_once(tmp_path: Path, clock: Clock) -> None:
+    """However often it is committed, before and after a restart, and nothing after a rollback."""
+    store = open_store(tmp_path, clock)
+    ends = [half(store, b"%d" % number) for number in range(3)]
+    ends[1] = changed(ends[1], decision=Decision.ROLLBACK)
+    mine = transactions(store, clock)
+    assert [mine.end(end) for end in ends] == [True] * 3
+    assert [mine.end(end) for end in ends] == [False] * 3
+    store.close()
+    store = open_store(tmp_path, clock)
+    mine = transactions(store, clock)
+    assert [mine.end(changed(end, decision=Decision.COMMIT)) for end in ends] == [False] * 3
+    assert [message.body for message in seen(store)] == [b"0", b"2"]
+    store.close()
+
+
+def test_a_transaction_committed_by_many_at_once_is_visible_once(store: Store, clock: Clock) -> None:
+    """Sixteen threads, four of them for each half message."""
+    ends = [half(store, b"%d" % number) for number in range(4)]
+    mine, start, outcomes = transactions(store, clock), threading.Barrier(16), list[bool]()
+
+    def commit(end: End) -> None:
+        start.wait()
+        outcomes.append(mine.end(end))
+
+    threads = [threading.Thread(target=commit, args=(end,)) for end in ends * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [False] * 12 + [True] * 4
+    assert sorted(message.body for message in seen(store)) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("body", [b"0", b"0,", b"5,0,7", b"0,5"])
+def test_op_messages_of_rocketmq_count(store: Store, clock: Clock, body: bytes) -> None:
+    """Of 4.x with one offset, of 5.x with several."""
+    end = half(store)
+    store.append(OP, 0, body, {"TAGS": "d"})
+    assert not transactions(store, clock).end(end)
+    assert seen(store) == []
+
+
+def test_what_is_no_op_message_ends_nothing(store: Store, clock: Clock) -> None:
+    """Another tag, or a body that is no number."""
+    end = half(store)
+    store.append(OP, 0, b"0", {"TAGS": "x"})
+    store.append(OP, 0, b"zero", {"TAGS": "d"})
+    assert transactions(store, clock).end(end)
+
+
+def test_half_messages_rocketmq_has_looked_through_are_done_with(store: Store, clock: Clock) -> None:
+    """Before the offset its group has committed."""
+    first, second = half(store), half(store)
+    store.commit_offset(GROUP, HALF, 0, 1)
+    mine = transactions(store, clock)
+    assert [mine.end(first), mine.end(second)] == [False, True]
+
+
+def test_a_committed_message_with_a_delay_level_waits(store: Store, clock: Clock) -> None:
+    """It comes when it is due, to the queue the producer chose."""
+    transactions(store, clock).end(half(store, DELAY="2"))
+    assert seen(store) == []
+    (waiting,) = seen(store, "SCHEDULE_TOPIC_XXXX", 1)
+    assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("orders", "3")
+    assert waiting.sys_flag & 12 == Decision.COMMIT
+
+
+@pytest.mark.parametrize(
+    ("fields", "remark"),
+    [
+        ({"group": "others"}, "The producer group wrong"),
+        ({"queue_offset": 1}, "The transaction state table offset wrong"),
+        ({"physical_offset": 5}, "Find prepared transaction message failed"),
+        ({"physical_offset": -1}, "Find prepared transaction message failed"),
+    ],
+)
+def test_an_end_that_names_another_message_is_refused(
+    store: Store, clock: Clock, fields: dict[str, Any], remark: str
+) -> None:
+    """With RocketMQ's code and text; the transaction stays open."""
+    end, mine = half(store), transactions(store, clock)
+    with pytest.raises(EndRefused, match=remark) as refused:
+        mine.end(changed(end, **fields))
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert mine.end(end)
+
+
+def test_what_is_no_half_message_is_not_committed(store: Store, clock: Clock) -> None:
+    """A physical offset of an ordinary message."""
+    _, physical_offset = store.append("orders", 3, b"x", {"PGROUP": "payers", "REAL_TOPIC": "a", "REAL_QID": "0"})
+    with pytest.raises(EndRefused, match="Find prepared"):
+        transactions(store, clock).end(End("payers", physical_offset, 0, Decision.COMMIT))
+
+
+def test_after_its_own_time_only_an_answer_to_a_question_counts(store: Store, clock: Clock) -> None:
+    """A producer that set the time wants to be asked after it; six seconds are the least."""
+    end, mine = half(store, CHECK_IMMUNITY_TIME_IN_SECONDS="1"), transactions(store, clock)
+    other = half(store, CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+    clock.advance(6_000)
+    assert mine.end(end)
+    clock.advance(1)
+    with pytest.raises(EndRefused) as refused:
+        mine.end(other)
+    assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
+    assert mine.end(changed(other, is_checked=True))
+
+
+def test_a_commit_that_could_not_be_stored_may_be_tried_again(store: Store, clock: Clock) -> None:
+    """The queue is closed for a while."""
+    end, mine = half(store), transactions(store, clock)
+    store.set_queue_access("orders", 3, "read_only")
+    with pytest.raises(EndRefused) as refused:
+        mine.end(end)
+    assert refused.value.code == ResponseCode.NO_PERMISSION
+    store.set_queue_access("orders", 3, "open")
+    assert mine.end(end)
+
+
+@given(st.lists(st.integers(0, 40)), st.integers(0, 10))
+def test_ended_halves_are_a_set_kept_as_ranges(offsets: list[int], below: int) -> None:
+    """Against a plain set; neighbours are one range."""
+    ended, model = EndedHalves(below), set(range(below))
+    for offset in offsets:
+        ended.add(offset)
+        model.add(offset)
+    assert [offset for offset in range(60) if offset in ended] == sorted(model)
+    ranges = ended.ranges()
+    assert all(end < begin for (_, end), (begin, _) in zip(ranges, ranges[1:], strict=False))
