@@ -204,6 +204,8 @@ class BrokerConfig(Config):
     """Whether the members of a group are told at once when others come or go; else they find out within 20 s."""
     store_replies: bool = True
     """Whether replies to messages are stored as well as passed on to who asked."""
+    transaction_timeout: timedelta = timedelta(seconds=6)
+    """How long a producer has, at least, to end a transaction before it is asked."""
     handler_threads: int = 8
     """Threads that answer the requests of the control plane."""
     archive: str = ""
@@ -233,6 +235,7 @@ class BrokerConfig(Config):
         "autoCreateTopicEnable": lambda text: {"auto_create_topics": boolean(text)},
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
+        "transactionTimeOut": lambda text: {"transaction_timeout": timedelta(milliseconds=whole(text))},
         **MembershipConfig.properties,
         "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
         "notifyConsumerIdsChangedEnable": lambda text: {"notify_consumers": boolean(text)},
@@ -273,6 +276,7 @@ class BrokerConfig(Config):
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
             raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
         check_positive("client_lease", self.client_lease, timedelta())
+        check_positive("transaction_timeout", self.transaction_timeout, timedelta())
         if self.trace_topic:
             try:
                 _names.check_topic(self.trace_topic)

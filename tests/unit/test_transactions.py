@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 def clock() -> Clock:
-    """Time that stands still."""
+    """Return time that stands still."""
     return Clock.manual(NOW)
 
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    """An empty store, closed by the fixture."""
+    """Yield an empty store, closed by the fixture."""
     opened = open_store(tmp_path, clock)
     yield opened
     opened.close()
@@ -211,4 +212,4 @@ def test_ended_halves_are_a_set_kept_as_ranges(offsets: list[int], below: int) -
         model.add(offset)
     assert [offset for offset in range(60) if offset in ended] == sorted(model)
     ranges = ended.ranges()
-    assert all(end < begin for (_, end), (begin, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(end < begin for (_, end), (begin, _) in pairwise(ranges))

@@ -35,6 +35,7 @@ from ferromq.broker.runtime import Runtime
 from ferromq.broker.settings import Settings, SettingsAnswers
 from ferromq.broker.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.topics import TopicTable
+from ferromq.broker.transactions import Transactions
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, TopicNotFound
 from ferromq.route import Permission
@@ -222,10 +223,13 @@ class BrokerController:
             self._sync.follow(master.address if master else None)
 
     def _start_following(self) -> None:
-        """Follow the master, where this is a slave."""
+        """Follow the master, where this is a slave; a master delivers what waits at a delay level."""
         membership = self.config.membership
         if not membership.is_slave:
+            self.store.start_schedule()
             return
+        # Its master tells how far that is, by the same file.
+        self.store.stop_schedule()
         _log.warning(
             "slave: topics, groups and offsets come from the master, its messages are not replicated yet; this broker "
             "serves what its own log holds and takes no messages broker_id=%d",
@@ -287,6 +291,12 @@ class BrokerController:
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
+            transactions=Transactions(
+                self.store,
+                now_ms,
+                is_slave=lambda: self.config.membership.is_slave,
+                timeout_ms=config.transaction_timeout // _MILLISECOND,
+            ),
         )
         self.topics.push_all()
         self.groups.push_all()

@@ -22,6 +22,7 @@ from ferromq.broker.routes import Routes
 from ferromq.broker.runtime import Runtime
 from ferromq.broker.settings import SettingsAnswers
 from ferromq.broker.statistics import Statistics
+from ferromq.broker.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Rooms:
     runtime: Runtime
     settings: SettingsAnswers
     statistics: Statistics
+    transactions: Transactions
 
 
 def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
@@ -60,6 +62,7 @@ def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
         RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
         RequestCode.HEART_BEAT: heartbeats.heartbeat,
         RequestCode.UNREGISTER_CLIENT: heartbeats.unregister,
+        RequestCode.END_TRANSACTION: rooms.transactions.end_transaction,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.members.consumer_list,
         RequestCode.LOCK_BATCH_MQ: clients.locking.lock,
         RequestCode.UNLOCK_BATCH_MQ: clients.locking.unlock,
