@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from ferromq import _names
 from ferromq._codes import ResponseCode
-from ferromq._ferromq import NewStoredMessage, Request, Store, StoredMessage
+from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
+
+if TYPE_CHECKING:
+    from ferromq._ferromq import NewStoredMessage
 
 _log = logging.getLogger("ferromq.transactions")
 
@@ -209,7 +213,7 @@ class Transactions:
         own = int(seconds) * 1_000 if seconds.lstrip("-").isdecimal() else 0
         return self._now_ms() - half.born_timestamp > max(own, self._timeout_ms)
 
-    def _committed(self, half: StoredMessage) -> NewStoredMessage:
+    def _committed(self, half: StoredMessage) -> "NewStoredMessage":
         """Return the message consumers will see, or that waits where it has a delay level."""
         topic, queue_id = half.properties.get(_REAL_TOPIC), half.properties.get(_REAL_QUEUE, "")
         if not topic or not queue_id.isdecimal():
@@ -231,7 +235,7 @@ class Transactions:
             "prepared_transaction_offset": half.physical_offset,
         }
 
-    def _append(self, messages: list[NewStoredMessage]) -> None:
+    def _append(self, messages: "list[NewStoredMessage]") -> None:
         try:
             self._store.append_as_one(messages)
         except MessageTooLarge as error:
@@ -251,7 +255,7 @@ def op_offsets(message: StoredMessage) -> Iterator[int]:
             yield int(text)
 
 
-def _op_message(half: StoredMessage) -> NewStoredMessage:
+def _op_message(half: StoredMessage) -> "NewStoredMessage":
     return {
         "topic": _names.OP_TOPIC,
         "queue_id": half.queue_id,
