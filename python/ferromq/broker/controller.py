@@ -295,7 +295,7 @@ class BrokerController:
                 self.store,
                 now_ms,
                 is_slave=lambda: self.config.membership.is_slave,
-                timeout_ms=config.transaction_timeout // _MILLISECOND,
+                timeout_ms=self.config.transaction_timeout // _MILLISECOND,
             ),
         )
         self.topics.push_all()
