@@ -46,8 +46,19 @@ def half(store: Store, body: bytes = b"paid", **properties: str) -> End:
     return End("payers", physical_offset, queue_offset, Decision.COMMIT)
 
 
+def settle(store: Store) -> None:
+    """Wait until readers see what was stored: they are a moment behind."""
+    for _ in range(60_000):
+        stats = store.stats()
+        if stats["dispatched_offset"] == stats["max_physical_offset"]:
+            return
+        threading.Event().wait(0.001)
+    pytest.fail(f"readers never saw it: {store.stats()}")
+
+
 def seen(store: Store, topic: str = "orders", queue_id: int = 3) -> list[Any]:
     """Return all messages of a queue."""
+    settle(store)
     messages = store.get(topic, queue_id, 0, 1000)[1]
     assert len(messages) == store.max_offset(topic, queue_id)
     return messages
@@ -55,6 +66,7 @@ def seen(store: Store, topic: str = "orders", queue_id: int = 3) -> list[Any]:
 
 def transactions(store: Store, clock: Clock) -> Transactions:
     """Begin anew on what is stored."""
+    settle(store)
     return Transactions(store, clock.now_ms)
 
 
