@@ -157,9 +157,8 @@ def test_a_java_broker_registers_with_our_name_server(
         ask.topic(broker.address, "topic-java", 3)
         route = eventually(lambda: ask.route(namesrv.address, "topic-java"))
         assert [(queue.broker_name, queue.read_queues) for queue in route.queues] == [("broker-java", 3)]
-        shown = tmp_path / "shown"
-        clients.ask("admin", str(shown), "clusterList", "-n", namesrv.address)
-        [line] = [line.split() for line in shown.read_text().splitlines() if "broker-java" in line]
+        shown = clients.admin("clusterList", "-n", namesrv.address)
+        [line] = [line.split() for line in shown.splitlines() if "broker-java" in line]
         assert line[:4] == ["DefaultCluster", "broker-java", "0", broker.address]
     assert ask.route(namesrv.address, "topic-java") is None
 
@@ -186,9 +185,8 @@ def test_a_slave_of_ours_follows_a_java_master(
         assert slave.store.committed_offsets()["topic-pair@group-pair"] == {0: 42}
         assert "42" in saved(store, "consumerOffset.json")
         assert "offsetTable" in saved(store, "delayOffset.json")
-        shown = tmp_path / "shown"
-        clients.ask("admin", str(shown), "clusterList", "-n", java_namesrv.address)
-        lines = [line.split()[:4] for line in shown.read_text().splitlines() if " pair " in line]
+        shown = clients.admin("clusterList", "-n", java_namesrv.address)
+        lines = [line.split()[:4] for line in shown.splitlines() if " pair " in line]
         assert [line[2:4] for line in lines] == [["0", master.address], ["1", slave.address]]
         # What changes later arrives as well.
         ask.topic(master.address, "topic-later")
@@ -211,3 +209,30 @@ def test_a_java_slave_follows_a_master_of_ours(
         assert "topic-couple" in saved(slave.store, "topics.json")
         assert "42" in saved(slave.store, "consumerOffset.json")
         assert "offsetTable" in saved(slave.store, "delayOffset.json")
+
+
+@pytest.fixture(params=["java_namesrv", "namesrv"])
+def name_server(request: pytest.FixtureRequest) -> str:
+    """Return the address of a name server of either kind."""
+    return str(request.getfixturevalue(request.param).address)
+
+
+def test_one_topic_lies_on_brokers_of_both_kinds(
+    name_server: str, start: Callable[..., BrokerController], clients: compat_peer.Clients, ask: Asking, tmp_path: Path
+) -> None:
+    """RocketMQ's producer sends to both, its consumer reads both; whosever name server it is."""
+    sender, taker = f"sender-{name_server[-5:]}", f"taker-{name_server[-5:]}"
+    with JavaBroker(tmp_path, name_server, brokerName="theirs") as theirs:
+        ours = start(name_server, name="ours")
+        for broker in (theirs.address, ours.address):
+            ask.topic(broker, "mixed")
+            ask.group(broker, taker, 16)
+        clients.start("producer", sender, name_server, sender)
+        assert clients.send(sender, "sync", "mixed", "m-", 80, 1) == 80
+        clients.start("push", taker, name_server, taker, "mixed", "concurrent", 0)
+        assert clients.wait_for(taker, 80) == 80
+        taken = clients.taken(taker)
+        assert sorted(message.body for message in taken) == sorted(f"m-{number}" for number in range(80))
+        assert {message.broker for message in taken} == {"ours", "theirs"}
+        for client in (sender, taker):
+            clients.ask("close", client)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferromq._ferromq import Request, Server
+from ferromq._ferromq import RemotingClient, Request, Server
 from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
 from ferromq.broker.name_servers import Master as Known
@@ -19,7 +19,8 @@ from ferromq.namesrv.server import NamesrvController
 
 TOPICS, OFFSETS, DELAYS, TIMER, METRICS, GROUPS, MODES = 21, 43, 45, 60, 61, 201, 402
 ORDER = [TOPICS, OFFSETS, DELAYS, GROUPS, MODES, TIMER, METRICS]
-SUCCESS, UNKNOWN_CODE = 0, 3
+SUCCESS, UNKNOWN_CODE, NO_PERMISSION = 0, 3, 16
+SEND, SEND_BATCH = 310, 320
 START = 1_700_000_000_000
 VERSION = {"counter": 41, "stateVersion": 2, "timestamp": START - 5}
 TOPIC = {"topicName": "orders", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
@@ -352,3 +353,18 @@ def test_the_cluster_shows_a_slave_with_its_id(
     """Beside its master, under one name."""
     [known] = namesrv.routes.cluster_info()["brokerAddrTable"].values()
     assert known["brokerAddrs"] == {"0": master.address, "1": slave.address}
+
+
+def test_a_slave_takes_no_messages(slave: BrokerController, clock: Clock) -> None:
+    """The answer says so, of single messages and of batches; once it is a master it takes them."""
+    clock.advance(seconds=3)
+    client = RemotingClient()
+    fields = {"a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(START), "h": "0", "i": ""}
+    for code in (SEND, SEND_BATCH):
+        answer, remark, _, _ = client.call(slave.address, code, fields, b"body")
+        assert answer == NO_PERMISSION
+        assert "orders" in str(remark)
+        assert "slave" in str(remark)
+    slave.configure(broker_id=0)
+    assert client.call(slave.address, SEND, fields, b"body")[0] == SUCCESS
+    client.close()

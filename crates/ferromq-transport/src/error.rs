@@ -40,7 +40,9 @@ pub enum TransportError {
     #[error("{0}")]
     Forbidden(&'static str),
     /// A topic's permission forbids the request.
-    #[error("the topic {topic} may not be {done}; its permission says so")]
+    #[error(
+        "the topic {topic} may not be {done} here: its permission forbids it, or the broker's, or this is a slave"
+    )]
     TopicForbidden {
         /// The topic.
         topic: String,

@@ -47,7 +47,11 @@ async fn store(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result
     check_topic(first.topic)?;
     let topic = hot.topic(first.topic, peer).await?;
     if !topic.is_writable() {
-        return Err(Refusal::new(code::FORBIDDEN, format!("topic {} may not be written", first.topic)));
+        let reason = format!(
+            "the topic {} may not be written here: its permission forbids it, or the broker's, or this is a slave",
+            first.topic
+        );
+        return Err(Refusal::new(code::FORBIDDEN, reason));
     }
     let durable = append(hot, request, &topic, peer)?;
     Ok(durable.await?)
