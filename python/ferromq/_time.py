@@ -130,7 +130,7 @@ class Timer:
     def _seconds_left(self) -> float | None:
         # A manual clock moves only by `advance`, which fires by itself.
         left = self._due_ms - self._clock.now_ms()
-        return None if self._clock.is_manual and left > 0 else max(0.0, left / 1000)
+        return None if self._clock.is_manual and left > 0 else min(max(0.0, left / 1000), threading.TIMEOUT_MAX)
 
     def _fire(self) -> None:
         with self._running:

@@ -163,7 +163,7 @@ class TopicRoute:
                 },
                 value.get("orderTopicConf"),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a topic route: {error!r}") from error
 
 

@@ -1,9 +1,12 @@
 """The options of a running name server, and the file they come from."""
 
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ferromq._listener_config import ListenerConfig
 from ferromq.config import NameServerConfig
@@ -72,6 +75,18 @@ def test_a_change_that_cannot_be_is_an_error(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings.update(text)
     assert settings.config == NameServerConfig()
+
+
+@given(
+    st.text(max_size=60)
+    | st.sampled_from(sorted(KEYS_AT_RUN_TIME)).flatmap(lambda key: st.text(max_size=9).map(f"{key}={{}}".format))
+)
+def test_any_text_is_a_change_or_an_error(text: str) -> None:
+    """Nothing else comes out, and what is in force can be shown."""
+    settings = Settings(NameServerConfig())
+    with contextlib.suppress(ConfigError):
+        settings.update(text)
+    assert settings.text()
 
 
 def test_a_change_is_written_to_the_file_of_rocketmqs_kind(tmp_path: Path) -> None:

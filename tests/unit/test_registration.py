@@ -55,6 +55,29 @@ def test_a_deflated_body_is_decoded(*, says_so: bool) -> None:
     assert topics.filter_servers == ("f:1",)
 
 
+def test_static_topics_are_seen_and_otherwise_left_alone() -> None:
+    """Their mapping follows in brokers since 5.0, in both forms; before, and cut off, a deflated body ends earlier."""
+    mapping = json.dumps({"topic": "static", "bname": "a", "totalQueues": 8}).encode()
+    data = zlib.decompress(deflated())
+    assert not registration.decode(zlib.compress(data), "a", compressed=True).has_static_topics
+    assert not registration.decode(zlib.compress(data[:-4]), "a", compressed=True).has_static_topics
+    mapped = data[:-4] + struct.pack(">ii", 1, len(mapping)) + mapping
+    topics = registration.decode(zlib.compress(mapped), "a", compressed=True)
+    assert topics.has_static_topics
+    assert list(topics.queues) == ["orders"]
+    body = json.loads(plain())
+    body["topicConfigSerializeWrapper"]["topicQueueMappingInfoMap"] = {"static": json.loads(mapping)}
+    assert registration.decode(json.dumps(body).encode(), "a", compressed=False).has_static_topics
+
+
+@pytest.mark.parametrize("number", ["Infinity", "1e999", "[]", '"x"'])
+def test_a_number_that_is_none_is_a_value_error(number: str) -> None:
+    """Python's JSON takes more than numbers of queues can be."""
+    body = b'{"topicConfigTable":{"t":{"perm":%s}}}' % number.encode()
+    with pytest.raises(ValueError, match="."):
+        registration.decode(body, "a", compressed=False)
+
+
 def test_a_body_that_inflates_without_end_is_refused() -> None:
     """A bomb costs no more memory than the limit."""
     with pytest.raises(ValueError, match="inflates to more than"):

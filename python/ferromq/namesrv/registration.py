@@ -33,7 +33,7 @@ def decode(body: bytes, broker_name: str, *, compressed: bool) -> RegisteredTopi
         if compressed or not body.lstrip().startswith(b"{"):
             return _decode_deflated(_inflate(body), broker_name)
         return _decode_json(_json.loads_object(body), broker_name)
-    except (KeyError, TypeError, AttributeError, zlib.error) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, zlib.error) as error:
         raise ValueError(f"not a registration: {error!r}") from error
 
 

@@ -225,7 +225,7 @@ class Requests:
         key = _address(request)
         try:
             version = DataVersion.from_json(_json.loads_object(request.body or b"{}"))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise _remoting.BadRequest(f"the body is no data version: {error}") from error
         known = self._routes.version(key)
         self._routes.renew(key, self._clock.now_ms())
