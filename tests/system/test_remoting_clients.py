@@ -11,7 +11,8 @@ from remoting_peer import Frame, Peer
 import ferromq
 from ferromq._time import Clock
 
-SUCCESS, SYSTEM_ERROR, UNKNOWN, INVALID, NOT_ONLINE = 0, 1, 3, 29, 206
+SUCCESS, SYSTEM_ERROR, UNKNOWN, MOVED, INVALID, NOT_ONLINE = 0, 1, 3, 21, 29, 206
+PULL, COMMIT = 11, 15
 HEART_BEAT, CONSUMER_LIST, NOTIFY, LOCK, UNLOCK = 34, 38, 40, 41, 42
 CONSUMERS, PRODUCERS, RESET, STATUS, ASK_RESET, ASK_STATUS = 203, 204, 220, 221, 222, 223
 RUNNING_INFO, REPLY, PUSH_REPLY, ASSIGNMENT, SET_MODE, MODES = 307, 324, 326, 400, 401, 402
@@ -205,6 +206,30 @@ def test_members_are_told_where_a_reset_puts_them(
     assert a.asked(RESET).body == answer.body
     assert answer.body.count(b"}:1") == 1
     assert answer.body.count(b"}:0") == 7
+
+
+def test_the_next_pull_of_a_member_tells_it_of_a_reset(
+    mq: ferromq.Embedded, connect: Connect, eventually: Eventually
+) -> None:
+    """What it commits before that changes nothing; after it, it does."""
+    a, admin = connect("a"), connect("admin")
+    with mq.admin() as topics, mq.producer() as producer:
+        topics.create_topic("orders", queues=1)
+        producer.send_all("orders", [b"0", b"1", b"2"])
+    assert eventually(lambda: mq.broker.store.max_offset("orders", 0) == 3)
+    join(a)
+    asked = {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true", "queueId": "0", "offset": "1"}
+    assert admin.call(ASK_RESET, asked).code == SUCCESS
+    commit = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "3"}
+    assert a.call(COMMIT, commit).code == SUCCESS
+    assert mq.broker.store.committed_offset("g", "orders", 0) == 1
+    pull = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "3", "maxMsgNums": "32"}
+    pull |= {"sysFlag": "0", "commitOffset": "3", "suspendTimeoutMillis": "0", "subVersion": "1"}
+    told = a.call(PULL, pull)
+    assert (told.code, told.fields["nextBeginOffset"]) == (MOVED, "1")
+    assert a.call(PULL, {**pull, "queueOffset": "1"}).code == SUCCESS
+    a.call(COMMIT, commit)
+    assert mq.broker.store.committed_offset("g", "orders", 0) == 3
 
 
 def test_a_reply_reaches_who_asked(connect: Connect) -> None:

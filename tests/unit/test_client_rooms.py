@@ -576,6 +576,13 @@ def test_tables_of_offsets_come_back_as_they_were(offsets: dict[MessageQueue, in
     assert load_offsets(body, "offsetTable") == offsets
 
 
+@pytest.mark.parametrize("offset", [b"null", b'"5"', b"1.5", b"Infinity", b"true", b"[]"])
+def test_an_offset_is_a_whole_number(offset: bytes) -> None:
+    """Anything else is bad input."""
+    with pytest.raises(ValueError, match=r"offset|Infinity|number"):
+        load_offsets(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:%b}}' % offset, "offsetTable")
+
+
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]":,a1\\', max_size=40).map(str.encode))
 def test_garbage_is_no_table_of_offsets(body: bytes) -> None:
     """It is refused as a `ValueError`, at once."""

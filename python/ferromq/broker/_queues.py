@@ -51,7 +51,9 @@ def load_offsets(body: bytes, field: str) -> dict[MessageQueue, int]:
     table = content.get(field) or {}
     if not isinstance(table, dict):
         raise ValueError(f"{field} is no table of offsets")  # noqa: TRY004 (one error for bad bytes)
-    return {MessageQueue.from_json(_json.loads(key)): int(offset) for key, offset in table.items()}
+    if not all(type(offset) is int for offset in table.values()):
+        raise ValueError(f"{field} has offsets that are no whole numbers")
+    return {MessageQueue.from_json(_json.loads(key)): offset for key, offset in table.items()}
 
 
 def _quote_key(match: re.Match[str]) -> str:
