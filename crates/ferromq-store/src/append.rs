@@ -64,6 +64,14 @@ impl<D: Disk> MessageStore<D> {
         delay::rewrite(&self.inner.config.delay_levels, topic, queue_id, sys_flag, properties)
     }
 
+    /// Says whether the promise of the flush policy holds for what ends at `end`; `None` where a flush must come first.
+    ///
+    /// What [`Self::when_durable`] tells at once, without a callback.
+    pub fn durable_now(&self, end: u64) -> Option<Result<()>> {
+        let outcome = self.inner.log.durable_now(end);
+        outcome.map(|outcome| outcome.inspect_err(|error| self.inner.counters.count_failed_put(error)))
+    }
+
     /// Calls `done` once the promise of the flush policy holds for what ends at `end`, an `Appended::end`: at
     /// once where a send is answered when written, after the covering flush otherwise.
     ///

@@ -325,6 +325,11 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
+    /// The answer to the append that ends at `end`, where it need not wait.
+    pub(crate) fn durable_now(&self, end: u64) -> Option<Result<()>> {
+        (!self.must_wait(end)).then(|| self.answer_now(end))
+    }
+
     /// Calls `done` once the append that ends at `end` may be answered.
     pub(crate) fn when_durable(&self, end: u64, done: Done) {
         if !self.must_wait(end) {

@@ -8,7 +8,7 @@ use std::{
     future::poll_fn,
     io,
     net::SocketAddr,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -31,7 +31,7 @@ use crate::{
     outbox::{Outbox, Permit, Waiting},
     remoting::{Decoder, Limits, RemotingCommand, codes::request},
     routes::Routes,
-    serve::{self, Caller},
+    serve::{self, Begun, Caller},
 };
 
 const READ_CHUNK: usize = 16 << 10;
@@ -251,8 +251,16 @@ impl Connection {
     fn call_hot(&self, hot: Arc<Hot>, command: RemotingCommand, permit: Permit, flow: &Flow) {
         let caller = Caller { connection: self.id, peer: self.peer };
         let is_one_way = command.is_one_way();
-        let leaving = flow.leaving.clone();
-        let mut answering = Box::pin(leaving.scope(serve::answer(hot, caller, command)));
+        let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> =
+            match serve::begin(&hot, caller, &command) {
+                Begun::Answered(response) if is_one_way => return drop((response, permit)),
+                Begun::Answered(response) => return flow.outbox.answer(&response, permit),
+                Begun::Stored(response, end) => Box::pin(serve::after_flush(hot, response, end)),
+                Begun::No => {
+                    let leaving = flow.leaving.clone();
+                    Box::pin(leaving.scope(serve::answer(hot, caller, command)))
+                }
+            };
         // Most requests are answered at once, in the order they came; only those that wait cost a task.
         if let Poll::Ready(response) = answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             if !is_one_way {

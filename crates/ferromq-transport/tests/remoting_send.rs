@@ -7,7 +7,7 @@ mod support;
 use std::{net::TcpListener, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{MessageView, OffsetMessageId, QueueAccess, properties};
+use ferromq_store::{FlushPolicy, MessageView, OffsetMessageId, QueueAccess, properties};
 use ferromq_transport::{
     hot::{SendPolicy, Tally},
     remoting::{Fields, RemotingCommand},
@@ -194,6 +194,22 @@ async fn each_message_of_a_batch_becomes_a_record_and_the_answer_lists_them() {
         let wanted = ("flights".to_owned(), 2, n as u64, n, format!("body {n}"), properties);
         assert_eq!(stored(&broker, id), wanted);
     }
+}
+
+#[tokio::test]
+async fn under_synchronous_flush_what_is_answered_is_flushed() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    broker.store.set_flush(FlushPolicy::Group).unwrap();
+    let body = String::from_utf8([message(0, "one", ""), message(0, "two", "")].concat()).unwrap();
+    for asked in [request(SEND, "x", &[]), request(SEND_BATCH, &body, &[("m", "true")])] {
+        assert_eq!(peer.call(&asked).await.code, 0);
+        let stats = broker.store.stats();
+        assert_eq!(stats.flushed_offset, stats.max_physical_offset);
+    }
+    // Who does not wait is answered, too; whether it is flushed by then is nobody's promise.
+    let answer = peer.call(&request(SEND, "x", &[("i", "WAIT\u{1}false\u{2}")])).await;
+    assert_eq!((answer.code, answer.field("queueOffset")), (0, Some("3")));
 }
 
 #[tokio::test]

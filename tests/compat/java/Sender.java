@@ -20,7 +20,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * A producer. The body of message number i is {@code PREFIXi}, its key too, its tag {@code even} or {@code odd}.
  *
  * <pre>
- * send HOW TOPIC PREFIX COUNT SIZE   HOW: sync, async, oneway, batch (of SIZE) or selector (message i to queue i modulo SIZE);
+ * send HOW TOPIC PREFIX COUNT SIZE   HOW: sync, async, oneway, batch (of SIZE), delayed (at level SIZE) or selector (message
+ *                                    i to queue i modulo SIZE);
  *                                    answers how many were taken with SEND_OK
  * request TOPIC PREFIX COUNT         request and reply; answers the replies, comma-joined
  * transact TOPIC PREFIX COUNT        message i is committed, rolled back or unknown as i modulo 3 says
@@ -74,6 +75,12 @@ final class Sender implements Clients.Driven {
     switch (how) {
       case "sync":
         return inTurn(count, number -> producer.send(message(topic, prefix, number)));
+      case "delayed":
+        return inTurn(count, number -> {
+          Message delayed = message(topic, prefix, number);
+          delayed.setDelayTimeLevel(size);
+          return producer.send(delayed);
+        });
       case "selector":
         return inTurn(count, number -> producer.send(
             message(topic, prefix, number), (queues, message, to) -> queues.get((int) to % queues.size()), number % size));

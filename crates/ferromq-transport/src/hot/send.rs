@@ -58,15 +58,29 @@ impl Hot {
         Ok(appended)
     }
 
+    /// Says at once of what ends at `end` whether it is as durable as promised; `None` where that is not known yet.
+    pub fn durable_now(&self, end: u64) -> Option<Result<()>> {
+        self.store.durable_now(end)
+    }
+
     /// Waits until what ends at `end`, an `Appended::end`, is as durable as the flush policy promises.
     pub fn durable(&self, end: u64) -> impl Future<Output = Result<()>> + Send + use<> {
-        let (done, durable) = oneshot::channel();
-        self.store.when_durable(end, move |outcome| {
-            // The request may have been given up meanwhile.
-            let _ = done.send(outcome);
+        let known = self.durable_now(end);
+        let durable = known.is_none().then(|| {
+            let (done, durable) = oneshot::channel();
+            self.store.when_durable(end, move |outcome| {
+                // The request may have been given up meanwhile.
+                let _ = done.send(outcome);
+            });
+            durable
         });
-        // A callback that is dropped belongs to a store that closed.
-        async move { durable.await.unwrap_or(Err(StoreError::Closed)) }
+        async move {
+            match durable {
+                // A callback that is dropped belongs to a store that closed.
+                Some(durable) => durable.await.unwrap_or(Err(StoreError::Closed)),
+                None => known.unwrap_or(Ok(())),
+            }
+        }
     }
 
     fn count(&self, messages: &[NewMessage<'_>], appended: &Appended) {

@@ -23,7 +23,7 @@ use std::{net::SocketAddr, sync::Arc};
 use crate::{
     TransportError,
     hot::Hot,
-    remoting::{RemotingCommand, codes::request},
+    remoting::{Fields, RemotingCommand, codes::request},
 };
 
 /// Who sent a request.
@@ -33,6 +33,48 @@ pub(crate) struct Caller {
     pub connection: u64,
     /// The other side.
     pub peer: SocketAddr,
+}
+
+/// How far a hot request came at once.
+pub(crate) enum Begun {
+    /// The response is here.
+    Answered(RemotingCommand),
+    /// The messages are in the log; the response holds once what ends there is durable.
+    Stored(RemotingCommand, u64),
+    /// Nothing is done yet: see [`answer`].
+    No,
+}
+
+/// Does what can be done at once of a hot request, so that most sends cost neither a future nor a task.
+pub(crate) fn begin(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Begun {
+    let stored = match command.code {
+        request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
+            send::send_now(hot, caller, command)
+        }
+        _ => None,
+    };
+    match stored {
+        None => Begun::No,
+        Some(Err(error)) => Begun::Answered(refuse(command, &error)),
+        Some(Ok(send::Stored { response, flushed_to: None })) => Begun::Answered(response),
+        Some(Ok(send::Stored { response, flushed_to: Some(end) })) => match hot.durable_now(end) {
+            None => Begun::Stored(response, end),
+            Some(Ok(())) => Begun::Answered(response),
+            Some(Err(error)) => Begun::Answered(refuse(command, &error.into())),
+        },
+    }
+}
+
+/// The response of a request that is stored, once it holds.
+pub(crate) async fn after_flush(hot: Arc<Hot>, response: RemotingCommand, end: u64) -> RemotingCommand {
+    match hot.durable(end).await {
+        Ok(()) => response,
+        Err(error) => {
+            let error = TransportError::from(error);
+            let (code, remark) = (error.response_code(), Some(error.to_string()));
+            RemotingCommand { code, remark, fields: Fields::default(), ..response }
+        }
+    }
 }
 
 /// Answers a hot request; the response of a one-way request is not sent.

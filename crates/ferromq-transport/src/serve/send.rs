@@ -43,6 +43,14 @@ thread_local! {
 /// Properties of one message have at most this many bytes, so that a buffer for them may stay.
 const KEPT_TEXT: usize = 64 << 10;
 
+/// A request whose messages are in the log.
+pub(super) struct Stored {
+    /// The answer.
+    pub response: RemotingCommand,
+    /// The answer holds once what ends here is durable.
+    pub flushed_to: Option<u64>,
+}
+
 /// Stores the message or messages of a request; the answer comes once the promise of the flush policy holds.
 pub(super) async fn send(
     hot: &Hot,
@@ -50,56 +58,88 @@ pub(super) async fn send(
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
     let header = SendHeader::parse(command)?;
-    let policy = hot.policy.load_full();
-    if CLOSED_TO_CLIENTS.contains(&header.topic) {
-        return Err(TransportError::TopicForbidden {
-            topic: header.topic.to_owned(),
-            done: "written by clients",
-        });
-    }
-    let is_batch = header.is_batch || command.code == request::SEND_BATCH_MESSAGE;
-    if let Some(group) = header.topic.strip_prefix(RETRY_PREFIX) {
-        if is_batch {
-            return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
+    let stored = match header.topic.strip_prefix(RETRY_PREFIX) {
+        Some(group) => store_retry(hot, caller, command, &header, group_of(group)).await?,
+        None => {
+            let topic = find_topic(hot, caller, &header).await?;
+            store(hot, caller, command, &header, &topic)?
         }
-        return send_retry(hot, caller, command, &header, group_of(group)).await;
+    };
+    if let Some(end) = stored.flushed_to {
+        hot.durable(end).await?;
     }
-    let topic = find_topic(hot, caller, &header).await?;
-    let queue_id = queue(hot, &header, &topic)?;
-    let target = Target { header: &header, policy: &policy, queue_id };
-    if is_batch {
-        return target.send_batch(hot, caller, command).await;
+    Ok(stored.response)
+}
+
+/// As [`send`] up to the flush, where nothing has to be asked for first: most often. `None` where something has.
+pub(super) fn send_now(
+    hot: &Hot,
+    caller: Caller,
+    command: &RemotingCommand,
+) -> Option<Result<Stored, TransportError>> {
+    let header = match SendHeader::parse(command) {
+        Ok(header) => header,
+        Err(error) => return Some(Err(error)),
+    };
+    let topic = hot.tables.topic(header.topic).filter(|_| !header.topic.starts_with(RETRY_PREFIX))?;
+    Some(store(hot, caller, command, &header, &topic))
+}
+
+/// Stores a request whose topic is known.
+fn store(
+    hot: &Hot,
+    caller: Caller,
+    command: &RemotingCommand,
+    header: &SendHeader<'_>,
+    topic: &TopicEntry,
+) -> Result<Stored, TransportError> {
+    if CLOSED_TO_CLIENTS.contains(&header.topic) {
+        let topic = header.topic.to_owned();
+        return Err(TransportError::TopicForbidden { topic, done: "written by clients" });
     }
-    target.send_one(hot, caller, command).await
+    if !topic.is_writable() {
+        return Err(TransportError::TopicForbidden { topic: header.topic.to_owned(), done: "written" });
+    }
+    let queue_id = queue(hot, header, topic)?;
+    let target = Target { header, policy: &hot.policy.load(), queue_id };
+    if is_batch(header, command) {
+        target.store_batch(hot, caller, command)
+    } else {
+        target.store_one(hot, caller, command)
+    }
+}
+
+fn is_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> bool {
+    header.is_batch || command.code == request::SEND_BATCH_MESSAGE
 }
 
 /// A consumer that could not give a message back sends it to its group's retry topic itself.
-async fn send_retry(
+async fn store_retry(
     hot: &Hot,
     caller: Caller,
     command: &RemotingCommand,
     header: &SendHeader<'_>,
     name: &str,
-) -> Result<RemotingCommand, TransportError> {
+) -> Result<Stored, TransportError> {
+    if is_batch(header, command) {
+        return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
+    }
     let group = hot.group(name, caller.peer).await?;
-    let policy = hot.policy.load_full();
     let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
     if header.reconsume_times <= max_times {
         let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
         let queues = group.retry_queues.max(1);
         let topic = topic_of_group(hot, caller, header.topic, queues, sys_flag).await?;
-        let queue_id = queue(hot, header, &topic)?;
-        return Target { header, policy: &policy, queue_id }.send_one(hot, caller, command).await;
+        return store(hot, caller, command, header, &topic);
     }
     let dead = format!("{DLQ_PREFIX}{name}");
     let topic = topic_of_group(hot, caller, &dead, DLQ_QUEUES, 0).await?;
-    let queue_id = hot.pick_queue(&dead, &topic).cast_signed();
     // It waits no more: it stays where it is until somebody looks at it.
     let mut text = Vec::with_capacity(header.properties.len());
     send_properties::write_without(&mut text, header.properties, &["DELAY"]);
     let properties = String::from_utf8_lossy(&text);
-    let header = SendHeader { topic: &dead, properties: &properties, ..*header };
-    Target { header: &header, policy: &policy, queue_id }.send_one(hot, caller, command).await
+    let header = SendHeader { topic: &dead, queue_id: -1, properties: &properties, ..*header };
+    store(hot, caller, command, &header, &topic)
 }
 
 /// The group a retry topic belongs to; behind a plus sign stands the topic a message was received from.
@@ -115,24 +155,17 @@ async fn find_topic(
     caller: Caller,
     header: &SendHeader<'_>,
 ) -> Result<TopicEntry, TransportError> {
-    let topic = match hot.tables.topic(header.topic) {
-        Some(topic) => topic,
-        None => {
-            check_name(header.topic)?;
-            let missing = Missing::TopicToSend {
-                name: header.topic.to_owned(),
-                default_topic: header.default_topic.to_owned(),
-                queues: header.default_queues,
-                sys_flag: i32::from(header.is_unit),
-            };
-            hot.topic_or(missing, caller.peer).await?
-        }
-    };
-    if topic.is_writable() {
-        Ok(topic)
-    } else {
-        Err(TransportError::TopicForbidden { topic: header.topic.to_owned(), done: "written" })
+    if let Some(topic) = hot.tables.topic(header.topic) {
+        return Ok(topic);
     }
+    check_name(header.topic)?;
+    let missing = Missing::TopicToSend {
+        name: header.topic.to_owned(),
+        default_topic: header.default_topic.to_owned(),
+        queues: header.default_queues,
+        sys_flag: i32::from(header.is_unit),
+    };
+    hot.topic_or(missing, caller.peer).await
 }
 
 /// RocketMQ's rules for a topic's name. Names in the tables keep them.
@@ -176,12 +209,12 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    async fn send_one(
+    fn store_one(
         &self,
         hot: &Hot,
         caller: Caller,
         command: &RemotingCommand,
-    ) -> Result<RemotingCommand, TransportError> {
+    ) -> Result<Stored, TransportError> {
         let marks = Marks::read(self.header.properties);
         let level = self.check(&marks)?;
         let made = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
@@ -199,10 +232,7 @@ impl Target<'_> {
             }
             hot.append_delayed(&message, level)
         })?;
-        if marks.waits && !command.is_one_way() {
-            hot.durable(appended.end).await?;
-        }
-        Ok(self.receipt(hot, command, &appended, unique_key))
+        Ok(self.stored(hot, command, &appended, (unique_key, marks.waits)))
     }
 
     /// Refuses what would be stored as something else than it says, and tells the delay level.
@@ -225,27 +255,22 @@ impl Target<'_> {
         Ok(level)
     }
 
-    async fn send_batch(
+    fn store_batch(
         &self,
         hot: &Hot,
         caller: Caller,
         command: &RemotingCommand,
-    ) -> Result<RemotingCommand, TransportError> {
-        let batch_marks = Marks::read(self.header.properties);
-        let appended = {
-            let parsed = batch::parse(&command.body)?;
-            let mut messages = Vec::with_capacity(parsed.len());
-            for message in &parsed {
-                self.check_in_batch(&Marks::read(message.properties))?;
-                let properties = message.properties.as_bytes();
-                messages.push(self.message(caller, message.flag, message.body, properties));
-            }
-            hot.append_as_one(&messages)?
-        };
-        if batch_marks.waits && !command.is_one_way() {
-            hot.durable(appended.end).await?;
+    ) -> Result<Stored, TransportError> {
+        let parsed = batch::parse(&command.body)?;
+        let mut messages = Vec::with_capacity(parsed.len());
+        for message in &parsed {
+            self.check_in_batch(&Marks::read(message.properties))?;
+            let properties = message.properties.as_bytes();
+            messages.push(self.message(caller, message.flag, message.body, properties));
         }
-        Ok(self.receipt(hot, command, &appended, batch_marks.unique_key.unwrap_or_default()))
+        let appended = hot.append_as_one(&messages)?;
+        let marks = Marks::read(self.header.properties);
+        Ok(self.stored(hot, command, &appended, (marks.unique_key.unwrap_or_default(), marks.waits)))
     }
 
     /// RocketMQ would store these as ordinary messages: early, uncommitted, or never consumed.
@@ -283,14 +308,15 @@ impl Target<'_> {
         }
     }
 
-    /// The answer to a request whose messages are stored.
-    fn receipt(
+    /// The answer to a request whose messages are stored; some producers do not wait until it is durable.
+    fn stored(
         &self,
         hot: &Hot,
         command: &RemotingCommand,
         appended: &Appended,
-        transaction_id: &str,
-    ) -> RemotingCommand {
+        (transaction_id, waits): (&str, bool),
+    ) -> Stored {
+        let flushed_to = (waits && !command.is_one_way()).then_some(appended.end);
         let queue_offset = appended.locations.first().map_or(0, |location| location.queue_offset);
         let mut answer = command.respond(response::SUCCESS, None);
         let fields = &mut answer.fields;
@@ -302,7 +328,7 @@ impl Target<'_> {
         if !transaction_id.is_empty() {
             fields.push("transactionId", transaction_id);
         }
-        answer
+        Stored { response: answer, flushed_to }
     }
 }
 

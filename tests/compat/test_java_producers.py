@@ -1,0 +1,110 @@
+"""RocketMQ's `DefaultMQProducer` against an embedded broker: what it is told was taken is stored, once, as it was sent."""
+
+from collections import Counter
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+from compat_peer import Clients
+
+import ferromq
+from ferromq._ferromq import StoredMessage
+
+COUNT = 200
+PATIENCE, PAUSE = 30.0, 0.05
+
+
+@pytest.fixture(scope="module")
+def mq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ferromq.Embedded]:
+    """Run an embedded broker."""
+    with ferromq.embedded(tmp_path_factory.mktemp("broker")) as embedded:
+        yield embedded
+
+
+@pytest.fixture(scope="module")
+def producer(clients: Clients, mq: ferromq.Embedded) -> str:
+    """Start a Java producer and return its name."""
+    clients.start("producer", "producer", mq.namesrv, "PG")
+    return "producer"
+
+
+def stored(mq: ferromq.Embedded, topic: str) -> list[StoredMessage]:
+    """Return the messages of a topic, queue by queue."""
+    known = mq.broker.topics.get(topic)
+    found: list[StoredMessage] = []
+    for queue in range(known.read_queues if known else 0):
+        offset = mq.store.min_offset(topic, queue)
+        while True:
+            status, messages, offset = mq.store.get(topic, queue, offset)
+            found += messages
+            if status != "FOUND":
+                break
+    return found
+
+
+def all_of(mq: ferromq.Embedded, topic: str, count: int) -> list[StoredMessage]:
+    """Wait until a topic has *count* messages and return them; readers are a moment behind the receipt."""
+    pause = Event()
+    for _ in range(int(PATIENCE / PAUSE)):
+        if len(stored(mq, topic)) >= count:
+            break
+        pause.wait(PAUSE)
+    return stored(mq, topic)
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch", "selector"])
+def test_every_message_taken_is_stored_once_as_it_was_sent(
+    mq: ferromq.Embedded, clients: Clients, producer: str, how: str
+) -> None:
+    """Bodies, keys and tags of all messages arrive, each one once, in a topic made on first use."""
+    topic = f"from-java-{how}"
+    size = 4 if how == "selector" else 32
+    if how in {"oneway", "batch"}:
+        # Nobody tells a one-way producer that the topic is being made.
+        assert clients.send(producer, "sync", topic, "first-", 1, 0) == 1
+        first = 1
+    else:
+        first = 0
+    assert clients.send(producer, how, topic, "m-", COUNT, size) == COUNT
+    messages = [each for each in all_of(mq, topic, COUNT + first) if not each.body.startswith(b"first-")]
+    assert Counter(each.body for each in messages) == Counter(f"m-{number}".encode() for number in range(COUNT))
+    for each in messages:
+        number = int(each.body.removeprefix(b"m-"))
+        assert (each.keys, each.tag) == ((f"m-{number}",), "odd" if number % 2 else "even")
+        assert each.born_host.startswith("127.0.0.1:")
+        if how == "selector":
+            assert each.queue_id == number % size
+    ids = {each.message_id for each in messages}
+    assert len(ids) == COUNT
+    if how == "batch":
+        last = messages[-1]
+        assert "MSG_REGION" not in last.properties
+    else:
+        assert {each.properties["CLUSTER"] for each in messages} == {mq.broker.config.cluster}
+
+
+def test_messages_of_one_queue_keep_the_order_they_were_sent_in(
+    mq: ferromq.Embedded, clients: Clients, producer: str
+) -> None:
+    """A selector sends message i to queue i modulo 4; each queue has them in order."""
+    topic = "in-order-from-java"
+    assert clients.send(producer, "selector", topic, "m-", COUNT, 4) == COUNT
+    by_queue: dict[int, list[int]] = {}
+    for each in all_of(mq, topic, COUNT):
+        by_queue.setdefault(each.queue_id, []).append(int(each.body.removeprefix(b"m-")))
+    assert by_queue == {queue: list(range(queue, COUNT, 4)) for queue in range(4)}
+
+
+def test_a_delayed_message_is_stored_with_its_level_and_comes_when_it_is_over(
+    mq: ferromq.Embedded, clients: Clients, producer: str
+) -> None:
+    """Level 1 is a second; the message arrives in its topic, later than it was stored to wait."""
+    topic = "delayed-from-java"
+    assert clients.send(producer, "sync", topic, "first-", 1, 0) == 1
+    assert clients.send(producer, "delayed", topic, "m-", 5, 1) == 5
+    arrived = [each for each in all_of(mq, topic, 6) if each.body.startswith(b"m-")]
+    assert len(arrived) == 5
+    for each in arrived:
+        # Made before it was stored to wait, by a clock of the same machine.
+        assert each.store_timestamp - each.born_timestamp >= 1_000
+        assert "DELAY" not in each.properties
