@@ -133,8 +133,10 @@ impl Connection {
         // The way into the outbox goes with the reader.
         let reader = async move {
             tokio::select! {
-                ended = self.read(read, &flow) => ended,
+                // In this order: once one connection has seen that the server ends, none takes another request.
+                biased;
                 () = drain => Ok(()),
+                ended = self.read(read, &flow) => ended,
             }
         };
         tokio::select! {
