@@ -70,6 +70,7 @@ class Announcer:
         self._name_servers.unregister()
         # The table calls this object on changes: let go, nothing is left for the garbage collector.
         self._topics = None
+        self._on_master = lambda _master: None
 
     def set_period(self, period: timedelta) -> None:
         """Register this often from now on."""

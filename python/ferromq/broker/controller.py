@@ -76,10 +76,7 @@ class BrokerController:
     ) -> None:
         self._clock = clock or Clock.system()
         self.settings = Settings(
-            config or BrokerConfig(),
-            None if config_file is None else Path(config_file),
-            self._clock.now_ms,
-            self._configure_store,
+            config or BrokerConfig(), None if config_file is None else Path(config_file), self._clock.now_ms
         )
         self._archive = _hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
@@ -160,6 +157,9 @@ class BrokerController:
     def _start(self, started: contextlib.ExitStack, listen: str, grpc_listen: str) -> None:
         self.store = _open_store(self.config, self._clock, self.identity)
         started.callback(self.store.close)
+        self.settings.attach(self.store.configure)
+        # What is told of changes holds this object: let go, nothing is left for the garbage collector.
+        started.callback(self.settings.let_go)
         _log_recovery(self.store)
         if self._archive is not None:
             self.store.set_archive(self._archive)
@@ -181,7 +181,7 @@ class BrokerController:
             reload = Timer("ferromq-tls", self._clock, RELOAD_INTERVAL, lambda _now: self._server.reload_tls())
             started.callback(reload.stop)
             reload.start()
-        membership = self.config.membership
+        settings, membership = self.settings, self.config.membership
         period = registration_period(membership.register_interval)
         self._name_servers = NameServers(self.config.namesrv, self.identity, membership, period=period)
         started.callback(self._name_servers.close)
@@ -190,7 +190,7 @@ class BrokerController:
             self._name_servers,
             self._clock,
             period,
-            membership=lambda: self.config.membership,
+            membership=lambda: settings.config.membership,
             on_master=self._told_master,
         )
         self._make_rooms()
@@ -247,15 +247,15 @@ class BrokerController:
 
     def _make_rooms(self) -> None:
         """Make the tables and push them, and register who answers what."""
-        now_ms, directory = self._clock.now_ms, Path(self.config.store)
+        now_ms, directory, settings = self._clock.now_ms, Path(self.config.store), self.settings
         self.topics = TopicTable(
-            lambda: self.config, directory, now_ms, self._announcer.push_topic, self._announcer.topics_changed
+            lambda: settings.config, directory, now_ms, self._announcer.push_topic, self._announcer.topics_changed
         )
         self.groups = GroupTable(
-            lambda: self.config, directory, now_ms, self._announcer.push_group, self._announcer.push_forbidden
+            lambda: settings.config, directory, now_ms, self._announcer.push_group, self._announcer.push_forbidden
         )
         clients = ClientRooms(
-            lambda: self.config,
+            lambda: settings.config,
             self.identity,
             self._server,
             store=self.store,
@@ -294,7 +294,7 @@ class BrokerController:
             transactions=Transactions(
                 self.store,
                 now_ms,
-                is_slave=lambda: self.config.membership.is_slave,
+                is_slave=lambda: settings.config.membership.is_slave,
                 timeout_ms=self.config.transaction_timeout // _MILLISECOND,
             ),
         )
@@ -308,9 +308,6 @@ class BrokerController:
         self._server.on_close(clients.table.close_connection)
         self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
         self._statistics_timer = Timer("ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, statistics.sample)
-
-    def _configure_store(self, **options: Any) -> None:
-        self.store.configure(**options)
 
     def _options_changed(self, changed: frozenset[str], before: BrokerConfig, after: BrokerConfig) -> None:
         """Tell everybody whom it concerns that options changed."""

@@ -50,7 +50,11 @@ class Settings:
     """
 
     def __init__(
-        self, config: BrokerConfig, file: Path | None, now_ms: Callable[[], int], configure: Callable[..., None]
+        self,
+        config: BrokerConfig,
+        file: Path | None,
+        now_ms: Callable[[], int],
+        configure: Callable[..., None] = lambda **_options: None,
     ) -> None:
         self._config = config
         self._file = file
@@ -73,6 +77,14 @@ class Settings:
     def listen(self, listener: Listener) -> None:
         """Call *listener* after every change, one after the other."""
         self._listeners.append(listener)
+
+    def attach(self, configure: Callable[..., None]) -> None:
+        """Call *configure* with changes of the store's options from now on."""
+        self._configure = configure
+
+    def let_go(self) -> None:
+        """Tell nobody of changes any more."""
+        self._listeners.clear()
 
     def update(self, wanted: Mapping[str, str], shown: Mapping[str, str]) -> frozenset[str]:
         """
