@@ -1,14 +1,14 @@
 """
 Fold `engine load<TAB>value<TAB>unit` lines of two engines into a table of medians.
 
-Each cell shows the median and, in brackets, the least and the greatest value.
+The engines' names are the arguments; without, those of the stores. Each cell shows the median and, in brackets, the least and the greatest value.
 """
 
 import statistics
 import sys
 from collections import defaultdict
 
-OURS, THEIRS = "ferromq-store", "java-store"
+OURS, THEIRS = sys.argv[1:3] or ("ferromq-store", "java-store")
 # What is asked for: how many times as good as Java.
 GOALS = {
     "append async, 1 threads, until dispatched": 4.0,
@@ -21,8 +21,12 @@ GOALS = {
     "recover, all walked": 6.0,
     "query by key": 2.0,
     "offset by time": 5.0,
+    "send, 64 connections": 5.0,
+    "send, 64 connections, CPU per million": 4.0,
+    "memory without store pages": 4.0,
+    "route of 1 of 1,000 topics, 16 connections": 1.0,
 }
-LESS_IS_BETTER = {"us", "ms"}
+LESS_IS_BETTER = {"us", "ms", "s", "MiB"}
 COMPARED = LESS_IS_BETTER | {"msg/s", "op/s"}
 
 Values = dict[str, list[float]]
