@@ -243,7 +243,7 @@ impl Progress {
             .filter(|(name, _)| split_name(name).is_some_and(|(topic, group)| is_meant(topic, group)))
             .map(|(name, queues)| (name.clone(), queues.clone()))
             .collect();
-        self.for_each(&is_meant, |group, topic, queue_id, leases| {
+        self.for_each(is_meant, |group, topic, queue_id, leases| {
             offsets.entry(join_name(topic, group)).or_default().insert(queue_id, leases.committed());
         });
         offsets
