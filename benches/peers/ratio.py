@@ -1,7 +1,9 @@
 """
 Fold `engine load<TAB>value<TAB>unit` lines of two engines into a table of medians.
 
-The engines' names are the arguments; without, those of the stores. Each cell shows the median and, in brackets, the least and the greatest value.
+The engines' names are the arguments; without, those of the stores.
+
+Each cell shows the median and, in brackets, the least and the greatest value.
 """
 
 import statistics
