@@ -49,9 +49,17 @@ def without_decimals(text: str) -> list[str]:
     return sorted(re.sub(r"\d+\.\d+(ms|w)?", "RATE", line) for line in lines(text))
 
 
+def progress(text: str) -> list[str]:
+    """Return how far a group is, without rates and without what it has pulled and not committed, which is a guess."""
+    rows = (line.split() for line in without_decimals(text) if "Inflight Total" not in line)
+    return [" ".join(words[:6] + words[7:]) if words[0] == "orders" else " ".join(words) for words in rows]
+
+
 def keys(text: str) -> set[str]:
     """Return what stands before `:` or `=` in a table of two columns."""
-    return {re.split(r"\s*[:=]\s", line, maxsplit=1)[0] for line in lines(text) if re.search(r"[:=]\s", line)}
+    names = (re.split(r" ?[:=]( |$)", line, maxsplit=1)[0] for line in lines(text) if re.search(r"[:=]( |$)", line))
+    # A disk is named by its path.
+    return {re.sub(r"/.*", "PATH", name) for name in names}
 
 
 def succeeded(text: str) -> bool:
@@ -110,17 +118,17 @@ STEPS: Final[tuple[Step | Do, ...]] = (
     Step("queryCq -t orders -q 0 -i 0 -c 3 -b {broker}"),
     Step("printMsg -t orders -d true", queues_and_bodies),
     Do("leave", lambda clients, _: clients.ask("close", "reader")),
-    Step("consumerProgress -g readers", without_decimals),
+    Step("consumerProgress -g readers", progress),
     Step("consumerProgress", succeeded),
     Step("brokerConsumeStats -b {broker}", unordered),
     Step("resetOffsetByTime -g readers -t orders -s 0", unordered),
-    Step("consumerProgress -g readers ", without_decimals),
+    Step("consumerProgress -g readers ", progress),
     Step("skipAccumulatedMessage -g readers -t orders", unordered),
-    Step("consumerProgress -g readers  ", without_decimals),
+    Step("consumerProgress -g readers  ", progress),
     Step("cloneGroupOffset -s readers -d others -t orders"),
     Step("updateSubGroup -c DefaultCluster -g others"),
     Step("cloneGroupOffset -s readers -d others -t orders "),
-    Step("consumerProgress -g others", without_decimals),
+    Step("consumerProgress -g others", progress),
     Step("updateBrokerConfig -b {broker} -k defaultTopicQueueNums -v 6"),
     Step("updateKvConfig -s SPACE -k K -v V"),
     Step("deleteKvConfig -s SPACE -k K"),
