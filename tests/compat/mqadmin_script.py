@@ -50,7 +50,7 @@ def without_decimals(text: str) -> list[str]:
 
 
 def progress(text: str) -> list[str]:
-    """Return how far a group is, without rates and without what it has pulled and not committed, which is a guess."""
+    """Return how far a group is, without rates and without what is pulled and not committed, which is not counted."""
     rows = (line.split() for line in without_decimals(text) if "Inflight Total" not in line)
     return [" ".join(words[:6] + words[7:]) if words[0] == "orders" else " ".join(words) for words in rows]
 
