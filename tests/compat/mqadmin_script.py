@@ -23,6 +23,8 @@ _MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?"), "TIME"),
     (re.compile(r"\b1[0-9]{12}\b"), "TIME"),
     (re.compile(r"DESC: .*"), ""),
+    # Offsets are committed every few seconds.
+    (re.compile(r"trackType=(CONSUMED|NOT_CONSUME_YET)"), "trackType=KNOWN"),
 )
 
 
