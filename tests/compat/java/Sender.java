@@ -43,6 +43,8 @@ final class Sender implements Clients.Driven {
     producer.setNamesrvAddr(args[0]);
     producer.setInstanceName(name);
     producer.setSendMsgTimeout(20_000);
+    // The default of 3 s is short where two cores are busy.
+    producer.setMqClientApiTimeout(20_000);
     if (isTransactional) {
       ((TransactionMQProducer) producer).setTransactionListener(sender.new Decisions());
     }

@@ -62,6 +62,7 @@ final class Taker implements Clients.Driven {
     }
     push = new DefaultMQPushConsumer(args[1]);
     push.setNamesrvAddr(args[0]);
+    push.setMqClientApiTimeout(20_000);
     push.setInstanceName(name);
     push.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     push.setClientRebalance(!mode.equals("pop"));
@@ -84,6 +85,7 @@ final class Taker implements Clients.Driven {
   private void startLite(String name, String[] args) throws Exception {
     lite = new DefaultLitePullConsumer(args[1]);
     lite.setNamesrvAddr(args[0]);
+    lite.setMqClientApiTimeout(20_000);
     lite.setInstanceName(name);
     lite.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     lite.subscribe(args[2], "*");

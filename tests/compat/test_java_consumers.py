@@ -1,0 +1,158 @@
+"""Apache RocketMQ's own consumers with a broker of ours: what they get, in which order, and what comes again."""
+
+import itertools
+import json
+from collections.abc import Iterator
+
+import compat_peer
+import pytest
+
+import ferromq
+from ferromq._ferromq import RemotingClient
+
+SET_REQUEST_MODE = 401
+BATCH = 100
+
+
+@pytest.fixture(scope="module")
+def mq() -> Iterator[ferromq.Embedded]:
+    """Run an embedded broker for all tests; each has topics and groups of its own."""
+    with ferromq.embedded() as embedded:
+        yield embedded
+
+
+@pytest.fixture(scope="module")
+def sender(mq: ferromq.Embedded, clients: compat_peer.Clients) -> Iterator[str]:
+    """Start a producer."""
+    clients.start("producer", "sender", mq.namesrv, "senders")
+    yield "sender"
+    clients.ask("close", "sender")
+
+
+class Consumers:
+    """Java consumers of one group and one topic, closed by the fixture."""
+
+    def __init__(self, mq: ferromq.Embedded, clients: compat_peer.Clients, name: str) -> None:
+        self.topic, self.group = f"{name}_topic", f"{name}_group"
+        self._mq, self._clients, self._name = mq, clients, name
+        self._numbers = itertools.count()
+        self.open: list[str] = []
+
+    def create(self, queues: int = 4) -> None:
+        """Create the topic and the group."""
+        with self._mq.admin() as admin:
+            admin.create_topic(self.topic, queues=queues)
+            admin.create_group(self.group)
+
+    def push(self, mode: str = "concurrent", failures: int = 0) -> str:
+        """Start a push consumer; return its name."""
+        return self._start("push", mode, failures)
+
+    def lite(self) -> str:
+        """Start a lite pull consumer; return its name."""
+        return self._start("lite")
+
+    def send(self, how: str, prefix: str, count: int, size: int = BATCH) -> None:
+        """Let the producer send messages, all of which are taken."""
+        assert self._clients.send("sender", how, self.topic, prefix, count, size) == count
+
+    def bodies(self, *names: str) -> list[str]:
+        """Return the bodies some consumers got, together."""
+        return [taken.body for name in names for taken in self._clients.taken(name)]
+
+    def wait(self, name: str, count: int) -> list[compat_peer.Taken]:
+        """Wait until a consumer got so many messages, and return them."""
+        assert self._clients.wait_for(name, count, 120) >= count
+        return self._clients.taken(name)
+
+    def wait_for_queues(self, *names: str, each: int) -> None:
+        """Wait until some consumers share the queues evenly."""
+        for _ in range(240):
+            shares = [self._clients.queues(name) for name in names]
+            if all(len(share) == each for share in shares) and len(set(itertools.chain(*shares))) == each * len(names):
+                return
+            self._clients.wait_for(names[0], 1 << 30, 1)
+        pytest.fail(f"the queues are shared as {shares}")
+
+    def close(self, name: str) -> None:
+        """Close a consumer."""
+        self._clients.ask("close", name)
+        self.open.remove(name)
+
+    def _start(self, kind: str, *words: object) -> str:
+        name = f"{self._name}-{next(self._numbers)}"
+        self._clients.start(kind, name, self._mq.namesrv, self.group, self.topic, *words)
+        self.open.append(name)
+        return name
+
+
+@pytest.fixture
+def consumers(
+    mq: ferromq.Embedded, clients: compat_peer.Clients, sender: str, request: pytest.FixtureRequest
+) -> Iterator[Consumers]:
+    """Return what starts consumers of a topic and a group named after the test."""
+    consumers = Consumers(mq, clients, request.node.name)
+    consumers.create(queues=6)
+    yield consumers
+    for name in list(consumers.open):
+        consumers.close(name)
+
+
+def expected(prefix: str, count: int) -> set[str]:
+    """Return the bodies of messages that were sent."""
+    return {f"{prefix}{number}" for number in range(count)}
+
+
+def test_a_concurrent_consumer_gets_each_message_once(consumers: Consumers) -> None:
+    """What was there before it, and what comes while it waits."""
+    consumers.send("sync", "before-", 50)
+    name = consumers.push()
+    consumers.wait(name, 50)
+    consumers.send("sync", "after-", 50)
+    bodies = [taken.body for taken in consumers.wait(name, 100)]
+    assert sorted(bodies) == sorted(expected("before-", 50) | expected("after-", 50))
+
+
+def test_an_orderly_consumer_gets_each_queue_in_order(consumers: Consumers) -> None:
+    """Also where deliveries fail: the queue waits for the message."""
+    consumers.send("selector", "o-", 200, 6)
+    name = consumers.push("orderly", 10)
+    taken = consumers.wait(name, 200)
+    assert sorted(message.body for message in taken) == sorted(expected("o-", 200))
+    for queue_id in range(6):
+        offsets = [message.queue_offset for message in taken if message.queue_id == queue_id]
+        assert offsets == sorted(offsets)
+
+
+def test_each_broadcast_consumer_gets_every_message(consumers: Consumers) -> None:
+    """Their offsets are their own."""
+    first, second = consumers.push("broadcast"), consumers.push("broadcast")
+    consumers.wait_for_queues(first, each=6)
+    consumers.wait_for_queues(second, each=6)
+    consumers.send("sync", "b-", 100)
+    for name in (first, second):
+        consumers.wait(name, 100)
+        assert set(consumers.bodies(name)) == expected("b-", 100)
+
+
+def test_a_lite_pull_consumer_gets_each_message_once(consumers: Consumers) -> None:
+    """It pulls for itself and commits its offsets."""
+    consumers.send("batch", "l-", 500)
+    name = consumers.lite()
+    assert sorted(taken.body for taken in consumers.wait(name, 500)) == sorted(expected("l-", 500))
+
+
+def test_a_pop_consumer_gets_each_message_and_failed_ones_again(mq: ferromq.Embedded, consumers: Consumers) -> None:
+    """The handles it makes of an answer end and move our leases."""
+    mode = {"topic": consumers.topic, "consumerGroup": consumers.group, "mode": "POP", "popShareQueueNum": -1}
+    client = RemotingClient()
+    try:
+        answer = client.call(mq.broker.address, SET_REQUEST_MODE, {}, json.dumps(mode).encode(), timeout=20)
+        assert answer[0] == 0, answer[1]
+    finally:
+        client.close()
+    consumers.send("sync", "p-", 100)
+    name = consumers.push("pop", 5)
+    taken = consumers.wait(name, 100)
+    assert sorted(message.body for message in taken) == sorted(expected("p-", 100))
+    assert sum(message.times_before for message in taken) == 5
