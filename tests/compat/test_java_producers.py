@@ -1,4 +1,4 @@
-"""RocketMQ's `DefaultMQProducer` against an embedded broker: what it is told was taken is stored, once, as it was sent."""
+"""RocketMQ's `DefaultMQProducer` against an embedded broker: what it is told was taken is stored once, as sent."""
 
 from collections import Counter
 from collections.abc import Iterator

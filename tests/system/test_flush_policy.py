@@ -11,7 +11,7 @@ import ferromq
 
 def flushes(mq: ferromq.Embedded, count: int, topic: str = "orders") -> tuple[int, int]:
     """
-    Send *count* messages one after the other; return how many flushes that took, and how many of them at most were not for them.
+    Send *count* messages one after the other; return how many flushes that took, and how many at most were for others.
 
     The store checkpoints once a second, with two flushes at the most: how many fall in between depends on the machine.
     """

@@ -61,7 +61,7 @@ def test_keys_that_may_not_be_changed_are_named() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("orderMessageEnabel=true", "did you mean orderMessageEnable"),
+        ("orderMessageEnable1=true", "did you mean orderMessageEnable"),
         ("orderMessageEnable=maybe", "orderMessageEnable=maybe in the request: .*true or false"),
         ("listenPort=1", "listenPort counts at the start only"),
         ("serverWorkerThreads=9", "serverWorkerThreads has no effect"),
