@@ -74,7 +74,7 @@ def test_static_topics_are_seen_and_otherwise_left_alone() -> None:
 def test_a_number_that_is_none_is_a_value_error(number: str) -> None:
     """Python's JSON takes more than numbers of queues can be."""
     body = b'{"topicConfigTable":{"t":{"perm":%s}}}' % number.encode()
-    with pytest.raises(ValueError, match="not a registration"):
+    with pytest.raises(ValueError, match=r"registration|int\(\)"):
         registration.decode(body, "a", compressed=False)
 
 

@@ -40,14 +40,23 @@ class NamesrvController:
         self._owner = Owner("name server")
         self._clock = clock or Clock.system()
         self.settings = Settings(config, config_file)
-        self._server = Server(self._clock.raw, handler_threads=config.handler_threads, **config.connections.limits())
+        # What is called later refers to the parts, not to this object: closed, it is gone at once.
+        server = self._server = Server(
+            self._clock.raw, handler_threads=config.handler_threads, **config.connections.limits()
+        )
+        settings, notices = self.settings, Notices()
+
+        def minimum_changed(change: MinimumChange) -> None:
+            if settings.config.notify_minimum:
+                notices.tell(change)
+
         self.routes = RouteInfoManager(
             config.lease // _MILLISECOND,
-            on_change=lambda topics: self._server.drop_routes(list(topics)),
-            on_minimum=self._minimum_changed,
+            on_change=lambda topics: server.drop_routes(list(topics)),
+            on_minimum=minimum_changed,
         )
         self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
-        self._notices = Notices()
+        self._notices = notices
         requests = Requests(self._server, self.routes, self.kv_config, self.settings, self._clock)
         for code, handler in requests.table().items():
             self._server.register(code, _remoting.guarded(handler))
@@ -79,6 +88,7 @@ class NamesrvController:
             self._reload.stop()
             self._server.stop(timeout=0.5)
             self._notices.close()
+            self.settings.let_go()
 
     def _configure(self, config: NameServerConfig) -> None:
         self.routes.lease_ms = config.lease // _MILLISECOND
@@ -86,7 +96,3 @@ class NamesrvController:
         self.routes.delete_missing_topics = config.delete_missing_topics
         self._scan.every(config.scan_interval)
         self._server.drop_routes(None)
-
-    def _minimum_changed(self, change: MinimumChange) -> None:
-        if self.settings.config.notify_minimum:
-            self._notices.tell(change)

@@ -55,6 +55,10 @@ class Settings:
         self._listeners.append(listener)
         listener(self._config)
 
+    def let_go(self) -> None:
+        """Tell nobody of changes any more."""
+        self._listeners.clear()
+
     def text(self) -> str:
         """Return them as RocketMQ shows them: `KEY=VALUE` lines in the order of the keys."""
         return "".join(f"{key}={value}\n" for key, value in sorted(self._config.keys().items()))
