@@ -31,7 +31,7 @@ use crate::{
     outbox::{Outbox, Permit, Waiting},
     remoting::{Decoder, Limits, RemotingCommand, codes::request},
     routes::Routes,
-    serve::{self, Begun, Caller},
+    serve::{self, Begun},
 };
 
 const READ_CHUNK: usize = 16 << 10;
@@ -251,16 +251,15 @@ impl Connection {
     }
 
     fn call_hot(&self, hot: Arc<Hot>, command: RemotingCommand, permit: Permit, flow: &Flow) {
-        let caller = Caller { connection: self.id, peer: self.peer };
         let is_one_way = command.is_one_way();
         let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> =
-            match serve::begin(&hot, caller, &command) {
+            match serve::begin(&hot, self.peer, &command) {
                 Begun::Answered(response) if is_one_way => return drop((response, permit)),
                 Begun::Answered(response) => return flow.outbox.answer(&response, permit),
                 Begun::Stored(response, end) => Box::pin(serve::after_flush(hot, response, end)),
                 Begun::No => {
                     let leaving = flow.leaving.clone();
-                    Box::pin(leaving.scope(serve::answer(hot, caller, command)))
+                    Box::pin(leaving.scope(serve::answer(hot, self.peer, command)))
                 }
             };
         // Most requests are answered at once, in the order they came; only those that wait cost a task.

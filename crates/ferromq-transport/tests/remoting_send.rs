@@ -387,7 +387,7 @@ fn give_back(changes: &[(&str, &str)]) -> RemotingCommand {
 /// The last record, its properties by name.
 fn last(broker: &Broker) -> (String, i32, i32, Vec<u8>) {
     let end = broker.store.stats().max_physical_offset;
-    let at = broker.store.message_at(end - 1).err().expect("no message begins in its last byte");
+    let at = broker.store.message_at(end - 1).expect_err("no message begins in its last byte");
     let ferromq_store::StoreError::NoRecord { nearest: Some(at), .. } = at else { panic!("{at}") };
     let record = broker.store.message_at(at).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();

@@ -43,7 +43,7 @@ pub struct Traffic {
 impl Traffic {
     /// Counts messages stored in a topic.
     pub fn count_put(&self, topic: &str, messages: u64, bytes: u64) {
-        self.put.with(topic, |tally| Some(tally.add(messages, bytes)), |_| {});
+        self.put.with(topic, |tally| tally.add(messages, bytes), |_| {});
     }
 
     /// Counts messages a group read.
@@ -67,7 +67,7 @@ impl Traffic {
     pub fn forget_group(&self, group: &str) {
         for table in [&self.get, &self.send_back] {
             for shard in &table.shards {
-                shard.write().values_mut().for_each(|groups| drop(groups.remove(group)));
+                shard.write().values_mut().for_each(|groups| _ = groups.remove(group));
             }
         }
     }
@@ -101,8 +101,8 @@ fn count_for(
 ) {
     table.with(
         topic,
-        |groups| groups.get(group).map(|tally| tally.add(messages, bytes)),
-        |groups| groups.entry(group.into()).or_default().add(messages, bytes),
+        |groups| groups.get(group).is_some_and(|tally| tally.add(messages, bytes)),
+        |groups| _ = groups.entry(group.into()).or_default().add(messages, bytes),
     );
 }
 
@@ -113,9 +113,11 @@ struct AtomicTally {
 }
 
 impl AtomicTally {
-    fn add(&self, messages: u64, bytes: u64) {
+    /// Counts, and says that it did.
+    fn add(&self, messages: u64, bytes: u64) -> bool {
         self.messages.fetch_add(messages, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        true
     }
 
     fn load(&self) -> Tally {
@@ -137,16 +139,16 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Default> Table<T> {
-    /// Counts by `known` under a shared lock; where that finds nothing, by `new` under an exclusive one.
-    fn with(&self, name: &str, known: impl Fn(&T) -> Option<()>, new: impl FnOnce(&mut T)) {
+    /// Counts by `known` under a shared lock; where that says no, by `new` under an exclusive one.
+    fn with(&self, name: &str, known: impl Fn(&T) -> bool, new: impl FnOnce(&mut T)) {
         let Some(shard) = self.shard(name) else { return };
-        if shard.read().get(name).and_then(&known).is_some() {
+        if shard.read().get(name).is_some_and(&known) {
             return;
         }
         let mut shard = shard.write();
         let entry = shard.entry(name.into()).or_default();
         // Somebody else may have made it between the locks.
-        if known(entry).is_none() {
+        if !known(entry) {
             new(entry);
         }
     }

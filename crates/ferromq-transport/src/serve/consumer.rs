@@ -1,11 +1,12 @@
 //! What requests of the pop family share: who reads what, checked against the tables.
 
+use std::net::SocketAddr;
+
 use std::time::Duration;
 
 use ferromq_store::TagFilter;
 
 use super::{
-    Caller,
     fields::{number, required},
     refused::Refused,
 };
@@ -28,7 +29,11 @@ pub(super) struct Consumer<'a> {
 
 impl<'a> Consumer<'a> {
     /// Reads the names and looks at topic, queue and group. A group may be created; a topic never is.
-    pub(super) async fn of(hot: &Hot, caller: Caller, command: &'a RemotingCommand) -> Result<Self, Refused> {
+    pub(super) async fn of(
+        hot: &Hot,
+        peer: SocketAddr,
+        command: &'a RemotingCommand,
+    ) -> Result<Self, Refused> {
         let (group, topic) = (required(command, "consumerGroup")?, required(command, "topic")?);
         let queue_id: i32 = number(command, "queueId")?;
         let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
@@ -42,11 +47,11 @@ impl<'a> Consumer<'a> {
         if queue.is_some_and(|queue| queue >= queue_count) {
             let why = format!(
                 "queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{queue_count}] consumer:[{}]",
-                caller.peer
+                peer
             );
             return Err(Refused::new(command, response::INVALID_PARAMETER, why));
         }
-        if !hot.group(group, caller.peer).await?.enabled {
+        if !hot.group(group, peer).await?.enabled {
             let why = format!("subscription group no permission, {group}: it may not consume");
             return Err(Refused::new(command, response::NO_PERMISSION, why));
         }

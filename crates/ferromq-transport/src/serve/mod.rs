@@ -26,15 +26,6 @@ use crate::{
     remoting::{Fields, RemotingCommand, codes::request},
 };
 
-/// Who sent a request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller {
-    /// Number of the connection.
-    pub connection: u64,
-    /// The other side.
-    pub peer: SocketAddr,
-}
-
 /// How far a hot request came at once.
 pub(crate) enum Begun {
     /// The response is here.
@@ -46,10 +37,10 @@ pub(crate) enum Begun {
 }
 
 /// Does what can be done at once of a hot request, so that most sends cost neither a future nor a task.
-pub(crate) fn begin(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Begun {
+pub(crate) fn begin(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Begun {
     let stored = match command.code {
         request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
-            send::send_now(hot, caller, command)
+            send::send_now(hot, peer, command)
         }
         _ => None,
     };
@@ -80,21 +71,21 @@ pub(crate) async fn after_flush(hot: Arc<Hot>, response: RemotingCommand, end: u
 /// Answers a hot request; the response of a one-way request is not sent.
 ///
 /// Dropped where the connection closes: a verb that waits must then leave nothing behind.
-pub(crate) async fn answer(hot: Arc<Hot>, caller: Caller, command: RemotingCommand) -> RemotingCommand {
+pub(crate) async fn answer(hot: Arc<Hot>, peer: SocketAddr, command: RemotingCommand) -> RemotingCommand {
     let outcome = match command.code {
         request::UPDATE_CONSUMER_OFFSET => offset::update(&hot, &command),
-        request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => pull::pull(&hot, caller, &command).await,
+        request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => pull::pull(&hot, peer, &command).await,
         request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
-            send::send(&hot, caller, &command).await
+            send::send(&hot, peer, &command).await
         }
-        request::CONSUMER_SEND_MSG_BACK => send_back::send_back(&hot, caller, &command).await,
-        request::POP_MESSAGE => pop::pop(&hot, caller, &command).await,
+        request::CONSUMER_SEND_MSG_BACK => send_back::send_back(&hot, peer, &command).await,
+        request::POP_MESSAGE => pop::pop(&hot, peer, &command).await,
         request::ACK_MESSAGE => ack::ack(&hot, &command),
         request::BATCH_ACK_MESSAGE => ack::batch_ack(&hot, &command),
         request::CHANGE_MESSAGE_INVISIBLETIME => ack::change_invisible(&hot, &command),
-        request::PEEK_MESSAGE => peek::peek(&hot, caller, &command).await,
-        request::NOTIFICATION => peek::notify(&hot, caller, &command).await,
-        request::POLLING_INFO => peek::polling(&hot, caller, &command).await,
+        request::PEEK_MESSAGE => peek::peek(&hot, peer, &command).await,
+        request::NOTIFICATION => peek::notify(&hot, peer, &command).await,
+        request::POLLING_INFO => peek::polling(&hot, peer, &command).await,
         _ => Ok(command.respond_unsupported()),
     };
     outcome.unwrap_or_else(|error| refuse(&command, &error))

@@ -1,9 +1,10 @@
 //! Requests 200052, 200054 and 200055: looking at what a group would pop, waiting for it, and who waits.
 
+use std::net::SocketAddr;
+
 use ferromq_store::{Begin, TagFilter};
 
 use super::{
-    Caller,
     consumer::{Consumer, wait},
     fields::{number, number_or},
     pull::join,
@@ -22,16 +23,16 @@ const MAX_BYTES: usize = 4 << 20;
 /// Answers with the next messages nobody of the group received; leases nothing.
 pub(super) async fn peek(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
-    settle(look(hot, caller, command).await)
+    settle(look(hot, peer, command).await)
 }
 
-async fn look(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+async fn look(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let max_count: i32 = number(command, "maxMsgNums")?;
     let max_count = usize::try_from(max_count).unwrap_or(0).clamp(1, MAX_COUNT);
-    let consumer = Consumer::of(hot, caller, command).await?;
+    let consumer = Consumer::of(hot, peer, command).await?;
     let (mut records, mut bytes, mut rest) = (Vec::new(), 0, 0);
     for queue_id in consumer.queues() {
         let ahead = hot.store.ahead(consumer.group, consumer.topic, queue_id, Begin::AtMin);
@@ -64,14 +65,14 @@ async fn look(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<Re
 /// Answers whether the group has something to pop, as soon as it has or when its time is up.
 pub(super) async fn notify(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
-    settle(watch(hot, caller, command).await)
+    settle(watch(hot, peer, command).await)
 }
 
-async fn watch(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
-    let consumer = Consumer::of(hot, caller, command).await?;
+async fn watch(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+    let consumer = Consumer::of(hot, peer, command).await?;
     let watch = Watch {
         group: consumer.group,
         topic: consumer.topic,
@@ -88,10 +89,10 @@ async fn watch(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<R
 /// Answers how many of the group's requests wait for the messages of a queue, or of all.
 pub(super) async fn polling(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
-    settle(Consumer::of(hot, caller, command).await.map(|consumer| {
+    settle(Consumer::of(hot, peer, command).await.map(|consumer| {
         let waiting = hot.waiting(consumer.topic, consumer.group, consumer.queue);
         let mut answer = command.respond(response::SUCCESS, None);
         answer.fields.put("pollingNum", waiting);

@@ -1,12 +1,13 @@
 //! Request 200050: messages under a lease, as remoting clients pop them.
 
+use std::net::SocketAddr;
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ferromq_store::{Begin, Leased, add_reconsume_times};
 
 use super::{
-    Caller,
     consumer::{Consumer, tags, wait},
     extra_info::describe,
     fields::{is_set, number, number_or},
@@ -27,13 +28,13 @@ const MAX_BYTES: usize = 4 << 20;
 /// Redelivered messages come from their own queue with their reconsume times counted up; there is no retry topic.
 pub(super) async fn pop(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
-    settle(answer(hot, caller, command).await)
+    settle(answer(hot, peer, command).await)
 }
 
-async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let refused = |why: &str| Refused::new(command, response::INVALID_PARAMETER, why);
     let max_count: i32 = number(command, "maxMsgNums")?;
     let Some(max_count) = usize::try_from(max_count).ok().filter(|count| (1..=MAX_COUNT).contains(count))
@@ -48,7 +49,7 @@ async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<
     let Some(invisible) = u64::try_from(invisible_ms).ok().filter(|ms| *ms > 0) else {
         return Err(refused("invisibleTime must be 1 ms or more"));
     };
-    let consumer = Consumer::of(hot, caller, command).await?;
+    let consumer = Consumer::of(hot, peer, command).await?;
     let field = |name| command.field(name).unwrap_or("");
     // No expression asks for every message, whatever its kind says.
     let kind = if field("exp").is_empty() { "" } else { field("expType") };

@@ -2,13 +2,14 @@
 //!
 //! Records leave as they lie in the log. Answers follow `PullMessageProcessor` of RocketMQ, code by code.
 
+use std::net::SocketAddr;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use ferromq_store::{GetResult, GetStatus, Record, TagFilter};
 
 use super::{
-    Caller,
     consumer::{no_such_filter, tags, wait},
     fields::{number, number_or, required},
     refused::{Refused, settle},
@@ -74,15 +75,15 @@ impl Filter {
 /// Answers a pull, parked where there is nothing to read yet and the client lets it.
 pub(super) async fn pull(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
-    settle(answer(hot, caller, command).await)
+    settle(answer(hot, peer, command).await)
 }
 
-async fn answer(hot: &Hot, caller: Caller, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let asked = read(command)?;
-    let group = check(hot, caller, command, &asked).await?;
+    let group = check(hot, peer, command, &asked).await?;
     let filter = filter(hot, command, &asked, group)?;
     if let Some(offset) = hot.tables.resets.take(asked.group, asked.topic, asked.queue_id) {
         return Ok(moved(hot, command, &asked, offset));
@@ -161,13 +162,13 @@ fn read(command: &RemotingCommand) -> Result<Asked<'_>, TransportError> {
 /// Looks at topic, queue and group. A topic is never created by a pull; a group may be, as RocketMQ does.
 async fn check(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
     asked: &Asked<'_>,
 ) -> Result<GroupEntry, Refused> {
     let Asked { group, topic, queue_id, .. } = *asked;
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
-    let group_entry = hot.group(group, caller.peer).await?;
+    let group_entry = hot.group(group, peer).await?;
     if !group_entry.enabled {
         let why = format!("subscription group no permission, {group}: it may not consume");
         return Err(forbid(command, forbidden::GROUP, why));
@@ -183,7 +184,7 @@ async fn check(
     if queue_id >= entry.read_queues {
         let why = format!(
             "queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{}] consumer:[{}]",
-            entry.read_queues, caller.peer
+            entry.read_queues, peer
         );
         return Err(Refused::new(command, response::INVALID_PARAMETER, why));
     }
@@ -273,5 +274,5 @@ pub(super) fn join<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Byt
 fn forbid(command: &RemotingCommand, kind: u32, why: String) -> Refused {
     let mut answer = command.respond(response::NO_PERMISSION, Some(why));
     answer.fields.put("forbiddenType", kind);
-    Refused::With(answer)
+    Refused::With(Box::new(answer))
 }

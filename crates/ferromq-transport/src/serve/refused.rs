@@ -5,7 +5,7 @@ use crate::{TransportError, remoting::RemotingCommand};
 /// Why a request gets no answer of its verb.
 pub(super) enum Refused {
     /// This is the response.
-    With(RemotingCommand),
+    With(Box<RemotingCommand>),
     /// The error says which.
     Failed(TransportError),
 }
@@ -13,7 +13,7 @@ pub(super) enum Refused {
 impl Refused {
     /// A response with a code and words for a person.
     pub(super) fn new(command: &RemotingCommand, code: i32, why: impl Into<String>) -> Self {
-        Self::With(command.respond(code, Some(why.into())))
+        Self::With(Box::new(command.respond(code, Some(why.into()))))
     }
 }
 
@@ -32,7 +32,8 @@ impl From<ferromq_store::StoreError> for Refused {
 /// The response of a verb, be it an answer or a refusal.
 pub(super) fn settle(outcome: Result<RemotingCommand, Refused>) -> Result<RemotingCommand, TransportError> {
     match outcome {
-        Ok(response) | Err(Refused::With(response)) => Ok(response),
+        Ok(response) => Ok(response),
+        Err(Refused::With(response)) => Ok(*response),
         Err(Refused::Failed(error)) => Err(error),
     }
 }

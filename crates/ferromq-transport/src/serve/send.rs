@@ -8,7 +8,7 @@ use std::{cell::RefCell, fmt, net::SocketAddr};
 use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId};
 
 use super::{
-    Caller, batch,
+    batch,
     send_back::{DLQ_PREFIX, DLQ_QUEUES, RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries, topic_of_group},
     send_header::SendHeader,
     send_properties::{self, Marks},
@@ -54,15 +54,15 @@ pub(super) struct Stored {
 /// Stores the message or messages of a request; the answer comes once the promise of the flush policy holds.
 pub(super) async fn send(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
     let header = SendHeader::parse(command)?;
     let stored = match header.topic.strip_prefix(RETRY_PREFIX) {
-        Some(group) => store_retry(hot, caller, command, &header, group_of(group)).await?,
+        Some(group) => store_retry(hot, peer, command, &header, group_of(group)).await?,
         None => {
-            let topic = find_topic(hot, caller, &header).await?;
-            store(hot, caller, command, &header, &topic)?
+            let topic = find_topic(hot, peer, &header).await?;
+            store(hot, peer, command, &header, &topic)?
         }
     };
     if let Some(end) = stored.flushed_to {
@@ -74,7 +74,7 @@ pub(super) async fn send(
 /// As [`send`] up to the flush, where nothing has to be asked for first: most often. `None` where something has.
 pub(super) fn send_now(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Option<Result<Stored, TransportError>> {
     let header = match SendHeader::parse(command) {
@@ -82,13 +82,13 @@ pub(super) fn send_now(
         Err(error) => return Some(Err(error)),
     };
     let topic = hot.tables.topic(header.topic).filter(|_| !header.topic.starts_with(RETRY_PREFIX))?;
-    Some(store(hot, caller, command, &header, &topic))
+    Some(store(hot, peer, command, &header, &topic))
 }
 
 /// Stores a request whose topic is known.
 fn store(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
     header: &SendHeader<'_>,
     topic: &TopicEntry,
@@ -103,9 +103,9 @@ fn store(
     let queue_id = queue(hot, header, topic)?;
     let target = Target { header, policy: &hot.policy.load(), queue_id };
     if is_batch(header, command) {
-        target.store_batch(hot, caller, command)
+        target.store_batch(hot, peer, command)
     } else {
-        target.store_one(hot, caller, command)
+        target.store_one(hot, peer, command)
     }
 }
 
@@ -116,7 +116,7 @@ fn is_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> bool {
 /// A consumer that could not give a message back sends it to its group's retry topic itself.
 async fn store_retry(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
     header: &SendHeader<'_>,
     name: &str,
@@ -124,22 +124,22 @@ async fn store_retry(
     if is_batch(header, command) {
         return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
     }
-    let group = hot.group(name, caller.peer).await?;
+    let group = hot.group(name, peer).await?;
     let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
     if header.reconsume_times <= max_times {
         let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
         let queues = group.retry_queues.max(1);
-        let topic = topic_of_group(hot, caller, header.topic, queues, sys_flag).await?;
-        return store(hot, caller, command, header, &topic);
+        let topic = topic_of_group(hot, peer, header.topic, queues, sys_flag).await?;
+        return store(hot, peer, command, header, &topic);
     }
     let dead = format!("{DLQ_PREFIX}{name}");
-    let topic = topic_of_group(hot, caller, &dead, DLQ_QUEUES, 0).await?;
+    let topic = topic_of_group(hot, peer, &dead, DLQ_QUEUES, 0).await?;
     // It waits no more: it stays where it is until somebody looks at it.
     let mut text = Vec::with_capacity(header.properties.len());
     send_properties::write_without(&mut text, header.properties, &["DELAY"]);
     let properties = String::from_utf8_lossy(&text);
     let header = SendHeader { topic: &dead, queue_id: -1, properties: &properties, ..*header };
-    store(hot, caller, command, &header, &topic)
+    store(hot, peer, command, &header, &topic)
 }
 
 /// The group a retry topic belongs to; behind a plus sign stands the topic a message was received from.
@@ -152,7 +152,7 @@ fn group_of(rest: &str) -> &str {
 
 async fn find_topic(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     header: &SendHeader<'_>,
 ) -> Result<TopicEntry, TransportError> {
     if let Some(topic) = hot.tables.topic(header.topic) {
@@ -165,7 +165,7 @@ async fn find_topic(
         queues: header.default_queues,
         sys_flag: i32::from(header.is_unit),
     };
-    hot.topic_or(missing, caller.peer).await
+    hot.topic_or(missing, peer).await
 }
 
 /// RocketMQ's rules for a topic's name. Names in the tables keep them.
@@ -212,7 +212,7 @@ impl Target<'_> {
     fn store_one(
         &self,
         hot: &Hot,
-        caller: Caller,
+        peer: SocketAddr,
         command: &RemotingCommand,
     ) -> Result<Stored, TransportError> {
         let marks = Marks::read(self.header.properties);
@@ -225,7 +225,7 @@ impl Target<'_> {
             let destination = marks.is_half.then_some((self.header.topic, self.queue_id));
             let own = (unique_key, self.policy.stamp());
             send_properties::write(text, self.header.properties, &marks, own, destination);
-            let message = self.message(caller, self.header.flag, &command.body, text);
+            let message = self.message(peer, self.header.flag, &command.body, text);
             if marks.is_half {
                 let sys_flag = message.sys_flag & !TRANSACTION_BITS;
                 return hot.append(&[NewMessage { topic: HALF_TOPIC, queue_id: 0, sys_flag, ..message }]);
@@ -258,7 +258,7 @@ impl Target<'_> {
     fn store_batch(
         &self,
         hot: &Hot,
-        caller: Caller,
+        peer: SocketAddr,
         command: &RemotingCommand,
     ) -> Result<Stored, TransportError> {
         let parsed = batch::parse(&command.body)?;
@@ -266,7 +266,7 @@ impl Target<'_> {
         for message in &parsed {
             self.check_in_batch(&Marks::read(message.properties))?;
             let properties = message.properties.as_bytes();
-            messages.push(self.message(caller, message.flag, message.body, properties));
+            messages.push(self.message(peer, message.flag, message.body, properties));
         }
         let appended = hot.append_as_one(&messages)?;
         let marks = Marks::read(self.header.properties);
@@ -289,7 +289,7 @@ impl Target<'_> {
 
     fn message<'a>(
         &'a self,
-        caller: Caller,
+        peer: SocketAddr,
         flag: i32,
         body: &'a [u8],
         properties: &'a [u8],
@@ -300,7 +300,7 @@ impl Target<'_> {
             flag,
             sys_flag: self.header.sys_flag,
             born_timestamp: self.header.born_timestamp,
-            born_host: caller.peer,
+            born_host: peer,
             reconsume_times: self.header.reconsume_times,
             prepared_transaction_offset: 0,
             body,

@@ -2,12 +2,11 @@
 //!
 //! The group's own retry topic is written, so that no other group gets the message again.
 
+use std::net::SocketAddr;
+
 use ferromq_store::{MessageView, NewMessage, OffsetMessageId, properties};
 
-use super::{
-    Caller,
-    fields::{is_set, number, number_or, required},
-};
+use super::fields::{is_set, number, number_or, required};
 use crate::{
     Missing, TransportError,
     hot::Hot,
@@ -27,12 +26,12 @@ pub(super) const UNIT_SUBSCRIPTION: i32 = 2;
 /// Stores a message again for one group; the answer comes once the promise of the flush policy holds.
 pub(super) async fn send_back(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
     let (name, offset) = (required(command, "group")?, number(command, "offset")?);
     let wanted_level: i32 = number(command, "delayLevel")?;
-    let group = hot.group(name, caller.peer).await?;
+    let group = hot.group(name, peer).await?;
     let max_times: i32 = number_or(command, "maxReconsumeTimes", max_retries(&group))?;
     if group.retry_queues == 0 {
         // The group wants no retries; RocketMQ drops the message, too.
@@ -51,7 +50,7 @@ pub(super) async fn send_back(
         if is_dead { (DLQ_PREFIX, DLQ_QUEUES) } else { (RETRY_PREFIX, group.retry_queues) };
     let sys_flag = if is_set(command, "unitMode") && !is_dead { UNIT_SUBSCRIPTION } else { 0 };
     let topic = format!("{prefix}{name}");
-    let entry = topic_of_group(hot, caller, &topic, queues, sys_flag).await?;
+    let entry = topic_of_group(hot, peer, &topic, queues, sys_flag).await?;
     let text = text(&message, level);
     let back = NewMessage {
         topic: &topic,
@@ -83,7 +82,7 @@ pub(super) fn max_retries(group: &GroupEntry) -> i32 {
 /// Those of `Hot::topic_or`, and `TopicForbidden`.
 pub(super) async fn topic_of_group(
     hot: &Hot,
-    caller: Caller,
+    peer: SocketAddr,
     name: &str,
     queues: u32,
     sys_flag: i32,
@@ -92,7 +91,7 @@ pub(super) async fn topic_of_group(
         Some(entry) => entry,
         None => {
             let missing = Missing::TopicOfGroup { name: name.to_owned(), queues, sys_flag };
-            hot.topic_or(missing, caller.peer).await?
+            hot.topic_or(missing, peer).await?
         }
     };
     if entry.is_writable() {
