@@ -22,6 +22,9 @@ use grpc_support::{Broker, GROUP, TOPIC, proto};
 use support::Peer;
 use tokio::net::TcpStream;
 
+/// Fields of a request that differ from the usual ones.
+type Given<'a> = &'a [(&'a str, &'a str)];
+
 struct Rig {
     broker: Broker,
     address: SocketAddr,
@@ -372,7 +375,7 @@ async fn what_may_not_be_popped_is_refused_with_the_reason() {
     tables.put_topic("secret", TopicEntry { permission: 2, ..TOPIC });
     tables.put_group("closed", GroupEntry { enabled: false, ..GROUP });
     let mut peer = rig.connect().await;
-    let cases: &[(&[(&str, &str)], i32, &str)] = &[
+    let cases: &[(Given<'_>, i32, &str)] = &[
         (&[("topic", "auto-missing")], response::TOPIC_NOT_EXIST, "auto-missing"),
         (&[("consumerGroup", "missing")], response::SUBSCRIPTION_GROUP_NOT_EXIST, "missing"),
         (&[("consumerGroup", "closed")], response::NO_PERMISSION, "closed"),

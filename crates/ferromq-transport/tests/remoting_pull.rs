@@ -23,6 +23,9 @@ use grpc_support::{Broker, GROUP, TOPIC};
 use support::Peer;
 use tokio::net::TcpStream;
 
+/// Fields of a request that differ from the usual ones.
+type Given<'a> = &'a [(&'a str, &'a str)];
+
 const COMMIT: i32 = 1;
 const SUSPEND: i32 = 2;
 const SUBSCRIPTION: i32 = 4;
@@ -282,7 +285,7 @@ async fn a_pull_that_may_not_read_is_refused_with_the_reason() {
     let mut peer = rig.connect().await;
     let class_filter = CLASS_FILTER.to_string();
     let own = SUBSCRIPTION.to_string();
-    let cases: &[(&[(&str, &str)], i32, &str, Option<&str>)] = &[
+    let cases: &[(Given<'_>, i32, &str, Option<&str>)] = &[
         (&[("topic", "missing")], response::TOPIC_NOT_EXIST, "missing", None),
         (&[("consumerGroup", "missing")], response::SUBSCRIPTION_GROUP_NOT_EXIST, "missing", None),
         (&[("consumerGroup", "closed")], response::NO_PERMISSION, "closed", Some("2")),
