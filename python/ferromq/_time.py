@@ -93,11 +93,12 @@ class Timer:
         self._stopping = False
         self._running = threading.Lock()
         self._due_ms = clock.now_ms() + self._period_ms
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin; the first call comes after one period."""
         self._clock.on_advance(self._fire)
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def within(self, period: timedelta) -> None:
@@ -116,7 +117,7 @@ class Timer:
         self._stopping = True
         self._clock.forget(self._fire)
         self._wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_STOP_SECONDS)
         # What it called need not live as long as the timer does.
         self._function = _nothing
