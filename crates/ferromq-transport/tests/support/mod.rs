@@ -155,6 +155,11 @@ impl Peer {
         Self { stream, buffer: BytesMut::new() }
     }
 
+    /// The same without the memory it read into.
+    pub fn without_buffer(self) -> Self {
+        Self { buffer: BytesMut::new(), ..self }
+    }
+
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }

@@ -1,0 +1,167 @@
+//! No input harms a connection's neighbours, leaks or hangs.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod support;
+
+use std::{fs, path::Path, time::Duration};
+
+use bytes::BytesMut;
+use ferromq_transport::{
+    ConnectionLimits, ServerOptions,
+    remoting::{Decoder, HeaderForm, Limits, RemotingCommand, codec},
+};
+use proptest::{collection::vec, prelude::*};
+use support::{ECHO, HELD, Rig, request};
+use tokio::{io::AsyncWriteExt, runtime::Runtime};
+
+/// What the fuzzer found, and what it began with: decodes without a panic, and encodes to the same again.
+#[test]
+fn every_input_of_the_fuzzer_is_decoded_or_refused() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/remoting");
+    let mut count = 0;
+    for file in fs::read_dir(corpus).unwrap() {
+        let bytes = fs::read(file.unwrap().path()).unwrap();
+        if let Ok(command) = codec::decode(bytes.into(), &Limits::default()) {
+            let again = codec::encode(&command).unwrap().to_bytes();
+            let decoded = Decoder::default().next(&mut BytesMut::from(&again[..])).unwrap().unwrap();
+            assert_eq!(decoded, command);
+            count += 1;
+        }
+    }
+    assert!(count >= 2, "the corpus has a frame of each header form");
+}
+
+/// Bytes a broken or hostile peer sends.
+fn hostile() -> impl Strategy<Value = Vec<u8>> {
+    let lengths = prop_oneof![Just(0), Just(-1), Just(i32::MAX), Just(i32::MIN), Just(3), Just(1 << 24)];
+    let words = (lengths.clone(), lengths, vec(any::<u8>(), 0..64));
+    let frame = (any::<i32>(), any::<i32>(), any::<i32>(), any::<bool>(), 0..4_usize);
+    let mutated = (frame, any::<prop::sample::Index>(), any::<u8>(), any::<bool>());
+    prop_oneof![
+        vec(any::<u8>(), 0..200),
+        words.prop_map(|(length, header, rest)| {
+            [&length.to_be_bytes()[..], &header.to_be_bytes(), &rest].concat()
+        }),
+        mutated.prop_map(|((code, opaque, flag, is_binary, repeat), at, byte, cut)| {
+            let header_form = if is_binary { HeaderForm::Binary } else { HeaderForm::Json };
+            let command = RemotingCommand { code, opaque, flag, header_form, ..request(ECHO, 0) };
+            let mut bytes = codec::encode(&command).unwrap().to_bytes().repeat(repeat + 1);
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            if cut {
+                bytes.truncate(at);
+            }
+            bytes
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_harm_a_neighbour_or_leave_a_connection_behind(streams in vec(hostile(), 1..8)) {
+        Runtime::new().unwrap().block_on(async {
+            let mut rig = Rig::new();
+            let mut neighbour = rig.connect().await;
+            neighbour.call(&request(ECHO, 1)).await;
+            let count = streams.len();
+            for bytes in streams {
+                let mut peer = rig.connect().await;
+                // The server may hang up before it has read all of it.
+                let _ = peer.stream.write_all(&bytes).await;
+                let _ = peer.stream.shutdown().await;
+                assert_eq!(neighbour.call(&request(ECHO, 2)).await.opaque, 2);
+            }
+            // Each of them is gone, held requests included: a mutated code may have hit one.
+            for _ in 0..count {
+                rig.fake.release();
+                rig.next_close().await;
+            }
+            assert_eq!(neighbour.call(&request(ECHO, 3)).await.opaque, 3);
+            assert_eq!(rig.stat("connections"), 1);
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_of_16_mib_is_refused_before_it_is_sent() {
+    let rig = Rig::new();
+    let mut peer = rig.connect().await;
+    peer.send_bytes(&((16_i32 << 20) - 4).to_be_bytes()).await;
+    peer.send_bytes(&((16_i32 << 20) - 8).to_be_bytes()).await;
+    assert_eq!(peer.receive().await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_share_a_number_are_each_answered() {
+    let rig = Rig::new();
+    let mut peer = rig.connect().await;
+    for _ in 0..50 {
+        peer.send(&request(ECHO, 7)).await;
+    }
+    for _ in 0..50 {
+        assert_eq!(peer.receive().await.unwrap().opaque, 7);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_nobody_asked_for_cost_no_permit() {
+    let options = ServerOptions {
+        connection: ConnectionLimits { in_flight: 2, ..Default::default() },
+        ..Default::default()
+    };
+    let rig = Rig::with(options);
+    let mut peer = rig.connect().await;
+    for opaque in 0..100 {
+        peer.send(&request(ECHO, opaque).respond(0, None)).await;
+    }
+    assert_eq!(peer.call(&request(ECHO, 1)).await.opaque, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_one_way_requests_is_read_as_fast_as_it_is_served() {
+    let mut rig = Rig::with(ServerOptions { one_way: 3, ..ServerOptions::default() });
+    let (mut flood, mut neighbour) = (rig.connect().await, rig.connect().await);
+    let mut one_way = request(HELD, 1);
+    one_way.set_one_way();
+    for _ in 0..10 {
+        flood.send(&one_way).await;
+    }
+    for _ in 0..3 {
+        assert_eq!(rig.next_call().await, HELD);
+    }
+    assert_eq!(neighbour.call(&request(ECHO, 2)).await.opaque, 2);
+    assert_eq!(rig.next_call().await, ECHO);
+    // The neighbour's answer came after a fourth one-way request could have.
+    assert_eq!(rig.fake.seen.lock().iter().filter(|code| **code == HELD).count(), 3);
+    let mut served = 3;
+    while served < 10 {
+        rig.fake.release();
+        assert_eq!(rig.next_call().await, HELD);
+        served += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_used_by_pushes_alone_is_not_idle() {
+    let connection = ConnectionLimits { idle: Duration::from_millis(300), ..Default::default() };
+    let mut rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
+    let mut peer = rig.connect().await;
+    peer.send(&request(HELD, 1)).await;
+    rig.next_call().await;
+    let id = rig.fake.held_connection();
+    rig.fake.release();
+    peer.receive().await.unwrap();
+    // As long as pushes are taken and arrive the connection is open; three times the limit is long enough.
+    for _ in 0..18 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let is_open = rig.server.push(id, request(40, 0)).unwrap();
+        match peer.receive().await {
+            Some(pushed) => assert_eq!((pushed.code, is_open), (40, true)),
+            // The machine stood still for longer than the limit: that proves nothing.
+            None => return,
+        }
+    }
+    assert_eq!(peer.receive().await, None);
+}
