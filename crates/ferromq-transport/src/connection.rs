@@ -2,7 +2,7 @@
 //!
 //! What a frame looks like is the codec's business, where a request goes the dispatcher's, how answers are
 //! written the outbox's. A peer that breaks the protocol, sends faster than it is served or does not read its
-//! answers harms only itself: requests under way, queued bytes and the time of a write are bounded.
+//! answers harms only itself: requests under way and their bytes, queued bytes and the time of a write are bounded.
 
 use std::{
     future::poll_fn,
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::{Semaphore, oneshot},
@@ -29,12 +29,14 @@ use crate::{
     hot::{Counters, Hot},
     leaving::{Leaving, leaving},
     outbox::{Outbox, Permit, Waiting},
-    remoting::{Decoder, Limits, RemotingCommand, codes::request},
+    remoting::{Decoder, Limits, RemotingCommand, codec, codes::request},
     routes::Routes,
     serve::{self, Begun},
 };
 
 const READ_CHUNK: usize = 16 << 10;
+/// A frame larger than this has its memory for itself, so that a small one that stays keeps no large one.
+const OWN_MEMORY: usize = 64 << 10;
 /// Stands for "never" where a limit is too long to be added to a time.
 const FAR: Duration = Duration::from_secs(86_400 * 365);
 
@@ -46,6 +48,10 @@ pub struct ConnectionLimits {
     /// Requests under way; beyond it the connection is not read. A consumer keeps one pull waiting for each
     /// of its queues.
     pub in_flight: u16,
+    /// Bytes of the frames of requests under way; beyond it the connection is not read. A single larger frame
+    /// is served alone. Frames no larger than an even share of it, by `in_flight`, are not counted: their
+    /// number bounds them as well.
+    pub request_bytes: u32,
     /// Bytes of answers waiting to be written; beyond it the connection is not read.
     pub queued_bytes: usize,
     /// A connection on which nothing came and nothing was written for this long, and with no request under
@@ -60,6 +66,7 @@ impl Default for ConnectionLimits {
         Self {
             frames: Limits::default(),
             in_flight: 4096,
+            request_bytes: 64 << 20,
             queued_bytes: 32 << 20,
             idle: Duration::from_secs(120),
             write: Duration::from_secs(30),
@@ -86,6 +93,7 @@ pub(crate) struct Connection {
 /// What the reading half hands to whoever answers.
 struct Flow {
     in_flight: Arc<Semaphore>,
+    request_bytes: Arc<Semaphore>,
     outbox: Outbox,
     leaving: Leaving,
 }
@@ -128,7 +136,8 @@ impl Connection {
         in_flight: &Arc<Semaphore>,
     ) -> Result<(), TransportError> {
         let (leaves, leaving) = leaving();
-        let flow = Flow { in_flight: Arc::clone(in_flight), outbox, leaving };
+        let request_bytes = Arc::new(Semaphore::new(self.limits.request_bytes as usize));
+        let flow = Flow { in_flight: Arc::clone(in_flight), request_bytes, outbox, leaving };
         let mut writer = pin!(writing);
         // The way into the outbox goes with the reader.
         let reader = async move {
@@ -168,20 +177,27 @@ impl Connection {
         let mut buffer = BytesMut::new();
         let mut idle = pin!(sleep_until(self.idle_from(Instant::now())));
         loop {
+            let mut waiting = buffer.len();
             while let Some(command) = decoder.next(&mut buffer)? {
+                let frame = waiting - buffer.len();
+                waiting = buffer.len();
                 if command.is_response() {
                     self.answered(command);
                     continue;
                 }
-                let permit = self.admit(command.is_one_way(), flow).await?;
+                let permit = self.admit(command.is_one_way(), frame, flow).await?;
                 self.dispatch(command, permit, flow);
             }
+            let most = match codec::announced(&buffer) {
+                Some(frame) if frame > OWN_MEMORY => frame - buffer.len(),
+                _ => usize::MAX,
+            };
             // The timer is set anew when it ends, not with each read.
             let mut since = Instant::now();
             loop {
                 let read = tokio::select! {
                     biased;
-                    read = read_some(&mut socket, &mut buffer) => read.map_err(|source| self.io(source))?,
+                    read = read_some(&mut socket, &mut buffer, most) => read.map_err(|source| self.io(source))?,
                     () = &mut idle => {
                         since = if self.is_busy(flow) { Instant::now() } else { since.max(flow.outbox.last_write()) };
                         if self.idle_from(since) <= Instant::now() {
@@ -216,18 +232,31 @@ impl Connection {
         }
     }
 
-    /// Waits until one more request may be under way.
-    async fn admit(&self, is_one_way: bool, flow: &Flow) -> Result<Permit, TransportError> {
+    /// Waits until one more request of so many bytes may be under way.
+    async fn admit(&self, is_one_way: bool, frame: usize, flow: &Flow) -> Result<Permit, TransportError> {
         flow.outbox.has_room().await;
         // Closed semaphores are impossible: nobody closes them.
         let closed = |_| self.io(io::ErrorKind::ConnectionAborted.into());
         let of_connection = Arc::clone(&flow.in_flight).acquire_owned().await.map_err(closed)?;
+        let of_bytes = match self.counted(frame) {
+            0 => None,
+            bytes => Some(Arc::clone(&flow.request_bytes).acquire_many_owned(bytes).await.map_err(closed)?),
+        };
         // Nobody waits for the answer of a one-way request, so nothing slows down who sends them.
         let of_server = match is_one_way {
             true => Some(Arc::clone(&self.one_way).acquire_owned().await.map_err(closed)?),
             false => None,
         };
-        Ok(Permit::with(of_connection, of_server))
+        Ok(Permit::with([Some(of_connection), of_bytes, of_server]))
+    }
+
+    /// What a frame takes of the bytes that may be under way.
+    fn counted(&self, frame: usize) -> u32 {
+        let limit = self.limits.request_bytes;
+        match u32::try_from(frame).unwrap_or(u32::MAX).min(limit) {
+            small if small <= limit / u32::from(self.limits.in_flight).max(1) => 0,
+            large => large,
+        }
     }
 
     fn dispatch(&self, command: RemotingCommand, permit: Permit, flow: &Flow) {
@@ -312,11 +341,20 @@ impl Connection {
     }
 }
 
-/// Reads what is there. While nothing comes an empty buffer holds no memory: most connections are idle.
-async fn read_some(socket: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<usize> {
+/// Reads what is there, up to `most` bytes. While nothing comes an empty buffer holds no memory: most
+/// connections are idle.
+async fn read_some(
+    socket: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+    most: usize,
+) -> io::Result<usize> {
     poll_fn(|context| {
+        if buffer.is_empty() && buffer.capacity() > OWN_MEMORY {
+            *buffer = BytesMut::new();
+        }
         buffer.reserve(READ_CHUNK);
-        let read = pin!(socket.read_buf(buffer)).poll(context);
+        let mut room = (&mut *buffer).limit(most);
+        let read = pin!(socket.read_buf(&mut room)).poll(context);
         if read.is_pending() && buffer.is_empty() {
             *buffer = BytesMut::new();
         }

@@ -29,17 +29,18 @@ const COPY_BELOW: usize = 16 << 10;
 const WRITE_BATCH: usize = 64;
 /// A buffer larger than this is let go after the write that needed it.
 const KEPT_BUFFER: usize = 64 << 10;
+/// The same where nothing more waits: most connections are idle.
+const KEPT_WHILE_IDLE: usize = 4 << 10;
 
 /// What a request under way, or a frame that is not written yet, holds; dropping it gives all of it back.
 pub(crate) struct Permit {
-    _of_connection: OwnedSemaphorePermit,
-    _of_server: Option<OwnedSemaphorePermit>,
+    _shares: [Option<OwnedSemaphorePermit>; 3],
 }
 
 impl Permit {
-    /// A permit of the connection and a share of what the server has.
-    pub(crate) fn with(connection: OwnedSemaphorePermit, server: Option<OwnedSemaphorePermit>) -> Self {
-        Self { _of_connection: connection, _of_server: server }
+    /// Shares of what the connection and the server have.
+    pub(crate) fn with(shares: [Option<OwnedSemaphorePermit>; 3]) -> Self {
+        Self { _shares: shares }
     }
 }
 
@@ -156,7 +157,8 @@ impl WeakOutbox {
         if !self.queued.is_open() || queue.is_closed() {
             return false;
         }
-        Outbox { queue, queued: Arc::clone(&self.queued) }.put(frame, Permit::with(permit, share));
+        Outbox { queue, queued: Arc::clone(&self.queued) }
+            .put(frame, Permit::with([Some(permit), share, None]));
         true
     }
 }
@@ -196,7 +198,9 @@ impl Waiting {
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
             batch.clear();
-            if together.capacity() > KEPT_BUFFER {
+            let kept = if self.queue.is_empty() { KEPT_WHILE_IDLE } else { KEPT_BUFFER };
+            // What is written no longer counts as capacity, but is still held.
+            if together.try_reclaim(kept + 1) {
                 together = BytesMut::new();
             }
             let elapsed = u64::try_from(self.queued.begun.elapsed().as_millis()).unwrap_or(u64::MAX);

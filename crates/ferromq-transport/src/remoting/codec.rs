@@ -105,6 +105,12 @@ impl Decoder {
     }
 }
 
+/// The size of the frame that begins here, with its length word, once that is here and not negative.
+pub(crate) fn announced(buffer: &[u8]) -> Option<usize> {
+    let length = buffer.first_chunk().map(|word| i32::from_be_bytes(*word))?;
+    usize::try_from(length).ok().map(|length| LENGTH_BYTES + length)
+}
+
 /// Decodes a frame without its length word.
 ///
 /// # Errors
