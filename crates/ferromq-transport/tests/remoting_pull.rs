@@ -21,7 +21,7 @@ use ferromq_transport::{
 };
 use grpc_support::{Broker, GROUP, TOPIC};
 use support::Peer;
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 /// Fields of a request that differ from the usual ones.
 type Given<'a> = &'a [(&'a str, &'a str)];
@@ -231,6 +231,28 @@ async fn a_parked_pull_ends_with_its_connection_and_when_the_server_stops() {
     let answer = staying.receive().await.unwrap();
     assert_eq!(answer.code, response::PULL_NOT_FOUND);
     assert_eq!(staying.receive().await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_sends_no_more_still_gets_its_answers() {
+    let rig = Rig::start();
+    let mut peer = rig.connect().await;
+    peer.send(&pull(&[("sysFlag", "2"), ("suspendTimeoutMillis", "3600000")])).await;
+    rig.broker.until("parked", 1).await;
+    let quick = 8..40;
+    for opaque in quick.clone() {
+        peer.send(&RemotingCommand { opaque, ..pull(&[("queueId", "1")]) }).await;
+    }
+    peer.stream.shutdown().await.unwrap();
+    let mut answered = Vec::new();
+    while let Some(answer) = peer.receive().await {
+        assert_eq!(answer.code, response::PULL_NOT_FOUND);
+        answered.push(answer.opaque);
+    }
+    answered.sort_unstable();
+    // The one that waited, too.
+    assert_eq!(answered, [7].into_iter().chain(quick).collect::<Vec<_>>());
+    rig.broker.until("parked", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

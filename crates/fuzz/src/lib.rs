@@ -1,16 +1,10 @@
-//! The targets of the fuzzer; those of the store are shared with its tests, which replay the corpus.
+//! The targets of the fuzzer; they are shared with the tests, which replay the corpus.
 #![allow(missing_docs)]
 
 #[path = "../../ferromq-store/tests/common/mod.rs"]
 mod common;
+#[path = "../../ferromq-transport/tests/fuzz_targets/mod.rs"]
+mod transport;
 
 pub use common::fuzz_targets::{index, record, recovery};
-
-use ferromq_transport::remoting::{Limits, codec};
-
-/// Decodes any bytes as a frame of the remoting protocol; what decodes encodes again.
-pub fn remoting(data: &[u8]) {
-    if let Ok(command) = codec::decode(data.to_vec().into(), &Limits::default()) {
-        let _ = codec::encode(&command);
-    }
-}
+pub use transport::remoting;

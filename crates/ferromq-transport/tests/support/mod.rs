@@ -160,6 +160,13 @@ impl Peer {
         Self { buffer: BytesMut::new(), ..self }
     }
 
+    /// Two ways to one connection, so that one task sends and another receives.
+    pub fn cloned(self) -> (Self, Self) {
+        let stream = self.stream.into_std().unwrap();
+        let other = stream.try_clone().unwrap();
+        (Self::of(TcpStream::from_std(stream).unwrap()), Self::of(TcpStream::from_std(other).unwrap()))
+    }
+
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }

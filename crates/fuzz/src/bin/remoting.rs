@@ -1,5 +1,7 @@
 //! Feeds [`ferromq_fuzz::remoting`].
 
 fn main() {
-    afl::fuzz!(|data: &[u8]| ferromq_fuzz::remoting(data));
+    afl::fuzz!(|data: &[u8]| {
+        ferromq_fuzz::remoting(data);
+    });
 }
