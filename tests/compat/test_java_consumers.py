@@ -11,6 +11,7 @@ import ferromq
 from ferromq._ferromq import RemotingClient
 
 SET_REQUEST_MODE = 401
+MANY = 100_000
 BATCH = 100
 
 
@@ -64,6 +65,15 @@ class Consumers:
         """Wait until a consumer got so many messages, and return them."""
         assert self._clients.wait_for(name, count, 120) >= count
         return self._clients.taken(name)
+
+    def wait_for_all(self, expected: set[str], *names: str) -> None:
+        """Wait until some consumers together got everything; a wait for one of them gives the others their time."""
+        for _ in range(240):
+            if expected <= set(self.bodies(*names)):
+                return
+            have = len(self._clients.taken(names[0]))
+            self._clients.wait_for(names[0], have + 1, 1)
+        pytest.fail(f"{len(expected - set(self.bodies(*names)))} of {len(expected)} messages never came")
 
     def wait_for_queues(self, *names: str, each: int) -> None:
         """Wait until some consumers share the queues evenly."""
@@ -142,6 +152,15 @@ def test_a_lite_pull_consumer_gets_each_message_once(consumers: Consumers) -> No
     assert sorted(taken.body for taken in consumers.wait(name, 500)) == sorted(expected("l-", 500))
 
 
+def test_a_message_that_failed_comes_again(consumers: Consumers) -> None:
+    """By the retry topic, a delay level later; it knows how often it came before."""
+    consumers.send("sync", "r-", 20)
+    name = consumers.push("concurrent", 5)
+    taken = consumers.wait(name, 20)
+    assert {message.body for message in taken} == expected("r-", 20)
+    assert sum(message.times_before for message in taken) == 5
+
+
 def test_a_pop_consumer_gets_each_message_and_failed_ones_again(mq: ferromq.Embedded, consumers: Consumers) -> None:
     """The handles it makes of an answer end and move our leases."""
     mode = {"topic": consumers.topic, "consumerGroup": consumers.group, "mode": "POP", "popShareQueueNum": -1}
@@ -156,3 +175,23 @@ def test_a_pop_consumer_gets_each_message_and_failed_ones_again(mq: ferromq.Embe
     taken = consumers.wait(name, 100)
     assert sorted(message.body for message in taken) == sorted(expected("p-", 100))
     assert sum(message.times_before for message in taken) == 5
+
+
+def test_consumers_that_join_and_leave_lose_nothing(consumers: Consumers) -> None:
+    """100,000 messages while the queues move between three consumers: each comes at least once."""
+    names = [consumers.push()]
+    consumers.send("batch", "m0-", MANY // 4)
+    names.append(consumers.push())
+    consumers.send("batch", "m1-", MANY // 4)
+    names.append(consumers.push())
+    consumers.wait_for_queues(*names, each=2)
+    consumers.send("batch", "m2-", MANY // 4)
+    all_but_last = set().union(*(expected(f"m{part}-", MANY // 4) for part in range(3)))
+    consumers.wait_for_all(all_but_last, *names)
+    kept = consumers.bodies(names[0])
+    consumers.close(names[0])
+    consumers.send("batch", "m3-", MANY // 4)
+    consumers.wait_for_queues(*names[1:], each=3)
+    last = expected("m3-", MANY // 4)
+    consumers.wait_for_all(last, *names[1:])
+    assert all_but_last | last == set(kept) | set(consumers.bodies(*names[1:]))

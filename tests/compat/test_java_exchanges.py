@@ -1,0 +1,157 @@
+"""RocketMQ's transactions, requests with replies, and groups that Java's consumers share with ours, on a broker of ours."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from compat_peer import Clients
+
+import ferromq
+
+COUNT = 60
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+PATIENCE, PAUSE = 120, 0.1
+
+
+@pytest.fixture(scope="module")
+def mq() -> Iterator[ferromq.Embedded]:
+    """Run an embedded broker for all tests; each has topics and groups of its own."""
+    with ferromq.embedded() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def start(clients: Clients, mq: ferromq.Embedded) -> Iterator[Callable[..., str]]:
+    """Return a function that starts a Java client, given its kind, name and further words, to be closed at the end."""
+    started: list[str] = []
+
+    def run(kind: str, name: str, *words: object) -> str:
+        clients.start(kind, name, mq.namesrv, *words)
+        started.append(name)
+        return name
+
+    yield run
+    for name in started:
+        clients.ask("close", name)
+
+
+def create(mq: ferromq.Embedded, topic: str, group: str) -> None:
+    """Create a topic of four queues, and a group."""
+    with mq.admin() as admin:
+        admin.create_topic(topic, queues=4)
+        admin.create_group(group)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Wait until *condition* holds, and say whether it ever does."""
+    pause = threading.Event()
+    return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
+
+
+def stored(mq: ferromq.Embedded, topic: str) -> int:
+    """Return how many messages queue 0 of a topic has had."""
+    return mq.store.max_offset(topic, 0)
+
+
+def test_consumers_see_exactly_the_committed_messages(
+    mq: ferromq.Embedded, clients: Clients, start: Callable[..., str]
+) -> None:
+    """One third is committed, one is rolled back, and one, unknown to its producer, stays open: ended by nobody."""
+    create(mq, "transacted", "transacted_group")
+    producer = start("transactions", "transactions", "transacted_producers")
+    assert int(clients.ask("transact", producer, "transacted", "t-", COUNT)) == COUNT
+    # A decision goes one way, so it is waited for: two of three end, each with a mark.
+    assert eventually(lambda: stored(mq, OP_TOPIC) >= COUNT * 2 // 3)
+    assert stored(mq, HALF_TOPIC) == COUNT
+    # What was sent last is read last: nothing but the committed came before it.
+    sender = start("producer", "after", "after_producers")
+    assert clients.send(sender, "selector", "transacted", "last-", 4, 4) == 4
+    taker = start("push", "committed", "transacted_group", "transacted", "concurrent", 0)
+    committed = {f"t-{number}" for number in range(0, COUNT, 3)}
+    last = {f"last-{number}" for number in range(4)}
+    assert clients.wait_for(taker, len(committed | last), PATIENCE) == len(committed | last)
+    assert bodies(clients, taker) == committed | last
+    assert stored(mq, OP_TOPIC) == COUNT * 2 // 3
+
+
+def test_each_request_gets_the_reply_to_it(mq: ferromq.Embedded, clients: Clients, start: Callable[..., str]) -> None:
+    """The reply goes by the broker to the one producer that asked, whoever else is in its group."""
+    create(mq, "asked", "asked_group")
+    replier = start("replier", "replier", "asked_group", "asked")
+    first, second = (start("producer", name, "asking") for name in ("asking-1", "asking-2"))
+    for asking in (first, second, first):
+        replies = clients.ask("request", asking, "asked", f"{asking}-", 5)
+        assert replies.split(",") == [f"re:{asking}-{number}" for number in range(5)]
+    assert clients.wait_for(replier, 15, PATIENCE) == 15
+
+
+def bodies(clients: Clients, name: str) -> set[str]:
+    """Return the bodies a Java consumer got."""
+    return {message.body for message in clients.taken(name)}
+
+
+class Acknowledging(threading.Thread):
+    """A consumer of ours that acknowledges what it gets; a lease may have ended, where the Java consumer was faster."""
+
+    def __init__(self, consumer: ferromq.Consumer) -> None:
+        super().__init__()
+        self.bodies: list[str] = []
+        self.failure: BaseException | None = None
+        self._consumer = consumer
+        self._is_over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Receive until told to stop."""
+        try:
+            while not self._is_over.is_set():
+                for message in self._consumer.receive(8, wait=0.5):
+                    self.bodies.append(bytes(message.body).decode())
+                    with contextlib.suppress(ferromq.ReceiptHandleExpired):
+                        self._consumer.ack(message)
+        except BaseException as failure:
+            self.failure = failure
+            raise
+
+    def stop(self) -> None:
+        """Wait for its end."""
+        self._is_over.set()
+        self.join()
+
+
+def test_a_group_of_a_java_consumer_and_ours_loses_nothing(
+    mq: ferromq.Embedded, clients: Clients, start: Callable[..., str]
+) -> None:
+    """
+    Each message is consumed by one of the two at least.
+
+    More is not promised: the Java consumer pulls whole queues for itself while ours, over gRPC, leases messages of
+    any queue, so a message may be seen by both, and how many each gets is chance. An offset that the Java one commits
+    acknowledges what lies before it; what ours leased and never acknowledged is before no offset it did not consume.
+    """
+    create(mq, "shared", "shared_group")
+    sender = start("producer", "shared-sender", "shared_producers")
+    assert clients.send(sender, "sync", "shared", "a-", 200, 0) == 200
+    # Leased for an hour and never acknowledged: by then the test is over.
+    forgetful = mq.consumer("shared_group", "shared", invisible_duration=3_600)
+    assert forgetful.receive(50)
+    java = start("push", "shared-java", "shared_group", "shared", "concurrent", 0)
+    assert clients.wait_for(java, 1, PATIENCE)
+    with mq.consumer("shared_group", "shared") as consumer:
+        ours = Acknowledging(consumer)
+        try:
+            assert clients.send(sender, "sync", "shared", "b-", 200, 0) == 200
+            sent = {f"{part}-{number}" for part in "ab" for number in range(200)}
+            assert eventually(lambda: sent <= {*ours.bodies, *bodies(clients, java)} or not ours.is_alive())
+            clients.ask("stop", java)
+            theirs = bodies(clients, java)
+            assert clients.send(sender, "sync", "shared", "c-", 50, 0) == 50
+            sent |= {f"c-{number}" for number in range(50)}
+            assert eventually(lambda: sent <= theirs | set(ours.bodies) or not ours.is_alive())
+        finally:
+            ours.stop()
+    assert ours.failure is None
+    assert sent <= theirs | set(ours.bodies)
+    assert theirs
