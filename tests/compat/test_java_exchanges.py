@@ -1,4 +1,4 @@
-"""RocketMQ's transactions, requests with replies, and groups that Java's consumers share with ours, on a broker of ours."""
+"""RocketMQ's transactions, requests with replies, and groups of Java's consumers and ours, on a broker of ours."""
 
 import contextlib
 import threading

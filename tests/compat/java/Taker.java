@@ -30,7 +30,9 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  * </pre>
  */
 final class Taker implements Clients.Driven {
-  // A new group's retry topic is made by the first heartbeat: its route is there for the second look, by default after 30 s.
+  // By default 30 s, for which a client would wait here. A new group's retry topic is made by the first heartbeat, so its
+  // route is there for the second look. And a client that got its queues while a heartbeat was under way leaves the next
+  // one out: until there is another, the broker refuses its pulls for a subscription newer than the one it told.
   private static final int POLL_MILLIS = 1_000;
 
   private final List<MessageExt> taken = Collections.synchronizedList(new ArrayList<>());
@@ -68,6 +70,7 @@ final class Taker implements Clients.Driven {
     push.setNamesrvAddr(args[0]);
     push.setMqClientApiTimeout(20_000);
     push.setPollNameServerInterval(POLL_MILLIS);
+    push.setHeartbeatBrokerInterval(POLL_MILLIS);
     push.setInstanceName(name);
     push.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     push.setClientRebalance(!mode.equals("pop"));
@@ -92,6 +95,7 @@ final class Taker implements Clients.Driven {
     lite.setNamesrvAddr(args[0]);
     lite.setMqClientApiTimeout(20_000);
     lite.setPollNameServerInterval(POLL_MILLIS);
+    lite.setHeartbeatBrokerInterval(POLL_MILLIS);
     lite.setInstanceName(name);
     lite.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     lite.subscribe(args[2], "*");
