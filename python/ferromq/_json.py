@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # Made once: making one takes longer than a small value.
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 # A string is matched first and left alone, so digits inside it are never taken for a key.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
 
@@ -48,7 +48,7 @@ def loads_object(data: bytes | str) -> dict[str, Any]:
 
 
 def dumps(value: Any) -> bytes:
-    """Encode as compact standard JSON in UTF-8."""
+    """Encode as compact standard JSON in UTF-8. Raises `ValueError` for numbers JSON has no word for."""
     return _COMPACT(value).encode()
 
 
@@ -71,7 +71,7 @@ def _java(value: Any) -> str:
         return "{" + ",".join(f"{_java(str(key))}:{_java(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_java, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def read_file(path: Path) -> dict[str, Any] | None:
@@ -98,7 +98,7 @@ def read_file(path: Path) -> dict[str, Any] | None:
 
 def write_file(path: Path, value: dict[str, Any]) -> None:
     """Replace *path* by *value*, the old to `.bak`; at every moment the old or the new content is whole on disk."""
-    replace_file(path, json.dumps(value, ensure_ascii=False, indent="\t").encode())
+    replace_file(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent="\t").encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -83,6 +83,35 @@ def test_topics_and_groups_are_made_by_list_all_or_none(peer: Peer) -> None:
     assert peer.call(352, {"group": "group-2"}).json()["retryMaxTimes"] == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("topicSysFlag", -1), ("topicSysFlag", 1 << 31), ("perm", -1), ("perm", 8), ("readQueueNums", 1 << 40)],
+)
+def test_a_number_of_a_topic_that_may_not_be_is_refused(peer: Peer, name: str, value: int) -> None:
+    """By request and by list; the topic is not made."""
+    fields = {"topic": "odd", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", name: str(value)}
+    for refused in (
+        peer.call(17, fields),
+        peer.call(18, body={"topicConfigList": [{"topicName": "odd", name: value}]}),
+    ):
+        assert (refused.code, name in (refused.remark or "")) == (INVALID, True)
+    assert peer.call(351, {"topic": "odd"}).code == TOPIC_NOT_EXIST
+
+
+def test_a_broker_starts_again_after_a_group_with_odd_numbers(tmp_path: Path) -> None:
+    """Neither a request nor the file of another broker makes it unable to."""
+    with ferromq.embedded(tmp_path) as mq, Peer(mq.remoting) as peer:
+        assert peer.call(200, body={"groupName": "odd", "retryQueueNums": 1 << 40}).code == INVALID
+        assert peer.call(200, body={"groupName": "even"}).code == SUCCESS
+        file = Path(mq.broker.config.store) / "config" / "subscriptionGroup.json"
+    content = json.loads(file.read_text())
+    content["subscriptionGroupTable"]["odd"] = {"groupName": "odd", "retryQueueNums": 1 << 40}
+    file.write_text(json.dumps(content))
+    with ferromq.embedded(tmp_path) as mq, Peer(mq.remoting) as peer:
+        known = peer.call(201).json()["subscriptionGroupTable"]
+        assert ("even" in known, "odd" in known) == (True, False)
+
+
 def test_tables_come_whole_or_in_pages(peer: Peer) -> None:
     """Old clients send nothing and get all; a place counts only with the version it was told with."""
     whole = peer.call(21)

@@ -19,7 +19,7 @@ from ferromq.namesrv.server import NamesrvController
 
 TOPICS, OFFSETS, DELAYS, TIMER, METRICS, GROUPS, MODES = 21, 43, 45, 60, 61, 201, 402
 ORDER = [TOPICS, OFFSETS, DELAYS, GROUPS, MODES, TIMER, METRICS]
-SUCCESS, UNKNOWN_CODE, NO_PERMISSION = 0, 3, 16
+SUCCESS, SYSTEM_ERROR, UNKNOWN_CODE, NO_PERMISSION = 0, 1, 3, 16
 SEND, SEND_BATCH = 310, 320
 START = 1_700_000_000_000
 VERSION = {"counter": 41, "stateVersion": 2, "timestamp": START - 5}
@@ -331,6 +331,54 @@ def test_a_slave_creates_nothing_by_itself(slave: BrokerController) -> None:
     assert slave.groups.ensure("new", "peer") is None
     slave.configure(broker_id=0)
     assert slave.topics.ensure("new", "peer") is not None
+
+
+@pytest.mark.parametrize("code", [17, 18, 200, 207, 215, 222, 225, 314, 353, 401])
+def test_a_slave_changes_nothing_it_would_take_back(
+    code: int, slave: BrokerController, master: Master, clock: Clock
+) -> None:
+    """Topics, groups and offsets are its master's, which is named; a master does as it is asked, or says why not."""
+    clock.advance(seconds=3)
+    before = slave.topics.content, slave.groups.content, slave.store.committed_offsets()
+    fields = {"topic": "orders", "group": "g", "groupName": "g", "timestamp": "-1", "readable": "false"}
+    fields |= {"srcGroup": "g", "destGroup": "h", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    bodies: dict[int, Any] = {
+        18: {"topicConfigList": [{"topicName": "new"}]},
+        200: {"groupName": "g", "retryMaxTimes": 1},
+        225: {"groupConfigList": [{"groupName": "g", "retryMaxTimes": 1}]},
+        401: {"topic": "orders", "consumerGroup": "g", "mode": "PULL"},
+    }
+    body = json.dumps(bodies.get(code, {})).encode()
+    client = RemotingClient()
+    answer, remark, _, _ = client.call(slave.address, code, fields, body)
+    assert (answer, master.address in str(remark)) == (SYSTEM_ERROR, True)
+    assert (slave.topics.content, slave.groups.content, slave.store.committed_offsets()) == before
+    slave.configure(broker_id=0)
+    assert client.call(slave.address, code, fields, body)[0] == SUCCESS
+    client.close()
+
+
+def test_a_slave_says_what_is_forbidden(slave: BrokerController, clock: Clock) -> None:
+    """Only the change is its master's."""
+    clock.advance(seconds=3)
+    client = RemotingClient()
+    assert client.call(slave.address, 353, {"group": "g", "topic": "orders"})[0] == SUCCESS
+    client.close()
+
+
+def test_a_slave_makes_no_retry_topic_at_a_heartbeat(slave: BrokerController, clock: Clock) -> None:
+    """Its master makes it, and the slave takes it over."""
+    clock.advance(seconds=3)
+    subscribed = {"topic": "orders", "subString": "*", "subVersion": 1}
+    consumer = {"groupName": "g", "subscriptionDataSet": [subscribed]}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    client = RemotingClient()
+    assert client.call(slave.address, 34, {}, body)[0] == SUCCESS
+    assert slave.topics.get("%RETRY%g") is None
+    slave.configure(broker_id=0)
+    assert client.call(slave.address, 34, {}, body)[0] == SUCCESS
+    assert slave.topics.get("%RETRY%g") is not None
+    client.close()
 
 
 def test_its_own_address_is_never_asked(

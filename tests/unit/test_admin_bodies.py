@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ TOPIC_FIELDS = (
 )
 GROUP_FIELDS = (
     *("groupName", "consumeEnable", "retryMaxTimes", "groupRetryPolicy", "attributes", "subscriptionDataSet"),
-    *("brokerId", "more"),
+    *("brokerId", "retryQueueNums", "groupSysFlag", "more"),
 )
 
 
@@ -91,6 +93,50 @@ def test_bytes_that_are_no_body_are_refused(body: bytes) -> None:
     for parse in (parse_topics, parse_groups, parse_group):
         with contextlib.suppress(BadRequest):
             parse(body)
+
+
+@pytest.mark.parametrize(
+    ("group", "named"),
+    [
+        ({"retryQueueNums": 1 << 40}, "retryQueueNums"),
+        ({"retryQueueNums": -1}, "retryQueueNums"),
+        ({"retryMaxTimes": -1}, "retryMaxTimes"),
+        ({"retryMaxTimes": (1 << 31) - 1}, "retryMaxTimes"),
+        ({"consumeTimeoutMinute": 1 << 31}, "consumeTimeoutMinute"),
+        ({"groupSysFlag": 1 << 31}, "groupSysFlag"),
+        ({"brokerId": 1 << 63}, "brokerId"),
+        ({"whichBrokerWhenConsumeSlowly": 1 << 63}, "whichBrokerWhenConsumeSlowly"),
+        ({"groupRetryPolicy": {"type": "SOMETIMES"}}, "groupRetryPolicy"),
+        (
+            {"groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1 << 62]}}},
+            "groupRetryPolicy",
+        ),
+        ({"groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [-1]}}}, "groupRetryPolicy"),
+        ({"groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [math.nan]}}}, "nan"),
+        ({"groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"max": math.nan}}}, "nan"),
+    ],
+)
+def test_a_number_of_a_group_that_may_not_be_is_named(group: dict[str, Any], named: str) -> None:
+    """Some are numbers of 32 bits elsewhere, and all of them end in a file the next start reads."""
+    with pytest.raises(BadRequest, match=named):
+        parse_group(json.dumps({"groupName": "g", **group}).encode())
+
+
+def test_the_highest_numbers_of_a_group_are_taken() -> None:
+    """The limits themselves are allowed."""
+    group, _ = parse_group(
+        json.dumps({"groupName": "g", "retryQueueNums": 65_536, "retryMaxTimes": 2**31 - 2}).encode()
+    )
+    assert (group.retry_queues, group.max_attempts) == (65_536, 2**31 - 1)
+
+
+def test_no_file_gets_a_number_json_has_no_word_for(tmp_path: Path) -> None:
+    """Java could not read it again."""
+    for write in (_json.dumps, _json.dumps_java, lambda value: _json.write_file(tmp_path / "file", value)):
+        for odd in (math.nan, math.inf):
+            with pytest.raises(ValueError, match=r"JSON|nan|inf"):
+                write({"a": odd})
+    assert not (tmp_path / "file").exists()
 
 
 def test_maps_with_objects_as_keys_are_written_as_java_does() -> None:

@@ -36,7 +36,16 @@ ANY_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TABLE_NAMES = st.sampled_from(("t", "u", "%RETRY%g", "x y"))
 # A small alphabet: all of Unicode takes seconds to prepare.
 TEXTS = st.text("aT0-/.\\ %@\0\u00e9\ud800\U0001f600", max_size=5)
-FIELDS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag", "order", "attributes", "retryMaxTimes")
+FIELDS = (
+    "readQueueNums",
+    "writeQueueNums",
+    "perm",
+    "topicSysFlag",
+    "order",
+    "attributes",
+    "retryMaxTimes",
+    "retryQueueNums",
+)
 
 
 def encoded(**fields: Any) -> bytes:
@@ -109,6 +118,9 @@ def test_metrics_of_a_timer_are_read() -> None:
         (master_answers.groups, encoded(subscriptionGroupTable=None)),
         (master_answers.consumer_offsets, b"{}"),
         (master_answers.groups, encoded(subscriptionGroupTable={"g": {"retryMaxTimes": 1 << 40}})),
+        (master_answers.groups, encoded(subscriptionGroupTable={"g": {"retryQueueNums": 1 << 32}})),
+        (master_answers.groups, encoded(subscriptionGroupTable={"g": {"retryQueueNums": -1}})),
+        (master_answers.groups, encoded(subscriptionGroupTable={"g": {"groupSysFlag": 1 << 31}})),
         (master_answers.groups, encoded(subscriptionGroupTable={"g": []})),
         (master_answers.consumer_offsets, encoded(offsetTable={"t@g": {"0": -2}})),
         (master_answers.consumer_offsets, encoded(offsetTable={"t@g": {"-1": 0}})),
@@ -181,4 +193,5 @@ def test_groups_that_are_decoded_can_be_adopted_and_read_again(table: dict[str, 
         )
         known = GroupTable(*arguments, lambda _name, _group: None).content.entries
         assert [known[name].to_json() for name in found.entries] == [g.to_json() for g in found.entries.values()]
-    assert all(0 <= group.max_attempts < 1 << 32 for group in filter(None, pushed))
+    for group in filter(None, pushed):
+        assert all(0 <= number < 1 << 32 for number in (group.max_attempts, group.retry_queues))

@@ -2,7 +2,9 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferromq import _json
-from ferromq.broker.admin import parse_changes
+from ferromq.broker.admin import Administration, parse_changes
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
 from ferromq.broker.topics import TopicConfig, TopicTable
@@ -398,3 +400,114 @@ def test_changes_of_attributes_are_parsed() -> None:
     for wrong in ("message.type=FIFO", "+message.type", "-a=b", "+a=1,-a", "+"):
         with pytest.raises(Exception, match="attribute"):
             parse_changes(wrong)
+
+
+BAD_TOPICS: dict[str, Any] = {
+    "queues": {"readQueueNums": 1 << 40, "writeQueueNums": 1},
+    "flag": {"topicSysFlag": -1},
+    "rights": {"perm": -1},
+    "list": [],
+}
+BAD_GROUPS: dict[str, Any] = {
+    "retries": {"retryMaxTimes": 1 << 40},
+    "queues": {"retryQueueNums": 1 << 40},
+    "fewer": {"retryQueueNums": -1},
+    "none": None,
+    "nan": {"more": float("nan")},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "bad"),
+    [
+        ("topics.json", "topicConfigTable", BAD_TOPICS),
+        ("subscriptionGroup.json", "subscriptionGroupTable", BAD_GROUPS),
+    ],
+)
+def test_a_bad_entry_of_a_file_is_left_out_and_kept(
+    tmp_path: Path, name: str, key: str, bad: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker starts, and says which; the file has it until an entry of that name is put."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / name).write_text(json.dumps({key: {"good": {}, **bad}}))
+    table: Any = topics(tmp_path) if key == "topicConfigTable" else groups(tmp_path)
+    table.push_all()
+    assert table.content.entries.get("good") is not None
+    assert not table.content.entries.keys() & bad.keys()
+    assert all(any(repr(each) in text for text in caplog.messages) for each in bad)
+    table.ensure("new", "peer")
+    kept = saved(tmp_path, name)[key]
+    assert {"good", "new"} <= kept.keys()
+    assert repr({each: kept[each] for each in bad}) == repr(bad)
+    first = next(iter(bad))
+    table.ensure(first, "peer")
+    again: Any = topics(tmp_path) if key == "topicConfigTable" else groups(tmp_path)
+    assert again.content.entries.get(first) is not None
+
+
+def test_what_the_hot_path_refuses_is_not_served_and_stops_nothing(tmp_path: Path) -> None:
+    """At a change and at the start: the entry is taken away there, all others are pushed."""
+    pushed: list[Any] = []
+
+    def push(name: str, topic: TopicConfig | None) -> None:
+        if name == "odd" and topic is not None:
+            raise OverflowError("out of range")
+        pushed.append(topic or name)
+
+    def table() -> TopicTable:
+        return TopicTable(BrokerConfig, tmp_path, lambda: NOW, push, lambda *_: None)
+
+    first = table()
+    first.create(TopicConfig("odd", 1, 1), "peer")
+    good = first.create(TopicConfig("zeal", 1, 1), "peer")
+    assert pushed == ["odd", good]
+    assert not first.push_again("odd")
+    pushed.clear()
+    table().push_all()
+    assert "odd" in pushed
+    assert good in pushed
+
+
+def test_no_topic_is_created_that_may_not_be(tmp_path: Path) -> None:
+    """Whoever creates it: nothing reaches the file, which the next start reads."""
+    heard: list[Any] = []
+    table = topics(tmp_path, heard)
+    for wrong in (TopicConfig("t", 1 << 40, 1), TopicConfig("t", 1, -1), TopicConfig("t", 1, 1, sys_flag=1 << 31)):
+        with pytest.raises(RequestError, match="of t is"):
+            table.create(wrong, "peer")
+        with pytest.raises(RequestError, match="of t is"):
+            table.put(wrong, {}, "peer")
+    with pytest.raises(RequestError, match="topicSysFlag"):
+        table.ensure_to_send("t", "TBW102", 4, -1, "peer")
+    assert heard == []
+    assert not (tmp_path / "config" / "topics.json").exists()
+
+
+def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> None:
+    """It was in no table when unused topics were sought, and it is when they are deleted."""
+    table = topics(tmp_path)
+    table.ensure("known", "peer")
+    deleted: list[str] = []
+
+    class Queues:
+        """A store that is written to while it is cleaned."""
+
+        def queues(self) -> Iterator[str]:
+            """Return its topics; the first use of one comes after it was passed over."""
+            yield from ("known", "unused", "fresh", "SELF_TEST_TOPIC")
+            table.ensure("fresh", "peer")
+
+        def delete_topic(self, name: str) -> int:
+            """Note it."""
+            deleted.append(name)
+            return 1
+
+        def clean_unused(self, keep: list[str]) -> list[str]:
+            """Note all others."""
+            deleted.extend({"known", "unused", "fresh", "SELF_TEST_TOPIC"} - {*keep})
+            return deleted
+
+    store: Any = Queues()
+    request: Any = SimpleNamespace(peer="peer")
+    assert Administration(store, table, groups(tmp_path)).clean_unused(request)[0] == 0
+    assert deleted == ["unused"]

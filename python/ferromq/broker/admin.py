@@ -6,6 +6,8 @@ What a topic may be is decided by `topics`, what a group may be by `groups`.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ferromq import _json, _names
@@ -15,7 +17,7 @@ from ferromq._remoting import Answer, BadRequest, failure, flag, integer, requir
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.errors import RequestError
-from ferromq.route import READ_WRITE, Permission
+from ferromq.route import READ_WRITE
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -36,15 +38,19 @@ class Administration:
     def put_topic(self, request: Request) -> Answer:
         """Answer request 17: create a topic, or change it. Done when the name servers that answer know it."""
         fields = request.fields
-        topic = TopicConfig(
-            required(fields, "topic"),
-            integer(fields, "readQueueNums", _QUEUES),
-            integer(fields, "writeQueueNums", _QUEUES),
-            Permission(integer(fields, "perm", READ_WRITE)),
-            fields.get("topicFilterType", "SINGLE_TAG"),
-            integer(fields, "topicSysFlag", 0),
-            flag(fields, "order"),
-        )
+        name = required(fields, "topic")
+        numbers = {
+            "readQueueNums": integer(fields, "readQueueNums", _QUEUES),
+            "writeQueueNums": integer(fields, "writeQueueNums", _QUEUES),
+            "perm": integer(fields, "perm", READ_WRITE),
+            "topicSysFlag": integer(fields, "topicSysFlag", 0),
+        }
+        try:
+            topic = TopicConfig.from_json(name, numbers)
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
+        kind = fields.get("topicFilterType", "SINGLE_TAG")
+        topic = replace(topic, filter_type=kind, order=flag(fields, "order"))
         try:
             self._topics.put(topic, parse_changes(fields.get("attributes", "")), request.peer)
         except RequestError as error:
@@ -107,9 +113,10 @@ class Administration:
 
     def clean_unused(self, request: Request) -> Answer:
         """Answer request 316: delete the queues of topics that are not in the table."""
-        _, topics = self._topics.snapshot()
-        system = [topic for topic in self._store.queues() if self._topics.is_system(topic)]
-        deleted = self._store.clean_unused([*topics, *system])
+        topics = self._topics
+        unused = [name for name in self._store.queues() if topics.find(name) is None and not topics.is_system(name)]
+        # One may have been created on first use since, and hold messages.
+        deleted = [name for name in unused if topics.while_absent(name, partial(self._store.delete_topic, name))]
         _log.info("unused topics deleted topics=%d peer=%s", len(deleted), request.peer)
         return success()
 
@@ -178,7 +185,7 @@ def _topic(value: Mapping[str, Any]) -> tuple[TopicConfig, Attributes]:
             raise BadRequest(f"{field} of the topic {name!r} is {content!r}; {expected} is expected")
     try:
         return TopicConfig.from_json(name, known), _altered(value.get("attributes"))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise BadRequest(f"the topic {name!r} may not be so: {error}") from error
 
 

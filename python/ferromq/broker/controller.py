@@ -37,7 +37,7 @@ from ferromq.broker.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.topics import TopicTable
 from ferromq.broker.transactions import Transactions
 from ferromq.config import BrokerConfig, StoreConfig
-from ferromq.errors import ConfigError, IllegalName, TopicNotFound
+from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
 from ferromq.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
@@ -300,7 +300,7 @@ class BrokerController:
         )
         self.topics.push_all()
         self.groups.push_all()
-        for route, handler in rpc.table(rooms).items():
+        for route, handler in rpc.table(rooms, self._changes_refused).items():
             self._server.register(route, handler)
         self.settings.listen(self._options_changed)
         self._server.on_missing(self._create_missing)
@@ -330,6 +330,15 @@ class BrokerController:
         self._start_following()
         self._announcer.register()
 
+    def _changes_refused(self) -> str | None:
+        """Return why tables may not be changed here, where this is a slave: its master's would replace them."""
+        if not self.config.membership.is_slave:
+            return None
+        where = f"at {self._master.address}" if self._master else "the name servers know none now"
+        return (
+            f"Can't modify topics, groups or offsets on a slave, whose tables are its master's; ask its master: {where}"
+        )
+
     def _create_missing(self, kind: str, name: str, peer: str, wanted: tuple[str, int, int]) -> bool:
         """Create a topic or group the hot path met and does not know, where that is allowed."""
         try:
@@ -344,8 +353,8 @@ class BrokerController:
             else:
                 topic = self.topics.ensure(name, peer)
             return topic is not None and self.topics.push_again(name)
-        except IllegalName as error:
-            _log.debug("illegal name peer=%s: %s", peer, error)
+        except (IllegalName, RequestError) as error:
+            _log.debug("%s not created peer=%s: %s", kind, peer, error)
             return False
 
 

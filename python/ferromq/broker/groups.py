@@ -16,7 +16,7 @@ from typing import Any
 
 from ferromq import _names
 from ferromq.broker.tables import Change, Content, Form, MetadataTable
-from ferromq.config import BrokerConfig
+from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.route import DataVersion
 
 _log = logging.getLogger("ferromq.broker")
@@ -67,7 +67,8 @@ class GroupConfig:
     @property
     def retry_queues(self) -> int:
         """How many queues its retry topic has; 0: what is given back is dropped."""
-        return max(0, int(self.others.get("retryQueueNums", 1)))
+        wanted = self.others.get("retryQueueNums")
+        return 1 if wanted is None else int(wanted)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form Java reads."""
@@ -82,15 +83,22 @@ class GroupConfig:
 
     @classmethod
     def from_json(cls, name: str, value: Mapping[str, Any]) -> "GroupConfig":
-        """Read Java's form; absent fields have Java's defaults."""
-        policy = value.get("groupRetryPolicy") or {}
-        custom = (policy.get("customizedRetryPolicy") or {}).get("next") if policy.get("type") == "CUSTOMIZED" else None
+        """
+        Read Java's form; absent fields have Java's defaults.
+
+        Raises `ValueError` naming the number that may not be so, and `TypeError`, `AttributeError` or `OverflowError`
+        for another form.
+        """
+        for field_name, (lowest, highest) in _BOUNDS.items():
+            number = value.get(field_name)
+            if number is not None and not lowest <= int(number) <= highest:
+                raise ValueError(f"{field_name} is {str(number)[:40]}; it may be {lowest} to {highest}")
         return cls(
             name,
             bool(value.get("consumeEnable", True)),
             bool(value.get("consumeMessageOrderly", False)),
             int(value.get("retryMaxTimes", 16)),
-            tuple(int(delay) for delay in custom or BACKOFF_MS),
+            _delays(value.get("groupRetryPolicy") or {}),
             dict(value),
         )
 
@@ -106,12 +114,22 @@ class GroupConfig:
                 raise ValueError(f"{name} is {value[name]!r}; {expected} is expected")
         known = {name: content for name, content in value.items() if name in _FIELDS and content is not None}
         group = cls.from_json(str(known.pop("groupName", "")), known)
-        if not 0 <= group.retries < _INT_LIMIT:
+        if group.retries < 0:
             raise ValueError(f"retryMaxTimes is {group.retries}; it may be 0 to {_INT_LIMIT - 1}")
         return group
 
 
-_INT_LIMIT = (1 << 31) - 1
+_INT_LIMIT, _LONG_LIMIT = (1 << 31) - 1, (1 << 63) - 1
+_BOUNDS: Mapping[str, tuple[int, int]] = {
+    "brokerId": (-_LONG_LIMIT - 1, _LONG_LIMIT),
+    "consumeTimeoutMinute": (-_INT_LIMIT - 1, _INT_LIMIT),
+    "groupSysFlag": (-_INT_LIMIT - 1, _INT_LIMIT),
+    # RocketMQ takes -1 for "never again"; attempts are one more.
+    "retryMaxTimes": (-1, _INT_LIMIT - 1),
+    "retryQueueNums": (0, LIMIT_FOR_QUEUES),
+    "whichBrokerWhenConsumeSlowly": (-_LONG_LIMIT - 1, _LONG_LIMIT),
+}
+"""The numbers of a group, and what they may be: some become numbers of 32 bits elsewhere."""
 _JAVA_DEFAULTS: Mapping[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -136,6 +154,26 @@ _FIELDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     }.items()
 } | {"subscriptionDataSet": ((list,), "a list")}
 """The fields an administrator may send, and what each holds."""
+
+
+def _delays(policy: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the delays of a retry policy. Raises `ValueError` naming what may not be so."""
+    if policy.get("type", "CUSTOMIZED") not in _POLICIES:
+        raise ValueError(f"the type of groupRetryPolicy is {str(policy['type'])[:40]!r}; it may be {_POLICY_NAMES}")
+    exponential = policy.get("exponentialRetryPolicy") or {}
+    custom = (policy.get("customizedRetryPolicy") or {}).get("next") or BACKOFF_MS
+    numbers = [(number, _LONGEST_MS) for number in custom]
+    numbers += [(exponential[name], _LONG_LIMIT) for name in ("initial", "max", "multiplier") if name in exponential]
+    for number, limit in numbers:
+        if type(number) is not int or not 0 <= number <= limit:
+            raise ValueError(f"groupRetryPolicy has {str(number)[:40]}; a whole number from 0 to {limit} is expected")
+    return tuple(custom) if policy.get("type") == "CUSTOMIZED" else BACKOFF_MS
+
+
+_POLICIES = frozenset({"CUSTOMIZED", "EXPONENTIAL", None})
+_POLICY_NAMES = "CUSTOMIZED or EXPONENTIAL"
+_LONGEST_MS = 315_576_000_000 * _SECOND
+"""The longest duration a gRPC client can be told."""
 
 
 class GroupTable:

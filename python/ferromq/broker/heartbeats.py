@@ -27,7 +27,7 @@ from ferromq.broker.clients import (
     Subscription,
 )
 from ferromq.broker.groups import GroupConfig, GroupTable
-from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.broker.topics import TopicTable
 from ferromq.errors import IllegalName
 
 _log = logging.getLogger("ferromq.broker")
@@ -133,15 +133,13 @@ class Heartbeats:
         if self._topics.get(name) is not None:
             return
         subscribed = (self._topics.get(each.topic) for each in consumer.subscriptions)
-        queues = int(group.others.get("retryQueueNums", 1))
-        topic = TopicConfig(
+        self._topics.ensure_of_group(
             name,
-            queues,
-            queues,
-            sys_flag=_UNIT_SUBSCRIPTION if consumer.is_unit else 0,
+            group.retry_queues,
+            _UNIT_SUBSCRIPTION if consumer.is_unit else 0,
+            peer,
             order=any(each is not None and each.order for each in subscribed),
         )
-        self._topics.create(topic, peer)
 
 
 def _client(client_id: str, request: Request) -> Client:

@@ -14,13 +14,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from ferromq import _json
 from ferromq.broker.groups import GroupConfig
 from ferromq.broker.topics import TopicConfig
-from ferromq.config import LIMIT_FOR_QUEUES
 from ferromq.route import DataVersion
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PERMISSIONS = 1 << 4
 _INT_LIMIT = 1 << 31
 _LONG_LIMIT = 1 << 63
 _NAME_LIMIT = 255
@@ -72,15 +70,7 @@ def topics(body: bytes) -> Topics:
     """Decode the answer to request 21. Raises `ValueError`."""
     value = _object(body)
     table = _named(_table(value, "topicConfigTable"))
-    for _, topic in table:
-        # Looked at before it becomes flags, which know no number below 0.
-        _within("permission of a topic", int(topic.get("perm", 0)), _PERMISSIONS)
-    entries = {name: TopicConfig.from_json(name, topic) for name, topic in table}
-    for topic in entries.values():
-        _within("queues of a topic", topic.read_queues, LIMIT_FOR_QUEUES + 1)
-        _within("queues of a topic", topic.write_queues, LIMIT_FOR_QUEUES + 1)
-        _within("system flag of a topic", topic.sys_flag, _INT_LIMIT)
-    return Topics(_version(value), entries)
+    return Topics(_version(value), {name: TopicConfig.from_json(name, topic) for name, topic in table})
 
 
 @_checked
@@ -90,11 +80,6 @@ def groups(body: bytes) -> Groups:
     entries = {
         name: GroupConfig.from_json(name, group) for name, group in _named(_table(value, "subscriptionGroupTable"))
     }
-    for group in entries.values():
-        # RocketMQ takes -1 for "never again".
-        _within("retries of a group", group.retries + 1, _INT_LIMIT)
-        for delay in group.backoff_ms:
-            _within("delay of a group", delay, _LONG_LIMIT)
     forbidden = {
         group: {topic: _within("forbidden flags", int(flags), _INT_LIMIT) for topic, flags in _named(table)}
         for group, table in _named(value.get("forbiddenTable") or {})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ferromq import _remoting
-from ferromq._codes import RequestCode
+from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Response
 from ferromq._proto import messages as pb
 from ferromq.broker._grpc import rpc
@@ -42,8 +42,41 @@ class Rooms:
     transactions: Transactions
 
 
-def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
-    """Return the function for each remoting code and each gRPC method."""
+_CHANGING = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+    }
+)
+"""Requests that change what a slave takes over from its master, which would undo it."""
+
+
+def _for_masters(handler: _remoting.Handler, refused: Callable[[], str | None]) -> _remoting.Handler:
+    def handle(request: Request) -> _remoting.Answer:
+        why = refused()
+        # Who only asks what is forbidden changes nothing.
+        only_asks = request.route == RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN and not request.fields.get("readable")
+        if why is None or only_asks:
+            return handler(request)
+        return _remoting.failure(ResponseCode.SYSTEM_ERROR, why)
+
+    return handle
+
+
+def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[int | str, Callable[[Request], Response]]:
+    """
+    Return the function for each remoting code and each gRPC method.
+
+    *changes_refused* says why the tables may not be changed here now; None where they may.
+    """
     clients, routes, queries = rooms.clients, rooms.routes, rooms.queries
     heartbeats, connections, calls = clients.heartbeats, clients.connections, clients.calls
     remoting = {
@@ -115,4 +148,5 @@ def table(rooms: Rooms) -> Mapping[int | str, Callable[[Request], Response]]:
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
     }
-    return {**{int(code): _remoting.guarded(handler) for code, handler in remoting.items()}, **grpc}
+    masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}
+    return {**{int(code): _remoting.guarded(handler) for code, handler in {**remoting, **masters}.items()}, **grpc}

@@ -4,6 +4,8 @@ What the tables of topics and of groups share: one file of RocketMQ, one version
 Which entries there may be, and what has to be told to others, is decided by `topics` and `groups`.
 """
 
+import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +16,10 @@ from ferromq import _json
 from ferromq.errors import CorruptStore
 from ferromq.route import DataVersion
 
+_log = logging.getLogger("ferromq.broker")
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 Entries = Mapping[str, T]
 """The entries by name. A table never changes one it gave away."""
@@ -29,6 +34,7 @@ class Form(Generic[T]):
     key: str
     """The field of the file that holds them."""
     read: Callable[[str, Mapping[str, Any]], T]
+    """Raises `ValueError`, `TypeError`, `AttributeError` or `OverflowError` for what is no entry."""
     show: Callable[[T], Mapping[str, Any]]
     others: tuple[str, ...] = ()
     """Further fields of the file, each a table of its own."""
@@ -69,8 +75,9 @@ class MetadataTable(Generic[T]):
     Entries by name, and RocketMQ's file of them; thread-safe.
 
     A change is decided and written under one lock, so two of them never overwrite each other; it is on disk before
-    `push` hears of it, and `push` hears of changes in their order. Raises `CorruptStore` where the file is there and
-    neither it nor its `.bak` can be read.
+    `push` hears of it, and `push` hears of changes in their order. An entry of the file that may not be is logged and
+    left out; so is one `push` refuses, which the hot path does not have then. Both stay in the file. Raises
+    `CorruptStore` where the file is there and neither it nor its `.bak` can be read.
     """
 
     def __init__(
@@ -87,6 +94,8 @@ class MetadataTable(Generic[T]):
         self._lock = threading.Lock()
         # Each entry as it lies in the file: a change encodes what it changes, not the whole table.
         self._lines: dict[str, str] = {}
+        # What lies in the file and may not be: kept, until an entry of that name is put.
+        self._unread: dict[str, str] = {}
         self._content = self._load()
 
     @property
@@ -124,44 +133,71 @@ class MetadataTable(Generic[T]):
             self._write(changed, put)
             self._content = changed
             for name, entry in put.items():
-                self._push(name, entry)
+                self._push_one(name, entry)
         return changed, list(put)
+
+    def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
+        """Call *act* where there is no entry of this name, and let none come while it runs."""
+        with self._lock:
+            return act() if name not in self._content.entries else None
 
     def push_again(self, name: str) -> bool:
         """Push an entry for somebody who met it missing a moment ago; say whether there is one."""
         with self._lock:
             entry = self._content.entries.get(name)
-            if entry is not None:
-                self._push(name, entry)
-        return entry is not None
+            return entry is not None and self._push_one(name, entry)
 
     def push_all(self) -> None:
         """Push every entry."""
         with self._lock:
             for name, entry in self._content.entries.items():
-                self._push(name, entry)
+                self._push_one(name, entry)
+
+    def _push_one(self, name: str, entry: T | None) -> bool:
+        """Push an entry, and say whether it was taken. It is on disk: refusing to go on would refuse every start."""
+        try:
+            self._push(name, entry)
+        except (ValueError, OverflowError, TypeError) as error:
+            _log.error("%s: entry not served name=%r: %s; put it anew", self._path.name, name, error)
+            self._push(name, None)
+            return False
+        return True
 
     def _load(self) -> Content[T]:
         form = self._form
         try:
             found = _json.read_file(self._path) or {}
             table = found.get(form.key) or {}
-            entries = {str(name): form.read(str(name), value) for name, value in table.items()}
+            entries = {name: entry for name, entry in map(self._read, table.items()) if entry is not None}
             version = DataVersion.from_json(found.get("dataVersion"))
             others = {name: dict(found.get(name) or {}) for name in form.others}
         except (ValueError, TypeError, AttributeError) as error:
             raise CorruptStore(f"{self._path} is no table of {form.what}: {error}; restore it from its .bak") from error
         return Content(version, entries, others)
 
+    def _read(self, item: tuple[str, Any]) -> tuple[str, T | None]:
+        name, value = item
+        try:
+            entry = self._form.read(name, value)
+            # What could not be written again would keep every later change from the disk.
+            self._lines[name] = self._line(name, entry)
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            _log.error("%s: entry left out name=%r: %s; put it anew", self._path, name, error)
+            self._unread[name] = f"\t\t{json.dumps(name)}:{json.dumps(value)}"
+            return name, None
+        return name, entry
+
     def _write(self, content: Content[T], put: Mapping[str, T | None]) -> None:
         known = {name: line for name, line in self._lines.items() if name not in put}
         lines = {name: known.get(name) or self._line(name, entry) for name, entry in content.entries.items()}
         fields = [f'\t"dataVersion":{_text(content.version.to_json())}']
         fields += [f'\t"{name}":{_text(value)}' for name, value in content.others.items()]
-        entries = ",\n".join(lines[name] for name in sorted(lines))
+        unread = {name: line for name, line in self._unread.items() if name not in lines}
+        shown = {**unread, **lines}
+        entries = ",\n".join(shown[name] for name in sorted(shown))
         fields.append(f'\t"{self._form.key}":{{\n{entries}\n\t}}')
         _json.replace_file(self._path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
-        self._lines = lines
+        self._lines, self._unread = lines, unread
 
     def _line(self, name: str, entry: T) -> str:
         return f"\t\t{_text(name)}:{_text(self._form.show(entry))}"

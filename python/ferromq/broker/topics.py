@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq import _names
-from ferromq.broker.tables import Change, Content, Form, MetadataTable
+from ferromq.broker.tables import Change, Content, Form, MetadataTable, R
 from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.errors import RequestError
 from ferromq.route import READ_WRITE, DataVersion, Permission, QueueData
@@ -72,17 +72,39 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, name: str, value: Mapping[str, Any]) -> "TopicConfig":
-        """Read Java's form; absent fields have Java's defaults."""
+        """
+        Read Java's form; absent fields have Java's defaults.
+
+        Raises `ValueError` naming the number that may not be so, and `TypeError`, `AttributeError` or `OverflowError`
+        for another form.
+        """
         return cls(
             name,
-            int(value.get("readQueueNums", 16)),
-            int(value.get("writeQueueNums", 16)),
-            Permission(int(value.get("perm", READ_WRITE))),
+            bounded(name, "readQueueNums", value.get("readQueueNums", 16)),
+            bounded(name, "writeQueueNums", value.get("writeQueueNums", 16)),
+            Permission(bounded(name, "perm", value.get("perm", READ_WRITE))),
             str(value.get("topicFilterType") or "SINGLE_TAG"),
-            int(value.get("topicSysFlag", 0)),
+            bounded(name, "topicSysFlag", value.get("topicSysFlag", 0)),
             bool(value.get("order", False)),
             {str(k): str(v) for k, v in (value.get("attributes") or {}).items()},
         )
+
+
+_BOUNDS: Mapping[str, int] = {
+    "readQueueNums": LIMIT_FOR_QUEUES,
+    "writeQueueNums": LIMIT_FOR_QUEUES,
+    # RocketMQ's fourth bit included, which has no meaning here. Flags know no number below 0: -1 would be all of them.
+    "perm": (1 << 4) - 1,
+    "topicSysFlag": (1 << 31) - 1,
+}
+
+
+def bounded(topic: str, what: str, value: Any) -> int:
+    """Return a number of a topic; raises `ValueError` where it is below 0 or too high."""
+    number = int(value)
+    if not 0 <= number <= _BOUNDS[what]:
+        raise ValueError(f"{what} of {topic} is {str(number)[:40]}; it may be 0 to {_BOUNDS[what]}")
+    return number
 
 
 Announce = Callable[[Sequence[str], Content[TopicConfig]], None]
@@ -167,8 +189,13 @@ class TopicTable:
         self._table.push_all()
 
     def create(self, topic: TopicConfig, peer: str) -> TopicConfig:
-        """Return the topic of this name, which is *topic* where there is none yet, whether first use creates or not."""
+        """
+        Return the topic of this name, which is *topic* where there is none yet, whether first use creates or not.
+
+        Raises `IllegalName`, or `RequestError` for what no topic may be.
+        """
         _names.check_topic(topic.name)
+        _check(topic, {})
 
         def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
             return Change({} if topic.name in content.entries else {topic.name: topic})
@@ -181,7 +208,7 @@ class TopicTable:
         """
         Return the topic a producer of remoting sends to, as RocketMQ creates it: after a *default_topic*; else None.
 
-        It gets that topic's permission, and as many queues as it has, but at most *queues*. Raises `IllegalName`.
+        It gets that topic's permission, and as many queues as it has, but at most *queues*. Raises as `create` does.
         """
         topic = self.find(name)
         if topic is not None:
@@ -191,18 +218,20 @@ class TopicTable:
         if model is None or not model.permission & Permission.INHERIT or not self.may_create(name):
             return None
         count = max(1, min(queues, model.write_queues))
-        permission = Permission(model.permission & ~Permission.INHERIT)
+        permission = model.permission & READ_WRITE
         return self.create(TopicConfig(name, count, count, permission, model.filter_type, sys_flag), peer)
 
-    def ensure_of_group(self, name: str, queues: int, sys_flag: int, peer: str) -> TopicConfig | None:
+    def ensure_of_group(
+        self, name: str, queues: int, sys_flag: int, peer: str, *, order: bool = False
+    ) -> TopicConfig | None:
         """
         Return the retry or dead-letter topic of a group, created where it is missing; a slave creates none: None.
 
-        Raises `IllegalName`.
+        Raises as `create` does.
         """
         topic = self.find(name)
         if topic is None and not self._config().membership.is_slave:
-            topic = self.create(TopicConfig(name, queues, queues, sys_flag=sys_flag), peer)
+            topic = self.create(TopicConfig(name, queues, queues, sys_flag=sys_flag, order=order), peer)
         return topic
 
     def put(self, topic: TopicConfig, changes: Mapping[str, str | None], peer: str) -> TopicConfig:
@@ -232,6 +261,10 @@ class TopicTable:
 
         content = self._change(decide, peer)
         return [content.entries.get(topic.name, topic) for topic, _ in changes]
+
+    def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
+        """Call *act* where there is no topic of this name, and let none be created while it runs."""
+        return self._table.while_absent(name, act)
 
     def set_order(self, names: Iterable[str], peer: str) -> None:
         """Note that messages of these topics are in order, as name servers say; unknown names are passed over."""
@@ -312,9 +345,16 @@ def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
 
 
 def _check(topic: TopicConfig, changes: Mapping[str, str | None]) -> None:
-    for what, queues in (("readQueueNums", topic.read_queues), ("writeQueueNums", topic.write_queues)):
-        if not 0 <= queues <= LIMIT_FOR_QUEUES:
-            raise RequestError(f"{what} of {topic.name} is {queues}; it may be 0 to {LIMIT_FOR_QUEUES}")
+    numbers = {
+        "readQueueNums": topic.read_queues,
+        "writeQueueNums": topic.write_queues,
+        "topicSysFlag": topic.sys_flag,
+    }
+    for what, number in numbers.items():
+        try:
+            bounded(topic.name, what, number)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
     if not 0 <= topic.permission <= READ_WRITE | Permission.INHERIT:
         raise RequestError(
             f"perm of {topic.name} is {int(topic.permission)}; it is a sum of 4 read, 2 write, 1 inherit"
