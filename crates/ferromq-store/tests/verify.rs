@@ -135,6 +135,19 @@ fn a_sound_store_has_no_findings_however_it_was_closed() {
 }
 
 #[test]
+fn a_file_that_is_just_being_made_is_no_finding_in_an_open_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
+    fill(&store, 0..50);
+    let made = directory.path().join("index").join("99991231235959999");
+    std::fs::write(&made, b"").unwrap();
+    assert_eq!(look(directory.path()).1, []);
+    store.close().unwrap();
+    std::fs::write(&made, b"").unwrap();
+    assert_eq!(look(directory.path()).1.len(), 1);
+}
+
+#[test]
 fn a_store_that_is_being_written_has_no_findings_and_says_up_to_where_it_was_looked_at() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();

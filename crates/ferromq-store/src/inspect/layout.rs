@@ -218,9 +218,11 @@ impl<D: Disk> Layout<D> {
         Ok(files)
     }
 
-    /// The size of a file; what cannot be opened is a finding, unless it was removed meanwhile.
+    /// The size of a file; what cannot be opened is a finding, unless it was removed meanwhile. In a store that is
+    /// open, a file without a byte is just being made.
     fn len_of(&mut self, path: &Path) -> Option<u64> {
         match self.disk.len(path) {
+            Ok(0) if self.is_open() => None,
             Ok(len) => Some(len),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_open() => None,
             Err(error) => {
