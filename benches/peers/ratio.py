@@ -26,6 +26,11 @@ GOALS = {
     "send, 64 connections": 5.0,
     "send, 64 connections, CPU per million": 4.0,
     "memory without store pages": 4.0,
+    "java client: 1 threads, one a send": 1.5,
+    "java client: 64 threads, one a send": 2.0,
+    "java client: 64 threads, one a send, p99": 2.0,
+    "java client: 16 threads, batches of 32": 2.0,
+    "java client: consume a backlog": 2.0,
     "route of 1 of 1,000 topics, 16 connections": 1.0,
 }
 LESS_IS_BETTER = {"us", "ms", "s", "MiB"}

@@ -3,12 +3,14 @@
 #
 # Starts one pair after the other, drives both with the same light load, and prints a table of medians. Needs Java,
 # `make jars` and 8 GB of disk.
-#   ROUNDS=5 SECONDS_EACH=10 DIRECTORY=DIR benches/peers/remoting.sh
+#   ROUNDS=5 SECONDS_EACH=10 DIRECTORY=DIR LOADS="light clients routes" benches/peers/remoting.sh
 # GUARD is a command each measurement runs under, where a machine is shared. LINES keeps the single values.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ROUNDS=${ROUNDS:-5}
 SECONDS_EACH=${SECONDS_EACH:-10}
+# `light`: our load generator on the brokers; `clients`: RocketMQ's own client; `routes`: the name servers.
+LOADS=${LOADS:-light clients routes}
 DIRECTORY=${DIRECTORY:-$(mktemp -d)}
 GUARD=${GUARD:-}
 LINES=${LINES:-$DIRECTORY/lines}
@@ -32,6 +34,9 @@ if [ -z "$LOAD" ]; then
   cargo build --release --locked --quiet --package ferromq-transport --example load
   LOAD=${CARGO_TARGET_DIR:-target}/release/examples/load
 fi
+
+mkdir -p "$DIRECTORY/classes"
+javac -nowarn -cp "$JARS/*" -d "$DIRECTORY/classes" benches/peers/java/ClientLoad.java
 
 # The same options for both; Java's send queue would answer "busy" after 200 ms where cores are few.
 options() {
@@ -114,13 +119,17 @@ measure() {
       "$(python3 -c 'import sys; print(1 + 3 / float(sys.argv[1]))' "$SECONDS_EACH")")" s
 }
 
-brokers() {
-  local who=$1
-  options "$who"
-  namesrv "$who"
-  broker "$who"
+servers() {
+  options "$1"
+  namesrv "$1"
+  broker "$1"
   # The topic comes with the first message; both brokers make it.
   "$LOAD" --address "$BROKER" --topic load --connections 1 --warm-up 0 --seconds 2 >/dev/null
+}
+
+light() {
+  local who=$1
+  servers "$who"
   measure "$who" "send, 1 connection" --mode send --connections 1
   measure "$who" "send, 64 connections" --mode send --connections 64
   measure "$who" "send, 64 connections, binary header" --mode send --connections 64 --header binary
@@ -128,6 +137,26 @@ brokers() {
   measure "$who" "batches of 32, 8 connections" --mode batch --connections 8
   measure "$who" "pull 32 at once, 8 connections" --mode pull --connections 8
   line "$who" "memory without store pages" "$(awk '/RssAnon/ {print $2 / 1024}' "/proc/$BROKER_PID/status")" MiB
+  stop
+}
+
+# RocketMQ's own client: who, and what it is told.
+client() {
+  local who=$1
+  shift
+  # shellcheck disable=SC2086
+  $GUARD java -Duser.home="$DIRECTORY" -Xms1g -Xmx1g -cp "$JARS/*:$DIRECTORY/classes" \
+    ClientLoad "$(engine "$who")" "$NAMESRV" load "$@" 2>>"$DIRECTORY/java.log" |
+    { grep 'java client:' || true; } | tee -a "$LINES" >&2
+}
+
+clients() {
+  local who=$1
+  servers "$who"
+  client "$who" send 1 1024 "$SECONDS_EACH"
+  client "$who" send 64 1024 "$SECONDS_EACH"
+  client "$who" batch 16 1024 "$SECONDS_EACH" 32
+  client "$who" drain 1000000
   stop
 }
 
@@ -148,9 +177,9 @@ routes() {
 
 : >"$LINES"
 for _ in $(seq "$ROUNDS"); do
-  for who in ours theirs; do
-    brokers "$who"
-    routes "$who"
+  for load in $LOADS; do
+    "$load" ours
+    "$load" theirs
   done
 done
 python3 benches/peers/ratio.py ferromq java <"$LINES"
