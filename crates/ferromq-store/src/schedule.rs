@@ -6,14 +6,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    Disk, GetStatus, MessageStore, MessageView, NewMessage, Record, Result, StoreError, TagFilter,
+    Appended, Disk, GetStatus, MessageStore, MessageView, NewMessage, Record, Result, StoreError, TagFilter,
     consume_queue::{ConsumeQueue, check_name},
     delay::{self, Delayed, SCHEDULE_TOPIC},
     delay_file::DelayFile,
@@ -46,16 +49,21 @@ pub(crate) struct Schedule {
     delivered: AtomicU64,
     put_back: AtomicU64,
     undeliverable: AtomicU64,
+    pub(crate) listener: RwLock<Option<DeliveryListener>>,
 }
+
+/// Told the topic and the size of each record delivered.
+pub(crate) type DeliveryListener = Arc<dyn Fn(&str, u32) + Send + Sync>;
 
 /// What the delivering thread did since the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScheduleStats {
     /// Messages stored in the queue they were meant for.
     pub delivered: u64,
-    /// Messages whose topic had only closed queues: they wait once more, a level higher.
+    /// Messages whose topic had only closed queues: they wait once more, a level higher where there is one.
     pub put_back: u64,
-    /// Messages given up, each with a line in the log: their topic was deleted, their record is lost or not to be stored.
+    /// Messages given up, each with a line in the log: their topic was deleted, their record is lost or not to be stored,
+    /// or their topic's queues stayed closed for as long as messages are kept.
     pub undeliverable: u64,
 }
 
@@ -95,7 +103,7 @@ impl<D: Disk> MessageStore<D> {
         *schedule.offsets.lock() = Some(offsets);
         schedule.due.begin();
         *thread = Some(spawn(self.shared(), "ferromq-schedule", |inner| {
-            Delivery { inner, is_stuck: false }.run()
+            Delivery { inner, is_stuck: false, seen: BTreeMap::new() }.run()
         })?);
         Ok(())
     }
@@ -112,6 +120,11 @@ impl<D: Disk> MessageStore<D> {
         let written = inner.persist_schedule();
         *inner.schedule.offsets.lock() = None;
         written
+    }
+
+    /// Sets the listener the delivering thread tells of each message it delivered: its topic, and the bytes of its record.
+    pub fn on_delivery(&self, listener: impl Fn(&str, u32) + Send + Sync + 'static) {
+        *self.inner().schedule.listener.write() = Some(Arc::new(listener));
     }
 
     /// Next queue offset to deliver of each delay level, of `config/delayOffset.json` where this store delivers nothing.
@@ -213,6 +226,26 @@ struct Delivery<'a, D: Disk> {
     inner: &'a Inner<D>,
     /// A failure was told of, and nothing went well since.
     is_stuck: bool,
+    /// By level.
+    seen: BTreeMap<u32, Seen>,
+}
+
+/// Messages whose due time is further away than their level is long: another clock or another table gave it. They wait
+/// as long as the level takes from when they are seen on, and so none comes early, and none waits for that clock.
+#[derive(Default)]
+struct Seen {
+    end: u64,
+    due_at: i64,
+}
+
+impl Seen {
+    /// When the message at `queue_offset` is due, of those below `end`; `latest` for one seen now.
+    fn due_at(&mut self, queue_offset: u64, end: u64, latest: i64) -> i64 {
+        if queue_offset >= self.end || self.due_at > latest {
+            *self = Self { end, due_at: latest };
+        }
+        self.due_at
+    }
 }
 
 impl<D: Disk> Delivery<'_, D> {
@@ -258,8 +291,13 @@ impl<D: Disk> Delivery<'_, D> {
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
             return Next::AfterPause;
         }
-        let lost = found.next_offset.saturating_sub(from).saturating_sub(found.messages.len() as u64);
-        let records: Vec<Record<D::Region>> = found.messages.into_iter().map(|(_, record)| record).collect();
+        // A read passes over what is lost, and so may get to messages that are not due.
+        let due_end = from + due_count as u64;
+        let early = found.messages.iter().map(|(offset, _)| *offset).find(|offset| *offset >= due_end);
+        let next_offset = early.unwrap_or(found.next_offset);
+        let due = found.messages.into_iter().take_while(|(offset, _)| *offset < due_end);
+        let records: Vec<Record<D::Region>> = due.map(|(_, record)| record).collect();
+        let lost = next_offset.saturating_sub(from).saturating_sub(records.len() as u64);
         if let Err(error) = self.deliver(level, &records) {
             if !std::mem::replace(&mut self.is_stuck, true) {
                 tracing::warn!(%error, level, "due messages not delivered, trying again");
@@ -272,7 +310,7 @@ impl<D: Disk> Delivery<'_, D> {
             inner.schedule.undeliverable.fetch_add(lost, Ordering::Relaxed);
         }
         if let Some(offsets) = inner.schedule.offsets.lock().as_mut() {
-            offsets.insert(level, found.next_offset);
+            offsets.insert(level, next_offset);
         }
         inner.schedule.is_file_due.store(true, Ordering::Release);
         Next::Now
@@ -283,19 +321,22 @@ impl<D: Disk> Delivery<'_, D> {
     }
 
     /// How many messages from `from` on are due, as many as a turn holds, and when to look again where none is.
-    fn look(&self, queue: &ConsumeQueue<D>, level: u32, from: u64) -> (usize, Next) {
+    fn look(&mut self, queue: &ConsumeQueue<D>, level: u32, from: u64) -> (usize, Next) {
         let from_kept = from.max(queue.min_offset());
         if from_kept > from {
             // Read to find out that they are gone.
             return (TURN_MESSAGES, Next::Now);
         }
         let now = self.inner.clock.now_ms();
-        // A time further away than the level is long was given by another clock or another table.
         let latest = now.saturating_add(self.inner.config.delay_levels.duration_ms(level).unwrap_or(0));
         let (mut count, mut next) = (0, Next::OnArrival);
-        queue.walk(from, |_, entry| {
-            let due_at = entry.filter(|entry| !entry.leads_nowhere()).map_or(now, |entry| entry.tag_hash);
-            if due_at > now && due_at <= latest {
+        queue.walk(from, |at, entry| {
+            let mut due_at = entry.filter(|entry| !entry.leads_nowhere()).map_or(now, |entry| entry.tag_hash);
+            if due_at > latest {
+                let seen = self.seen.entry(level).or_default();
+                due_at = seen.due_at(at, queue.max_offset(), latest);
+            }
+            if due_at > now {
                 next = Next::At(due_at);
                 return false;
             }
@@ -322,38 +363,41 @@ impl<D: Disk> Delivery<'_, D> {
                 Verdict::GiveUp(_) => {}
             }
         }
-        let refused = self.store(&messages)?;
-        self.count(&views, &verdicts, refused, records.len() - views.len());
+        let sizes = self.store(&messages)?;
+        self.count(&views, &verdicts, &sizes, records.len() - views.len());
         Ok(())
     }
 
-    /// Appends the messages; those the store never takes are left out and told of. Returns how many.
-    fn store(&self, messages: &[NewMessage<'_>]) -> Result<u64> {
+    /// Appends the messages; those the store never takes are left out and told of. Returns the size of each record, 0 of
+    /// those left out.
+    fn store(&self, messages: &[NewMessage<'_>]) -> Result<Vec<u32>> {
         let is_never_taken =
             |error: &StoreError| matches!(error, StoreError::TooLarge { .. } | StoreError::Invalid { .. });
         if messages.is_empty() {
-            return Ok(0);
+            return Ok(Vec::new());
         }
+        let sizes = |appended: Appended| appended.locations.into_iter().map(|location| location.len);
         match self.inner.append(messages) {
-            Ok(_) => return Ok(0),
+            Ok(appended) => return Ok(sizes(appended).collect()),
             Err(error) if !is_never_taken(&error) => return Err(error),
             Err(_) => {}
         }
-        let mut refused = 0;
-        let mut kept = Vec::with_capacity(messages.len());
-        for message in messages {
-            match self.inner.check(message) {
-                Ok(()) => kept.push(*message),
-                Err(error) => {
-                    tracing::error!(%error, topic = message.topic, "due message is not to be stored: given up");
-                    refused += 1;
-                }
-            }
-        }
-        if !kept.is_empty() {
-            self.inner.append(&kept)?;
-        }
-        Ok(refused)
+        let is_kept = |message: &NewMessage<'_>| {
+            let tell = |error: &StoreError| {
+                tracing::error!(%error, topic = message.topic, "due message is not to be stored: given up");
+            };
+            self.inner.check(message).inspect_err(tell).is_ok()
+        };
+        let is_kept: Vec<bool> = messages.iter().map(is_kept).collect();
+        let kept: Vec<NewMessage<'_>> = messages
+            .iter()
+            .zip(&is_kept)
+            .filter(|(_, is_kept)| **is_kept)
+            .map(|(message, _)| *message)
+            .collect();
+        let appended = if kept.is_empty() { None } else { Some(self.inner.append(&kept)?) };
+        let mut sizes = appended.map(sizes).into_iter().flatten();
+        Ok(is_kept.into_iter().map(|is_kept| if is_kept { sizes.next().unwrap_or(0) } else { 0 }).collect())
     }
 
     fn verdict(&self, level: u32, view: &MessageView<'_>) -> Verdict {
@@ -375,11 +419,24 @@ impl<D: Disk> Delivery<'_, D> {
                 queue_id: queue_id.cast_signed(),
                 properties: delay::due_properties(view.properties),
             },
+            None if self.is_too_old(level, topic, view) => {
+                Verdict::GiveUp("its topic has had closed queues alone for as long as messages are kept")
+            }
             None => {
                 let higher = (level + 1).min(self.inner.config.delay_levels.count());
                 Verdict::PutBack(delay::at_level(higher, topic, queue_id, view.properties))
             }
         }
+    }
+
+    /// Says whether a message that cannot wait at a higher level has reached the age at which messages of its topic go:
+    /// else it would be stored again and again for ever.
+    fn is_too_old(&self, level: u32, topic: &str, view: &MessageView<'_>) -> bool {
+        let config = &self.inner.config;
+        let age = config.retention.age_by_topic.get(topic).copied().or(config.retention.age);
+        let born_ago = self.inner.clock.now_ms().saturating_sub(view.born_timestamp);
+        level >= config.delay_levels.count()
+            && age.is_some_and(|age| i128::from(born_ago) >= age.as_millis().cast_signed())
     }
 
     /// The queue where it takes messages, else another one of the topic that does.
@@ -393,26 +450,29 @@ impl<D: Disk> Delivery<'_, D> {
         open.map(|queue| queue.queue_id()).min()
     }
 
-    fn count(&self, views: &[MessageView<'_>], verdicts: &[Verdict], refused: u64, unreadable: usize) {
+    fn count(&self, views: &[MessageView<'_>], verdicts: &[Verdict], sizes: &[u32], unreadable: usize) {
         let schedule = &self.inner.schedule;
         let (mut delivered, mut put_back, mut given_up) = (0, 0, unreadable as u64);
+        let listener = schedule.listener.read().clone();
+        let mut sizes = sizes.iter().copied();
         for (view, verdict) in views.iter().zip(verdicts) {
-            match verdict {
-                Verdict::Deliver { .. } => delivered += 1,
-                Verdict::PutBack(_) => put_back += 1,
-                Verdict::GiveUp(reason) => {
-                    given_up += 1;
-                    tracing::warn!(
-                        physical_offset = view.physical_offset,
-                        reason,
-                        "waiting message given up"
-                    );
+            if let Verdict::GiveUp(reason) = verdict {
+                given_up += 1;
+                tracing::warn!(physical_offset = view.physical_offset, reason, "waiting message given up");
+                continue;
+            }
+            match (verdict, sizes.next().unwrap_or(0)) {
+                (_, 0) => given_up += 1,
+                (Verdict::Deliver { topic, .. }, size) => {
+                    delivered += 1;
+                    listener.iter().for_each(|listener| listener(topic, size));
                 }
+                _ => put_back += 1,
             }
         }
-        schedule.delivered.fetch_add(delivered - refused, Ordering::Relaxed);
+        schedule.delivered.fetch_add(delivered, Ordering::Relaxed);
         schedule.put_back.fetch_add(put_back, Ordering::Relaxed);
-        schedule.undeliverable.fetch_add(given_up + refused, Ordering::Relaxed);
+        schedule.undeliverable.fetch_add(given_up, Ordering::Relaxed);
     }
 }
 

@@ -276,6 +276,13 @@ impl<D: Disk> Inner<D> {
         self.progress().persist(&self.disk, &self.root, self.anchor(), || self.log.flush())
     }
 
+    /// Writes how far groups and delay levels are, each whether or not the other can be written; the first error.
+    fn persist_offsets(&self) -> Result<()> {
+        let progress = self.persist_progress();
+        let schedule = self.persist_schedule();
+        progress.and(schedule)
+    }
+
     pub(crate) fn progress(&self) -> &Progress {
         self.progress.get_or_init(Progress::default)
     }
@@ -376,7 +383,7 @@ impl<D: Disk> MessageStore<D> {
         inner.clock.on_advance(move || signals.iter().for_each(|signal| signal.ring()));
         let persisted = Arc::clone(inner);
         let progress = ProgressThread::start(inner.config.progress_interval, move || {
-            if let Err(error) = persisted.persist_progress().and_then(|()| persisted.persist_schedule()) {
+            if let Err(error) = persisted.persist_offsets() {
                 tracing::warn!(%error, "progress not written, trying again");
             }
         });
@@ -464,8 +471,7 @@ impl<D: Disk> MessageStore<D> {
             if is_listener { inner.changing_queues.try_lock() } else { Some(inner.changing_queues.lock()) };
         let closed = flushed.and_then(|end| {
             inner.write_checkpoint(true)?;
-            inner.persist_progress()?;
-            inner.persist_schedule()?;
+            inner.persist_offsets()?;
             if inner.dispatched() == end { mark_closed(inner, end) } else { Ok(()) }
         });
         *inner.listener.write() = None;

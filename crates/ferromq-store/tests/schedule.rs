@@ -5,62 +5,17 @@ mod common;
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
-use common::{ALL, asynchronous, bodies, copy_as_killed, fake_disk::FakeDisk, message, settle, synchronous};
+use common::{
+    ALL, copy_as_killed,
+    delays::{START, config, delivered, open, send, texts, with_level},
+    fake_disk::FakeDisk,
+    message, settle, synchronous,
+};
 use ferromq_store::{
     Clock, DelayLevels, Disk, MessageStore, MessageView, NewMessage, QueueAccess, SCHEDULE_TOPIC,
     StoreConfig, StoreError, properties,
 };
 use proptest::prelude::*;
-
-const START: i64 = 1_700_000_000_000;
-
-/// Offsets are written at close alone, so that a test knows what a killed store had on disk.
-fn config() -> StoreConfig {
-    StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() }
-}
-
-fn open(directory: &Path, clock: &Clock) -> MessageStore {
-    MessageStore::open(directory, config(), clock.clone()).unwrap()
-}
-
-fn with_level(level: u32) -> Vec<u8> {
-    let mut out = Vec::new();
-    properties::push(&mut out, "TAGS", "a");
-    properties::push(&mut out, "DELAY", &level.to_string());
-    out
-}
-
-/// Sends as a producer's message goes: rewritten where it has to wait.
-fn send<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: i32, body: &str, level: u32) {
-    let properties = with_level(level);
-    let given = message(topic, queue_id, body.as_bytes(), &properties);
-    let delayed = store.delayed(&given).unwrap().expect("a level");
-    store
-        .append(&[NewMessage {
-            topic: SCHEDULE_TOPIC,
-            queue_id: delayed.queue_id,
-            properties: &delayed.properties,
-            ..given
-        }])
-        .unwrap();
-    settle(store);
-}
-
-/// Waits until the delivering thread has nothing left that is due, and readers see what it delivered.
-fn delivered<D: Disk>(store: &MessageStore<D>, level: u32, offset: u64) {
-    for _ in 0..60_000 {
-        if store.delay_offsets().unwrap().get(&level) == Some(&offset) {
-            settle(store);
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("level {level} never got to {offset}: {:?}", store.delay_offsets());
-}
-
-fn texts<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<String> {
-    bodies(store, topic, queue_id).into_iter().map(|body| String::from_utf8(body).unwrap()).collect()
-}
 
 #[test]
 fn a_message_comes_at_its_time_and_as_it_was_sent() {
@@ -269,19 +224,6 @@ fn what_cannot_be_stored_or_says_not_where_it_goes_holds_nobody_up() {
     assert_eq!(texts(&store, "orders", 0), ["small"]);
     let stats = store.stats().schedule;
     assert_eq!((stats.delivered, stats.undeliverable), (1, 5));
-}
-
-#[test]
-fn a_due_time_another_clock_gave_does_not_hold_a_message_back() {
-    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START + 86_400_000));
-    let store = open(directory.path(), &clock);
-    send(&store, "orders", 0, "one", 1);
-    store.close().unwrap();
-    // The machine's clock was a day ahead.
-    let store = open(directory.path(), &Clock::manual(START));
-    store.start_schedule().unwrap();
-    delivered(&store, 1, 1);
-    assert_eq!(texts(&store, "orders", 0), ["one"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the tests of the store share: small files, messages by number, waiting for the dispatcher.
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+pub mod delays;
 pub mod fake_disk;
 pub mod fuzz_targets;
 

@@ -1,0 +1,58 @@
+//! What the tests of delay levels share.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::{path::Path, time::Duration};
+
+use ferromq_store::{Clock, Disk, MessageStore, NewMessage, SCHEDULE_TOPIC, StoreConfig, properties};
+
+use super::{asynchronous, bodies, message, settle};
+
+pub const START: i64 = 1_700_000_000_000;
+
+/// Offsets are written at close alone, so that a test knows what a killed store had on disk.
+pub fn config() -> StoreConfig {
+    StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() }
+}
+
+pub fn open(directory: &Path, clock: &Clock) -> MessageStore {
+    MessageStore::open(directory, config(), clock.clone()).unwrap()
+}
+
+pub fn with_level(level: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    properties::push(&mut out, "TAGS", "a");
+    properties::push(&mut out, "DELAY", &level.to_string());
+    out
+}
+
+/// Sends as a producer's message goes: rewritten where it has to wait.
+pub fn send<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: i32, body: &str, level: u32) {
+    let properties = with_level(level);
+    let given = message(topic, queue_id, body.as_bytes(), &properties);
+    let delayed = store.delayed(&given).unwrap().expect("a level");
+    store
+        .append(&[NewMessage {
+            topic: SCHEDULE_TOPIC,
+            queue_id: delayed.queue_id,
+            properties: &delayed.properties,
+            ..given
+        }])
+        .unwrap();
+    settle(store);
+}
+
+/// Waits until the delivering thread has nothing left that is due, and readers see what it delivered.
+pub fn delivered<D: Disk>(store: &MessageStore<D>, level: u32, offset: u64) {
+    for _ in 0..60_000 {
+        if store.delay_offsets().unwrap().get(&level) == Some(&offset) {
+            settle(store);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("level {level} never got to {offset}: {:?}", store.delay_offsets());
+}
+
+pub fn texts<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<String> {
+    bodies(store, topic, queue_id).into_iter().map(|body| String::from_utf8(body).unwrap()).collect()
+}
