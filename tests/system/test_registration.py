@@ -15,7 +15,8 @@ from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig
 from ferromq.namesrv import registration
 
-UPDATE_TOPIC, PUT_KV, GET_KV, REGISTER, UNREGISTER, QUERY_VERSION = 17, 100, 101, 103, 104, 322
+UPDATE_TOPIC, HEARTBEAT, DELETE_TOPIC = 17, 34, 215
+PUT_KV, GET_KV, REGISTER, UNREGISTER, QUERY_VERSION = 100, 101, 103, 104, 322
 SUCCESS, SYSTEM_ERROR, NOT_FOUND = 0, 1, 22
 Answer = tuple[int, str | None, dict[str, str], bytes]
 
@@ -307,3 +308,79 @@ def test_a_topic_with_an_order_configuration_is_one_of_order(
         "orders": True,
         "clicks": False,
     }
+
+
+def heartbeat(group: str) -> bytes:
+    """Return the body of a consumer's heartbeat."""
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": [],
+        "unitMode": False,
+    }
+    return json.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+
+
+def test_a_heartbeat_waits_for_no_name_server(
+    start: Callable[..., BrokerController], name_server: NameServer, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """The retry topic it creates is told at once, beside the answer."""
+    broker = start(register_timeout="60s")
+    name_server.codes()
+    name_server.answering.clear()
+    client = RemotingClient()
+    for group in ("g", "h"):
+        assert client.call(broker.address, HEARTBEAT, {}, heartbeat(group), timeout=8)[0] == SUCCESS
+    client.close()
+    assert eventually(lambda: bool(name_server.told))
+    assert name_server.codes() == [REGISTER]
+    assert name_server.topics() == ["%RETRY%g"]
+    name_server.answering.set()
+    assert eventually(lambda: bool(name_server.told))
+    assert name_server.codes() == [REGISTER]
+    assert name_server.topics() == ["%RETRY%h"]
+
+
+def test_a_deletion_waits_for_no_name_server(
+    start: Callable[..., BrokerController], name_server: NameServer, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """The tables without the topic, and without what groups were to receive of it again, are told once."""
+    broker = start(register_timeout="60s")
+    create(broker, "orders")
+    broker.store.commit_offset("g", "orders", 0, 1)
+    create(broker, "%RETRY%g_orders")
+    name_server.codes()
+    name_server.answering.clear()
+    client = RemotingClient()
+    assert client.call(broker.address, DELETE_TOPIC, {"topic": "orders"}, timeout=8)[0] == SUCCESS
+    client.close()
+    name_server.answering.set()
+    assert eventually(lambda: any(code == REGISTER for code, _, _ in name_server.told))
+    create(broker, "clicks")
+    codes = name_server.codes()
+    assert codes == [GET_KV, PUT_KV, REGISTER, REGISTER]
+    assert broker.topics.find("orders") is None
+    assert broker.topics.find("%RETRY%g_orders") is None
+
+
+def test_what_was_told_to_another_role_is_passed_over(
+    start: Callable[..., BrokerController], name_server: NameServer, clock: Clock
+) -> None:
+    """The answer of a name server may come when the broker is not any more what it registered as."""
+    broker = start(broker_id=1)
+    announcer = broker._announcer
+    tell = announcer._on_master
+
+    def late(*told: object) -> None:
+        announcer._on_master = tell
+        name_server.master = {}
+        broker.configure(broker_id=2)
+        tell(*told)
+
+    name_server.master = {"masterAddr": "127.0.0.1:9"}
+    announcer._on_master = late
+    clock.advance(seconds=30)
+    assert broker.identity.broker_id == 2
+    assert broker._master is None

@@ -76,11 +76,12 @@ class Administration:
         _names.check_topic(topic)
         groups = [name.rpartition("@")[2] for name in self._store.committed_offsets(topic=topic)]
         retries = [f"{_names.RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "_+"]
-        for name in [topic, *(name for name in retries if self._topics.find(name) is not None)]:
-            try:
-                self._topics.delete(name, request.peer)
-            except RequestError as error:
-                return failure(ResponseCode.INVALID_PARAMETER, str(error))
+        names = [topic, *(name for name in retries if self._topics.find(name) is not None)]
+        try:
+            self._topics.delete_all(names, request.peer)
+        except RequestError as error:
+            return failure(ResponseCode.INVALID_PARAMETER, str(error))
+        for name in names:
             # Also where the table has no such topic: its deletion may have been left halfway.
             self._store.delete_topic(name)
         return success()

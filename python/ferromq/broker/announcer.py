@@ -16,8 +16,7 @@ from ferromq._time import Clock, Timer
 from ferromq.broker import registration
 from ferromq.broker.groups import GroupConfig
 from ferromq.broker.name_servers import Master, NameServers
-from ferromq.broker.tables import Content
-from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.broker.topics import TopicConfig, TopicTable, Wait
 from ferromq.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
@@ -38,7 +37,8 @@ class Announcer:
     """
     Pushes entries to the hot path and registers with the name servers; thread-safe.
 
-    *on_master* hears whom the name servers call the master, each time they say something of it.
+    *on_master* hears whom the name servers call the master, each time they say something of it, and the generation of
+    the role they were told.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class Announcer:
         period: timedelta,
         *,
         membership: Callable[[], MembershipConfig],
-        on_master: Callable[[Master | None], None],
+        on_master: Callable[[Master | None, int], None],
     ) -> None:
         self._server = server
         self._name_servers = name_servers
         self._membership = membership
         self._on_master = on_master
+        self._clock = clock
         self._topics: TopicTable | None = None
         self._timer = Timer("ferromq-registration", clock, period, self._renew)
 
@@ -70,22 +71,17 @@ class Announcer:
         self._name_servers.unregister()
         # The table calls this object on changes: let go, nothing is left for the garbage collector.
         self._topics = None
-        self._on_master = lambda _master: None
+        self._on_master = lambda _master, _generation: None
 
     def set_period(self, period: timedelta) -> None:
         """Register this often from now on."""
         self._timer.every(period)
 
-    def topics_changed(self, names: Sequence[str], content: Content[TopicConfig]) -> None:
-        """Register topics that changed; returns when the name servers that answer know it."""
-        if not self._name_servers:
-            return
-        changed = {name: content.entries[name] for name in names if name in content.entries}
-        # What is gone is left out of a whole registration; routes end where an administrator asks for it.
-        if len(changed) < len(names):
-            self.register()
-        elif not self._name_servers.register_change(content.version, changed, content.entries):
-            self._timer.within(_RETRY)
+    def topics_changed(self, _names: Sequence[str], wait: Wait) -> None:
+        """Register the topics that changed, and wait as told for the name servers that answer."""
+        topics = self._topics
+        if topics is not None and self._name_servers:
+            self._name_servers.register_change(lambda: topics.content, wait, self._try_soon)
 
     def push_topic(self, name: str, topic: TopicConfig | None) -> None:
         """Push a topic to the hot path, or take it away."""
@@ -126,16 +122,23 @@ class Announcer:
 
     def register(self, *, is_forced: bool = True) -> None:
         """Register everything; unless *is_forced*, only where a name server has another version of it."""
-        if self._topics is None or not self._name_servers:
+        topics = self._topics
+        if topics is None or not self._name_servers:
             return
-        outcome = self._name_servers.register(*self._topics.snapshot(), is_forced=is_forced)
+        # Time that is moved by hand stands until all is done; else one that hangs must not delay the next period.
+        outcome = self._name_servers.register(
+            lambda: topics.content, is_forced=is_forced, waits_for_all=self._clock.is_manual
+        )
         if outcome.has_answers:
-            self._on_master(outcome.master)
+            self._on_master(outcome.master, outcome.generation)
         # A slave has its master's word for it.
         if outcome.ordered and not self._membership().is_slave:
-            self._topics.set_order(outcome.ordered, "name servers")
+            topics.set_order(outcome.ordered, "name servers")
         if not outcome.is_complete:
-            self._timer.within(_RETRY)
+            self._try_soon()
+
+    def _try_soon(self) -> None:
+        self._timer.within(_RETRY)
 
     def _renew(self, _now: int) -> None:
         self.register(is_forced=self._membership().force_register)

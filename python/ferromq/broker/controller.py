@@ -8,6 +8,7 @@ import contextlib
 import logging
 import pkgutil
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -80,6 +81,8 @@ class BrokerController:
         )
         self._archive = _hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
+        self._role = threading.Lock()
+        """Held where the role changes, and where what was told of it is taken over."""
         self._master: Master | None = None
         self._sync: SlaveSync | None = None
         # What was started is stopped in reverse order, also when the start fails halfway.
@@ -217,7 +220,13 @@ class BrokerController:
             raise OSError(f"{error}; give fast_listen another address, or say fast_listen=off") from error
         return f"{wanted.rpartition(':')[0]}:{port}"
 
-    def _told_master(self, master: Master | None) -> None:
+    def _told_master(self, master: Master | None, generation: int) -> None:
+        with self._role:
+            # What was told to the broker as it was comes late.
+            if generation == self._name_servers.identity.generation:
+                self._follow(master)
+
+    def _follow(self, master: Master | None) -> None:
         self._master = master
         if self._sync is not None:
             self._sync.follow(master.address if master else None)
@@ -236,12 +245,15 @@ class BrokerController:
             membership.broker_id,
         )
         replica = Replica(Path(self.config.store), self.store, self.topics, self.groups, self._modes)
-        self._sync = SlaveSync(replica, self.address, self._clock, membership.sync_interval)
-        self._told_master(self._master)
-        self._sync.start()
+        sync = SlaveSync(replica, self.address, self._clock, membership.sync_interval)
+        with self._role:
+            self._sync = sync
+            self._follow(self._master)
+        sync.start()
 
     def _stop_following(self) -> None:
-        sync, self._sync = self._sync, None
+        with self._role:
+            sync, self._sync = self._sync, None
         if sync is not None:
             sync.stop()
 
@@ -321,12 +333,14 @@ class BrokerController:
     def _take_part(self, before: MembershipConfig, after: MembershipConfig) -> None:
         """Take another role, or other rights, and tell it to everybody."""
         self._stop_following()
-        self._name_servers.become(after.broker_id, Permission(after.permission))
-        self.identity = self._name_servers.identity
+        with self._role:
+            self._name_servers.become(after.broker_id, Permission(after.permission))
+            self.identity = self._name_servers.identity
+            if after.broker_id != before.broker_id:
+                self._master = None
         self.topics.push_all()
         if after.broker_id != before.broker_id:
             _log.warning("role changed broker_id=%d before=%d", after.broker_id, before.broker_id)
-            self._master = None
         self._start_following()
         self._announcer.register()
 

@@ -6,54 +6,30 @@ When to register is `controller`'s business, what to make of a route that of `ro
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ferromq import _ferromq, _json
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._membership_config import MembershipConfig
 from ferromq.broker import registration
-from ferromq.broker.topics import TopicConfig
+from ferromq.broker.name_server_link import Asked, Identity, Known, Link, NameServerFailed, Read, Result, Round, Told
+from ferromq.broker.topics import TopicConfig, Wait
 from ferromq.errors import OutcomeUnknown
 from ferromq.namesrv.kv_config import GRPC_NAMESPACE
-from ferromq.route import MASTER, READ_WRITE, DataVersion, Permission, TopicRoute
+from ferromq.route import DataVersion, Permission, TopicRoute
+
+__all__ = ["Identity", "Master", "NameServerFailed", "NameServers", "Outcome"]
 
 _log = logging.getLogger("ferromq.broker")
-T = TypeVar("T")
 
 _LEASE_MS = 120_000
 _PERIODS_IN_A_LEASE = 4
 _GOODBYE_SECONDS = 0.5
 Answer = tuple[int, str | None, dict[str, str], bytes]
-
-
-class NameServerFailed(Exception):  # noqa: N818 (carried to one log line, never to a user)
-    """A name server is not reached, or answered with an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The broker as others see it."""
-
-    name: str
-    cluster: str
-    address: str
-    """`host:port` of the remoting listener."""
-    grpc_address: str
-    """`host:port` of the gRPC listener."""
-    ha_address: str
-    """`host:port` where slaves fetch the log."""
-    broker_id: int = MASTER
-    allowed: Permission = READ_WRITE
-    """What it allows of what its topics allow."""
-
-    @property
-    def is_slave(self) -> bool:
-        """Says whether it follows a master of the same name."""
-        return self.broker_id != MASTER
 
 
 class Master(NamedTuple):
@@ -74,33 +50,27 @@ class Outcome(NamedTuple):
     """Whether a name server said who is master, or that there is none."""
     ordered: frozenset[str]
     """The topics that name servers have an order configuration of."""
-
-
-class Told(NamedTuple):
-    """What a name server told in a good answer."""
-
-    fields: dict[str, str]
-    body: bytes
+    generation: int
+    """Of the role they were told of."""
 
 
 class NameServers:
-    """The name servers of one broker; thread-safe. A name server that fails is logged once until it answers again."""
+    """The name servers of one broker; thread-safe. None of them keeps another one waiting."""
 
     def __init__(
         self, addresses: tuple[str, ...], identity: Identity, membership: MembershipConfig, *, period: timedelta
     ) -> None:
-        self._addresses = addresses
         self._identity = identity
         self._membership = membership
         self._timeout = membership.register_timeout.total_seconds()
         self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * (period // timedelta(milliseconds=1)))
         self._client = _ferromq.RemotingClient()
-        self._threads = self._start_threads()
-        self._lock = threading.Lock()
-        self._failing: set[str] = set()
+        self._links = [Link(address, self._tell) for address in addresses]
+        self._encoding = threading.Lock()
+        self._encoded: tuple[Known, bytes] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._addresses)
+        return bool(self._links)
 
     @property
     def identity(self) -> Identity:
@@ -108,55 +78,84 @@ class NameServers:
         return self._identity
 
     def become(self, broker_id: int, allowed: Permission) -> None:
-        """Register with this id and permission from now on."""
-        self._identity = replace(self._identity, broker_id=broker_id, allowed=allowed)
+        """Register with this id and permission from now on; what is told to the broker as it was is passed over."""
+        generation = self._identity.generation + 1
+        self._identity = replace(self._identity, broker_id=broker_id, allowed=allowed, generation=generation)
 
-    def register(self, version: DataVersion, topics: Mapping[str, TopicConfig], *, is_forced: bool = True) -> Outcome:
+    def register(self, read: Read, *, is_forced: bool = True, waits_for_all: bool = True) -> Outcome:
         """
-        Register with every name server at the same time.
+        Register what *read* returns with every name server at the same time.
 
         Unless *is_forced*, one that has this version of the topics already is not sent them again; asking renews the
-        lease, too.
+        lease, too. Unless it *waits_for_all*, the outcome says of those that failed before only that they do not have
+        it yet.
         """
-        body = self._body(version, topics)
-        # Who follows a master registers in any case: the answer says who that is.
-        is_forced = is_forced or self._identity.is_slave
+        asked = Asked.EVERYTHING if is_forced else Asked.RENEWAL
+        rounds = [(waits_for_all or not link.is_failing, link.ask(asked, read)) for link in self._links]
+        results = [found.result() if is_awaited else Result(is_done=False) for is_awaited, found in rounds]
+        generation = self._identity.generation
+        told = [each.told for each in results if each.told is not None and each.told.generation == generation]
+        masters = [
+            Master(each.fields["masterAddr"], each.fields.get("haServerAddr"))
+            for each in told
+            if each.fields.get("masterAddr")
+        ]
+        return Outcome(
+            is_complete=all(each.is_done for each in results),
+            master=masters[0] if masters else None,
+            has_answers=bool(told),
+            ordered=frozenset(topic for each in told for topic in _ordered(each.body)),
+            generation=generation,
+        )
 
-        def send(address: str) -> Told | None:
-            if not is_forced and not self._is_changed(address, version):
-                return None
-            return self._register(address, body)
-
-        return self._outcome(self._addresses, send)
-
-    def register_change(
-        self, version: DataVersion, changed: Mapping[str, TopicConfig], everything: Mapping[str, TopicConfig]
-    ) -> bool:
+    def register_change(self, read: Read, wait: Wait, on_failure: Callable[[], object]) -> None:
         """
-        Register topics that changed, and say whether all name servers took them.
+        Register what changed of what *read* returns; call *on_failure* where a name server does not take it.
 
-        One that does not know this broker yet gets *everything*. Name servers that failed before are left to the next
-        `register`, so that they keep nobody waiting.
+        One that may not have the table before the change gets everything. Name servers that failed before are left to
+        the next `register`, so that they keep nobody waiting.
         """
-        change = self._body(version, changed)
+        answering = [link for link in self._links if not link.is_failing]
+        older = [link.under_way() for link in answering]
+        rounds = [link.ask(Asked.CHANGE, read) for link in answering]
+        if len(answering) < len(self._links):
+            on_failure()
 
-        def send(address: str) -> Told:
-            code, _, fields, body = self._call(address, RequestCode.REGISTER_BROKER, self._header(change), change)
-            if code == ResponseCode.SUCCESS:
-                return Told(fields, body)
-            # Encoded only where it is needed: with many topics that takes longer than all else of a change.
-            return self._register(address, self._body(version, everything))
+        def ended(found: Future[Result]) -> None:
+            if not found.result().is_done:
+                on_failure()
 
-        answering = self._answering()
-        return self._outcome(answering, send).is_complete and len(answering) == len(self._addresses)
+        for found in rounds:
+            if wait is Wait.REGISTERED:
+                ended(found)
+            else:
+                found.add_done_callback(ended)
+        for before in older:
+            if wait is Wait.SETTLED and before is not None:
+                before.result()
 
     def unregister(self) -> None:
         """Say goodbye to the name servers that answer; others find out by the closed connection."""
         fields = self._who()
         self._timeout = min(self._timeout, _GOODBYE_SECONDS)
+
+        def leave(link: Link) -> None:
+            if link.is_failing:
+                link.close()
+            else:
+                link.leave(lambda: self._expect(link.address, RequestCode.UNREGISTER_BROKER, fields), _GOODBYE_SECONDS)
+
         # The usual threads may still wait for somebody who does not answer.
-        threads = self._start_threads()
-        self._each(self._answering(), lambda address: self._unregister(address, fields), threads)
+        threads = ThreadPoolExecutor(max(1, len(self._links)), thread_name_prefix="ferromq-unregister")
+        try:
+            leaving = [threads.submit(leave, link) for link in self._links]
+        except RuntimeError:
+            # The interpreter ends and gives no work to other threads any more.
+            for link in self._links:
+                leave(link)
+        else:
+            for each in leaving:
+                each.result()
         threads.shutdown(wait=False)
 
     def route(self, topic: str) -> TopicRoute | None:
@@ -184,24 +183,61 @@ class NameServers:
     def close(self) -> None:
         """End calls under way and close the connections."""
         self._client.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for link in self._links:
+            link.close()
 
-    def _body(self, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bytes:
+    def _tell(self, link: Link, turn: Round) -> Told | None:
+        now = Known(self._identity, turn.read())
+        # Whatever goes wrong from here on, it is not known what the name server has.
+        before, link.known = link.known, None
+        told = self._send(link.address, turn.asked, before, now)
+        link.known = now
+        return told
+
+    def _send(self, address: str, asked: Asked, before: Known | None, now: Known) -> Told | None:
+        identity, content = now
+        is_same = before is not None and before.identity == identity and before.content is content
+        if asked is Asked.CHANGE:
+            if is_same:
+                return None
+            change = before.step_to(identity, content) if before else {}
+            if change:
+                body = self._body(identity, content.version, change)
+                code, _, fields, told = self._call(
+                    address, RequestCode.REGISTER_BROKER, self._header(identity, body), body
+                )
+                if code == ResponseCode.SUCCESS:
+                    return Told(fields, told, identity.generation)
+        # Who follows a master registers in any case: the answer says who that is.
+        may_ask = asked is Asked.RENEWAL and is_same and not identity.is_slave
+        if may_ask and not self._is_changed(address, content.version):
+            return None
+        return self._register(address, now)
+
+    def _everything(self, now: Known) -> bytes:
+        """Encode the whole table, once for all name servers, and where one needs it: with many topics that is long."""
+        with self._encoding:
+            if self._encoded is None or self._encoded[0][0] != now.identity or self._encoded[0][1] is not now.content:
+                self._encoded = now, self._body(now.identity, now.content.version, now.content.entries)
+            return self._encoded[1]
+
+    def _body(self, identity: Identity, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bytes:
         is_compressed = self._membership.compress_registration
-        return registration.encode(version, topics, self._identity.allowed, is_compressed=is_compressed)
+        return registration.encode(version, topics, identity.allowed, is_compressed=is_compressed)
 
-    def _who(self) -> dict[str, str]:
+    def _who(self, identity: Identity | None = None) -> dict[str, str]:
+        identity = identity or self._identity
         return {
-            "brokerName": self._identity.name,
-            "brokerAddr": self._identity.address,
-            "clusterName": self._identity.cluster,
-            "brokerId": str(self._identity.broker_id),
+            "brokerName": identity.name,
+            "brokerAddr": identity.address,
+            "clusterName": identity.cluster,
+            "brokerId": str(identity.broker_id),
         }
 
-    def _header(self, body: bytes) -> dict[str, str]:
+    def _header(self, identity: Identity, body: bytes) -> dict[str, str]:
         return {
-            **self._who(),
-            "haServerAddr": self._identity.ha_address,
+            **self._who(identity),
+            "haServerAddr": identity.ha_address,
             "heartbeatTimeoutMillis": str(self._lease_ms),
             "enableActingMaster": "false",
             "compressed": str(self._membership.compress_registration).lower(),
@@ -218,11 +254,13 @@ class NameServers:
             is_same = False
         return code != ResponseCode.SUCCESS or fields.get("changed") != "false" or not is_same
 
-    def _register(self, address: str, body: bytes) -> Told:
+    def _register(self, address: str, now: Known) -> Told:
         # A slave has its master's name, and the entry is the master's.
-        if not self._identity.is_slave:
+        if not now.identity.is_slave:
             self._put_grpc_address(address)
-        return self._expect(address, RequestCode.REGISTER_BROKER, self._header(body), body)
+        body = self._everything(now)
+        told = self._expect(address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
+        return told._replace(generation=now.identity.generation)
 
     def _put_grpc_address(self, address: str) -> None:
         # Before the registration: whoever sees the broker in a route finds the way to it.
@@ -243,68 +281,14 @@ class NameServers:
         except OutcomeUnknown as error:
             raise NameServerFailed(str(error)) from error
 
-    def _unregister(self, address: str, fields: Mapping[str, str]) -> None:
-        self._expect(address, RequestCode.UNREGISTER_BROKER, fields)
-
-    def _start_threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max(1, len(self._addresses)), thread_name_prefix="ferromq-register")
-
-    def _answering(self) -> list[str]:
-        with self._lock:
-            return [address for address in self._addresses if address not in self._failing]
-
-    def _outcome(self, addresses: Sequence[str], send: Callable[[str], Told | None]) -> Outcome:
-        answers = self._each(addresses, send)
-        told = [answer for is_done, answer in answers if is_done and answer is not None]
-        masters = [
-            Master(fields["masterAddr"], fields.get("haServerAddr")) for fields, _ in told if fields.get("masterAddr")
-        ]
-        return Outcome(
-            is_complete=all(is_done for is_done, _ in answers),
-            master=masters[0] if masters else None,
-            has_answers=bool(told),
-            ordered=frozenset(topic for _, body in told for topic in _ordered(body)),
-        )
-
-    def _each(
-        self, addresses: Iterable[str], action: Callable[[str], T], threads: ThreadPoolExecutor | None = None
-    ) -> list[tuple[bool, T | None]]:
-        """Do *action* for all *addresses* at the same time; say of each whether it went well, and what came of it."""
-        addresses = list(addresses)
-        try:
-            futures = [(threads or self._threads).submit(self._try, address, action) for address in addresses]
-        except RuntimeError:
-            # The interpreter ends and gives no work to other threads any more.
-            return [self._try(address, action) for address in addresses]
-        return [future.result() for future in futures]
-
-    def _try(self, address: str, action: Callable[[str], T]) -> tuple[bool, T | None]:
-        try:
-            result = action(address)
-        except NameServerFailed as error:
-            self._note_failure(address, error)
-            return False, None
-        with self._lock:
-            was_failing = address in self._failing
-            self._failing.discard(address)
-        if was_failing:
-            _log.warning("name server is back address=%s", address)
-        return True, result
-
-    def _note_failure(self, address: str, error: NameServerFailed) -> None:
-        with self._lock:
-            is_new = address not in self._failing
-            self._failing.add(address)
-        _log.log(logging.WARNING if is_new else logging.DEBUG, "name server failed address=%s: %s", address, error)
-
     def _first(self, code: RequestCode, fields: Mapping[str, str]) -> Answer:
         failures = []
         # Those that failed last time are asked last: each may cost a timeout.
-        for address in sorted(self._addresses, key=self._failing.__contains__):
+        for link in sorted(self._links, key=lambda link: link.is_failing):
             try:
-                return self._call(address, code, fields)
+                return self._call(link.address, code, fields)
             except NameServerFailed as error:
-                self._note_failure(address, error)
+                link.note_failure(error)
                 failures.append(str(error))
         raise NameServerFailed("no name server answers: " + "; ".join(failures))
 

@@ -14,7 +14,7 @@ from ferromq._proto import messages as pb
 from ferromq.broker._grpc import OK, Refused, group_name, topic_name
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, NameServerFailed, NameServers
-from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.broker.topics import TopicConfig, TopicTable, Wait
 from ferromq.route import MASTER, Permission, QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.broker")
@@ -71,7 +71,7 @@ class Routes:
             raise Refused(pb.Code.FORBIDDEN, system_topic(name))
         if own is None and route is None:
             # Registered with every name server before it returns.
-            own = self._topics.ensure(name, peer)
+            own = self._topics.ensure(name, peer, Wait.REGISTERED)
         if own is None and route is None:
             raise Refused(pb.Code.TOPIC_NOT_FOUND, unknown_topic(name))
         return self._reachable(name, own, route)

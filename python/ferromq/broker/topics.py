@@ -5,6 +5,7 @@ Whoever changes a topic goes through `TopicTable`; what has to be told to others
 through what it was given. How the table is kept is in `tables`, rules for names are in `_names`.
 """
 
+import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,8 +108,18 @@ def bounded(topic: str, what: str, value: Any) -> int:
     return number
 
 
-Announce = Callable[[Sequence[str], Content[TopicConfig]], None]
-"""Hears the names of the topics that changed, and the table after it."""
+class Wait(enum.Enum):
+    """What a change of topics waits for, of the name servers that answer; they are told at once in any case."""
+
+    NOTHING = enum.auto()
+    SETTLED = enum.auto()
+    """That nobody is just told an older table, which could undo what is done next."""
+    REGISTERED = enum.auto()
+    """That they know the change."""
+
+
+Announce = Callable[[Sequence[str], Wait], None]
+"""Hears the names of the topics that changed, and what to wait for."""
 
 
 class TopicTable:
@@ -165,9 +176,11 @@ class TopicTable:
         config = self._config()
         return config.auto_create_topics and not config.membership.is_slave and not self.is_system(name)
 
-    def ensure(self, name: str, peer: str) -> TopicConfig | None:
+    def ensure(self, name: str, peer: str, wait: Wait = Wait.NOTHING) -> TopicConfig | None:
         """
         Return the topic, created where it is missing and topics may be created on first use; else None.
+
+        What is created is registered with name servers as *wait* says.
 
         Raises `IllegalName` for a name that breaks the rules.
         """
@@ -178,7 +191,7 @@ class TopicTable:
         if not self.may_create(name):
             return None
         queues = self._config().default_queues
-        return self.create(TopicConfig(name, queues, queues), peer)
+        return self.create(TopicConfig(name, queues, queues), peer, wait)
 
     def push_again(self, name: str) -> bool:
         """Push a topic, and say whether it is there, for somebody who met it missing a moment ago."""
@@ -188,7 +201,7 @@ class TopicTable:
         """Push every topic, system topics included."""
         self._table.push_all()
 
-    def create(self, topic: TopicConfig, peer: str) -> TopicConfig:
+    def create(self, topic: TopicConfig, peer: str, wait: Wait = Wait.NOTHING) -> TopicConfig:
         """
         Return the topic of this name, which is *topic* where there is none yet, whether first use creates or not.
 
@@ -200,7 +213,7 @@ class TopicTable:
         def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
             return Change({} if topic.name in content.entries else {topic.name: topic})
 
-        return self._change(decide, peer).entries[topic.name]
+        return self._change(decide, peer, wait).entries[topic.name]
 
     def ensure_to_send(
         self, name: str, default_topic: str, queues: int, sys_flag: int, peer: str
@@ -259,7 +272,7 @@ class TopicTable:
                 put[topic.name] = replace(topic, attributes=kept)
             return Change(put)
 
-        content = self._change(decide, peer)
+        content = self._change(decide, peer, Wait.REGISTERED)
         return [content.entries.get(topic.name, topic) for topic, _ in changes]
 
     def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
@@ -295,13 +308,28 @@ class TopicTable:
 
         Raises `RequestError` for a topic of the system.
         """
-        if self.is_system(name):
-            raise RequestError(f"{name} is a topic of the system and cannot be deleted")
-        was_there = name in self.content.entries
-        self._change(lambda content: Change({name: None} if name in content.entries else {}), peer)
-        return was_there
+        return name in self.delete_all([name], peer)
 
-    def _change(self, decide: Callable[[Content[TopicConfig]], Change[TopicConfig]], peer: str) -> Content[TopicConfig]:
+    def delete_all(self, names: Sequence[str], peer: str) -> list[str]:
+        """Delete topics as `delete` does, all of them or none, with one registration; return those that were there."""
+        for name in names:
+            if self.is_system(name):
+                raise RequestError(f"{name} is a topic of the system and cannot be deleted")
+        deleted: list[str] = []
+
+        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+            deleted.extend(name for name in names if name in content.entries)
+            return Change(dict.fromkeys(deleted))
+
+        self._change(decide, peer, Wait.SETTLED)
+        return deleted
+
+    def _change(
+        self,
+        decide: Callable[[Content[TopicConfig]], Change[TopicConfig]],
+        peer: str,
+        wait: Wait = Wait.NOTHING,
+    ) -> Content[TopicConfig]:
         content, names = self._table.change(decide)
         for name in names[:_LOGGED]:
             topic = content.entries.get(name)
@@ -312,7 +340,7 @@ class TopicTable:
         if len(names) > _LOGGED:
             _log.info("topics changed count=%d first=%s peer=%s", len(names), names[0], peer)
         if names:
-            self._announce(names, content)
+            self._announce(names, wait)
         return content
 
 

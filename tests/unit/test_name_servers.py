@@ -1,0 +1,209 @@
+"""What a broker tells several name servers, in which order, seen by the tables of real ones."""
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+
+import pytest
+
+from ferromq._membership_config import MembershipConfig
+from ferromq.broker import name_servers as module
+from ferromq.broker.name_servers import Identity, NameServers
+from ferromq.broker.tables import Content
+from ferromq.broker.topics import TopicConfig, Wait
+from ferromq.errors import ConnectionFailed
+from ferromq.namesrv import registration
+from ferromq.namesrv.route_info import Registration, RouteInfoManager
+from ferromq.route import DataVersion
+
+REGISTER, QUERY_VERSION, SUCCESS, SYSTEM_ERROR = 103, 322, 0, 1
+PATIENCE = 60
+Answer = tuple[int, str | None, dict[str, str], bytes]
+
+
+class Table:
+    """The topics of a broker."""
+
+    def __init__(self) -> None:
+        self.content: Content[TopicConfig] = Content(DataVersion(1, 1), {n: TopicConfig(n, 1, 1) for n in "xyz"})
+
+    def put(self, *topics: tuple[str, int]) -> None:
+        """Create or change topics, with so many queues."""
+        entries = {**self.content.entries, **{name: TopicConfig(name, count, count) for name, count in topics}}
+        self.content = Content(self.content.version.next(2), entries)
+
+    def read(self) -> Content[TopicConfig]:
+        """Return what there is now."""
+        return self.content
+
+
+class Peers:
+    """Stands for the client of a broker, and for the name servers it calls."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, RouteInfoManager] = {"a:1": RouteInfoManager(), "b:1": RouteInfoManager()}
+        self.came: queue.Queue[tuple[str, int, tuple[str, ...]]] = queue.Queue()
+        self.failing: dict[str, int] = {}
+        self.open = {address: threading.Event() for address in self.routes}
+        for gate in self.open.values():
+            gate.set()
+
+    def call(self, address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, timeout: float) -> Answer:
+        """Answer as a name server does; hang while its gate is closed, fail where it is told to."""
+        assert timeout > 0
+        topics = registration.decode(body, "broker", compressed=False) if code == REGISTER else None
+        if topics:
+            self.came.put((address, topics.version.counter, tuple(sorted(topics.queues))))
+        assert self.open[address].wait(PATIENCE)
+        if topics is None:
+            known = DataVersion(1, 1)
+            return (
+                SUCCESS,
+                None,
+                {"changed": "false"},
+                json.dumps(known.to_json()).encode() if code == QUERY_VERSION else b"",
+            )
+        if self.failing.get(address):
+            self.failing[address] -= 1
+            raise ConnectionFailed(f"{address} is not reached")
+        broker = Registration(fields["clusterName"], fields["brokerAddr"], "broker", int(fields["brokerId"]))
+        taken = self.routes[address].register(broker, topics, 0)
+        return (SYSTEM_ERROR, "refused", {}, b"") if taken is None else (SUCCESS, None, {}, b"")
+
+    def close(self) -> None:
+        """Let go whoever hangs."""
+        for gate in self.open.values():
+            gate.set()
+
+    def next(self, address: str) -> tuple[int, tuple[str, ...]]:
+        """Wait for the next registration that comes to *address*, and return its version and topics."""
+        while True:
+            where, version, topics = self.came.get(timeout=PATIENCE)
+            if where == address:
+                return version, topics
+
+    def queues(self, address: str) -> dict[str, int]:
+        """Return the topics a name server has, with the queues of each."""
+        table = self.routes[address].topic_queue_table
+        return {topic: brokers["broker"].write_queues for topic, brokers in table.items()}
+
+
+@pytest.fixture
+def peers() -> Peers:
+    """Return two name servers."""
+    return Peers()
+
+
+@pytest.fixture
+def table() -> Table:
+    """Return a table of three topics."""
+    return Table()
+
+
+@pytest.fixture
+def told(peers: Peers, table: Table, monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
+    """Return the name servers as the broker sees them, which have its table."""
+    monkeypatch.setattr(module._ferromq, "RemotingClient", lambda: peers)
+    identity = Identity("broker", "c", "h:10911", "h:8081", "h:10912")
+    found = NameServers(("a:1", "b:1"), identity, MembershipConfig(), period=timedelta(seconds=30))
+    assert found.register(table.read).is_complete
+    peers.came = queue.Queue()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def change(told: NameServers, table: Table) -> Callable[..., list[str]]:
+    """Return a function that changes topics and tells of it, and returns what did not arrive."""
+
+    def run(*topics: tuple[str, int], wait: Wait = Wait.REGISTERED) -> list[str]:
+        failed: list[str] = []
+        table.put(*topics)
+        told.register_change(table.read, wait, lambda: failed.append("failed"))
+        return failed
+
+    return run
+
+
+def test_a_table_is_not_overtaken_by_an_older_one(
+    told: NameServers, table: Table, peers: Peers, change: Callable[..., list[str]]
+) -> None:
+    """While a whole registration is under way, the next waits, and then tells what there is by then."""
+    peers.open["a:1"].clear()
+    whole = threading.Thread(target=told.register, args=(table.read,))
+    whole.start()
+    # Its answer to the question for the gRPC address is waited for, or it is in the registration already.
+    change(("x", 2), wait=Wait.NOTHING)
+    change(("x", 3), wait=Wait.NOTHING)
+    peers.open["a:1"].set()
+    whole.join(PATIENCE)
+    assert change(("x", 4)) == []
+    versions = [peers.came.get_nowait() for _ in range(peers.came.qsize())]
+    for address in ("a:1", "b:1"):
+        counters = [counter for where, counter, _ in versions if where == address]
+        assert counters == sorted(counters)
+        assert peers.queues(address)["x"] == 4
+
+
+def test_a_change_that_was_lost_arrives_with_the_next(peers: Peers, change: Callable[..., list[str]]) -> None:
+    """Also where the next was on its way already: alone, it would make versions equal for good."""
+    peers.open["a:1"].clear()
+    peers.failing["a:1"] = 1
+    change(("x", 5), wait=Wait.NOTHING)
+    assert peers.next("a:1")[1] == ("x",)
+    change(("y", 7), wait=Wait.NOTHING)
+    peers.open["a:1"].set()
+    assert peers.next("a:1")[1] == ("x", "y", "z")
+    change(("new", 1))
+    assert peers.queues("a:1") == {"x": 5, "y": 7, "z": 1, "new": 1}
+
+
+@pytest.mark.parametrize("changes", [[("x", 2), ("y", 2)], [("x", 2)]])
+def test_a_restarted_name_server_gets_the_whole_table(
+    peers: Peers, change: Callable[..., list[str]], changes: list[tuple[str, int]]
+) -> None:
+    """However many topics changed; it would take several for the whole table."""
+    peers.routes["a:1"] = RouteInfoManager()
+    assert change(*changes) == []
+    assert peers.queues("a:1").keys() == {"x", "y", "z"}
+    assert peers.queues("b:1") == {"x": 1, "y": 1, "z": 1, **dict(changes)}
+
+
+def test_one_topic_is_told_alone(peers: Peers, change: Callable[..., list[str]]) -> None:
+    """To who has the table before it."""
+    change(("orders", 1))
+    assert peers.next("b:1")[1] == ("orders",)
+
+
+def test_one_that_hangs_delays_no_other(peers: Peers, change: Callable[..., list[str]]) -> None:
+    """Whatever is to be told: the other one hears of every change in its order."""
+    peers.open["a:1"].clear()
+    for count in range(2, 8):
+        change(("x", count), wait=Wait.NOTHING)
+        while peers.next("b:1")[0] < count:
+            pass
+    peers.open["a:1"].set()
+    assert change(("x", 8)) == []
+    assert peers.queues("a:1")["x"] == peers.queues("b:1")["x"] == 8
+
+
+def test_a_table_that_nobody_needs_is_not_encoded(
+    told: NameServers, table: Table, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease is renewed by the version alone; and what both need is encoded once."""
+    encoded: list[int] = []
+    encode = module.registration.encode
+
+    def count(version: DataVersion, topics: Mapping[str, TopicConfig], *rest: object, **options: bool) -> bytes:
+        encoded.append(len(topics))
+        return encode(version, topics, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module.registration, "encode", count)
+    assert told.register(table.read, is_forced=False).is_complete
+    assert encoded == []
+    table.put(("x", 2))
+    assert told.register(table.read, is_forced=False).is_complete
+    assert encoded == [3]
+    assert peers.queues("a:1")["x"] == 2
