@@ -517,7 +517,7 @@ class Server:
         """
 
     def remove_subscription(self, group: str, topic: str) -> None:
-        """Forget a subscription, and the resets its members have not been told of."""
+        """Forget a subscription; resets stay."""
 
     def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """
@@ -525,6 +525,10 @@ class Server:
 
         The committed offset itself is the store's to set.
         """
+
+    def remove_resets(self, group: str, topic: str | None = None) -> None:
+        """Forget the resets of a topic, or of all a group's topics, that no member has been told of."""
+
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
 

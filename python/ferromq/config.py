@@ -205,7 +205,11 @@ class BrokerConfig(Config):
     store_replies: bool = True
     """Whether replies to messages are stored as well as passed on to who asked."""
     transaction_timeout: timedelta = timedelta(seconds=6)
-    """How long a producer has, at least, to end a transaction before it is asked."""
+    """
+    How long a producer has, at least, to end a transaction before it is asked.
+
+    Producers are not asked yet, and no end is refused for coming later.
+    """
     handler_threads: int = 8
     """Threads that answer the requests of the control plane."""
     archive: str = ""

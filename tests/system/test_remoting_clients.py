@@ -61,14 +61,6 @@ def told(*peers: Peer) -> None:
         assert peer.asked(NOTIFY).fields["consumerGroup"] == "g"
 
 
-def settled(*peers: Peer) -> None:
-    """Take away all that the peers were told until now: after an answer, what was pushed before it is there."""
-    for peer in peers:
-        peer.call(UNKNOWN_CODE)
-        while peer.has_been_asked(NOTIFY):
-            peer.asked(NOTIFY)
-
-
 def test_an_unknown_code_leaves_the_connection_open(connect: Connect) -> None:
     """It is answered with 3, and the next question with its answer."""
     peer = connect("a")
@@ -80,21 +72,21 @@ def test_members_hear_at_once_who_comes_and_goes(mq: ferromq.Embedded, connect: 
     """By a heartbeat, a goodbye, a lost connection and an ended lease."""
     a, b, c = (connect(name) for name in "abc")
     join(a)
+    told(a)
     join(b)
-    told(a, a, b)
+    told(a, b)
     assert members(a) == ["a", "b"]
     join(c)
-    settled(a, b, c)
+    told(a, b, c)
     assert b.unregister(consumer="g").code == SUCCESS
     told(a, c)
     assert members(a) == ["a", "c"]
     c.close()
     told(a)
     assert members(a) == ["a"]
-    settled(a)
     d = connect("d")
     join(d)
-    settled(a, d)
+    told(a, d)
     mq.clock.advance(seconds=60)
     join(a)
     mq.clock.advance(seconds=70)
@@ -105,14 +97,16 @@ def test_members_hear_at_once_who_comes_and_goes(mq: ferromq.Embedded, connect: 
 
 def test_a_client_that_is_only_seen_again_disturbs_nobody(connect: Connect) -> None:
     """Nor do producers."""
-    a, b = connect("a"), connect("b")
+    a, b, c = (connect(name) for name in "abc")
     join(a)
+    told(a)
     join(b)
-    settled(a, b)
+    told(a, b)
     join(b)
     a.heartbeat(produces=("p",))
-    a.call(UNKNOWN_CODE)
-    b.call(UNKNOWN_CODE)
+    # Members are told in order.
+    join(c)
+    told(a, b, c)
     assert not a.has_been_asked(NOTIFY)
     assert not b.has_been_asked(NOTIFY)
 
@@ -123,7 +117,7 @@ def test_grpc_clients_and_remoting_clients_are_members_of_one_group(
     """The remoting ones are told when the others come and go, and see them in the list."""
     a = connect("a")
     join(a)
-    settled(a)
+    told(a)
     with mq.producer() as producer, mq.consumer("g", "orders") as consumer:
         producer.send("orders", b"x")
         assert [message.body for message in consumer.receive(wait=10)] == [b"x"]
@@ -230,6 +224,34 @@ def test_the_next_pull_of_a_member_tells_it_of_a_reset(
     assert a.call(PULL, {**pull, "queueOffset": "1"}).code == SUCCESS
     a.call(COMMIT, commit)
     assert mq.broker.store.committed_offset("g", "orders", 0) == 3
+
+
+def test_a_reset_is_told_to_those_it_was_for_alone(
+    mq: ferromq.Embedded, connect: Connect, eventually: Eventually
+) -> None:
+    """Whatever another member reads; once the group was empty, and reset again, nobody hears of the first."""
+    a, b, admin = connect("a"), connect("b"), connect("admin")
+    with mq.admin() as topics, mq.producer() as producer:
+        topics.create_topic("orders", queues=1)
+        producer.send_all("orders", [b"0", b"1", b"2"])
+    assert eventually(lambda: mq.broker.store.max_offset("orders", 0) == 3)
+    asked = {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true", "queueId": "0", "offset": "1"}
+    pull = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "3", "maxMsgNums": "32"}
+    pull |= {"sysFlag": "0", "commitOffset": "3", "suspendTimeoutMillis": "0", "subVersion": "1"}
+    join(a)
+    assert admin.call(ASK_RESET, asked).code == SUCCESS
+    join(b, "payments")
+    join(a)
+    answer = a.call(PULL, pull)
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (MOVED, "1")
+    assert admin.call(ASK_RESET, asked).code == SUCCESS
+    join(b, "payments")
+    for peer in (a, b):
+        assert peer.unregister(consumer="g").code == SUCCESS
+    assert admin.call(ASK_RESET, {**asked, "offset": "2"}).code == SUCCESS
+    join(a)
+    assert a.call(PULL, {**pull, "queueOffset": "2"}).code == SUCCESS
+    assert mq.broker.store.committed_offset("g", "orders", 0) == 2
 
 
 def test_a_reply_reaches_who_asked(connect: Connect) -> None:

@@ -1,8 +1,9 @@
 """What a broker answers about live remoting clients, and what it tells them; time is moved by hand."""
 
 import json
+import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,8 @@ class FakeServer:
     closed: list[int] = field(default_factory=list)
     resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
+    tell: Callable[[], None] = lambda: None
+    """Does at once what a thread would."""
 
     def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """Note a push."""
@@ -86,6 +89,10 @@ class FakeServer:
         """Note a reset."""
         self.resets[group, topic, queue_id] = offset
 
+    def remove_resets(self, group: str, topic: str | None = None) -> None:
+        """Forget resets."""
+        self.resets = {key: at for key, at in self.resets.items() if (key[0], topic or key[1]) != (group, key[1])}
+
     def close_connection(self, connection: int) -> None:
         """Note it."""
         self.closed.append(connection)
@@ -96,6 +103,7 @@ class FakeServer:
 
     def take(self, code: int) -> list[int]:
         """Return who was sent a push of this code since the last time, in order."""
+        self.tell()
         taken = sorted(connection for connection, other, *_ in self.pushed if other == code)
         self.pushed = [each for each in self.pushed if each[1] != code]
         return taken
@@ -124,6 +132,7 @@ class Broker:
             name_servers=name_servers,
             now_ms=self.now_ms,
         )
+        self.server.tell = lambda: self.rooms.rebalance.tell(self.rooms.table)
 
     def now_ms(self) -> int:
         """Return the time."""
@@ -233,6 +242,41 @@ def test_members_are_notified_at_once(broker: Broker) -> None:
     broker.now += 60_001
     broker.rooms.expire(broker.now)
     assert (server.take(NOTIFY), server.closed) == ([1], [4])
+
+
+def test_members_that_come_together_are_told_together(broker: Broker) -> None:
+    """Each once, not once for each that came after it."""
+    for connection in range(1_000):
+        broker.heartbeat(f"c{connection}", connection, "t")
+    assert broker.server.take(NOTIFY) == list(range(1_000))
+    for connection in range(500):
+        broker.rooms.table.close_connection(connection)
+    assert broker.server.take(NOTIFY) == list(range(500, 1_000))
+
+
+def test_a_thread_tells_members_without_being_asked(broker: Broker) -> None:
+    """Of what was before it began, too; no heartbeat waits while a client takes its time, a failure ends nothing."""
+    pushed, held = queue.SimpleQueue[int](), threading.Event()
+
+    def push(connection: int, *_: object) -> bool:
+        pushed.put(connection)
+        if connection == 3:
+            raise RuntimeError("a failure that was ordered")
+        assert held.wait(60)
+        return True
+
+    broker.server.push = push  # type: ignore[method-assign]
+    broker.heartbeat("a", 1, "t")
+    broker.rooms.start()
+    assert pushed.get(timeout=60) == 1
+    broker.heartbeat("b", 2, "t")
+    held.set()
+    assert [pushed.get(timeout=60) for _ in range(2)] == [1, 2]
+    broker.heartbeat("c", 3, "t", group="h")
+    assert pushed.get(timeout=60) == 3
+    broker.heartbeat("d", 4, "t", group="i")
+    assert pushed.get(timeout=60) == 4
+    broker.rooms.stop()
 
 
 @pytest.mark.parametrize("where", ["group", "broker"])
@@ -539,6 +583,39 @@ def test_nothing_is_pushed_to_grpc_clients(broker: Broker) -> None:
     assert (broker.server.take(NOTIFY), broker.server.take(RESET)) == ([1], [1])
     answer = broker.ask(broker.rooms.calls.running_info, {"consumerGroup": "g", "clientId": "grpc"})
     assert "over gRPC" in str(answer[1])
+
+
+def test_a_reset_nobody_was_told_of_ends_with_the_group(broker: Broker) -> None:
+    """A later one, of a group that is offline, is not undone by it; nor is one of a topic its members do not read."""
+    filled(broker)
+    asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
+    broker.heartbeat("a", 1, "u")
+    broker.ask(broker.rooms.resets.reset, asked)
+    assert broker.server.resets == {}
+    broker.heartbeat("a", 1, "t", "u")
+    broker.ask(broker.rooms.resets.reset, asked)
+    assert broker.server.resets == {("g", "t", queue_id): 0 for queue_id in range(4)}
+    broker.rooms.table.close_connection(1)
+    assert broker.server.resets == {}
+    broker.ask(broker.rooms.resets.reset, {**asked, "timestamp": "-1"})
+    broker.heartbeat("a", 1, "t")
+    assert broker.server.resets == {}
+    assert broker.store.committed_offset("g", "t", 0) == 5
+
+
+def test_a_reset_outlives_the_heartbeat_of_a_member_with_other_topics(broker: Broker) -> None:
+    """As long as a member reads its topic."""
+    filled(broker)
+    broker.heartbeat("a", 1, "t")
+    asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true", "queueId": "1", "offset": "2"}
+    broker.ask(broker.rooms.resets.reset, asked)
+    broker.heartbeat("b", 2, "u")
+    assert broker.server.resets == {("g", "t", 1): 2}
+    # The group seems to want u alone now, and a reads t as before.
+    broker.ask(broker.rooms.resets.reset, {**asked, "offset": "3"})
+    assert broker.server.resets == {("g", "t", 1): 3}
+    broker.heartbeat("a", 1, "u")
+    assert broker.server.resets == {}
 
 
 def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:

@@ -40,6 +40,10 @@ class Table(ClientTable):
         told, self.told[:] = self.told.copy(), []
         return told
 
+    def affected(self) -> list[str]:
+        """Return the groups whose members were to be told since the last time, once for each change."""
+        return [change.group for change in self.take() if change.is_affected]
+
 
 def join(table: ClientTable, name: str, connection: int, now: int = 0, **other: Any) -> bool:
     """Let a client join the group g."""
@@ -53,11 +57,11 @@ def test_members_are_told_when_others_come_and_go() -> None:
     table = Table()
     join(table, "a", 1)
     join(table, "b", 2)
-    assert [[member.client_id for member in change.affected] for change in table.take()] == [["a"], ["a", "b"]]
+    assert table.affected() == ["g", "g"]
     join(table, "a", 1, now=50)
     assert table.take() == []
     table.leave("g", "a", 1)
-    assert [[member.client_id for member in change.affected] for change in table.take()] == [["b"]]
+    assert table.affected() == ["g"]
     table.leave("g", "a", 1)
     assert table.take() == []
 
@@ -75,7 +79,7 @@ def test_members_are_told_of_other_topics_but_not_of_other_tags() -> None:
     assert table.subscription("g", "t") == newer
     other = Subscription("u", version=1)
     join(table, "a", 1, subscriptions=[other])
-    assert table.take() == [GroupChange("g", (other,), ("t",), (client("a", 1),))]
+    assert table.take() == [GroupChange("g", (other,), ("t",), is_affected=True, unread=("t",))]
 
 
 def test_the_subscriptions_of_a_group_end_with_its_last_member() -> None:
@@ -84,7 +88,7 @@ def test_the_subscriptions_of_a_group_end_with_its_last_member() -> None:
     join(table, "a", 1)
     table.take()
     table.close_connection(1)
-    assert table.take() == [GroupChange("g", unsubscribed=("t",))]
+    assert table.take() == [GroupChange("g", unsubscribed=("t",), unread=("t",))]
     assert table.group("g") is None
     assert table.members("g") == []
 
@@ -94,7 +98,7 @@ def test_members_that_each_read_everything_are_not_told() -> None:
     table = Table()
     join(table, "a", 1, manner={"message_model": BROADCASTING})
     join(table, "b", 2, manner={"message_model": BROADCASTING})
-    assert [change.affected for change in table.take()] == [()]
+    assert table.affected() == []
 
 
 def test_a_group_has_members_over_both_protocols() -> None:
@@ -104,7 +108,7 @@ def test_a_group_has_members_over_both_protocols() -> None:
     table.take()
     table.join_over_grpc("g", client("b", 2, is_grpc=True), 0, subscriptions=[Subscription("u", "red")], stream=9)
     (change,) = table.take()
-    assert [member.client_id for member in change.affected] == ["a", "b"]
+    assert change.is_affected
     assert not change.subscribed
     assert table.members("g") == ["a", "b"]
     group = table.group("g")
@@ -119,8 +123,80 @@ def test_a_group_has_members_over_both_protocols() -> None:
     assert table.stream("g", "b") is None
     assert table.members("g") == ["a", "b"]
     table.remove("b", 2)
-    assert [member.client_id for member in table.take()[0].affected] == ["a"]
+    assert table.affected() == ["g"]
     assert table.subscription("g", "u") is None
+
+
+def test_topics_are_unread_when_no_member_reads_them() -> None:
+    """Not when another member's heartbeat lacks them, as where two programs share a group by mistake."""
+    table = Table()
+    t, u = [Subscription("t")], [Subscription("u")]
+    join(table, "a", 1, subscriptions=t)
+    for _ in range(3):
+        join(table, "b", 2, subscriptions=u)
+        join(table, "a", 1, subscriptions=t)
+        join(table, "c", 3, subscriptions=None)
+    assert [change.unread for change in table.take() if change.unread] == []
+    table.leave("g", "b", 2)
+    join(table, "c", 3, subscriptions=u)
+    join(table, "a", 1, subscriptions=u)
+    table.close_connection(3)
+    table.close_connection(1)
+    assert [change.unread for change in table.take() if change.unread] == [("u",), ("t",), ("u",)]
+
+
+def test_readers_are_remoting_members_that_keep_their_offsets_here() -> None:
+    """Who is there is found with the table locked, by what each said itself."""
+    table, found = Table(), list[str]()
+
+    def ask(topic: str) -> str:
+        table.with_readers("g", topic, there=lambda: found.append("there"), none_there=lambda: found.append("none"))
+        return found.pop()
+
+    assert ask("t") == "none"
+    table.join_over_grpc("g", client("c", 3, is_grpc=True), 0, subscriptions=[Subscription("t")])
+    assert ask("t") == "none"
+    join(table, "a", 1)
+    join(table, "b", 2, subscriptions=[Subscription("u")])
+    assert (ask("t"), ask("u"), ask("v")) == ("there", "there", "none")
+    table.take()
+    join(table, "a", 1, manner={"message_model": BROADCASTING})
+    assert ask("t") == "none"
+    assert set(table.take()[0].unread) == {"t", "u"}
+
+
+def test_what_remoting_members_said_ends_with_the_last_of_them() -> None:
+    """Who is left over gRPC has its own topics and manner, and nobody is asked for subscriptions that are gone."""
+    table = Table()
+    table.join_over_grpc("g", client("c", 3, is_grpc=True), 0, consume_type="CONSUME_ACTIVELY")
+    join(table, "a", 1, manner={"message_model": BROADCASTING}, fingerprint=7)
+    join(table, "b", 2, manner={"message_model": BROADCASTING}, fingerprint=7)
+    table.leave("g", "a", 1)
+    assert table.subscription("g", "t") is not None
+    table.take()
+    table.leave("g", "b", 2)
+    assert table.take() == [GroupChange("g", unsubscribed=("t",), is_affected=True, unread=("t",))]
+    group = table.group("g")
+    assert group is not None
+    assert (dict(group.subscriptions), group.manner) == ({}, Manner("CONSUME_ACTIVELY"))
+    assert not join(table, "d", 4, fingerprint=8)
+
+
+def test_a_connection_that_ends_takes_its_own_clients_alone() -> None:
+    """Of many on it, in several groups; of a client with one id on two, the other stays."""
+    table = Table()
+    for name in ("a", "b"):
+        join(table, name, 1)
+        table.join("h", client(name, 1), 0, manner=Manner(), subscriptions=[Subscription("t")])
+        table.produce("p", client(name, 1), 0)
+    join(table, "a", 2)
+    table.remove("b", 1)
+    assert (table.members("g"), table.members("h")) == (["a"], ["a"])
+    assert [each.client_id for each in table.producers("p")] == ["a"]
+    table.renew_producer("a", 1, 50)
+    assert table.all_producers() == {"p": [(client("a", 1), 50)]}
+    table.close_connection(1)
+    assert (table.members("g"), table.members("h"), table.producers("p")) == (["a"], [], [])
 
 
 def test_leases_end_and_are_renewed() -> None:
@@ -133,7 +209,7 @@ def test_leases_end_and_are_renewed() -> None:
     table.take()
     assert table.expire(LEASE) == []
     assert table.expire(LEASE + 1) == [client("a", 1)]
-    assert [(change.group, len(change.affected)) for change in table.take()] == [("g", 1), ("other", 0)]
+    assert [(change.group, change.is_affected) for change in table.take()] == [("g", True), ("other", False)]
     assert table.members("g") == ["b"]
     assert table.producers("p") == []
     assert table.expire(160) == []
@@ -327,10 +403,10 @@ class Clients(RuleBasedStateMachine):
             heard = self.heard.setdefault(change.group, set())
             heard -= set(change.unsubscribed)
             heard |= {wanted.topic for wanted in change.subscribed}
-        assert {change.group for change in told if change.affected or change.unsubscribed} >= groups
+        assert {change.group for change in told if change.is_affected or change.unsubscribed} >= groups
         for group in groups:
             last = [change for change in told if change.group == group][-1]
-            assert {member.client_id for member in last.affected} == self.model.members(group)
+            assert last.is_affected == bool(self.model.members(group))
 
     @invariant()
     def members_are_those_seen(self) -> None:

@@ -202,15 +202,20 @@ impl PyServer {
 
     /// Take a subscription away.
     fn remove_subscription(&self, group: &str, topic: &str) -> PyResult<()> {
-        let tables = self.0.get()?.server.tables();
-        tables.subscriptions.remove(group, topic);
-        tables.resets.remove(group, topic);
+        self.0.get()?.server.tables().subscriptions.remove(group, topic);
         Ok(())
     }
 
     /// Tell the next pull of a queue to go on elsewhere.
     fn put_reset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> PyResult<()> {
         self.0.get()?.server.tables().resets.put(group, topic, queue_id, offset);
+        Ok(())
+    }
+
+    /// Forget the resets of a topic, or of all a group's topics, that nobody was told of.
+    #[pyo3(signature = (group, topic=None))]
+    fn remove_resets(&self, group: &str, topic: Option<&str>) -> PyResult<()> {
+        self.0.get()?.server.tables().resets.remove(group, topic);
         Ok(())
     }
 

@@ -32,14 +32,17 @@ impl Resets {
         }
     }
 
-    /// Forgets what was noted for a group and a topic.
-    pub fn remove(&self, group: &str, topic: &str) {
+    /// Forgets what was noted for a group and a topic, or for all its topics.
+    pub fn remove(&self, group: &str, topic: Option<&str>) {
         if self.pending.load(Ordering::Acquire) == 0 {
             return;
         }
         let mut groups = self.groups.lock();
         let Some(topics) = groups.get_mut(group) else { return };
-        let count = topics.remove(topic).map_or(0, |queues| queues.len());
+        let count = match topic {
+            Some(topic) => topics.remove(topic).map_or(0, |queues| queues.len()),
+            None => topics.drain().map(|(_, queues)| queues.len()).sum(),
+        };
         if topics.is_empty() {
             groups.remove(group);
         }
@@ -118,14 +121,19 @@ mod tests {
     }
 
     #[test]
-    fn resets_end_with_the_subscription_they_are_for() {
+    fn resets_end_for_one_topic_of_a_group_or_for_all() {
         let resets = Resets::default();
         resets.put("g", "t", 0, 5);
         resets.put("g", "t", 1, 5);
         resets.put("g", "u", 1, 5);
-        resets.remove("g", "t");
+        resets.put("g", "v", 0, 5);
+        resets.put("h", "t", 0, 5);
+        resets.remove("g", Some("t"));
         assert_eq!(resets.take("g", "t", 1), None);
         assert_eq!(resets.take("g", "u", 1), Some(5));
+        resets.remove("g", None);
+        assert_eq!(resets.take("g", "v", 0), None);
+        assert_eq!(resets.take("h", "t", 0), Some(5));
         assert_eq!(resets.pending.load(Ordering::Relaxed), 0);
     }
 }

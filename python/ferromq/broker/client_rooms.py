@@ -78,6 +78,14 @@ class ClientRooms:
         )
         self.resets = Resets(server, identity.name, table=table, store=store, topics=topics, groups=groups)
 
+    def start(self) -> None:
+        """Tell members of changes from now on."""
+        self.rebalance.start(self.table)
+
+    def stop(self) -> None:
+        """Tell them nothing more."""
+        self.rebalance.stop()
+
     def expire(self, now: int) -> None:
         """End the leases of clients that gave no sign of life, and the locks nobody renewed."""
         for client in self.table.expire(now):

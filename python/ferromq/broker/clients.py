@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ferromq.broker._places import Key, Places
+
 BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
 ACTIVELY, PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
 FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
 TAG = "TAG"
-
-Key = tuple[int, str]
-"""A client: its connection and its id. A connection may carry several, and an id may be on two for a moment."""
 
 
 class Pusher(Protocol):
@@ -105,10 +104,12 @@ class GroupChange:
     """Subscriptions that are new, or newer."""
     unsubscribed: tuple[str, ...] = ()
     """Topics no longer subscribed to."""
-    affected: tuple[Client, ...] = ()
-    """The members whose share of the queues may be another one now."""
+    is_affected: bool = False
+    """Whether the members' shares of the queues may be others now."""
     is_broadcast: bool = False
     """Whether each member reads all messages."""
+    unread: tuple[str, ...] = ()
+    """Topics that no remoting member is subscribed to any more, whatever the others' heartbeats say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,10 @@ class _Entry:
     stream: int | None = None
     # Of a gRPC client alone: remoting clients of a group share theirs.
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    # Of a remoting client: what it said itself, also where another one of its group says otherwise.
+    topics: frozenset[str] = frozenset()
+    # Of a gRPC client.
+    consume_type: str = PASSIVELY
 
 
 @dataclass(slots=True)
@@ -137,6 +142,9 @@ class _Group:
     fingerprint: int | None = None
     members: dict[Key, _Entry] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    # How many remoting members there are, in all and by topic.
+    remoting: int = 0
+    readers: dict[str, int] = field(default_factory=dict)
 
     def all_subscriptions(self) -> dict[str, Subscription]:
         found = {topic: each for entry in self.members.values() for topic, each in entry.subscriptions.items()}
@@ -145,9 +153,23 @@ class _Group:
     def clients(self) -> tuple[Client, ...]:
         return tuple(entry.client for entry in self.members.values())
 
-    def affected(self) -> tuple[Client, ...]:
-        """Return whom a change of members or topics concerns: everybody reads all queues where it is broadcast."""
-        return () if self.manner.message_model == BROADCASTING else self.clients()
+    @property
+    def is_broadcast(self) -> bool:
+        """Says whether everybody reads all queues, so that other members or topics concern nobody."""
+        return self.manner.message_model == BROADCASTING
+
+    def read(self, entry: _Entry, topics: frozenset[str]) -> tuple[str, ...]:
+        """Note which topics a remoting member reads, and return those nobody reads any more."""
+        before, entry.topics = entry.topics, topics
+        for topic in topics - before:
+            self.readers[topic] = self.readers.get(topic, 0) + 1
+        unread = []
+        for topic in before - topics:
+            self.readers[topic] -= 1
+            if not self.readers[topic]:
+                del self.readers[topic]
+                unread.append(topic)
+        return tuple(sorted(unread))
 
 
 class ClientTable:
@@ -164,9 +186,10 @@ class ClientTable:
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._producers: dict[str, dict[Key, _Entry]] = {}
-        # Where a connection's clients are, so that closing one of thousands looks at its own groups alone.
-        self._consuming: dict[int, set[str]] = {}
-        self._producing: dict[int, set[str]] = {}
+        # Where a connection's clients are, so that closing one of thousands looks at its own alone.
+        self._consuming = Places()
+        self._producing = Places()
+        self._streams: set[int] = set()
         # Replies are addressed to a client id, at the rate of messages.
         self._by_id: dict[str, Client] = {}
 
@@ -194,13 +217,17 @@ class ClientTable:
                 subscriptions is None and not known.subscriptions
             )
             known.fingerprint = fingerprint
-            is_new = self._renew(group, known, client, now)
+            entry, is_new = self._renew(group, known, client, now)
             put, removed, topics_changed = _replace(known.subscriptions, subscriptions)
+            # Who leaves out what it wants wants what the group does, or what it said before.
+            unread = known.read(entry, frozenset(known.subscriptions)) if is_new or subscriptions is not None else ()
             if model_changed:
                 put = tuple(known.subscriptions.values())
-            affected = known.affected() if is_new or topics_changed or model_changed else ()
-            if put or removed or affected:
-                self._on_change(GroupChange(group, put, removed, affected, manner.message_model == BROADCASTING))
+                # Their offsets are no longer kept here.
+                unread += tuple(known.readers) if known.is_broadcast else ()
+            is_affected = not known.is_broadcast and (is_new or topics_changed or model_changed)
+            if put or removed or is_affected or unread:
+                self._on_change(GroupChange(group, put, removed, is_affected, known.is_broadcast, unread))
             return is_other
 
     def join_over_grpc(
@@ -220,13 +247,13 @@ class ClientTable:
         """
         with self._lock:
             known = self._groups.setdefault(group, _Group(Manner(consume_type)))
-            is_new = self._renew(group, known, client, now)
-            entry = known.members[client.key]
+            entry, is_new = self._renew(group, known, client, now)
             if subscriptions is not None:
                 entry.subscriptions = {each.topic: each for each in subscriptions}
-            entry.stream = entry.stream if stream is None else stream
-            if is_new and known.affected():
-                self._on_change(GroupChange(group, affected=known.affected()))
+            entry.consume_type = consume_type
+            self._place_stream(entry, stream)
+            if is_new and not known.is_broadcast:
+                self._on_change(GroupChange(group, is_affected=True))
 
     def produce(self, group: str, client: Client, now: int, *, stream: int | None = None) -> None:
         """Renew a client's lease as a member of a producer group."""
@@ -234,18 +261,16 @@ class ClientTable:
             members = self._producers.setdefault(group, {})
             entry = members.setdefault(client.key, _Entry(client, now))
             entry.client, entry.seen_at = client, now
-            entry.stream = entry.stream if stream is None else stream
-            self._producing.setdefault(client.connection, set()).add(group)
+            self._place_stream(entry, stream)
+            self._producing.put(client.key, group)
             if not client.is_grpc:
                 self._by_id[client.client_id] = client
 
     def renew_producer(self, client_id: str, connection: int, now: int) -> None:
         """Renew a producer's lease in every group it is in."""
         with self._lock:
-            for group in self._producing.get(connection, ()):
-                entry = self._producers[group].get((connection, client_id))
-                if entry is not None:
-                    entry.seen_at = now
+            for group in self._producing.groups((connection, client_id)):
+                self._producers[group][connection, client_id].seen_at = now
 
     def leave(self, group: str, client_id: str, connection: int) -> None:
         """Forget a member of a consumer group."""
@@ -260,26 +285,23 @@ class ClientTable:
     def remove(self, client_id: str, connection: int) -> None:
         """Forget a client wherever it is."""
         with self._lock:
-            for group in list(self._consuming.get(connection, ())):
+            for group in self._consuming.groups((connection, client_id)):
                 self._remove_member(group, (connection, client_id))
-            for group in list(self._producing.get(connection, ())):
+            for group in self._producing.groups((connection, client_id)):
                 self._remove_producer(group, (connection, client_id))
 
     def end_stream(self, stream: int) -> None:
         """Note that a telemetry stream ended; the client stays until its lease ends."""
         with self._lock:
-            for members in [*(known.members for known in self._groups.values()), *self._producers.values()]:
-                for entry in members.values():
-                    if entry.stream == stream:
-                        entry.stream = None
+            self._streams.discard(stream)
 
     def close_connection(self, connection: int) -> None:
         """Forget the clients whose connection is gone."""
         with self._lock:
-            for group in list(self._consuming.get(connection, ())):
-                self._remove_members(group, [key for key in self._groups[group].members if key[0] == connection])
-            for group in list(self._producing.get(connection, ())):
-                for key in [key for key in self._producers[group] if key[0] == connection]:
+            for group, keys in self._consuming.of(connection).items():
+                self._remove_members(group, keys)
+            for group, keys in self._producing.of(connection).items():
+                for key in keys:
                     self._remove_producer(group, key)
 
     def expire(self, now: int) -> list[Client]:
@@ -294,8 +316,13 @@ class ClientTable:
                 for key in [key for key, entry in members.items() if entry.seen_at + self._lease_ms < now]:
                     ended[key] = members[key].client
                     self._remove_producer(group, key)
-            alive = self._consuming.keys() | self._producing.keys()
-            return [client for client in ended.values() if not client.is_grpc and client.connection not in alive]
+            return [
+                client
+                for client in ended.values()
+                if not client.is_grpc
+                and client.connection not in self._consuming
+                and client.connection not in self._producing
+            ]
 
     def group(self, name: str) -> Group | None:
         """Return who is in a consumer group; None where nobody is."""
@@ -320,7 +347,20 @@ class ClientTable:
         with self._lock:
             known = self._groups.get(group)
             entries = known.members.values() if known else ()
-            return next((entry.stream for entry in entries if entry.client.client_id == client_id), None)
+            found = next((entry.stream for entry in entries if entry.client.client_id == client_id), None)
+            return found if found in self._streams else None
+
+    def with_readers(self, group: str, topic: str, there: Callable[[], None], none_there: Callable[[], None]) -> None:
+        """
+        Call *there* where remoting members read a topic that keep their offsets here, else *none_there*.
+
+        The table is locked meanwhile, so that what *on_change* hears of them comes before or after: neither may come
+        back here, nor wait.
+        """
+        with self._lock:
+            known = self._groups.get(group)
+            are_there = known is not None and not known.is_broadcast and topic in known.readers
+            (there if are_there else none_there)()
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Return what a group wants of a topic; None where it is not subscribed to it."""
@@ -350,15 +390,22 @@ class ClientTable:
         """Return the remoting producer with an id; the one that was seen last where it is on two connections."""
         return self._by_id.get(client_id)
 
-    def _renew(self, group: str, known: _Group, client: Client, now: int) -> bool:
+    def _renew(self, group: str, known: _Group, client: Client, now: int) -> tuple[_Entry, bool]:
         """Take a sign of life of a member, say whether it is new."""
         entry = known.members.get(client.key)
-        self._consuming.setdefault(client.connection, set()).add(group)
         if entry is None:
-            known.members[client.key] = _Entry(client, now)
-            return True
+            entry = known.members[client.key] = _Entry(client, now)
+            known.remoting += not client.is_grpc
+            self._consuming.put(client.key, group)
+            return entry, True
+        known.remoting += entry.client.is_grpc - client.is_grpc
         entry.client, entry.seen_at = client, now
-        return False
+        return entry, False
+
+    def _place_stream(self, entry: _Entry, stream: int | None) -> None:
+        if stream is not None:
+            entry.stream = stream
+            self._streams.add(stream)
 
     def _remove_member(self, group: str, key: Key) -> None:
         known = self._groups.get(group)
@@ -368,37 +415,33 @@ class ClientTable:
     def _remove_members(self, group: str, keys: list[Key]) -> None:
         if not keys:
             return
-        known = self._groups[group]
+        known, unread, had_remoting = self._groups[group], list[str](), self._groups[group].remoting > 0
         for key in keys:
-            del known.members[key]
-        _unplace(self._consuming, group, keys, known.members)
-        if known.members:
-            self._on_change(GroupChange(group, affected=known.affected()))
-            return
-        del self._groups[group]
-        self._on_change(GroupChange(group, unsubscribed=tuple(known.subscriptions)))
+            entry = known.members.pop(key)
+            known.remoting -= not entry.client.is_grpc
+            unread += known.read(entry, frozenset())
+            self._consuming.discard(key, group)
+        unsubscribed: tuple[str, ...] = ()
+        if had_remoting and not known.remoting:
+            # They were the remoting members'; who is left over gRPC has its own.
+            unsubscribed = tuple(known.subscriptions)
+            consume_type = next((entry.consume_type for entry in known.members.values()), PASSIVELY)
+            self._groups[group] = _Group(Manner(consume_type), members=known.members)
+        is_affected = bool(known.members) and not self._groups[group].is_broadcast
+        if not known.members:
+            del self._groups[group]
+        self._on_change(GroupChange(group, (), unsubscribed, is_affected, unread=tuple(unread)))
 
     def _remove_producer(self, group: str, key: Key) -> None:
         members = self._producers.get(group, {})
         if members.pop(key, None) is None:
             return
-        _unplace(self._producing, group, [key], members)
+        self._producing.discard(key, group)
         if not members:
             del self._producers[group]
         latest = self._by_id.get(key[1])
-        if latest is not None and latest.key == key:
-            groups = self._producing.get(key[0], ())
-            if not any(key in self._producers[other] for other in groups):
-                del self._by_id[key[1]]
-
-
-def _unplace(places: dict[int, set[str]], group: str, keys: list[Key], members: Mapping[Key, _Entry]) -> None:
-    """Take a group from the places of the connections that have no member in it any more."""
-    still = {connection for connection, _ in members}
-    for connection in {connection for connection, _ in keys} - still:
-        places[connection].discard(group)
-        if not places[connection]:
-            del places[connection]
+        if latest is not None and latest.key == key and not self._producing.groups(key):
+            del self._by_id[key[1]]
 
 
 def _replace(

@@ -205,7 +205,7 @@ class BrokerController:
         self._announcer.start(self.topics)
         started.callback(self._stop_following)
         self._start_following()
-        for timer in (self._client_timer, self._statistics_timer):
+        for timer in (self._clients, self._client_timer, self._statistics_timer):
             started.callback(timer.stop)
             timer.start()
 
@@ -266,7 +266,7 @@ class BrokerController:
         self.groups = GroupTable(
             lambda: settings.config, directory, now_ms, self._announcer.push_group, self._announcer.push_forbidden
         )
-        clients = ClientRooms(
+        clients = self._clients = ClientRooms(
             lambda: settings.config,
             self.identity,
             self._server,
@@ -303,12 +303,7 @@ class BrokerController:
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
-            transactions=Transactions(
-                self.store,
-                now_ms,
-                is_slave=lambda: settings.config.membership.is_slave,
-                timeout_ms=self.config.transaction_timeout // _MILLISECOND,
-            ),
+            transactions=Transactions(self.store, is_slave=lambda: settings.config.membership.is_slave),
         )
         self.topics.push_all()
         self.groups.push_all()

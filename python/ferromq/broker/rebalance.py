@@ -5,6 +5,8 @@ Clients share a group's queues among themselves: each asks who else is there (38
 is kept by `clients`; shares that the broker works out are those of `assignment`.
 """
 
+import logging
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,6 +16,10 @@ from ferromq._ferromq import Request
 from ferromq._remoting import Answer, failure, required, success
 from ferromq.broker.clients import TAG, ClientTable, GroupChange, Pusher
 from ferromq.broker.groups import GroupTable
+
+_log = logging.getLogger("ferromq.broker")
+
+_STOP_SECONDS = 0.5
 
 
 class Told(Pusher, Protocol):
@@ -34,17 +40,49 @@ class Told(Pusher, Protocol):
     def remove_subscription(self, group: str, topic: str) -> None:
         """Tell the hot path that a group wants nothing of a topic any more."""
 
+    def remove_resets(self, group: str, topic: str | None = None) -> None:
+        """Tell the hot path that nobody is left to hear where a reset puts it."""
+
 
 class Rebalance:
-    """Passes changes of groups on; never waits, so that the table of clients may call it while it is locked."""
+    """
+    Passes changes of groups on; thread-safe.
+
+    The hot path is told at once, members by a thread: a group that changes again while others are told is told once
+    more, not once a change, so that a thousand members may come at the same time.
+    """
 
     def __init__(self, server: Told, groups: GroupTable, *, notify: Callable[[], bool]) -> None:
         self._server = server
         self._groups = groups
         self._notify = notify
+        self._waiting = threading.Condition()
+        # A dictionary for its order.
+        self._dirty: dict[str, None] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, table: ClientTable) -> None:
+        """Begin to tell members of changes, also of those that were before."""
+        self._thread = threading.Thread(target=self._run, args=(table,), name="ferromq-rebalance", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell members nothing more."""
+        with self._waiting:
+            self._stopping = True
+            self._waiting.notify_all()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
 
     def changed(self, change: GroupChange) -> None:
-        """Push subscriptions to the hot path, then tell the members whose share of the queues may be another one."""
+        """
+        Push subscriptions to the hot path, and have the members told whose share of the queues may be another one.
+
+        Never waits, so that the table of clients may call it while it is locked.
+        """
+        for topic in change.unread:
+            self._server.remove_resets(change.group, topic)
         for topic in change.unsubscribed:
             self._server.remove_subscription(change.group, topic)
         for wanted in change.subscribed:
@@ -56,13 +94,33 @@ class Rebalance:
                 version=wanted.version,
                 broadcasting=change.is_broadcast,
             )
-        if not change.affected or not self._tells(change.group):
-            return
-        for client in change.affected:
-            if not client.is_grpc:
-                self._server.push(
-                    client.connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": change.group}
-                )
+        if change.is_affected and self._tells(change.group):
+            with self._waiting:
+                self._dirty[change.group] = None
+                self._waiting.notify_all()
+
+    def tell(self, table: ClientTable) -> None:
+        """Tell the members of every group that changed since the last time."""
+        with self._waiting:
+            dirty, self._dirty = self._dirty, {}
+        for name in dirty:
+            group = table.group(name)
+            for client in group.members if group else ():
+                if not client.is_grpc:
+                    self._server.push(
+                        client.connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}
+                    )
+
+    def _run(self, table: ClientTable) -> None:
+        while True:
+            with self._waiting:
+                self._waiting.wait_for(lambda: self._stopping or self._dirty)
+                if self._stopping:
+                    return
+            try:
+                self.tell(table)
+            except Exception:  # noqa: BLE001 (the next change must be told)
+                _log.exception("members not told of a change")
 
     def _tells(self, group: str) -> bool:
         config = self._groups.get(group)

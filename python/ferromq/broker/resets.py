@@ -14,7 +14,7 @@ from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, BadRequest, failure, integer, required, success
 from ferromq.broker._queues import MessageQueue, dump_offsets
 from ferromq.broker.client_calls import KNOWS_RESET
-from ferromq.broker.clients import BROADCASTING, ClientTable, Group, Pusher
+from ferromq.broker.clients import ClientTable, Group, Pusher
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.topics import TopicConfig, TopicTable
 
@@ -28,6 +28,9 @@ class Told(Pusher, Protocol):
 
     def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Answer the next pull of a queue with the offset to go on at."""
+
+    def remove_resets(self, group: str, topic: str | None = None) -> None:
+        """Forget what was noted for a topic before."""
 
 
 class Resets:
@@ -73,17 +76,26 @@ class Resets:
             offsets = {each: self._by_time(name, each, timestamp) for each in range(topic.read_queues)}
         if not offsets:
             return failure(ResponseCode.SYSTEM_ERROR, f"No queues to reset: {name} has none that may be read")
+        # First the notes: a commit in between would undo the reset.
+        self._table.with_readers(
+            group,
+            name,
+            there=lambda: self._note(group, name, offsets),
+            # What members before them were to hear is over, too.
+            none_there=lambda: self._server.remove_resets(group, name),
+        )
         known = self._table.group(group)
         for each, target in offsets.items():
-            # First the note: a commit in between would undo the reset.
-            if known is not None and _commits(known):
-                self._server.put_reset(group, name, each, target)
             self._store.commit_offset(group, name, each, target)
         table = {MessageQueue(name, self._broker_name, each): target for each, target in offsets.items()}
         if known is not None and offset == -1:
             self._tell(known, name, timestamp, table)
         _log.info("offsets reset topic=%s group=%s queues=%d peer=%s", name, group, len(offsets), request.peer)
         return success(body=b'{"offsetTable":' + dump_offsets(table) + b"}")
+
+    def _note(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        for queue_id, offset in offsets.items():
+            self._server.put_reset(group, topic, queue_id, offset)
 
     def _target(self, topic: TopicConfig, queue_id: int, timestamp: int, offset: int) -> int:
         if queue_id >= max(topic.read_queues, topic.write_queues):
@@ -111,8 +123,3 @@ class Resets:
                 continue
             body = listed if client.language == _CPP else objects
             self._server.push(client.connection, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
-
-
-def _commits(group: Group) -> bool:
-    """Say whether members keep their offsets here, and read by remoting pulls."""
-    return group.manner.message_model != BROADCASTING and any(not client.is_grpc for client in group.members)

@@ -29,14 +29,11 @@ _log = logging.getLogger("ferromq.transactions")
 
 GROUP = "CID_RMQ_SYS_TRANS"
 """The group under which RocketMQ keeps how far half and op messages are looked through."""
-DEFAULT_TIMEOUT_MS = 6_000
-"""RocketMQ's `transactionTimeOut`."""
 _KIND_BITS = 12
 _OP_TAG = "d"
 _PRODUCER_GROUP = "PGROUP"
 _REAL_TOPIC = "REAL_TOPIC"
 _REAL_QUEUE = "REAL_QID"
-_IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 # What a half message has and the committed one has not.
 _HALF_PROPERTIES = frozenset({_REAL_TOPIC, _REAL_QUEUE, "TRAN_MSG"})
 _OPS_AT_ONCE = 1_000
@@ -112,19 +109,10 @@ class EndedHalves:
 class Transactions:
     """Ends transactions; thread-safe."""
 
-    def __init__(
-        self,
-        store: Store,
-        now_ms: Callable[[], int],
-        *,
-        is_slave: Callable[[], bool] = lambda: False,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> None:
+    def __init__(self, store: Store, *, is_slave: Callable[[], bool] = lambda: False) -> None:
         """Find out from the op messages in *store* which half messages have ended."""
         self._store = store
-        self._now_ms = now_ms
         self._is_slave = is_slave
-        self._timeout_ms = timeout_ms
         self._ended = _load_ended(store)
         self._ending: set[int] = set()
         self._changed = threading.Condition()
@@ -192,11 +180,6 @@ class Transactions:
         half = self._store.message_at(end.physical_offset) if end.physical_offset >= 0 else None
         if half is None or half.topic != _names.HALF_TOPIC:
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-        if self._is_too_late(half, end):
-            raise EndRefused(
-                ResponseCode.ILLEGAL_OPERATION,
-                f"the time of {_IMMUNITY} is over; the producer is asked, and that answer counts",
-            )
         for is_wrong, what in (
             (half.properties.get(_PRODUCER_GROUP) != end.group, "The producer group"),
             (half.queue_offset != end.queue_offset, "The transaction state table offset"),
@@ -204,14 +187,6 @@ class Transactions:
             if is_wrong:
                 raise EndRefused(ResponseCode.SYSTEM_ERROR, f"{what} wrong")
         return half
-
-    def _is_too_late(self, half: StoredMessage, end: End) -> bool:
-        """Say whether the producer set a time after which it wants to be asked, and that is over."""
-        seconds = half.properties.get(_IMMUNITY)
-        if end.is_checked or not seconds:
-            return False
-        own = int(seconds) * 1_000 if seconds.lstrip("-").isdecimal() else 0
-        return self._now_ms() - half.born_timestamp > max(own, self._timeout_ms)
 
     def _committed(self, half: StoredMessage) -> "NewStoredMessage":
         """Return the message consumers will see, or that waits where it has a delay level."""
