@@ -4,7 +4,11 @@
 mod fuzz_targets;
 mod support;
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use ferromq_transport::{
     ConnectionLimits, ServerOptions,
@@ -179,9 +183,10 @@ async fn a_flood_of_one_way_requests_is_read_as_fast_as_it_is_served() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_used_by_pushes_alone_is_not_idle() {
-    let connection = ConnectionLimits { idle: Duration::from_millis(300), ..Default::default() };
+/// Pushes for three times the limit; false where the machine stood still for longer than the limit, which
+/// proves nothing.
+async fn stays_open_by_pushes(idle: Duration) -> bool {
+    let connection = ConnectionLimits { idle, ..Default::default() };
     let mut rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
     let mut peer = rig.connect().await;
     peer.send(&request(HELD, 1)).await;
@@ -189,15 +194,29 @@ async fn a_connection_used_by_pushes_alone_is_not_idle() {
     let id = rig.fake.held_connection();
     rig.fake.release();
     peer.receive().await.unwrap();
-    // As long as pushes are taken and arrive the connection is open; three times the limit is long enough.
+    let mut last = Instant::now();
     for _ in 0..18 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let is_open = rig.server.push(id, request(40, 0)).unwrap();
-        match peer.receive().await {
-            Some(pushed) => assert_eq!((pushed.code, is_open), (40, true)),
-            // The machine stood still for longer than the limit: that proves nothing.
-            None => return,
-        }
+        tokio::time::sleep(idle / 6).await;
+        let now = Instant::now();
+        let is_taken = rig.server.push(id, request(40, 0)).unwrap();
+        let Some(pushed) = peer.receive().await else {
+            // Half the limit: the server's clock may be a little ahead.
+            assert!(last.elapsed() > idle / 2, "closed though a push was written just before");
+            return false;
+        };
+        assert_eq!((pushed.code, is_taken), (40, true));
+        last = now;
     }
     assert_eq!(peer.receive().await, None);
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_used_by_pushes_alone_is_not_idle() {
+    for idle in [300, 600, 1200, 2400, 4800] {
+        if stays_open_by_pushes(Duration::from_millis(idle)).await {
+            return;
+        }
+    }
+    panic!("the machine stood still each time");
 }
