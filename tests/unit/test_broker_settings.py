@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ferromq._config_file import set_lines, set_toml
 from ferromq._ferromq import Clock, Store
 from ferromq.broker.settings import Settings, flat, own_text, rocketmq_names
-from ferromq.broker.settings_file import set_lines, set_toml
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConfigError
 

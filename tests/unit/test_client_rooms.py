@@ -632,11 +632,20 @@ def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:
     assert broker.server.resets == {("g", "t", 1): 2}
     assert broker.server.take(RESET) == []
     code, remark, *_ = broker.ask(broker.rooms.resets.reset, {**asked, "offset": "6"})
-    assert (code, remark) == (INVALID, "Target offset 6 not in consume queue range [0-5]")
+    assert (code, remark) == (SYSTEM_ERROR, "Target offset 6 not in consume queue range [0-5]")
     assert broker.ask(broker.rooms.resets.reset, {**asked, "queueId": "4"})[0] == INVALID
     assert broker.ask(broker.rooms.resets.reset, {**asked, "topic": "x"})[0] == TOPIC_NOT_EXIST
     assert broker.ask(broker.rooms.resets.reset, {**asked, "group": "x"})[0] == NO_GROUP
     assert broker.store.committed_offset("g", "t", 1) == 2
+
+
+def test_the_topics_brokers_are_tried_with_are_reset_and_popped_as_others(broker: Broker) -> None:
+    """RocketMQ's benchmarks and traces are read by ordinary groups."""
+    broker.groups.ensure("g", "test")
+    asked = {"topic": "BenchmarkTest", "group": "g", "timestamp": "-1", "isForce": "true"}
+    assert broker.ask(broker.rooms.resets.reset, asked)[0] == SUCCESS
+    mode = {"topic": "BenchmarkTest", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
+    assert broker.ask(broker.rooms.assignments.set_mode, body=mode)[0] == SUCCESS
 
 
 QUEUE_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)

@@ -109,6 +109,18 @@ def test_a_change_is_written_to_a_toml_file(tmp_path: Path) -> None:
     assert NameServerConfig.load(file, environment={}) == settings.config
 
 
+def test_a_file_is_left_as_it_was_where_it_would_say_something_else(tmp_path: Path) -> None:
+    """Somebody wrote to it what no name server takes: the change is refused, not buried in it."""
+    file = tmp_path / "namesrv.toml"
+    settings = Settings(NameServerConfig(), file)
+    text = 'listen = "127.0.0.1:1"\n[notes]\nscan_interval = "1s"\n'
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="notes"):
+        settings.update("orderMessageEnable=true")
+    assert file.read_text() == text
+    assert not settings.config.order_messages
+
+
 def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     """What is in force and what a restart finds stay the same."""
     settings = Settings(NameServerConfig(), tmp_path / "gone.conf")

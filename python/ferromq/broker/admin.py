@@ -70,12 +70,13 @@ class Administration:
         """
         Answer request 215: delete a topic and its messages; as in RocketMQ, also one that is not there.
 
-        What groups were to receive of it again goes with it.
+        What groups were to receive of it again goes with it, unless the topic of that name is another group's own.
         """
         topic = required(request.fields, "topic")
         _names.check_topic(topic)
         groups = [name.rpartition("@")[2] for name in self._store.committed_offsets(topic=topic)]
-        retries = [f"{_names.RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "_+"]
+        joined = [f"{group}{mark}{topic}" for group in groups for mark in "_+"]
+        retries = [f"{_names.RETRY_PREFIX}{name}" for name in joined if self._groups.get(name) is None]
         names = [topic, *(name for name in retries if self._topics.find(name) is not None)]
         try:
             self._topics.delete_all(names, request.peer)

@@ -111,7 +111,7 @@ class Announcer:
             name,
             enabled=group.enabled,
             max_attempts=group.max_attempts,
-            from_beginning=True,
+            from_beginning=group.from_beginning,
             broadcast=group.broadcast,
             retry_queues=group.retry_queues,
         )

@@ -166,7 +166,7 @@ class Assignments:
             raise BadRequest(str(error)) from error
         if topic.startswith(_names.RETRY_PREFIX):
             return failure(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if self._topics.get(topic) is None:
+        if self._topics.find(topic) is None:
             return failure(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         if self._groups.get(group) is None:
             return failure(

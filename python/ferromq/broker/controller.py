@@ -56,7 +56,7 @@ _NOTHING: Mapping[str, Any] = {
     "retention_hours": (),
     "flush_every": {},
 }
-_CHANGEABLE = ("broker_id", "permission", "force_register", "sync_interval")
+_MEMBERSHIP = ("broker_id", "permission", "force_register", "sync_interval")
 _WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, not bound)
 
 
@@ -125,10 +125,9 @@ class BrokerController:
             if value is None and name in StoreConfig.names() and name not in _NOTHING:
                 raise ConfigError(f"{name} is None; it cannot be switched off, give it a value")
         given = {name: _NOTHING.get(name) if value is None else value for name, value in options.items()}
-        membership = {name: given.pop(name) for name in _CHANGEABLE if name in given}
-        if membership:
-            self.settings.set(membership)
+        membership = {name: given.pop(name) for name in _MEMBERSHIP if name in given}
         read = StoreConfig.from_options(given)
+        self.settings.check(membership)
         # What was given and is not there any more was a word for nothing.
         wanted = {name: getattr(read, name) for name in given}
         before = self.store.options()
@@ -136,6 +135,9 @@ class BrokerController:
         changed = [f"{name}={value}" for name, value in self.store.options().items() if value != before[name]]
         if changed:
             _log.info("options changed %s", " ".join(changed))
+        # Last: a role cannot be taken back without anybody noticing.
+        if membership:
+            self.settings.set(membership)
 
     def set_queue_access(self, topic: str, queue_id: int, access: str) -> None:
         """
@@ -322,7 +324,7 @@ class BrokerController:
             self.topics.configure("options")
         if "register_interval" in changed:
             self._announcer.set_period(registration_period(after.membership.register_interval))
-        if changed & frozenset(_CHANGEABLE):
+        if changed & frozenset(_MEMBERSHIP):
             self._take_part(before.membership, after.membership)
 
     def _take_part(self, before: MembershipConfig, after: MembershipConfig) -> None:

@@ -65,13 +65,16 @@ class Resets:
         name, group = required(fields, "topic"), required(fields, "group")
         timestamp, queue_id = integer(fields, "timestamp"), integer(fields, "queueId", -1)
         offset = integer(fields, "offset", -1)
-        topic = self._topics.get(name)
+        topic = self._topics.find(name)
         if topic is None:
             return failure(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
         if self._groups.get(group) is None:
             return failure(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        refusal = self._refusal(topic, queue_id, offset)
+        if refusal is not None:
+            return refusal
         if queue_id >= 0:
-            offsets = {queue_id: self._target(topic, queue_id, timestamp, offset)}
+            offsets = {queue_id: self._by_time(name, queue_id, timestamp) if offset == -1 else offset}
         else:
             offsets = {each: self._by_time(name, each, timestamp) for each in range(topic.read_queues)}
         if not offsets:
@@ -97,15 +100,17 @@ class Resets:
         for queue_id, offset in offsets.items():
             self._server.put_reset(group, topic, queue_id, offset)
 
-    def _target(self, topic: TopicConfig, queue_id: int, timestamp: int, offset: int) -> int:
+    def _refusal(self, topic: TopicConfig, queue_id: int, offset: int) -> Answer | None:
+        """Return why one queue cannot go to an offset; None where it can, or nobody asked for that."""
+        if queue_id < 0:
+            return None
         if queue_id >= max(topic.read_queues, topic.write_queues):
             raise BadRequest(f"queueId is {queue_id}; {topic.name} has {topic.read_queues} queues")
-        if offset == -1:
-            return self._by_time(topic.name, queue_id, timestamp)
         begin, end = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
-        if not begin <= offset <= end:
-            raise BadRequest(f"Target offset {offset} not in consume queue range [{begin}-{end}]")
-        return offset
+        if offset == -1 or begin <= offset <= end:
+            return None
+        why = f"Target offset {offset} not in consume queue range [{begin}-{end}]"
+        return failure(ResponseCode.SYSTEM_ERROR, why)
 
     def _by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         if timestamp < 0:

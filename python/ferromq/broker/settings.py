@@ -16,10 +16,10 @@ from typing import Any
 from ferromq import _json, _names
 from ferromq._codes import ResponseCode
 from ferromq._config import check_known, parse_lines
+from ferromq._config_file import keep
 from ferromq._ferromq import Request, Store
 from ferromq._membership_config import MembershipConfig
 from ferromq._remoting import Answer, failure, success
-from ferromq.broker.settings_file import keep
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError
 from ferromq.route import DataVersion
@@ -112,12 +112,19 @@ class Settings:
             if self._file is not None:
                 options = flat(after)
                 keys = {key: text for key, text in wanted.items() if changed & meant[key].keys()}
-                keep(self._file, keys, {name: own_text(options[name]) for name in changed})
+                try:
+                    keep(self._file, BrokerConfig, keys, {name: own_text(options[name]) for name in changed})
+                except (OSError, UnicodeDecodeError) as error:
+                    raise ConfigError(f"the configuration file {self._file} cannot be changed: {error}") from error
             of_store = {name: getattr(after.storage, name) for name in changed & frozenset(StoreConfig.names())}
             if of_store:
                 self._configure(**of_store)
             self._take_over(changed, after)
         return changed
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise the `ConfigError` that `set` would raise."""
+        BrokerConfig.from_options({**flat(self._config), **options})
 
     def set(self, options: Mapping[str, Any]) -> None:
         """Change options of the broker itself by the fields' names, until it stops. Raises `ConfigError`."""
@@ -145,7 +152,7 @@ class SettingsAnswers:
 
     def get(self, _request: Request) -> Answer:
         """Answer request 26: every option, RocketMQ's names first."""
-        body = as_lines({**flat(self._settings.config), **self._store.options()}).encode()
+        body = as_lines(self._options(), self._shown()).encode()
         return success({"version": _json.dumps(self._settings.version.to_json()).decode()}, body)
 
     def update(self, request: Request) -> Answer:
@@ -169,9 +176,12 @@ class SettingsAnswers:
         return {**rocketmq_names(self._options()), "brokerIP1": host.strip("[]"), "listenPort": port}
 
 
-def as_lines(options: Mapping[str, Any]) -> str:
-    """Return lines NAME=VALUE of every option, RocketMQ's names first."""
-    lines = [*rocketmq_names(options).items(), *((name, own_text(value)) for name, value in sorted(options.items()))]
+def as_lines(options: Mapping[str, Any], shown: Mapping[str, str] | None = None) -> str:
+    """Return lines NAME=VALUE of every option, RocketMQ's names first; *shown* where they are known already."""
+    lines = [
+        *(shown or rocketmq_names(options)).items(),
+        *((name, own_text(value)) for name, value in sorted(options.items())),
+    ]
     return "".join(f"{name}={value}\n" for name, value in lines)
 
 

@@ -5,15 +5,14 @@ What an option does is not known here: who cares listens. The options themselves
 """
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ferromq import _json
 from ferromq._config import Place, parse_lines
+from ferromq._config_file import keep
 from ferromq.config import NameServerConfig
 from ferromq.errors import ConfigError
 
@@ -77,7 +76,7 @@ class Settings:
             if config == self._config:
                 return
             if self._file is not None:
-                _write(self._file, given, {name: getattr(config, name) for name in values})
+                keep(self._file, NameServerConfig, given, {name: _shown(getattr(config, name)) for name in values})
             self._config = config
             _log.info("options changed %s", " ".join(f"{key}={value}" for key, value in given.items()))
             for listener in self._listeners:
@@ -102,20 +101,6 @@ class Settings:
         return values
 
 
-def _write(file: Path, keys: Mapping[str, str], options: Mapping[str, Any]) -> None:
-    is_properties = file.suffix in {".conf", ".properties"}
-    values = keys if is_properties else {name: _toml(value) for name, value in options.items()}
-    text = file.read_text(encoding="utf-8")
-    for key, value in values.items():
-        line = f"{key}={value}" if is_properties else f"{key} = {value}"
-        pattern = re.compile(rf"^[ \t]*{re.escape(key)}[ \t]*=.*$", re.MULTILINE)
-        text, count = pattern.subn(line.replace("\\", r"\\"), text)
-        if not count:
-            text = f"{text.rstrip()}\n{line}\n".lstrip()
-    _json.replace_file(file, text.encode())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value // timedelta(milliseconds=1)}ms"'
+def _shown(value: bool | timedelta) -> str | bool:
+    """Return a value that can change at run time as TOML takes it."""
+    return value if isinstance(value, bool) else f"{value // timedelta(milliseconds=1)}ms"

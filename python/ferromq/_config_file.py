@@ -1,5 +1,5 @@
 """
-A broker's configuration file, changed in place: lines of what changed are replaced, all else stays as it was written.
+A configuration file changed in place: lines of what changed are replaced, all else stays as it was written.
 
 What an option may be is decided by `config`.
 """
@@ -9,30 +9,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ferromq import _json
-from ferromq.config import BrokerConfig
-from ferromq.errors import ConfigError
+from ferromq._config import Config
 
 
-def keep(path: Path, keys: Mapping[str, str], options: Mapping[str, str]) -> None:
+def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mapping[str, str | bool]) -> None:
     """
     Set RocketMQ's *keys* in a `.conf` or `.properties`, or *options* in TOML; the file before stays as `.bak`.
 
-    Raises `ConfigError` where the file cannot be read or written, or would not
-    say what it should; it is left as it was then.
+    Raises `ConfigError` where the file would be none of this *kind*, and `OSError` or `UnicodeDecodeError` where it
+    cannot be read or written; it is left as it was then.
     """
     is_properties = path.suffix in {".conf", ".properties"}
+    before = path.read_text(encoding="utf-8")
+    after = set_lines(before, keys) if is_properties else set_toml(before, options)
+    trial = path.with_name(f"{path.stem}.new{path.suffix}")
+    trial.write_text(after, encoding="utf-8")
     try:
-        before = path.read_text(encoding="utf-8")
-        after = set_lines(before, keys) if is_properties else set_toml(before, options)
-        trial = path.with_name(f"{path.stem}.new{path.suffix}")
-        trial.write_text(after, encoding="utf-8")
-        try:
-            (BrokerConfig.from_properties if is_properties else BrokerConfig.from_file)(trial)
-        finally:
-            trial.unlink()
-        _json.replace_file(path, after.encode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration file {path} cannot be changed: {error}") from error
+        (kind.from_properties if is_properties else kind.from_file)(trial)
+    finally:
+        trial.unlink()
+    _json.replace_file(path, after.encode())
 
 
 def set_lines(text: str, changes: Mapping[str, str]) -> str:
@@ -49,13 +45,13 @@ def set_lines(text: str, changes: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def set_toml(text: str, changes: Mapping[str, str]) -> str:
-    """Set keys of a TOML file, as text, before its first table."""
+def set_toml(text: str, changes: Mapping[str, str | bool]) -> str:
+    """Set keys of a TOML file, before its first table."""
     lines = text.splitlines()
     begin = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
     head, rest = lines[:begin], lines[begin:]
     for name, value in changes.items():
-        line = f'{name} = "{_escaped(value)}"'
+        line = f"{name} = {_toml(value)}"
         at = next((number for number, old in enumerate(head) if re.match(rf"\s*{re.escape(name)}\s*=", old)), None)
         if at is None:
             head.append(line)
@@ -64,5 +60,8 @@ def set_toml(text: str, changes: Mapping[str, str]) -> str:
     return "\n".join([*head, *rest]) + "\n"
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
+def _toml(value: str | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
