@@ -3,7 +3,13 @@
 //! It knows neither sockets nor who calls. Once the connection has ended nobody can begin to wait: a caller
 //! that tries is woken at once, without a response.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -11,19 +17,22 @@ use tokio::sync::oneshot;
 use crate::remoting::RemotingCommand;
 
 /// The callers of one connection; `None` once it has ended.
-pub(crate) struct Calls(Mutex<Option<HashMap<i32, oneshot::Sender<RemotingCommand>>>>);
+pub(crate) struct Calls {
+    waiting: Mutex<Option<HashMap<i32, oneshot::Sender<RemotingCommand>>>>,
+    answered: AtomicU64,
+}
 
 impl Calls {
     /// Returns the table of an open connection.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Some(HashMap::new()))))
+        Arc::new(Self { waiting: Mutex::new(Some(HashMap::new())), answered: AtomicU64::new(0) })
     }
 
     /// Registers a caller under `opaque`; the guard takes it out again.
     pub(crate) fn expect(self: &Arc<Self>, opaque: i32) -> (Pending, oneshot::Receiver<RemotingCommand>) {
         let (tell, answer) = oneshot::channel();
         // Without a table the connection has ended and the sender is dropped: the caller wakes at once.
-        if let Some(waiting) = self.0.lock().as_mut() {
+        if let Some(waiting) = self.waiting.lock().as_mut() {
             waiting.insert(opaque, tell);
         }
         (Pending { calls: Arc::clone(self), opaque }, answer)
@@ -31,17 +40,23 @@ impl Calls {
 
     /// Hands a response to who waits for it; false where nobody does.
     pub(crate) fn answer(&self, response: RemotingCommand) -> bool {
-        let caller = self.0.lock().as_mut().and_then(|waiting| waiting.remove(&response.opaque));
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        let caller = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&response.opaque));
         caller.is_some_and(|caller| caller.send(response).is_ok())
+    }
+
+    /// How many responses came, also those nobody waited for.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
     }
 
     /// Wakes everybody without a response; false where that has happened before.
     pub(crate) fn end(&self) -> bool {
-        self.0.lock().take().is_some()
+        self.waiting.lock().take().is_some()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.0.lock().is_none()
+        self.waiting.lock().is_none()
     }
 }
 
@@ -53,7 +68,7 @@ pub(crate) struct Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(waiting) = self.calls.0.lock().as_mut() {
+        if let Some(waiting) = self.calls.waiting.lock().as_mut() {
             waiting.remove(&self.opaque);
         }
     }

@@ -10,7 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicI32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::BytesMut;
@@ -32,6 +32,8 @@ use crate::{
     tls::{ClientTls, Connector},
 };
 
+/// A call that had less than this part of its time for its answer, since it had to connect, says nothing of the peer.
+const LEAST_SILENCE: u32 = 4;
 /// Requests waiting to be written to one peer; more wait in their callers.
 const QUEUED_REQUESTS: usize = 256;
 
@@ -79,20 +81,33 @@ impl RemotingClient {
     /// Sends `request` to `address` (`host:port`) and waits for its response, connecting where needed.
     ///
     /// # Errors
-    /// `Timeout` or `Io`, both naming the peer; `FrameTooLarge` for a request that cannot be sent.
+    /// `Timeout` or `Io`, both naming the peer; `FrameTooLarge` for a request that cannot be sent. A `Timeout`
+    /// in which the peer answered nothing else either ends the connection, and other calls on it with `Io`.
     pub async fn call(
         &self,
         address: &str,
         request: RemotingCommand,
         limit: Duration,
     ) -> Result<RemotingCommand, TransportError> {
+        let mut asked = None;
         let answer = timeout(limit, async {
             let link = self.link(address).await?;
+            asked = Some((Arc::clone(&link), link.calls.answered(), Instant::now()));
             let (pending, answer) = link.calls.expect(self.0.next_opaque.fetch_add(1, Ordering::Relaxed));
             link.send(&RemotingCommand { opaque: pending.opaque, ..request }).await?;
             answer.await.map_err(|_| link.lost())
         });
-        answer.await.unwrap_or_else(|_| Err(timed_out(address, limit)))
+        if let Ok(answer) = answer.await {
+            return answer;
+        }
+        // Where nothing at all was answered the peer may be gone without a word; the next call connects again.
+        if let Some((link, answered, since)) = asked
+            && link.calls.answered() == answered
+            && since.elapsed() >= limit / LEAST_SILENCE
+        {
+            link.end();
+        }
+        Err(timed_out(address, limit))
     }
 
     /// Closes every connection; calls under way fail, and so do later ones.
@@ -141,7 +156,7 @@ struct Link {
     address: String,
     outgoing: mpsc::Sender<Frame>,
     calls: Arc<Calls>,
-    tasks: [JoinHandle<()>; 2],
+    task: JoinHandle<()>,
 }
 
 impl Link {
@@ -153,10 +168,15 @@ impl Link {
         let (outgoing, requests) = mpsc::channel(QUEUED_REQUESTS);
         let calls = Calls::new();
         let lost = Lost { calls: Arc::clone(&calls), address: address.to_owned() };
-        let reader = runtime.spawn(read_responses(read, outgoing.downgrade(), limits, lost));
-        let lost = Lost { calls: Arc::clone(&calls), address: address.to_owned() };
-        let writer = runtime.spawn(write_requests(write, requests, lost));
-        Self { address: address.to_owned(), outgoing, calls, tasks: [reader, writer] }
+        let answers = outgoing.downgrade();
+        // Where one direction ends so does the other: the peer must not keep half a connection.
+        let task = runtime.spawn(async move {
+            tokio::select! {
+                () = read_responses(read, answers, limits, &lost) => {}
+                () = write_requests(write, requests) => {}
+            }
+        });
+        Self { address: address.to_owned(), outgoing, calls, task }
     }
 
     async fn send(&self, request: &RemotingCommand) -> Result<(), TransportError> {
@@ -167,7 +187,7 @@ impl Link {
     /// Ends the connection and wakes everybody who waits on it.
     fn end(&self) {
         self.calls.end();
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.task.abort();
     }
 
     fn is_lost(&self) -> bool {
@@ -206,13 +226,13 @@ async fn read_responses(
     mut socket: impl AsyncRead + Unpin,
     outgoing: mpsc::WeakSender<Frame>,
     limits: Limits,
-    lost: Lost,
+    lost: &Lost,
 ) {
     let decoder = Decoder::new(limits);
     let mut buffer = BytesMut::new();
     loop {
         match decoder.next(&mut buffer) {
-            Ok(Some(command)) => take(command, &outgoing, &lost).await,
+            Ok(Some(command)) => take(command, &outgoing, lost).await,
             Ok(None) => {
                 // What is left over from the last frame must not make the next reads small.
                 buffer.reserve(READ_CHUNK);
@@ -241,11 +261,7 @@ async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost
     }
 }
 
-async fn write_requests(
-    mut socket: impl AsyncWrite + Unpin,
-    mut requests: mpsc::Receiver<Frame>,
-    _lost: Lost,
-) {
+async fn write_requests(mut socket: impl AsyncWrite + Unpin, mut requests: mpsc::Receiver<Frame>) {
     while let Some(frame) = requests.recv().await {
         let mut bytes = bytes::Buf::chain(frame.head, frame.body);
         // TLS keeps what was written until it is flushed.
