@@ -85,6 +85,8 @@ pub(crate) struct Connection {
     pub routes: Arc<Routes>,
     /// One-way requests that may be under way over all connections.
     pub one_way: Arc<Semaphore>,
+    /// What a one-way request takes of [`ConnectionLimits::in_flight`]: so no connection can have all of `one_way`.
+    pub one_way_weight: u32,
     pub counters: Arc<Counters>,
     /// Requests of ours the peer has not answered yet.
     pub calls: Arc<Calls>,
@@ -185,6 +187,13 @@ impl Connection {
                     self.answered(command);
                     continue;
                 }
+                if command.is_one_way() && serve::only_answers(command.code) {
+                    self.counters.remoting_requests.add(1);
+                    // Messages would be leased to nobody, and waiting for some would keep what one-way
+                    // requests share.
+                    debug!(connection = self.id, code = command.code, "one-way request that asks, dropped");
+                    continue;
+                }
                 let permit = self.admit(command.is_one_way(), frame, flow).await?;
                 self.dispatch(command, permit, flow);
             }
@@ -237,7 +246,8 @@ impl Connection {
         flow.outbox.has_room().await;
         // Closed semaphores are impossible: nobody closes them.
         let closed = |_| self.io(io::ErrorKind::ConnectionAborted.into());
-        let of_connection = Arc::clone(&flow.in_flight).acquire_owned().await.map_err(closed)?;
+        let weight = if is_one_way { self.one_way_weight } else { 1 };
+        let of_connection = Arc::clone(&flow.in_flight).acquire_many_owned(weight).await.map_err(closed)?;
         let of_bytes = match self.counted(frame) {
             0 => None,
             bytes => Some(Arc::clone(&flow.request_bytes).acquire_many_owned(bytes).await.map_err(closed)?),
@@ -285,7 +295,13 @@ impl Connection {
             match serve::begin(&hot, self.peer, &command) {
                 Begun::Answered(response) if is_one_way => return drop((response, permit)),
                 Begun::Answered(response) => return flow.outbox.answer(&response, permit),
-                Begun::Stored(response, end) => Box::pin(serve::after_flush(hot, response, end)),
+                // The flush tells it, without a task that waits.
+                Begun::Stored(response, end) => {
+                    let outbox = flow.outbox.clone();
+                    return hot.store.when_durable(end, move |outcome| {
+                        outbox.answer(&serve::flushed(response, outcome), permit);
+                    });
+                }
                 Begun::No => {
                     let leaving = flow.leaving.clone();
                     Box::pin(leaving.scope(serve::answer(hot, self.peer, command)))

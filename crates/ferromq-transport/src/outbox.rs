@@ -208,7 +208,8 @@ impl Waiting {
             self.queued.bytes.fetch_sub(bytes, Ordering::AcqRel);
             self.queued.written.notify_one();
         }
-        socket.shutdown().await
+        // Over TLS the end is written, too, to a peer that may not read.
+        timeout(patience, socket.shutdown()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -225,4 +226,39 @@ async fn write_all(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use super::*;
+
+    /// Takes everything, but not its end.
+    struct Endless;
+
+    impl AsyncWrite for Endless {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_take_the_end_is_left() {
+        let (outbox, waiting) = outbox(1, 1);
+        drop(outbox);
+        let ended = waiting.write(Endless, Duration::from_millis(10)).await;
+        assert_eq!(ended.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+    }
 }

@@ -61,9 +61,8 @@ impl Peers {
         self.open.lock().insert(id, peer);
     }
 
-    pub(crate) fn remove(&self, id: u64) {
-        let gone = self.open.lock().remove(&id);
-        drop(gone);
+    pub(crate) fn remove(&self, id: u64) -> Option<Arc<Peer>> {
+        self.open.lock().remove(&id)
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<Arc<Peer>> {

@@ -58,7 +58,8 @@ pub struct ServerOptions {
     pub pushed_bytes: usize,
     /// Calls of clients under way; more wait.
     pub calls: usize,
-    /// One-way requests under way over all connections; beyond it a connection with one more is not read.
+    /// One-way requests under way over all connections; beyond it, or beyond a quarter of it on its own, a
+    /// connection with one more is not read.
     pub one_way: usize,
     /// What each remoting connection may cost.
     pub connection: ConnectionLimits,
@@ -74,6 +75,14 @@ impl Default for ServerOptions {
             one_way: 256,
             connection: ConnectionLimits::default(),
         }
+    }
+}
+
+impl ServerOptions {
+    /// So heavy that one-way requests of one connection are at most a quarter of those of the server.
+    fn one_way_weight(&self) -> u32 {
+        let share = u32::try_from(self.one_way / 4).unwrap_or(u32::MAX).max(1);
+        u32::from(self.connection.in_flight).div_ceil(share).max(1)
     }
 }
 
@@ -354,6 +363,7 @@ impl Server {
             hot: inner.hot.clone(),
             routes: Arc::clone(&inner.routes),
             one_way: Arc::clone(&inner.one_way),
+            one_way_weight: inner.options.one_way_weight(),
             counters: Arc::clone(&inner.counters),
             calls,
         };
@@ -398,7 +408,10 @@ struct Farewell {
 impl Drop for Farewell {
     fn drop(&mut self) {
         let inner = &self.server.0;
-        inner.peers.remove(self.id);
+        // Also where the connection never came to be served: nobody waits for a peer that is gone.
+        if let Some(peer) = inner.peers.remove(self.id) {
+            peer.calls.end();
+        }
         inner.counters.connections.sub(1);
         inner.cold.on_close(self.id);
     }

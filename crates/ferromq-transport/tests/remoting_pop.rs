@@ -10,8 +10,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{MessageView, NewMessage};
+use ferromq_store::{Clock, MessageView, NewMessage};
 use ferromq_transport::{
+    ServerOptions,
     remoting::{
         RemotingCommand,
         codes::{request, response},
@@ -410,4 +411,30 @@ async fn what_may_not_be_popped_is_refused_with_the_reason() {
             assert_eq!(peer.call(&by_handle(verb, &popped, &fields)).await.code, *code, "{fields:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_asks_one_way_waits_for_nothing_and_leases_nothing() {
+    let options = ServerOptions { one_way: 4, ..ServerOptions::default() };
+    let broker = Broker::start_limited(Clock::manual(1_700_000_000_000), true, options);
+    let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let rig = Rig { broker, address };
+    let (mut greedy, mut neighbour) = (rig.connect().await, rig.connect().await);
+    let one_way = |code| {
+        let mut asked = ask(code, &[("pollTime", "60000"), ("bornTime", "1")]);
+        asked.set_one_way();
+        asked
+    };
+    let waiting = ask(request::POLLING_INFO, &[]);
+    for code in [request::NOTIFICATION, request::POP_MESSAGE] {
+        for _ in 0..4 {
+            greedy.send(&one_way(code)).await;
+        }
+        neighbour.send(&one_way(code)).await;
+        assert_eq!(greedy.call(&waiting).await.field("pollingNum"), Some("0"));
+        assert_eq!(neighbour.call(&waiting).await.field("pollingNum"), Some("0"));
+    }
+    rig.fill(1).await;
+    greedy.send(&one_way(request::POP_MESSAGE)).await;
+    assert_eq!(messages(&greedy.call(&pop(&[])).await).len(), 1);
 }

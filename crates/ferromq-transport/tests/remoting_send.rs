@@ -493,6 +493,11 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
         let delay = (wanted != "%DLQ%audit").then_some("4");
         assert_eq!(properties::get(&text, "DELAY"), delay);
     }
+    // It was committed before it was consumed.
+    let given = text(&[("DELAY", "4"), ("TRAN_MSG", "true"), ("UNIQ_KEY", "7F")]);
+    let changes = [("b", "%RETRY%audit"), ("e", "-1"), ("i", given.as_str()), ("j", "1"), ("l", "16")];
+    let answer = peer.call(&request(SEND, "again", &changes)).await;
+    assert_eq!((answer.code, last(&broker).0.as_str()), (0, "SCHEDULE_TOPIC_XXXX"), "{answer:?}");
     let answer = peer.call(&request(SEND, "x", &[("b", "%RETRY%nobody"), ("e", "0")])).await;
     assert_eq!(answer.code, 26);
 }

@@ -93,6 +93,32 @@ async fn one_way_and_silent_requests_are_carried_out_without_an_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_way_requests_of_one_connection_leave_room_for_those_of_others() {
+    let mut rig = Rig::with(ServerOptions { one_way: 8, ..ServerOptions::default() });
+    let (mut greedy, mut neighbour) = (rig.connect().await, rig.connect().await);
+    let one_way = |code| {
+        let mut request = request(code, 1);
+        request.set_one_way();
+        request
+    };
+    for _ in 0..8 {
+        greedy.send(&one_way(HELD)).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(rig.next_call().await, HELD);
+    }
+    neighbour.send(&one_way(ECHO)).await;
+    assert_eq!(neighbour.call(&request(ECHO, 2)).await.opaque, 2);
+    assert_eq!((rig.next_call().await, rig.next_call().await), (ECHO, ECHO));
+    // Each that ends lets the next one in.
+    for _ in 0..3 {
+        rig.fake.release();
+        assert_eq!((rig.next_call().await, rig.next_call().await), (HELD, HELD));
+    }
+    rig.fake.release();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn garbage_ends_only_its_own_connection() {
     let mut rig = Rig::new();
     let mut neighbour = rig.connect().await;

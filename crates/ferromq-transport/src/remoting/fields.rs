@@ -60,6 +60,11 @@ impl Fields {
         self.ends.is_empty()
     }
 
+    /// No fields yet, with room for those of a send's, a pull's or a pop's answer.
+    pub(crate) fn of_answer() -> Self {
+        Self { text: String::with_capacity(ANSWER_BYTES), ends: Vec::with_capacity(ANSWER_FIELDS) }
+    }
+
     /// Begins a field; [`Self::close`] gives it its value.
     pub(super) fn open(&mut self, name: &str) -> OpenField {
         let begin = self.text.len();
@@ -85,6 +90,10 @@ impl Fields {
         self.ends.reserve(EXPECTED_FIELDS);
     }
 }
+
+/// What the fields of an answer take, most often.
+const ANSWER_BYTES: usize = 192;
+const ANSWER_FIELDS: usize = 8;
 
 /// A name without its value yet: where it begins.
 pub(super) struct OpenField(usize);

@@ -92,7 +92,7 @@ fn respond(
     let pop_time = leased.first().map_or_else(|| hot.clock.now_ms(), |first| first.handle.pop_time);
     let info = describe(topic, leased);
     let mut answer = command.respond(code, Some(remark.to_owned()));
-    answer.fields = Fields::default()
+    answer.fields = Fields::of_answer()
         .with("popTime", pop_time)
         .with("invisibleTime", invisible_ms)
         .with("reviveQid", 0)

@@ -252,7 +252,7 @@ fn code(found: &GetResult, offset: u64) -> i32 {
 
 fn respond(command: &RemotingCommand, found: &GetResult, offset: u64) -> RemotingCommand {
     let mut answer = command.respond(code(found, offset), Some(found.status.name().to_owned()));
-    answer.fields = Fields::default()
+    answer.fields = Fields::of_answer()
         .with("suggestWhichBrokerId", 0)
         .with("nextBeginOffset", found.next_offset)
         .with("minOffset", found.min_offset)

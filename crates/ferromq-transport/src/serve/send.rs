@@ -8,7 +8,7 @@ use std::{cell::RefCell, fmt, net::SocketAddr};
 use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId};
 
 use super::{
-    batch,
+    batch, flushed,
     send_back::{DLQ_PREFIX, DLQ_QUEUES, RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries, topic_of_group},
     send_header::SendHeader,
     send_properties::{self, Marks},
@@ -17,7 +17,7 @@ use crate::{
     Missing, TransportError,
     hot::{Hot, SendPolicy},
     remoting::{
-        RemotingCommand,
+        Fields, RemotingCommand,
         codes::{request, response},
     },
     tables::TopicEntry,
@@ -65,10 +65,10 @@ pub(super) async fn send(
             store(hot, peer, command, &header, &topic)?
         }
     };
-    if let Some(end) = stored.flushed_to {
-        hot.durable(end).await?;
-    }
-    Ok(stored.response)
+    Ok(match stored.flushed_to {
+        Some(end) => flushed(stored.response, hot.durable(end).await),
+        None => stored.response,
+    })
 }
 
 /// As [`send`] up to the flush, where nothing has to be asked for first: most often. `None` where something has.
@@ -215,7 +215,10 @@ impl Target<'_> {
         peer: SocketAddr,
         command: &RemotingCommand,
     ) -> Result<Stored, TransportError> {
-        let marks = Marks::read(self.header.properties);
+        let mut marks = Marks::read(self.header.properties);
+        // On its way to be retried it was committed long ago, whatever its properties remember.
+        let is_retry = self.header.reconsume_times > 0 && marks.level().is_some_and(|level| level > 0);
+        marks.is_half &= !is_retry;
         let level = self.check(&marks)?;
         let made = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
         let unique_key = marks.unique_key.or(made.as_deref()).unwrap_or_default();
@@ -319,6 +322,7 @@ impl Target<'_> {
         let flushed_to = (waits && !command.is_one_way()).then_some(appended.end);
         let queue_offset = appended.locations.first().map_or(0, |location| location.queue_offset);
         let mut answer = command.respond(response::SUCCESS, None);
+        answer.fields = Fields::of_answer();
         let fields = &mut answer.fields;
         fields.put("msgId", Ids { store_host: hot.store.store_host(), locations: &appended.locations });
         fields.put("queueId", self.queue_id);
