@@ -94,3 +94,16 @@ def test_one_that_comes_back_learns_everything_again(
     name_servers.append(again)
     clock.advance(seconds=60)
     assert client.call(again.address, ROUTE, {"topic": "orders"})[0] == SUCCESS
+
+
+def test_other_rights_arrive_at_each(
+    name_servers: list[NamesrvController], broker: BrokerController, client: RemotingClient
+) -> None:
+    """They are no change of a topic, and yet routes show them at once."""
+    assert client.call(broker.address, UPDATE_TOPIC, {"topic": "orders"})[0] == SUCCESS
+    for permission in (4, 6):
+        broker.configure(permission=permission)
+        for server in name_servers:
+            route = server.routes.lookup("orders")
+            assert route is not None
+            assert [int(queue.permission) for queue in route.queues] == [permission]

@@ -335,9 +335,10 @@ class BrokerController:
             self.identity = self._name_servers.identity
             if after.broker_id != before.broker_id:
                 self._master = None
+                _log.warning("role changed broker_id=%d before=%d", after.broker_id, before.broker_id)
+        if after.permission != before.permission and not after.is_slave:
+            self.topics.count_up()
         self.topics.push_all()
-        if after.broker_id != before.broker_id:
-            _log.warning("role changed broker_id=%d before=%d", after.broker_id, before.broker_id)
         self._start_following()
         self._announcer.register()
 
