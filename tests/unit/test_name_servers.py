@@ -204,6 +204,9 @@ def test_a_table_that_nobody_needs_is_not_encoded(
     assert told.register(table.read, is_forced=False).is_complete
     assert encoded == []
     table.put(("x", 2))
+    told.register_change(table.read, Wait.REGISTERED, lambda: None)
+    assert encoded == [1, 1]
+    table.put(("x", 3))
     assert told.register(table.read, is_forced=False).is_complete
-    assert encoded == [3]
-    assert peers.queues("a:1")["x"] == 2
+    assert encoded == [1, 1, 3]
+    assert peers.queues("a:1")["x"] == 3
