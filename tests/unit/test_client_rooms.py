@@ -21,6 +21,7 @@ from ferromq.broker.client_rooms import ClientRooms
 from ferromq.broker.clients import Client
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.replies import format_properties, parse_properties
+from ferromq.broker.route_cache import RouteCache
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
@@ -115,13 +116,13 @@ class Broker:
     def __init__(self, directory: Path, **options: Any) -> None:
         self.server, self.now = FakeServer(), START
         self.route: TopicRoute | None = None
+        self.asked: list[str] = []
         config = BrokerConfig(store=str(directory), **options)
         self.store = Store(str(directory), Clock.manual(START), commit_log_file_size=1 << 20)
         self.topics = TopicTable(lambda: config, directory, self.now_ms, lambda *_: None, lambda *_: None)
         self.groups = GroupTable(lambda: config, directory, self.now_ms, lambda *_: None)
         identity: Any = SimpleNamespace(name="broker-a", address="10.0.0.1:10911")
         server: Any = self.server
-        name_servers: Any = SimpleNamespace(route=lambda _topic: self.route)
         self.rooms = ClientRooms(
             lambda: config,
             identity,
@@ -129,10 +130,15 @@ class Broker:
             store=self.store,
             topics=self.topics,
             groups=self.groups,
-            name_servers=name_servers,
+            routes=RouteCache(self.find_route, self.now_ms),
             now_ms=self.now_ms,
         )
         self.server.tell = lambda: self.rooms.rebalance.tell(self.rooms.table)
+
+    def find_route(self, topic: str) -> TopicRoute | None:
+        """Answer as a name server, and note that it was asked."""
+        self.asked.append(topic)
+        return self.route
 
     def now_ms(self) -> int:
         """Return the time."""
@@ -821,6 +827,14 @@ def test_a_member_is_assigned_its_share(broker: Broker) -> None:
     broker.route = TopicRoute(queues, (BrokerData("c", "broker-a", {0: "x:1"}),))
     assert [queue for queue, _ in assigned(broker)] == [0, 1, 2]
     assert [queue for queue, _ in assigned(broker, clientId="b")] == [3, 0, 1]
+
+
+def test_shares_of_many_members_ask_a_name_server_once(broker: Broker) -> None:
+    """A thousand members that ask again do not reach it."""
+    broker.route = TopicRoute((QueueData("broker-a", 4, 4),), (BrokerData("c", "broker-a", {0: "x:1"}),))
+    broker.heartbeat("a", 1, "t")
+    assert [assigned(broker, clientId=f"c{number}") for number in range(1_000)] == [[]] * 1_000
+    assert broker.asked == ["t"]
 
 
 def test_how_a_group_asks_is_decided_and_kept(broker: Broker, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from ferromq._remoting import Answer, BadRequest, failure, success
 from ferromq.broker._queues import MessageQueue
 from ferromq.broker.clients import BROADCASTING, CLUSTERING, ClientTable
 from ferromq.broker.groups import GroupTable
-from ferromq.broker.name_servers import NameServerFailed, NameServers
+from ferromq.broker.name_servers import NameServerFailed
+from ferromq.broker.route_cache import RouteCache
 from ferromq.broker.topics import TopicTable
 from ferromq.errors import CorruptStore
 from ferromq.route import Permission, QueueData
@@ -127,14 +128,14 @@ class Assignments:
         table: ClientTable,
         topics: TopicTable,
         groups: GroupTable,
-        name_servers: NameServers,
+        routes: RouteCache | None,
     ) -> None:
         self._broker_name = broker_name
         self._modes = modes
         self._table = table
         self._topics = topics
         self._groups = groups
-        self._name_servers = name_servers
+        self._routes = routes
 
     def query(self, request: Request) -> Answer:
         """
@@ -184,7 +185,7 @@ class Assignments:
     def _readable(self, topic: str) -> list[MessageQueue] | None:
         """Return the queues of a topic that may be read, on every broker, in order; None where nobody knows it."""
         try:
-            route = self._name_servers.route(topic) if self._name_servers else None
+            route = self._routes.route(topic) if self._routes else None
         except NameServerFailed as error:
             # The others' queues are unknown: better none than a share without them.
             _log.debug("share not worked out topic=%s: %s", topic, error)

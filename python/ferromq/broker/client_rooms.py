@@ -16,11 +16,12 @@ from ferromq.broker.connections import Connections
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.grpc_clients import Clients
 from ferromq.broker.heartbeats import Heartbeats
-from ferromq.broker.name_servers import Identity, NameServers
+from ferromq.broker.name_servers import Identity
 from ferromq.broker.queue_locks import QueueLocking, QueueLocks
 from ferromq.broker.rebalance import Members, Rebalance
 from ferromq.broker.replies import Replies
 from ferromq.broker.resets import Resets
+from ferromq.broker.route_cache import RouteCache
 from ferromq.broker.topics import TopicTable
 from ferromq.config import BrokerConfig
 
@@ -39,7 +40,7 @@ class ClientRooms:
         store: Store,
         topics: TopicTable,
         groups: GroupTable,
-        name_servers: NameServers,
+        routes: RouteCache | None,
         now_ms: Callable[[], int],
     ) -> None:
         self._server = server
@@ -49,7 +50,7 @@ class ClientRooms:
         self.modes = RequestModes(Path(config().store))
         table = self.table
         self.assignments = Assignments(
-            identity.name, self.modes, table=table, topics=topics, groups=groups, name_servers=name_servers
+            identity.name, self.modes, table=table, topics=topics, groups=groups, routes=routes
         )
         # Half of the threads stay free for everybody else.
         limit = max(1, config().handler_threads // 2)

@@ -9,7 +9,7 @@ import logging
 import pkgutil
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -31,11 +31,12 @@ from ferromq.broker.offsets import Offsets
 from ferromq.broker.query import Queries
 from ferromq.broker.replication import Replica, SlaveSync
 from ferromq.broker.reports import Reports
+from ferromq.broker.route_cache import RouteCache
 from ferromq.broker.routes import Routes
 from ferromq.broker.runtime import Runtime
 from ferromq.broker.settings import Settings, SettingsAnswers
 from ferromq.broker.statistics import SAMPLE_MS, Statistics
-from ferromq.broker.topics import TopicTable
+from ferromq.broker.topics import TopicTable, Wait
 from ferromq.broker.transactions import Transactions
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
@@ -262,9 +263,11 @@ class BrokerController:
     def _make_rooms(self) -> None:
         """Make the tables and push them, and register who answers what."""
         now_ms, directory, settings = self._clock.now_ms, Path(self.config.store), self.settings
-        self.topics = TopicTable(
-            lambda: settings.config, directory, now_ms, self._announcer.push_topic, self._announcer.topics_changed
-        )
+        cache = RouteCache(self._name_servers.route, now_ms) if self._name_servers else None
+        topics_changed: Callable[[Sequence[str], Wait], None] = self._announcer.topics_changed
+        if cache is not None:
+            topics_changed = cache.dropping(topics_changed)
+        self.topics = TopicTable(lambda: settings.config, directory, now_ms, self._announcer.push_topic, topics_changed)
         self.groups = GroupTable(
             lambda: settings.config, directory, now_ms, self._announcer.push_group, self._announcer.push_forbidden
         )
@@ -275,7 +278,7 @@ class BrokerController:
             store=self.store,
             topics=self.topics,
             groups=self.groups,
-            name_servers=self._name_servers,
+            routes=cache,
             now_ms=now_ms,
         )
         self._modes = clients.modes

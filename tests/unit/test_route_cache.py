@@ -1,0 +1,124 @@
+"""Routes are asked for once in a while; time is moved by hand."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from ferromq.broker.name_servers import NameServerFailed
+from ferromq.broker.route_cache import FRESH_MS, RouteCache
+from ferromq.route import QueueData, TopicRoute
+
+
+class NameServer:
+    """Answers with one route a topic, and counts."""
+
+    def __init__(self) -> None:
+        self.now, self.asked, self.is_there = 0, list[str](), True
+        self.routes = {"t": route(4)}
+        self.cache = RouteCache(self.ask, lambda: self.now)
+
+    def ask(self, topic: str) -> TopicRoute | None:
+        """Answer, where it is there."""
+        self.asked.append(topic)
+        if not self.is_there:
+            raise NameServerFailed("no name server answers")
+        return self.routes.get(topic)
+
+
+def route(queues: int) -> TopicRoute:
+    """Return one of so many queues."""
+    return TopicRoute((QueueData("broker-a", queues, queues),), ())
+
+
+@pytest.fixture
+def server() -> NameServer:
+    """Return one that is there."""
+    return NameServer()
+
+
+def test_a_route_is_asked_for_once_in_thirty_seconds(server: NameServer) -> None:
+    """However many ask; after them it is the new one."""
+    assert [server.cache.route("t") for _ in range(100)] == [route(4)] * 100
+    server.routes["t"] = route(8)
+    server.now = FRESH_MS - 1
+    assert server.cache.route("t") == route(4)
+    server.now = FRESH_MS
+    assert server.cache.route("t") == route(8)
+    assert server.asked == ["t", "t"]
+
+
+def test_an_unknown_topic_is_asked_for_each_time(server: NameServer) -> None:
+    """It is there at once when somebody created it, and gone once it is known to be."""
+    assert server.cache.route("u") is None
+    server.routes["u"] = route(1)
+    assert server.cache.route("u") == route(1)
+    del server.routes["u"]
+    server.now = FRESH_MS
+    assert [server.cache.route("u") for _ in range(2)] == [None, None]
+    server.is_there = False
+    with pytest.raises(NameServerFailed):
+        server.cache.route("u")
+
+
+def test_an_old_route_serves_while_no_name_server_answers(server: NameServer) -> None:
+    """And the new one as soon as one does; without one the failure is told."""
+    assert server.cache.route("t") == route(4)
+    server.is_there, server.now = False, 10 * FRESH_MS
+    assert server.cache.route("t") == route(4)
+    with pytest.raises(NameServerFailed, match="no name server answers"):
+        server.cache.route("u")
+    server.is_there, server.routes["t"] = True, route(8)
+    assert server.cache.route("t") == route(8)
+
+
+def test_what_this_broker_changes_is_asked_for_again(server: NameServer) -> None:
+    """Also where the answer to a question under way may be from before the change."""
+    server.cache.route("t")
+    server.routes["t"] = route(8)
+    server.cache.forget(["t"])
+    assert server.cache.route("t") == route(8)
+    server.now = FRESH_MS
+    before, server.routes["t"] = route(8), route(16)
+
+    def slow(topic: str) -> TopicRoute:
+        server.cache.forget([topic])
+        return before
+
+    cache = RouteCache(slow, lambda: server.now)
+    assert cache.route("t") == before
+    server.cache.forget(["t"])
+    assert server.cache.route("t") == route(16)
+
+
+def test_who_hears_of_changes_makes_routes_new(server: NameServer) -> None:
+    """After the name servers were told, also where that failed."""
+    told = []
+
+    def register(topics: Sequence[str], queues: int) -> None:
+        assert server.cache.route("t") == route(4)
+        told.append((topics, queues))
+        server.routes["t"] = route(queues)
+        raise NameServerFailed("too slow")
+
+    server.cache.route("t")
+    with pytest.raises(NameServerFailed):
+        server.cache.dropping(register)(["t"], 8)
+    assert told == [(["t"], 8)]
+    assert server.cache.route("t") == route(8)
+
+
+def test_one_asks_while_the_others_take_what_is_there(server: NameServer) -> None:
+    """A slow name server keeps one question waiting, not a thousand."""
+    seen = []
+
+    def slow(_topic: str) -> TopicRoute:
+        if seen:
+            seen.append(cache.route("t"))
+        seen.append(route(4))
+        return route(8)
+
+    cache = RouteCache(slow, lambda: server.now)
+    assert cache.route("t") == route(8)
+    server.now = FRESH_MS
+    assert cache.route("t") == route(8)
+    assert seen == [route(4), route(8), route(4)]
