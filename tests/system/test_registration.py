@@ -41,7 +41,7 @@ class NameServer:
     def answer(self, request: Request) -> Answer:
         """Keep the request; refuse registrations while `refused` lasts."""
         self.told.append((request.route, dict(request.fields), request.body))
-        self.answering.wait(10)
+        self.answering.wait(120)
         if request.route == GET_KV:
             value = self.grpc_address
             return (NOT_FOUND, "none", {}, b"") if value is None else (SUCCESS, None, {"value": value}, b"")
@@ -327,12 +327,12 @@ def test_a_heartbeat_waits_for_no_name_server(
     start: Callable[..., BrokerController], name_server: NameServer, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """The retry topic it creates is told at once, beside the answer."""
-    broker = start(register_timeout="60s")
+    broker = start(register_timeout="120s")
     name_server.codes()
     name_server.answering.clear()
     client = RemotingClient()
     for group in ("g", "h"):
-        assert client.call(broker.address, HEARTBEAT, {}, heartbeat(group), timeout=8)[0] == SUCCESS
+        assert client.call(broker.address, HEARTBEAT, {}, heartbeat(group), timeout=60)[0] == SUCCESS
     client.close()
     assert eventually(lambda: bool(name_server.told))
     assert name_server.codes() == [REGISTER]
@@ -347,14 +347,14 @@ def test_a_deletion_waits_for_no_name_server(
     start: Callable[..., BrokerController], name_server: NameServer, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """The tables without the topic, and without what groups were to receive of it again, are told once."""
-    broker = start(register_timeout="60s")
+    broker = start(register_timeout="120s")
     create(broker, "orders")
     broker.store.commit_offset("g", "orders", 0, 1)
     create(broker, "%RETRY%g_orders")
     name_server.codes()
     name_server.answering.clear()
     client = RemotingClient()
-    assert client.call(broker.address, DELETE_TOPIC, {"topic": "orders"}, timeout=8)[0] == SUCCESS
+    assert client.call(broker.address, DELETE_TOPIC, {"topic": "orders"}, timeout=60)[0] == SUCCESS
     client.close()
     name_server.answering.set()
     assert eventually(lambda: any(code == REGISTER for code, _, _ in name_server.told))
