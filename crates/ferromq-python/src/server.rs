@@ -144,7 +144,7 @@ impl PyServer {
         let server = &self.0.get()?.server;
         server.tables().remove_topic(name);
         if let Some(hot) = server.hot() {
-            hot.traffic.forget_topic(name);
+            hot.forget_topic(name);
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl PyServer {
         let server = &self.0.get()?.server;
         server.tables().remove_group(name);
         if let Some(hot) = server.hot() {
-            hot.traffic.forget_group(name);
+            hot.forget_group(name);
         }
         Ok(())
     }
@@ -208,7 +208,11 @@ impl PyServer {
 
     /// Tell the next pull of a queue to go on elsewhere.
     fn put_reset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> PyResult<()> {
-        self.0.get()?.server.tables().resets.put(group, topic, queue_id, offset);
+        let server = &self.0.get()?.server;
+        match server.hot() {
+            Some(hot) => hot.put_reset(group, topic, queue_id, offset),
+            None => server.tables().resets.put(group, topic, queue_id, offset),
+        }
         Ok(())
     }
 

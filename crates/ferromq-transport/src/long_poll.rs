@@ -31,7 +31,7 @@ pub struct LongPolls(Arc<Inner>);
 struct Inner {
     clock: Clock,
     counters: Arc<Counters>,
-    /// Topics and groups somebody polled; as many as exist at most, so none is ever taken out.
+    /// Topics and groups somebody polled, until they are removed.
     topics: RwLock<HashMap<Box<str>, Arc<TopicPolls>>>,
     timer: OnceLock<()>,
     expiries: Arc<Expiries>,
@@ -115,6 +115,37 @@ impl LongPolls {
         }
         if let Some(pulls) = topic.pulls.read().get(&arrival.queue_id) {
             pulls.notify_waiters();
+        }
+    }
+
+    /// Wakes the pulls of a queue: they are to look again.
+    pub(crate) fn wake_pulls(&self, topic: &str, queue_id: u32) {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
+        if let Some(pulls) = topic.pulls.read().get(&queue_id) {
+            pulls.notify_waiters();
+        }
+    }
+
+    /// Forgets a topic that was removed; what somebody waits for stays.
+    pub(crate) fn forget_topic(&self, name: &str) {
+        let mut topics = self.0.topics.write();
+        let Some(topic) = topics.get(name) else { return };
+        topic.groups.write().retain(|_, group| !self.0.expiries.forget(group));
+        topic.pulls.write().retain(|_, pulls| Arc::strong_count(pulls) > 1);
+        // Whoever holds it is about to wait: that begins with this lock.
+        let is_idle = Arc::strong_count(topic) == 1;
+        if is_idle && topic.groups.read().is_empty() && topic.pulls.read().is_empty() {
+            topics.remove(name);
+        }
+    }
+
+    /// Forgets a group that was removed; where somebody waits it stays.
+    pub(crate) fn forget_group(&self, name: &str) {
+        for topic in self.0.topics.read().values() {
+            let mut groups = topic.groups.write();
+            if groups.get(name).is_some_and(|group| self.0.expiries.forget(group)) {
+                groups.remove(name);
+            }
         }
     }
 
@@ -216,6 +247,20 @@ impl Expiries {
             drop(due);
             self.changed.notify_one();
         }
+    }
+
+    /// Forgets a group nobody waits for, and says so. Whoever begins to wait takes the lock the caller holds.
+    fn forget(&self, group: &Group) -> bool {
+        let all = || std::iter::once(&group.any).chain(group.queues.values());
+        if all().any(|polls| Arc::strong_count(polls) > 1) {
+            return false;
+        }
+        for polls in all() {
+            let id = Arc::as_ptr(polls) as usize;
+            self.due.lock().retain(|(_, other)| *other != id);
+            self.groups.lock().remove(&id);
+        }
+        true
     }
 
     /// Wakes one poll of each group whose lease has ended; says how long to sleep until the next.
@@ -406,6 +451,28 @@ mod tests {
         polls.lease_ends("topic", "a", 100_000_000);
         clock.advance(100_000_000);
         until(|| woken.load(Ordering::SeqCst) == 3).await;
+    }
+
+    #[tokio::test]
+    async fn a_topic_and_a_group_that_are_removed_leave_nothing_behind_but_those_who_wait() {
+        let polls = polls(&Clock::manual(1_000));
+        let waits = polls.park("topic", "stays", None);
+        drop((polls.park("topic", "goes", Some(1)), polls.park("other", "goes", None)));
+        drop((polls.park_pull("topic", 0), polls.park_pull("other", 0)));
+        polls.lease_ends("topic", "goes", 5_000);
+        polls.forget_group("goes");
+        polls.forget_group("stays");
+        let groups = |topic: &str| polls.0.topics.read()[topic].groups.read().len();
+        assert_eq!((groups("topic"), groups("other")), (1, 0));
+        assert!(polls.0.expiries.groups.lock().is_empty() && polls.0.expiries.due.lock().is_empty());
+        polls.forget_topic("topic");
+        polls.forget_topic("other");
+        assert_eq!(polls.0.topics.read().len(), 1);
+        polls.arrived(&arrival("topic"));
+        tokio::time::timeout(PATIENCE, waits.woken()).await.unwrap();
+        drop(waits);
+        polls.forget_topic("topic");
+        assert!(polls.0.topics.read().is_empty());
     }
 
     #[tokio::test]

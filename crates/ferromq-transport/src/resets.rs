@@ -67,6 +67,17 @@ impl Resets {
         true
     }
 
+    /// Says whether a member is to be told of an offset.
+    pub(crate) fn is_pending(&self, group: &str, topic: &str, queue_id: u32) -> bool {
+        self.pending.load(Ordering::Acquire) > 0
+            && self
+                .groups
+                .lock()
+                .get(group)
+                .and_then(|topics| topics.get(topic))
+                .is_some_and(|queues| queues.contains_key(&queue_id))
+    }
+
     /// Takes the offset a member is to be told, once.
     pub(crate) fn take(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
         if self.pending.load(Ordering::Acquire) == 0 {

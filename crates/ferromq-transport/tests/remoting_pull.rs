@@ -294,6 +294,23 @@ async fn a_member_is_told_of_a_reset_and_its_late_commits_are_ignored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_waits_is_told_of_a_reset_at_once() {
+    let rig = Rig::start();
+    rig.fill(5).await;
+    let mut peer = rig.connect().await;
+    let hot = rig.broker.server.hot().unwrap();
+    let (flags, long) = ("2", "600000");
+    let waiting = pull(&[("queueOffset", "5"), ("sysFlag", flags), ("suspendTimeoutMillis", long)]);
+    let reset = async {
+        rig.broker.until("parked", 1).await;
+        hot.put_reset("audit", "flights", 0, 2);
+    };
+    let (told, ()) = tokio::join!(peer.call(&waiting), reset);
+    assert_eq!((told.code, offsets(&told)), (response::PULL_OFFSET_MOVED, (2, 0, 5)));
+    assert_eq!(told.remark.as_deref(), Some("OFFSET_RESET"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pull_that_may_not_read_is_refused_with_the_reason() {
     let rig = Rig::start();
     rig.fill(1).await;

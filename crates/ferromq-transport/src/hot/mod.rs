@@ -48,7 +48,7 @@ pub struct Hot {
     /// How messages are taken, as the control plane last set it.
     pub policy: ArcSwap<SendPolicy>,
     /// Messages and bytes that went in and out, by topic and group.
-    pub traffic: Traffic,
+    pub traffic: Arc<Traffic>,
     pub(crate) unique_keys: UniqueKeys,
     pub(crate) polls: LongPolls,
     demotions: Demotions,
@@ -75,6 +75,9 @@ impl Hot {
         let polls = LongPolls::new(clock.clone(), Arc::clone(&counters));
         let arrivals = polls.clone();
         store.on_arrival(move |arrival| arrivals.arrived(arrival));
+        let traffic = Arc::<Traffic>::default();
+        let delivered = Arc::clone(&traffic);
+        store.on_delivery(move |topic, bytes| delivered.count_put(topic, 1, bytes.into()));
         let demotions = Demotions::new(cold, Arc::clone(&counters));
         let (next_queue, first_queue) = (AtomicU32::new(0), AtomicU32::new(0));
         let unique_keys = UniqueKeys::new(store.store_host().ip());
@@ -85,13 +88,31 @@ impl Hot {
             counters,
             broker_name,
             policy: ArcSwap::default(),
-            traffic: Traffic::default(),
+            traffic,
             unique_keys,
             polls,
             demotions,
             next_queue,
             first_queue,
         })
+    }
+
+    /// Has the group go on at `offset` of a queue: its next pull is told, and so is one that waits.
+    pub fn put_reset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) {
+        self.tables.resets.put(group, topic, queue_id, offset);
+        self.polls.wake_pulls(topic, queue_id);
+    }
+
+    /// Forgets what was counted for a topic that was removed, and who waited for its messages, where nobody does now.
+    pub fn forget_topic(&self, topic: &str) {
+        self.traffic.forget_topic(topic);
+        self.polls.forget_topic(topic);
+    }
+
+    /// As [`Self::forget_topic`], for a group.
+    pub fn forget_group(&self, group: &str) {
+        self.traffic.forget_group(group);
+        self.polls.forget_group(group);
     }
 
     /// The topic's entry; an unknown topic is demoted once and looked up again.

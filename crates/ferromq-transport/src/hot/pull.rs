@@ -42,7 +42,7 @@ impl Hot {
         if is_answer(&found) || request.wait.is_zero() {
             return found;
         }
-        self.pull_parked(request, offset).await
+        self.pull_parked(request, offset, || false).await
     }
 
     /// Reads what there is.
@@ -53,8 +53,14 @@ impl Hot {
 
     /// Waits for the first message at or after `offset`; the answer is never older than the wait.
     ///
-    /// Ends at once where the server stops, and leaves nothing behind where it is dropped.
-    pub async fn pull_parked(&self, request: &Pull<'_>, mut offset: u64) -> GetResult {
+    /// Ends at once where the server stops, and once `is_over` says so, which is asked after each wake-up. Leaves nothing
+    /// behind where it is dropped.
+    pub async fn pull_parked(
+        &self,
+        request: &Pull<'_>,
+        mut offset: u64,
+        is_over: impl Fn() -> bool,
+    ) -> GetResult {
         let parked = self.polls.park_pull(request.topic, request.queue_id);
         let closed = self.polls.closed();
         tokio::pin!(closed);
@@ -63,7 +69,7 @@ impl Hot {
             // Made before the look: it hears of every arrival from here on, polled or not.
             let woken = parked.woken();
             let found = self.pull_round(request, &mut offset).await;
-            if is_answer(&found) {
+            if is_answer(&found) || is_over() {
                 return found;
             }
             let again = tokio::select! {

@@ -108,7 +108,12 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
             .map_err(TransportError::from)?;
     }
     if code(&found, offset) == response::PULL_NOT_FOUND && !asked.wait.is_zero() {
-        found = hot.pull_parked(&request, found.next_offset.max(offset)).await;
+        let resets = &hot.tables.resets;
+        let is_reset = || resets.is_pending(asked.group, asked.topic, asked.queue_id);
+        found = hot.pull_parked(&request, found.next_offset.max(offset), is_reset).await;
+        if let Some(offset) = resets.take(asked.group, asked.topic, asked.queue_id) {
+            return Ok(moved(hot, command, &asked, offset));
+        }
     }
     let answer = respond(command, &found, offset);
     if !found.messages.is_empty() {
