@@ -290,7 +290,6 @@ class BrokerController:
             offsets=Offsets(
                 self.store,
                 self.topics,
-                directory=directory,
                 now_ms=now_ms,
                 subscribed=clients.connections.subscriptions,
             ),

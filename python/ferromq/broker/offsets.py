@@ -8,7 +8,6 @@ progress is kept is the store's business; resets that tell members are in `reset
 import logging
 import os
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 from ferromq import _json, _names
 from ferromq._codes import ResponseCode
@@ -38,13 +37,11 @@ class Offsets:
         store: Store,
         topics: TopicTable,
         *,
-        directory: Path,
         now_ms: Callable[[], int],
         subscribed: Callable[[str], Collection[str]],
     ) -> None:
         self._store = store
         self._topics = topics
-        self._directory = directory
         self._now_ms = now_ms
         self._subscribed = subscribed
         self._recent_bytes = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _RECENT_SHARE)
@@ -111,8 +108,8 @@ class Offsets:
         return success(body=_json.dumps({"dataVersion": version.to_json(), "offsetTable": offsets}))
 
     def all_delayed(self, _request: Request) -> Answer:
-        """Answer request 45: how far each delay level is, as it lies in delayOffset.json."""
-        found = _json.read_file(self._directory / "config" / "delayOffset.json") or {}
+        """Answer request 45: how far each delay level is, in the form of delayOffset.json."""
+        found = _json.loads_object(self._store.delay_offset_json())
         version = DataVersion.from_json(found.get("dataVersion"))
         return success(
             body=_json.dumps({"dataVersion": version.to_json(), "offsetTable": found.get("offsetTable") or {}})

@@ -130,9 +130,7 @@ class Runtime:
         }
 
     def _of_delays(self) -> dict[str, str]:
-        found = _json.read_file(self._directory / "config" / "delayOffset.json") or {}
-        table = found.get("offsetTable") or {}
-        levels = {int(level): offset for level, offset in table.items()}
+        levels = self._store.delay_offsets()
         return {
             f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(_names.SCHEDULE_TOPIC, level - 1)}"
             for level, offset in levels.items()
