@@ -119,3 +119,23 @@ def test_a_window_keeps_few_samples() -> None:
     for number in range(100_000):
         windows.sample(NOON + number * SAMPLE_MS, (number, number))
     assert sum(len(series.samples) for series in windows._series.values()) <= 8 + 8 + 26
+
+
+def test_many_counters_are_looked_at_together() -> None:
+    """The rate of several topics is their sum, of one look at all counters, which is costly with many of them."""
+    broker, looks = Broker(), list[int]()
+
+    def traffic() -> dict[str, dict[str, tuple[int, int]]]:
+        looks.append(1)
+        return broker.traffic
+
+    statistics = Statistics(traffic, lambda: broker.now, "DefaultCluster")
+    broker.count("get", "t@g", 60)
+    broker.count("get", "u@g", 30)
+    broker.now += SAMPLE_MS
+    statistics.sample(broker.now)
+    looks.clear()
+    apart = [statistics.per_second("get", key) for key in ("t@g", "u@g")]
+    assert len(looks) == 2
+    assert statistics.per_second("get", "t@g", "u@g", "gone@g") == sum(apart) > 0
+    assert len(looks) == 3

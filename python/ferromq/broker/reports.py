@@ -174,7 +174,7 @@ class Reports:
             for topic, count in zip(topics, counts, strict=True)
             for queue in self._progress(group, topic.name, count)
         ]
-        per_second = sum(self._statistics.per_second("get", f"{topic.name}@{group}") for topic in topics)
+        per_second = self._statistics.per_second("get", *(f"{topic.name}@{group}" for topic in topics))
         return {"consumeTps": float(per_second), "offsetTable": _json.ObjectMap(pairs)}
 
     def _progress(self, group: str, topic: str, count: int) -> list[Progress]:

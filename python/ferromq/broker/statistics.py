@@ -153,15 +153,13 @@ class Statistics:
         with self._lock:
             if key is None:
                 return self._sums[kind].recent(within_ms, now, _sum(counters))
-            windows = self._windows.get((kind, key))
-            if key not in counters:
-                return Rate()
-            # A counter younger than the last sample is counted from the sample before it would have come.
-            return (windows or _new(now)).recent(within_ms, now, counters[key])
+            return self._recent(kind, key, now, counters, within_ms)
 
-    def per_second(self, kind: str, key: str) -> float:
-        """Return messages a second over the last minute, of one topic or `topic@group`."""
-        return self.rate(kind, _MINUTE_MS, key).per_second
+    def per_second(self, kind: str, *keys: str) -> float:
+        """Return messages a second over the last minute, of topics or `topic@group` together."""
+        now, counters = self._now_ms(), self._traffic().get(kind, {})
+        with self._lock:
+            return sum(self._recent(kind, key, now, counters, _MINUTE_MS).per_second for key in keys)
 
     def totals(self, kind: str) -> Totals:
         """Return how many messages of a kind there were, at both midnights and now."""
@@ -185,6 +183,13 @@ class Statistics:
         return success(
             body=_json.dumps({f"stats{window}": _item(rate, is_size=is_size) for window, rate in found.items()})
         )
+
+    def _recent(self, kind: str, key: str, now: int, counters: Mapping[str, Counts], within_ms: int) -> Rate:
+        windows = self._windows.get((kind, key))
+        if key not in counters:
+            return Rate()
+        # A counter younger than the last sample is counted from the sample before it would have come.
+        return (windows or _new(now)).recent(within_ms, now, counters[key])
 
     def _rates(self, name: str, key: str) -> dict[str, Rate] | None:
         now, traffic = self._now_ms(), self._traffic()
