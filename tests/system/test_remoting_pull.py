@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from remoting_peer import Frame, Peer
@@ -97,16 +98,16 @@ def test_a_pull_uses_what_the_heartbeat_subscribed_to(mq: ferromq.Embedded, peer
 
 def test_a_waiting_pull_is_answered_by_a_send_over_grpc(mq: ferromq.Embedded, eventually: Eventually) -> None:
     """The answer comes with the message, not with the end of the wait."""
-    with Peer(mq.broker.address) as waiting:
+    with Peer(mq.broker.address) as waiting, ThreadPoolExecutor(1) as pool:
         waiting.heartbeat(consumes={"g": {"orders": "*"}})
         before = mq.broker._server.stats()["parked"]
         fields = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"}
         flags = {"sysFlag": str(SUSPEND), "commitOffset": "0", "suspendTimeoutMillis": "3600000", "subVersion": "1"}
-        waiting.one_way(PULL, fields | flags)
+        answer = pool.submit(waiting.call, PULL, fields | flags)
         assert eventually(lambda: mq.broker._server.stats()["parked"] > before)
         send(mq, b"late")
         assert eventually(lambda: mq.broker._server.stats()["parked"] == before)
-        assert bodies(pull(waiting, flags=SUSPEND)) == [b"late"]
+        assert bodies(answer.result()) == [b"late"]
 
 
 def test_commits_of_both_protocols_are_one_offset(mq: ferromq.Embedded, peer: Peer) -> None:
