@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferromq import _json
-from ferromq._time import Clock
 from ferromq.broker.admin import Administration, parse_changes
-from ferromq.broker.announcer import Announcer
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
 from ferromq.broker.topics import TopicConfig, TopicTable
@@ -514,19 +511,3 @@ def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> No
     request: Any = SimpleNamespace(peer="peer")
     assert Administration(store, table, groups(tmp_path)).clean_unused(request)[0] == 0
     assert deleted == ["unused"]
-
-
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [({}, True), ({"consumeFromMinEnable": True}, True), ({"consumeFromMinEnable": False}, False)],
-)
-def test_a_new_group_begins_where_whoever_made_it_says(others: dict[str, Any], expected: bool) -> None:
-    """With the first message kept, unless it was made to begin with what comes."""
-    pushed: list[dict[str, Any]] = []
-    server: Any = SimpleNamespace(put_group=lambda _name, **fields: pushed.append(fields))
-    nobody: Any = None
-    announcer = Announcer(
-        server, nobody, Clock.manual(0), timedelta(seconds=30), membership=nobody, on_master=lambda _master: None
-    )
-    announcer.push_group("g", GroupConfig("g", others=others))
-    assert [fields["from_beginning"] for fields in pushed] == [expected]

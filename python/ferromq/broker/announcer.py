@@ -111,7 +111,8 @@ class Announcer:
             name,
             enabled=group.enabled,
             max_attempts=group.max_attempts,
-            from_beginning=group.from_beginning,
+            # RocketMQ keeps `consumeFromMinEnable` and looks at it nowhere; its tools say false unless told otherwise.
+            from_beginning=True,
             broadcast=group.broadcast,
             retry_queues=group.retry_queues,
         )

@@ -55,11 +55,6 @@ class GroupConfig:
         return self.others.get("attributes") or {}
 
     @property
-    def from_beginning(self) -> bool:
-        """Whether it begins with the first message kept where it has read nothing yet."""
-        return bool(self.others.get("consumeFromMinEnable", True))
-
-    @property
     def broadcast(self) -> bool:
         """Whether its members may each read all messages."""
         return bool(self.others.get("consumeBroadcastEnable", True))
