@@ -60,13 +60,15 @@ class Routes:
         """Return the topic's queues, each with the gRPC address of its broker."""
         if self._topics.is_system(name):
             raise Refused(pb.Code.FORBIDDEN, system_topic(name))
-        own = self._topics.get(name)
+        failure = None
         try:
             route = self._name_servers.route(name) if self._name_servers else None
         except NameServerFailed as error:
-            if own is None and not self._topics.may_create(name):
-                raise Refused(pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is unknown: {error}") from error
-            route = None
+            route, failure = None, error
+        # After the route: a topic that is being made is here before a name server has it.
+        own = self._topics.get(name)
+        if failure and own is None and not self._topics.may_create(name):
+            raise Refused(pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is unknown: {failure}") from failure
         if own is None and route and any(name in {broker.broker_name, broker.cluster} for broker in route.brokers):
             raise Refused(pb.Code.FORBIDDEN, system_topic(name))
         if own is None and route is None:
