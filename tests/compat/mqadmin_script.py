@@ -53,7 +53,9 @@ def without_decimals(text: str) -> list[str]:
 
 def progress(text: str) -> list[str]:
     """Return how far a group is, without rates and without what is pulled and not committed, which is not counted."""
-    rows = (line.split() for line in without_decimals(text) if "Inflight Total" not in line)
+    # The consumer may or may not have come to its retry topic yet.
+    facts = (line for line in without_decimals(text) if "Inflight Total" not in line and "%RETRY%" not in line)
+    rows = (line.split() for line in facts)
     return [" ".join(words[:6] + words[7:]) if words[0] == "orders" else " ".join(words) for words in rows]
 
 
