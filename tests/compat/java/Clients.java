@@ -1,7 +1,4 @@
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
 import java.io.PrintStream;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
@@ -22,23 +19,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  */
 public final class Clients {
   public static void main(String[] args) throws Exception {
-    PrintStream answers = System.out;
-    System.setOut(System.err);
     Map<String, Driven> clients = new HashMap<>();
-    BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
-    for (String line = commands.readLine(); line != null; line = commands.readLine()) {
-      String[] words = line.split("\t", -1);
-      String answer;
-      try {
-        answer = "ok\t" + run(clients, words[0], words[1], Arrays.copyOfRange(words, 2, words.length));
-      } catch (Throwable thrown) {
-        thrown.printStackTrace();
-        answer = "error\t" + thrown.toString().replaceAll("\\s+", " ");
-      }
-      answers.println(answer);
-      answers.flush();
-    }
-    Runtime.getRuntime().halt(0);
+    Commands.serve((command, name, words) -> run(clients, command, name, words));
   }
 
   private static String run(Map<String, Driven> clients, String command, String name, String[] args) throws Exception {

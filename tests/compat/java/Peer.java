@@ -1,6 +1,3 @@
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
@@ -25,39 +22,23 @@ import java.util.Map;
  */
 public final class Peer {
   public static void main(String[] args) throws Exception {
-    PrintStream answers = System.out;
-    System.setOut(System.err);
     Map<String, Opened> stores = new HashMap<>();
-    BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
-    for (String line = commands.readLine(); line != null; line = commands.readLine()) {
-      String[] words = line.split("\t", -1);
-      String answer;
-      try {
-        answer = run(stores, words[0], words[1], Arrays.copyOfRange(words, 2, words.length));
-      } catch (Throwable thrown) {
-        thrown.printStackTrace();
-        answer = "error\t" + thrown.toString().replaceAll("\\s+", " ");
-      }
-      answers.println(answer);
-      answers.flush();
-    }
-    // Threads of a broker may still run; nothing is left to write.
-    Runtime.getRuntime().halt(0);
+    Commands.serve((command, name, words) -> run(stores, command, name, words));
   }
 
   private static String run(Map<String, Opened> stores, String command, String name, String[] args) throws Exception {
     switch (command) {
       case "open":
         stores.put(name, Opened.store(args[0], Arrays.copyOfRange(args, 1, args.length)));
-        return "ok";
+        return "";
       case "broker":
         stores.put(name, Broker.start(args[0], Arrays.copyOfRange(args, 1, args.length)));
-        return "ok";
+        return "";
       case "close":
         stores.remove(name).close();
-        return "ok";
+        return "";
       default:
-        return "ok\t" + stores.get(name).answer(command, args);
+        return stores.get(name).answer(command, args);
     }
   }
 }
