@@ -7,7 +7,7 @@ use std::{hint::black_box, path::Path};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use ferromq_store::{
-    Boundary, Clock, FlushPolicy, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter,
+    Boundary, Clock, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage, StoreConfig,
 };
 
 const TOPIC: &str = "bench";
@@ -125,7 +125,7 @@ fn gets(criterion: &mut Criterion) {
         group.bench_function(format!("{count} at once"), |bencher| {
             bencher.iter(|| {
                 at = (at + count as u64) % (READ / 4 - 32);
-                black_box(store.get(TOPIC, 0, at, count, 1 << 20, &TagFilter::All).messages.len())
+                black_box(store.get(TOPIC, 0, at, count, 1 << 20, &MessageFilter::All).messages.len())
             });
         });
     }
@@ -148,7 +148,7 @@ fn lookups(criterion: &mut Criterion) {
         });
     });
     let first = store.earliest_time(TOPIC, 0).unwrap();
-    let last = store.get(TOPIC, 0, READ / 4 - 1, 1, 1 << 20, &TagFilter::All).messages.pop().unwrap().1;
+    let last = store.get(TOPIC, 0, READ / 4 - 1, 1, 1 << 20, &MessageFilter::All).messages.pop().unwrap().1;
     let span = MessageView::decode(last.bytes(), false).unwrap().store_timestamp - first + 1;
     criterion.bench_function("offset_by_time", |bencher| {
         bencher.iter(|| {

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ferromq_store::{
-    Boundary, Damage, MessageStore, NewMessage, QueueAccess, Result, SCHEDULE_TOPIC, StoreConfig, StoreError,
-    TagFilter, properties,
+    Boundary, Damage, MessageFilter, MessageStore, NewMessage, QueueAccess, Result, SCHEDULE_TOPIC,
+    StoreConfig, StoreError, properties,
 };
 use parking_lot::Mutex;
 use pyo3::{
@@ -289,7 +289,7 @@ impl PyStore {
         max_count: usize,
         tags: &str,
     ) -> PyResult<(&'static str, Vec<PyStoredMessage>, u64)> {
-        let filter = TagFilter::parse(tags);
+        let filter = MessageFilter::tags(tags);
         let found =
             self.run(py, |store| store.get(topic, queue_id, offset, max_count, GET_BYTES, &filter))?;
         let messages = found.messages.iter().map(|(_, record)| PyStoredMessage::new(record.bytes()));

@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout)]
 
 use ferromq_store::{
-    Clock, MessageStore, MessageView, NewMessage, Result, StoreConfig, TagFilter, properties,
+    Clock, MessageFilter, MessageStore, MessageView, NewMessage, Result, StoreConfig, properties,
 };
 
 fn main() -> Result<()> {
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     store.close()?;
 
     let store = MessageStore::open(&directory, config, Clock::system())?;
-    let found = store.get("orders", 0, 0, 32, 1 << 20, &TagFilter::parse("new"));
+    let found = store.get("orders", 0, 0, 32, 1 << 20, &MessageFilter::tags("new"));
     for (queue_offset, record) in &found.messages {
         if let Ok(view) = MessageView::decode(record.bytes(), true) {
             println!("{queue_offset}: {}", String::from_utf8_lossy(view.body));

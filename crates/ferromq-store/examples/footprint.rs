@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferromq_store::{Clock, MessageStore, NewMessage, StoreConfig, TagFilter};
+use ferromq_store::{Clock, MessageFilter, MessageStore, NewMessage, StoreConfig};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -97,7 +97,7 @@ fn flat(directory: &Path, gib: u64) -> Outcome<()> {
         wait_dispatched(&store);
         // Somebody reads all of it too, so that old files are mapped again.
         while read_at < store.max_offset("flat", 0) {
-            let found = store.get("flat", 0, read_at, 32, 4 << 20, &TagFilter::All);
+            let found = store.get("flat", 0, read_at, 32, 4 << 20, &MessageFilter::All);
             assert!(found.messages.iter().all(|(_, record)| record.bytes().len() > body.len()));
             read_at = found.next_offset;
         }
@@ -145,7 +145,7 @@ fn queues(directory: &Path, count: u64, rounds: u64) -> Outcome<()> {
         let began = Instant::now();
         for number in 0..count {
             let (topic, queue_id) = queue(number);
-            let found = store.get(topic, queue_id, round - 1, 32, 4 << 20, &TagFilter::All);
+            let found = store.get(topic, queue_id, round - 1, 32, 4 << 20, &MessageFilter::All);
             assert_eq!(found.messages.len(), 1, "{topic} {queue_id}: {:?}", found.status);
         }
         before.print(&format!("round {round}, read"), directory, count, began);

@@ -14,8 +14,8 @@ use std::{
 };
 
 use ferromq_store::{
-    Allocation, Boundary, Clock, Disk, FlushPolicy, MessageStore, MessageView, NewMessage, RealDisk, Region,
-    StoreConfig, TagFilter,
+    Allocation, Boundary, Clock, Disk, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage,
+    RealDisk, Region, StoreConfig,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -234,7 +234,7 @@ fn read(directory: &Path, count: u64) -> Outcome<()> {
 fn read_queue(store: &MessageStore, queue_id: u32, batch: usize) -> u64 {
     let (mut got, mut at) = (0, 0);
     loop {
-        let found = store.get(TOPIC, queue_id, at, batch, 1 << 20, &TagFilter::All);
+        let found = store.get(TOPIC, queue_id, at, batch, 1 << 20, &MessageFilter::All);
         if found.messages.is_empty() {
             return got;
         }
@@ -246,7 +246,7 @@ fn read_queue(store: &MessageStore, queue_id: u32, batch: usize) -> u64 {
 /// When the first and the last message of the first queue were stored.
 fn times(store: &MessageStore) -> Outcome<(i64, i64)> {
     let last = store.max_offset(TOPIC, 0).saturating_sub(1);
-    let found = store.get(TOPIC, 0, last, 1, 1 << 20, &TagFilter::All);
+    let found = store.get(TOPIC, 0, last, 1, 1 << 20, &MessageFilter::All);
     let (_, record) = found.messages.first().ok_or("the queue is empty")?;
     let first = store.earliest_time(TOPIC, 0).ok_or("the queue has no first message")?;
     Ok((first, MessageView::decode(record.bytes(), false)?.store_timestamp))

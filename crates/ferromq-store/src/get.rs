@@ -6,9 +6,8 @@
 use std::sync::atomic::Ordering;
 
 use crate::{
-    Disk, GetResult, GetStatus, MessageStore, MessageView, QueueAccess, Record, Region, TagFilter,
+    Disk, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, QueueAccess, Record, Region,
     consume_queue::{ConsumeQueue, Entry},
-    properties,
     store::Inner,
 };
 
@@ -31,7 +30,7 @@ impl<D: Disk> MessageStore<D> {
         from_offset: u64,
         max_count: usize,
         max_bytes: usize,
-        filter: &TagFilter,
+        filter: &MessageFilter,
     ) -> GetResult<D::Region> {
         match self.open_inner() {
             Some(inner) => inner.read(topic, queue_id, from_offset, max_count, max_bytes, filter),
@@ -50,7 +49,7 @@ impl<D: Disk> Inner<D> {
         from_offset: u64,
         max_count: usize,
         max_bytes: usize,
-        filter: &TagFilter,
+        filter: &MessageFilter,
     ) -> GetResult<D::Region> {
         let result = match self.queues.find(topic, queue_id) {
             Some(queue) => self.read_queue(&queue, from_offset, max_count, max_bytes, filter),
@@ -68,7 +67,7 @@ impl<D: Disk> Inner<D> {
         from_offset: u64,
         max_count: usize,
         max_bytes: usize,
-        filter: &TagFilter,
+        filter: &MessageFilter,
     ) -> GetResult<D::Region> {
         let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
         let (status, next_offset) = match from_offset {
@@ -130,7 +129,7 @@ impl<D: Disk> Reading<D> {
         }
     }
 
-    fn read(&mut self, inner: &Inner<D>, queue: &ConsumeQueue<D>, filter: &TagFilter) {
+    fn read(&mut self, inner: &Inner<D>, queue: &ConsumeQueue<D>, filter: &MessageFilter) {
         let mut file = None;
         let left = usize::try_from(self.result.max_offset - self.result.next_offset).unwrap_or(usize::MAX);
         let expected = self.max_count.min(left).min(USUAL_BATCH);
@@ -195,8 +194,8 @@ impl<D: Disk> Reading<D> {
         }
     }
 
-    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, filter: &TagFilter) {
-        if *filter != TagFilter::All && !has_wanted_tag(filter, &record) {
+    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, filter: &MessageFilter) {
+        if *filter != MessageFilter::All && !is_wanted(filter, &record) {
             return;
         }
         self.bytes += record.len();
@@ -244,9 +243,8 @@ fn is_told_of<D: Disk>(
     is_same
 }
 
-fn has_wanted_tag<R: Region>(filter: &TagFilter, record: &Record<R>) -> bool {
-    MessageView::decode(record.bytes(), false)
-        .is_ok_and(|view| filter.has_tag(properties::get(view.properties, "TAGS")))
+fn is_wanted<R: Region>(filter: &MessageFilter, record: &Record<R>) -> bool {
+    MessageView::decode(record.bytes(), false).is_ok_and(|view| filter.wants(view.properties))
 }
 
 #[cfg(test)]
@@ -306,10 +304,10 @@ mod tests {
         });
         let first = first.unwrap();
         assert!(first > 20, "{first}");
-        let found = store.get("t", 0, 0, 3, usize::MAX, &TagFilter::All);
+        let found = store.get("t", 0, 0, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((found.status, offsets(&found)), (GetStatus::Found, vec![first, first + 1, first + 2]));
         assert_eq!(found.next_offset, first + 3);
-        let filtered = store.get("t", 0, 0, 3, usize::MAX, &TagFilter::parse("none"));
+        let filtered = store.get("t", 0, 0, 3, usize::MAX, &MessageFilter::tags("none"));
         assert_eq!((filtered.status, filtered.next_offset), (GetStatus::NoMatchedMessage, 60));
         // What is gone has no time.
         let kept_time = 1000 + first as i64;
@@ -335,18 +333,18 @@ mod tests {
         let file = inner.log.files().open(last.physical_offset).unwrap().unwrap();
         // Its head says that it lies elsewhere.
         file.write(last.physical_offset + 28, &[&7u64.to_be_bytes()]).unwrap();
-        let found = store.get("t", 0, 59, 3, usize::MAX, &TagFilter::All);
+        let found = store.get("t", 0, 59, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((found.status, found.next_offset), (GetStatus::MessageWasRemoving, 60));
         assert!(found.messages.is_empty());
         assert_eq!(store.stats().mismatches, 1);
-        let before = store.get("t", 0, 57, 3, usize::MAX, &TagFilter::All);
+        let before = store.get("t", 0, 57, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((before.status, offsets(&before)), (GetStatus::Found, vec![57, 58]));
         assert_eq!(before.next_offset, 60);
         // A size that differs is as bad.
         let size = queue.entry(30).unwrap();
         let file = inner.log.files().open(size.physical_offset).unwrap().unwrap();
         file.write(size.physical_offset, &[&(size.size - 1).to_be_bytes()]).unwrap();
-        assert_eq!(offsets(&store.get("t", 0, 30, 2, usize::MAX, &TagFilter::All)), vec![31, 32]);
+        assert_eq!(offsets(&store.get("t", 0, 30, 2, usize::MAX, &MessageFilter::All)), vec![31, 32]);
     }
 
     #[test]
@@ -355,9 +353,9 @@ mod tests {
         let store = filled(directory.path());
         let queue = store.open_inner().unwrap().queues.find("t", 0).unwrap();
         queue.files().remove_below(20 * 20).unwrap();
-        let found = store.get("t", 0, 3, 5, usize::MAX, &TagFilter::All);
+        let found = store.get("t", 0, 3, 5, usize::MAX, &MessageFilter::All);
         assert_eq!((found.status, found.next_offset), (GetStatus::OffsetFoundNull, 20));
-        let next = store.get("t", 0, found.next_offset, 2, usize::MAX, &TagFilter::All);
+        let next = store.get("t", 0, found.next_offset, 2, usize::MAX, &MessageFilter::All);
         assert_eq!((next.status, offsets(&next)), (GetStatus::Found, vec![20, 21]));
         assert_eq!(store.stats().missed_gets.get(&GetStatus::OffsetFoundNull), Some(&1));
     }

@@ -32,6 +32,7 @@ mod fast_hash;
 mod file_places;
 #[cfg(test)]
 mod file_tests;
+mod filter;
 mod flush;
 mod flush_mark;
 mod flush_policy;
@@ -89,6 +90,7 @@ pub use damage::{Damage, DamageReason};
 pub use delay::{DelayLevels, Delayed, SCHEDULE_TOPIC};
 pub use disk::{Allocation, DirectoryLock, Disk, RealDisk, Region};
 pub use error::{Result, StoreError};
+pub use filter::{FilterError, MessageFilter};
 pub use flush_policy::FlushPolicy;
 pub use mapped_file::MappedRegion;
 pub use message::{MessageView, NewMessage, add_reconsume_times};
@@ -101,5 +103,5 @@ pub use schedule::ScheduleStats;
 pub use store::MessageStore;
 pub use types::{
     Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, QueryResult,
-    ReceiptHandle, ReceiveRequest, Received, StoreStats, TagFilter,
+    ReceiptHandle, ReceiveRequest, Received, StoreStats,
 };

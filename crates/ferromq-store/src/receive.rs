@@ -3,8 +3,8 @@
 //! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
 
 use crate::{
-    Ahead, Begin, Disk, GetStatus, Leased, MessageStore, ReceiptHandle, ReceiveRequest, Received, Record,
-    Region, Result, StoreError, TagFilter,
+    Ahead, Begin, Disk, GetStatus, Leased, MessageFilter, MessageStore, ReceiptHandle, ReceiveRequest,
+    Received, Record, Region, Result, StoreError,
     lease::{Lease, QueueLeases},
     store::Inner,
 };
@@ -220,7 +220,7 @@ impl<D: Disk> Inner<D> {
     fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
         while !taking.is_full() {
             let Some(offset) = leases.first_expired_offset(taking.now) else { return };
-            let found = self.read(taking.request.topic, queue_id, offset, 1, usize::MAX, &TagFilter::All);
+            let found = self.read(taking.request.topic, queue_id, offset, 1, usize::MAX, &MessageFilter::All);
             let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) else {
                 taking.has_changed = true;
                 if matches!(found.status, GetStatus::OffsetTooSmall | GetStatus::MessageWasRemoving) {

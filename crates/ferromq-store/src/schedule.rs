@@ -16,7 +16,8 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    Appended, Disk, GetStatus, MessageStore, MessageView, NewMessage, Record, Result, StoreError, TagFilter,
+    Appended, Disk, GetStatus, MessageFilter, MessageStore, MessageView, NewMessage, Record, Result,
+    StoreError,
     consume_queue::{ConsumeQueue, check_name},
     delay::{self, Delayed, SCHEDULE_TOPIC},
     delay_file::DelayFile,
@@ -287,7 +288,7 @@ impl<D: Disk> Delivery<'_, D> {
         if due_count == 0 {
             return next;
         }
-        let found = inner.read(SCHEDULE_TOPIC, level - 1, from, due_count, TURN_BYTES, &TagFilter::All);
+        let found = inner.read(SCHEDULE_TOPIC, level - 1, from, due_count, TURN_BYTES, &MessageFilter::All);
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
             return Next::AfterPause;
         }

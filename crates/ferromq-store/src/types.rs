@@ -1,8 +1,8 @@
-//! What goes into and comes out of the store's door: plain data, no behaviour beyond parsing a filter.
+//! What goes into and comes out of the store's door: plain data, no behaviour.
 
 use std::collections::BTreeMap;
 
-use crate::{CleaningStats, Disk, RealDisk, Region, ScheduleStats, message::java_hash, record::Record};
+use crate::{CleaningStats, Disk, MessageFilter, RealDisk, Region, ScheduleStats, record::Record};
 
 /// Where one appended message lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,46 +117,6 @@ pub enum Boundary {
     Upper,
 }
 
-/// Which tags a reader wants.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum TagFilter {
-    /// Every message.
-    #[default]
-    All,
-    /// Messages with one of these tags: Java hash (looked up in the consume queue) and the tag itself.
-    Tags(Vec<(i64, String)>),
-}
-
-impl TagFilter {
-    /// Parses `*`, an empty string, or tags joined by `||`.
-    #[must_use]
-    pub fn parse(expression: &str) -> Self {
-        let tags: Vec<(i64, String)> = expression
-            .split("||")
-            .map(str::trim)
-            .filter(|tag| !tag.is_empty())
-            .map(|tag| (i64::from(java_hash(0, tag)), tag.to_owned()))
-            .collect();
-        if tags.is_empty() || tags.iter().any(|(_, tag)| tag == "*") { Self::All } else { Self::Tags(tags) }
-    }
-
-    /// Looks at what the consume queue knows: `false` is final, `true` asks for [`Self::has_tag`].
-    pub(crate) fn may_have_hash(&self, hash: i64) -> bool {
-        match self {
-            Self::All => true,
-            Self::Tags(tags) => tags.iter().any(|(wanted, _)| *wanted == hash),
-        }
-    }
-
-    /// Looks at the tag itself.
-    pub(crate) fn has_tag(&self, tag: Option<&str>) -> bool {
-        match self {
-            Self::All => true,
-            Self::Tags(tags) => tags.iter().any(|(_, wanted)| Some(wanted.as_str()) == tag),
-        }
-    }
-}
-
 /// Where a group begins in a queue it never read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {
@@ -208,7 +168,7 @@ pub struct ReceiveRequest<'a> {
     /// Length of the lease in milliseconds.
     pub invisible_ms: i64,
     /// Which messages; others are passed over for good.
-    pub filter: &'a TagFilter,
+    pub filter: &'a MessageFilter,
     /// Where a group that is new to a queue begins.
     pub begin: Begin,
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{asynchronous, bodies, message, settle};
-use ferromq_store::{Clock, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter, properties};
+use ferromq_store::{Clock, MessageFilter, MessageStore, MessageView, NewMessage, StoreConfig, properties};
 
 const NOW: i64 = 1_700_000_000_123;
 
@@ -324,7 +324,7 @@ fn assert_holds(store: &MessageStore, lines: &[Vec<String>]) {
     let mut found = Vec::new();
     for (topic, ids) in store.queues() {
         for queue_id in ids {
-            let got = store.get(&topic, queue_id, 0, 1000, usize::MAX, &TagFilter::All);
+            let got = store.get(&topic, queue_id, 0, 1000, usize::MAX, &MessageFilter::All);
             found.extend(got.messages.iter().map(|(_, record)| told(record.bytes(), "queued")));
         }
     }

@@ -13,8 +13,8 @@ use std::{
 
 use common::{ALL, asynchronous, message, named, settle};
 use ferromq_store::{
-    Ahead, Begin, Clock, Leased, MessageStore, MessageView, ReceiptHandle, ReceiveRequest, Received,
-    StoreConfig, StoreError, TagFilter,
+    Ahead, Begin, Clock, Leased, MessageFilter, MessageStore, MessageView, ReceiptHandle, ReceiveRequest,
+    Received, StoreConfig, StoreError,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -185,7 +185,7 @@ fn a_filter_passes_over_a_long_backlog_in_one_receive() {
     send(&store, 0, 2_000);
     store.append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
     settle(&store);
-    let filter = TagFilter::parse("rare");
+    let filter = MessageFilter::tags("rare");
     let rare = store.receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap().messages;
     assert_eq!(offsets(&rare), [(2_000, 1)]);
     assert_eq!(committed(&store), Some(2_000));
@@ -204,7 +204,7 @@ fn a_filter_that_matches_nothing_leaves_off_and_the_next_receive_goes_on() {
     }
     store.append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
     settle(&store);
-    let filter = TagFilter::parse("rare");
+    let filter = MessageFilter::tags("rare");
     let rare = || store.receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap();
     let first = rare();
     assert_eq!((first.messages.len(), first.more), (0, true));

@@ -17,8 +17,8 @@ use common::{
     message, named, settle,
 };
 use ferromq_store::{
-    Begin, Clock, GetStatus, MessageStore, QueueAccess, ReceiveRequest, Retention, StoreConfig, StoreError,
-    TagFilter,
+    Begin, Clock, GetStatus, MessageFilter, MessageStore, QueueAccess, ReceiveRequest, Retention,
+    StoreConfig, StoreError,
     inspect::{InspectOptions, VerifyEvent, verify},
 };
 
@@ -58,7 +58,7 @@ fn receive(store: &Store, group: &str, topic: &str) -> Vec<u64> {
         max_count: 100,
         max_bytes: 1 << 20,
         invisible_ms: 1000,
-        filter: &TagFilter::All,
+        filter: &MessageFilter::All,
         begin: Begin::AtMin,
     };
     store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect()

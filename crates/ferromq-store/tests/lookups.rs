@@ -6,8 +6,8 @@ mod common;
 
 use common::{ALL, asynchronous, message, settle};
 use ferromq_store::{
-    Boundary, Clock, GetStatus, MessageStore, MessageView, NewMessage, OffsetMessageId, StoreConfig,
-    StoreError, TagFilter, properties,
+    Boundary, Clock, GetStatus, MessageFilter, MessageStore, MessageView, NewMessage, OffsetMessageId,
+    StoreConfig, StoreError, properties,
 };
 use proptest::prelude::*;
 
@@ -129,7 +129,7 @@ impl Run {
 
     fn check_get(&self, topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize>) {
         let queue = self.queue(topic, queue_id);
-        let filter = tag.map_or(TagFilter::All, |tag| TagFilter::parse(TAGS[tag]));
+        let filter = tag.map_or(MessageFilter::All, |tag| MessageFilter::tags(TAGS[tag]));
         let found = self.store.get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
         let end = queue.len() as u64;
         let is_wanted = |known: &&&Known| tag.is_none() || known.new.tag == tag;

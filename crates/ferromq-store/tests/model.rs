@@ -15,8 +15,8 @@ use std::{
 
 use common::{ALL, asynchronous, fake_disk::FakeDisk, message, named, settle, synchronous};
 use ferromq_store::{
-    Boundary, Clock, Decision, FileFacts, FlushPolicy, GetStatus, MessageStore, MessageView, RetentionFacts,
-    RetentionPolicy, StoreConfig, TagFilter,
+    Boundary, Clock, Decision, FileFacts, FlushPolicy, GetStatus, MessageFilter, MessageStore, MessageView,
+    RetentionFacts, RetentionPolicy, StoreConfig,
 };
 use proptest::prelude::*;
 
@@ -257,7 +257,7 @@ impl Run {
     }
 
     fn get(&self, topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize>) {
-        let filter = tag.map_or(TagFilter::All, |tag| TagFilter::parse(TAGS[tag]));
+        let filter = tag.map_or(MessageFilter::All, |tag| MessageFilter::tags(TAGS[tag]));
         let found = self.store().get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
         let end = self.known(topic, queue_id).len() as u64;
         let min = self.min(topic, queue_id) as u64;

@@ -11,7 +11,7 @@ use std::{
 
 use common::{ALL, asynchronous, bodies, copy_as_killed, message, named, settle, synchronous};
 use ferromq_store::{
-    Boundary, Clock, GetStatus, MessageStore, MessageView, StoreConfig, StoreError, TagFilter,
+    Boundary, Clock, GetStatus, MessageFilter, MessageStore, MessageView, StoreConfig, StoreError,
 };
 
 fn fill(store: &MessageStore, range: std::ops::Range<u32>) {
@@ -112,7 +112,7 @@ fn a_killed_store_serves_everything_and_cuts_a_torn_record() {
 fn reading_answers_with_the_statuses_of_rocketmq() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
-    let get = |offset, filter: &TagFilter| {
+    let get = |offset, filter: &MessageFilter| {
         let found = store.get("t", 0, offset, 32, 1 << 20, filter);
         (found.status, found.messages.len(), found.next_offset)
     };
@@ -126,10 +126,10 @@ fn reading_answers_with_the_statuses_of_rocketmq() {
     assert_eq!(get(0, ALL), (GetStatus::Found, 10, 10));
     assert_eq!(get(10, ALL), (GetStatus::OffsetOverflowOne, 0, 10));
     assert_eq!(get(11, ALL), (GetStatus::OffsetOverflowBadly, 0, 10));
-    assert_eq!(get(0, &TagFilter::parse("Aa")), (GetStatus::Found, 4, 10));
-    assert_eq!(get(0, &TagFilter::parse("Aa || c")), (GetStatus::Found, 7, 10));
-    assert_eq!(get(0, &TagFilter::parse("*")), (GetStatus::Found, 10, 10));
-    assert_eq!(get(3, &TagFilter::parse("none")), (GetStatus::NoMatchedMessage, 0, 10));
+    assert_eq!(get(0, &MessageFilter::tags("Aa")), (GetStatus::Found, 4, 10));
+    assert_eq!(get(0, &MessageFilter::tags("Aa || c")), (GetStatus::Found, 7, 10));
+    assert_eq!(get(0, &MessageFilter::tags("*")), (GetStatus::Found, 10, 10));
+    assert_eq!(get(3, &MessageFilter::tags("none")), (GetStatus::NoMatchedMessage, 0, 10));
     let by_bytes = store.get("t", 0, 0, 32, 1, ALL);
     assert_eq!((by_bytes.messages.len(), by_bytes.next_offset), (1, 1), "one comes whatever its size");
     let by_count = store.get("t", 0, 0, 3, 1 << 20, ALL);

@@ -21,9 +21,9 @@ use common::{
     message, named, settle,
 };
 use ferromq_store::{
-    Begin, CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageStore,
-    MessageView, OnExpiry, ReceiveRequest, Retention, RetentionFacts, RetentionPolicy, StoreConfig,
-    StoreError, TagFilter,
+    Begin, CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageFilter,
+    MessageStore, MessageView, OnExpiry, ReceiveRequest, Retention, RetentionFacts, RetentionPolicy,
+    StoreConfig, StoreError,
 };
 
 const ROOT: &str = "/store";
@@ -384,7 +384,7 @@ fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
 fn groups_below_the_new_begin_are_moved_up_when_they_come() {
     let (_disk, clock, store) = new(Retention::default());
     fill(&store, "t", 0, 60);
-    let all = TagFilter::All;
+    let all = MessageFilter::All;
     let request = |group| ReceiveRequest {
         group,
         topic: "t",

@@ -38,7 +38,7 @@ fn a_message_comes_at_its_time_and_as_it_was_sent() {
     let get = |name| properties::get(view.properties, name);
     assert_eq!((get("DELAY"), get("TAGS")), (None, Some("a")));
     assert_eq!((get("REAL_TOPIC"), get("REAL_QID")), (Some("orders"), Some("3")), "as RocketMQ leaves them");
-    let wanted = ferromq_store::TagFilter::parse("a");
+    let wanted = ferromq_store::MessageFilter::tags("a");
     assert_eq!(store.get("orders", 3, 0, 9, 1 << 20, &wanted).messages.len(), 2, "the tag hash is the tag's");
     assert_eq!(store.stats().schedule.delivered, 2);
 }

@@ -5,14 +5,14 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ferromq_store::TagFilter;
+use ferromq_store::MessageFilter;
 use parking_lot::RwLock;
 
 /// A subscription of a group to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
     /// Which messages; `None` for an expression that is not of tags, which nothing here can filter by.
-    pub filter: Option<TagFilter>,
+    pub filter: Option<MessageFilter>,
     /// The kind of expression, RocketMQ's name.
     pub expression_type: String,
     /// Grows with each change; a pull names the one it was made for.
@@ -26,7 +26,7 @@ impl Subscription {
     #[must_use]
     pub fn new(expression_type: &str, expression: &str, version: i64, is_broadcasting: bool) -> Self {
         let is_tag = matches!(expression_type, "TAG" | "");
-        let filter = is_tag.then(|| TagFilter::parse(expression));
+        let filter = is_tag.then(|| MessageFilter::tags(expression));
         Self { filter, expression_type: expression_type.to_owned(), version, is_broadcasting }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn only_an_expression_of_tags_makes_a_filter() {
-        assert_eq!(Subscription::new("", "*", 1, false).filter, Some(TagFilter::All));
+        assert_eq!(Subscription::new("", "*", 1, false).filter, Some(MessageFilter::All));
         assert_eq!(Subscription::new("SQL92", "a > 1", 1, false).filter, None);
     }
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ferromq_store::{Begin, NewMessage, TagFilter};
+use ferromq_store::{Begin, MessageFilter, NewMessage};
 use ferromq_transport::{
     hot::{Counters, Hot, pull::Pull, receive::Receive},
     tables::Tables,
@@ -64,7 +64,7 @@ async fn turns<T>(future: impl Future<Output = T>) -> (T, usize) {
 async fn a_pull_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_behind() {
     let broker = Broker::start();
     backlog(&broker).await;
-    let filter = TagFilter::parse("wanted");
+    let filter = MessageFilter::tags("wanted");
     let pull = Pull {
         topic: "flights",
         queue_id: 1,
@@ -83,7 +83,7 @@ async fn a_pull_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_behind
 async fn a_receive_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_behind() {
     let broker = Broker::start();
     backlog(&broker).await;
-    let filter = TagFilter::parse("wanted");
+    let filter = MessageFilter::tags("wanted");
     let receive = Receive {
         group: "audit",
         topic: "flights",

@@ -132,7 +132,7 @@ async fn a_pull_returns_the_records_as_they_lie_in_the_log() {
         assert_eq!(offsets(&answer), (4, 0, 5));
         assert_eq!(answer.field("suggestWhichBrokerId"), Some("0"));
         assert_eq!(bodies(&answer), ["1", "2", "3"]);
-        let stored = rig.broker.store.get("flights", 0, 1, 3, usize::MAX, &ferromq_store::TagFilter::All);
+        let stored = rig.broker.store.get("flights", 0, 1, 3, usize::MAX, &ferromq_store::MessageFilter::All);
         let stored: Vec<u8> =
             stored.messages.iter().flat_map(|(_, record)| record.bytes().to_vec()).collect();
         assert_eq!(answer.body, stored);

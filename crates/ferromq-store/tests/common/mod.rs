@@ -8,10 +8,10 @@ pub mod fuzz_targets;
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use ferromq_store::{
-    Disk, FlushPolicy, MessageStore, MessageView, NewMessage, StoreConfig, TagFilter, properties,
+    Disk, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage, StoreConfig, properties,
 };
 
-pub const ALL: &TagFilter = &TagFilter::All;
+pub const ALL: &MessageFilter = &MessageFilter::All;
 
 /// Small files, so that a test rolls them.
 pub fn small(flush: FlushPolicy) -> StoreConfig {

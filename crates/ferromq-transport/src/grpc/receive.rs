@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{Begin, GetStatus, Leased, MessageView, Record, TagFilter};
+use ferromq_store::{Begin, GetStatus, Leased, MessageFilter, MessageView, Record};
 use prost::Message as _;
 
 use super::{
@@ -256,14 +256,14 @@ pub(super) async fn readable(hot: &Hot, topic: &str, peer: SocketAddr) -> Result
     Err(Refusal::new(code::FORBIDDEN, format!("topic {topic} may not be read")))
 }
 
-fn filter(expression: Option<&FilterExpression>) -> Result<TagFilter, Refusal> {
+fn filter(expression: Option<&FilterExpression>) -> Result<MessageFilter, Refusal> {
     match expression {
-        None => Ok(TagFilter::All),
+        None => Ok(MessageFilter::All),
         Some(expression) if expression.kind == SQL => {
             let why = "SQL filters are not supported yet; use a tag expression such as a || b";
             Err(Refusal::new(code::ILLEGAL_FILTER_EXPRESSION, why))
         }
-        Some(expression) => Ok(TagFilter::parse(&expression.expression)),
+        Some(expression) => Ok(MessageFilter::tags(&expression.expression)),
     }
 }
 

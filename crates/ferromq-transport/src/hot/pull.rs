@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferromq_store::{GetResult, GetStatus, TagFilter};
+use ferromq_store::{GetResult, GetStatus, MessageFilter};
 use tokio::{
     task::yield_now,
     time::{Instant, timeout_at},
@@ -27,7 +27,7 @@ pub struct Pull<'a> {
     /// Most bytes to return; one message comes whatever its size.
     pub max_bytes: usize,
     /// Which messages.
-    pub filter: &'a TagFilter,
+    pub filter: &'a MessageFilter,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
 }

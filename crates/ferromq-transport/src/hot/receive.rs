@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use ferromq_store::{Begin, ReceiveRequest, Received, Result, TagFilter};
+use ferromq_store::{Begin, MessageFilter, ReceiveRequest, Received, Result};
 use tokio::{
     task::yield_now,
     time::{Instant, timeout_at},
@@ -28,7 +28,7 @@ pub struct Receive<'a> {
     /// Length of the lease.
     pub invisible_duration: Duration,
     /// Which messages.
-    pub filter: &'a TagFilter,
+    pub filter: &'a MessageFilter,
     /// Where a group that is new to a queue begins.
     pub begin: Begin,
     /// How long to wait for the first message, in real time.

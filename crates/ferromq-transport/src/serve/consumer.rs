@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use std::time::Duration;
 
-use ferromq_store::TagFilter;
+use ferromq_store::MessageFilter;
 
 use super::{
     fields::{number, required},
@@ -68,9 +68,13 @@ impl<'a> Consumer<'a> {
 ///
 /// # Errors
 /// A refusal for any other kind of expression.
-pub(super) fn tags(command: &RemotingCommand, kind: &str, expression: &str) -> Result<TagFilter, Refused> {
+pub(super) fn tags(
+    command: &RemotingCommand,
+    kind: &str,
+    expression: &str,
+) -> Result<MessageFilter, Refused> {
     if matches!(kind, "TAG" | "") {
-        return Ok(TagFilter::parse(expression));
+        return Ok(MessageFilter::tags(expression));
     }
     Err(no_such_filter(command, kind))
 }

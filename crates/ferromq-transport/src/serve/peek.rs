@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{Begin, TagFilter};
+use ferromq_store::{Begin, MessageFilter};
 
 use super::{
     consumer::{Consumer, wait},
@@ -42,7 +42,7 @@ async fn look(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<
             continue;
         }
         let (from, room) = (ahead.next_offset, MAX_BYTES - bytes);
-        let found = hot.store.get(consumer.topic, queue_id, from, left, room, &TagFilter::All);
+        let found = hot.store.get(consumer.topic, queue_id, from, left, room, &MessageFilter::All);
         bytes += found.messages.iter().map(|(_, record)| record.bytes().len()).sum::<usize>();
         records.extend(found.messages.into_iter().map(|(_, record)| record));
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{GetResult, GetStatus, Record, TagFilter};
+use ferromq_store::{GetResult, GetStatus, MessageFilter, Record};
 
 use super::{
     consumer::{no_such_filter, tags, wait},
@@ -59,15 +59,15 @@ struct Asked<'a> {
 
 /// The filter of the request itself, or of the group's subscription.
 enum Filter {
-    Own(TagFilter),
+    Own(MessageFilter),
     Subscribed(Arc<Subscription>),
 }
 
 impl Filter {
-    fn tags(&self) -> &TagFilter {
+    fn tags(&self) -> &MessageFilter {
         match self {
             Self::Own(filter) => filter,
-            Self::Subscribed(subscription) => subscription.filter.as_ref().unwrap_or(&TagFilter::All),
+            Self::Subscribed(subscription) => subscription.filter.as_ref().unwrap_or(&MessageFilter::All),
         }
     }
 }
