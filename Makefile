@@ -12,11 +12,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; those that gain from it run in parallel themselves.
 .NOTPARALLEL:
-.PHONY: help demo test check fmt setup unit rust-test system compat spark bench bench-peers proto jars nightly fuzz clean
+.PHONY: help demo test check fmt setup unit rust-test system compat spark bench bench-peers proto jars node-client nightly fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt unit rust-test system compat spark proto jars nightly fuzz clean"
+	@echo "also: setup fmt unit rust-test system compat spark proto jars node-client nightly fuzz clean"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -63,6 +63,7 @@ system: setup
 # Against Apache RocketMQ itself. Where it cannot be had (no JDK, no Maven, no network) the tests are skipped and say why.
 compat: setup
 	@$(MAKE) --no-print-directory jars || echo "the jars of Apache RocketMQ could not be fetched (see above)"
+	@$(MAKE) --no-print-directory node-client || echo "the Node client of Apache RocketMQ could not be fetched (see above)"
 	$(BIN)/pytest tests/compat -n $(JOBS)
 
 spark: setup
@@ -96,10 +97,18 @@ bench: setup
 	$(BIN)/pytest benches --benchmark-only --benchmark-columns=median,iqr,rounds
 
 # The released Apache RocketMQ from Maven, fetched once.
-jars: $(CACHE)/jars.stamp
-$(CACHE)/jars.stamp: benches/peers/pom.xml
-	@mkdir -p $(CACHE)/jars
-	mvn -q -B -ntp -f benches/peers/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(CACHE)/jars -DincludeScope=runtime
+jars: $(CACHE)/jars.stamp $(CACHE)/client-jars.stamp
+$(CACHE)/%.stamp: benches/peers/%.xml
+	@mkdir -p $(CACHE)/$*
+	mvn -q -B -ntp -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(CACHE)/$* -DincludeScope=runtime
+	@touch $@
+
+# RocketMQ's client for Node, which nothing but the tests needs; no script of a package is run.
+node-client: $(CACHE)/node.stamp
+$(CACHE)/node.stamp: tests/compat/node/package.json tests/compat/node/package-lock.json
+	@mkdir -p $(CACHE)/node
+	cp $^ $(CACHE)/node
+	cd $(CACHE)/node && npm ci --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
 bench-peers: setup jars

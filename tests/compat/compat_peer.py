@@ -10,10 +10,14 @@ from typing import IO, NamedTuple
 
 from compat_messages import Message, Placed
 
-_ROOT = Path(__file__).parents[2]
-_SOURCES = Path(__file__).parent / "java"
-JARS = _ROOT / ".cache" / "jars"
+ROOT = Path(__file__).parents[2]
+"""The project."""
+SOURCES = Path(__file__).parent / "java"
+"""Programs over RocketMQ's own classes."""
+JARS = ROOT / ".cache" / "jars"
 """RocketMQ and what it needs."""
+CLIENT_JARS = ROOT / ".cache" / "client-jars"
+"""RocketMQ's gRPC client, which brings what it needs; apart from the servers' jars."""
 
 
 class PeerError(RuntimeError):
@@ -26,20 +30,20 @@ def missing() -> str | None:
         if shutil.which(program) is None:
             return f"no {program} on the PATH: tests against Apache RocketMQ need a JDK"
     # Written last: without it a download did not come to its end.
-    if not JARS.with_suffix(".stamp").is_file() or not any(JARS.glob("rocketmq-namesrv-*.jar")):
-        return "no jars of Apache RocketMQ in .cache/jars: `make jars` fetches them (needs Maven and the network)"
+    for jars in (JARS, CLIENT_JARS):
+        if not jars.with_suffix(".stamp").is_file() or not any(jars.glob("rocketmq-*.jar")):
+            return f"no jars of RocketMQ in .cache/{jars.name}: `make jars` fetches them (needs Maven and the network)"
     return None
 
 
-def compiled() -> Path:
-    """Compile the Java programs, once for each version of them, and return where the classes are."""
-    sources = sorted(_SOURCES.glob("*.java"))
+def compiled(sources: Sequence[Path], jars: Path) -> Path:
+    """Compile Java programs, once for each version of them, and return where the classes are."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    classes = _ROOT / ".cache" / f"compat-{digest}"
+    classes = ROOT / ".cache" / f"compat-{digest}"
     if not classes.is_dir():
         # Tests run side by side: each compiles for itself, one wins.
         partial = classes.with_name(f"{classes.name}.{os.getpid()}")
-        command = ["javac", "-nowarn", "-proc:none", "-cp", f"{JARS}/*", "-d", str(partial), *map(str, sources)]
+        command = ["javac", "-nowarn", "-proc:none", "-cp", f"{jars}/*", "-d", str(partial), *map(str, sources)]
         subprocess.run(command, check=True)
         try:
             partial.rename(classes)
@@ -48,22 +52,27 @@ def compiled() -> Path:
     return classes
 
 
-class Driven:
-    """A Java process of one of the programs here, driven line by line."""
+def java(directory: Path) -> list[str]:
+    """Return how a Java process that is driven begins."""
+    return ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={directory}"]
 
-    def __init__(self, directory: Path, program: str) -> None:
+
+class Driven:
+    """A process of one of the programs here, driven line by line."""
+
+    def __init__(self, directory: Path, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._files = 0
-        command = [
-            *("java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={directory}"),
-            # By default a consumer looks every 20 s for queues that nobody tells it of: those of its retry topic.
-            *("-Drocketmq.log.root.level=ERROR", "-Drocketmq.client.rebalance.waitInterval=2000"),
-            *("-cp", f"{compiled()}:{JARS}/*", program),
-        ]
         with (directory / "log").open("w") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=directory,
+                env={**os.environ, **(environment or {})},
             )
 
     def ask(self, command: str, name: str, *words: object) -> str:
@@ -73,7 +82,7 @@ class Driven:
         send.flush()
         verdict, _, answer = answers.readline().rstrip("\n").partition("\t")
         if verdict != "ok":
-            raise PeerError(answer or f"the Java process ended; see {self._directory / 'log'}")
+            raise PeerError(answer or f"the process ended; see {self._directory / 'log'}")
         return answer
 
     def kill(self) -> None:
@@ -101,11 +110,20 @@ class Driven:
         return path
 
 
+def _ours(directory: Path, program: str) -> list[str]:
+    return [
+        *java(directory),
+        # By default a consumer looks every 20 s for queues that nobody tells it of: those of its retry topic.
+        *("-Drocketmq.log.root.level=ERROR", "-Drocketmq.client.rebalance.waitInterval=2000"),
+        *("-cp", f"{compiled(sorted(SOURCES.glob('*.java')), JARS)}:{JARS}/*", program),
+    ]
+
+
 class Peer(Driven):
     """A Java process that holds stores of Apache RocketMQ."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, "Peer")
+        super().__init__(directory, _ours(directory, "Peer"))
 
     def open(self, name: str, directory: Path, options: Mapping[str, object], *, broker: bool = False) -> None:
         """Open a store, or start a broker."""
@@ -145,7 +163,7 @@ class Clients(Driven):
     """A Java process that holds RocketMQ's remoting clients, by name; `java/Clients.java` says what they are told."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, "Clients")
+        super().__init__(directory, _ours(directory, "Clients"))
 
     def start(self, kind: str, name: str, *words: object) -> None:
         """Start a client."""

@@ -1,4 +1,4 @@
-"""What the tests against Apache RocketMQ share; without a JDK or its jars they are skipped, with the reason."""
+"""What the tests against Apache RocketMQ share; without what it needs each is skipped, with the reason."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,15 +9,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import compat_peer
+import official_peer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Java, and give it time; skip it where it cannot start."""
-    reason = compat_peer.missing()
+    """Mark what starts Java, and give it time; skip what cannot start. What is marked `node` needs no Java."""
+    reasons = {"java": compat_peer.missing(), "node": official_peer.missing_node()}
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.java)
+            language = "node" if item.get_closest_marker("node") else "java"
+            item.add_marker(language)
             item.add_marker(pytest.mark.timeout(300))
+            reason = reasons[language]
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
@@ -50,3 +53,14 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compat_peer.Cl
     clients = compat_peer.Clients(tmp_path_factory.mktemp("clients"))
     yield clients
     clients.end()
+
+
+@pytest.fixture(scope="module", params=["java", pytest.param("node", marks=pytest.mark.node)])
+def official(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[official_peer.Official]:
+    """Run a process of an official gRPC client for a module's tests, then one of the next; each uses names of its own."""
+    start = {"java": official_peer.java_client, "node": official_peer.node_client}[request.param]
+    official = start(tmp_path_factory.mktemp(request.param))
+    yield official
+    official.kill()
