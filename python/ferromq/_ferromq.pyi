@@ -489,11 +489,13 @@ class Server:
         from_beginning: bool = True,
         broadcast: bool = True,
         retry_queues: int = 1,
+        ordered: bool = False,
     ) -> None:
         """
         broadcast: whether its members may each read all messages.
 
-        retry_queues: queues of its retry topic; 0: what is given back is dropped.
+        retry_queues: queues of its retry topic; 0: what is given back is dropped. max_attempts: deliveries of a message
+        before it goes to the dead-letter topic. ordered: gRPC consumers receive each queue in order, one at a time.
         """
 
     def remove_group(self, name: str) -> None: ...

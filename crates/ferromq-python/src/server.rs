@@ -151,7 +151,7 @@ impl PyServer {
 
     /// Push a consumer group's entry.
     #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true, broadcast=true,
-        retry_queues=1))]
+        retry_queues=1, ordered=false))]
     fn put_group(
         &self,
         name: &str,
@@ -160,8 +160,9 @@ impl PyServer {
         from_beginning: bool,
         broadcast: bool,
         retry_queues: u32,
+        ordered: bool,
     ) -> PyResult<()> {
-        let entry = GroupEntry { enabled, max_attempts, from_beginning, broadcast, retry_queues };
+        let entry = GroupEntry { enabled, max_attempts, from_beginning, broadcast, retry_queues, ordered };
         self.0.get()?.server.tables().put_group(name, entry);
         Ok(())
     }

@@ -102,6 +102,6 @@ pub use retention::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, Retenti
 pub use schedule::ScheduleStats;
 pub use store::MessageStore;
 pub use types::{
-    Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, QueryResult,
-    ReceiptHandle, ReceiveRequest, Received, StoreStats,
+    Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, MAX_ATTEMPT_ID,
+    Ordered, QueryResult, ReceiptHandle, ReceiveRequest, Received, StoreStats,
 };

@@ -102,7 +102,7 @@ impl<D: Disk> MessageStore<D> {
             count: request.max_count,
             bytes: request.max_bytes.max(1),
             fruitless_reads: 0,
-            received: Received { messages: Vec::new(), next_expiry_ms: None, more: false },
+            received: Received { messages: Vec::new(), dead: Vec::new(), next_expiry_ms: None, more: false },
             has_changed: false,
         };
         for queue_id in queues {

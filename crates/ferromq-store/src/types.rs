@@ -171,7 +171,25 @@ pub struct ReceiveRequest<'a> {
     pub filter: &'a MessageFilter,
     /// Where a group that is new to a queue begins.
     pub begin: Begin,
+    /// Whether each queue is received in order, by one receiver at a time.
+    pub order: Option<Ordered<'a>>,
+    /// Deliveries of a message after which it is dead, those told of by its record included; 0: there is no limit.
+    pub max_attempts: u32,
+    /// Looks at the queue with the highest number first, whatever `first_queue` says: in a topic of priorities the
+    /// number of a queue is the priority of its messages.
+    pub by_priority: bool,
 }
+
+/// A receive in order.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ordered<'a> {
+    /// Names the try of a client that repeats a receive whose answer it lost: who asks again by the same name gets
+    /// its messages again at once. At most [`MAX_ATTEMPT_ID`] bytes; a longer one is not known again.
+    pub attempt_id: Option<&'a str>,
+}
+
+/// Bytes of the name of a try.
+pub const MAX_ATTEMPT_ID: usize = 256;
 
 /// Names one lease of one message; the text form is RocketMQ's receipt handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -200,6 +218,9 @@ pub struct Leased<R: Region = <RealDisk as Disk>::Region> {
 pub struct Received<R: Region = <RealDisk as Disk>::Region> {
     /// The messages, in queue order within a queue. Their leases all began at the same pop time.
     pub messages: Vec<Leased<R>>,
+    /// Messages whose last delivery was not acknowledged, under a lease that keeps others from them: keep them
+    /// elsewhere, then acknowledge them. Where there are any there are no `messages`.
+    pub dead: Vec<Leased<R>>,
     /// When the next lease in these queues ends, where one is held: look again then.
     pub next_expiry_ms: Option<i64>,
     /// Whether there may be more to receive right now: the receive was full before it saw everything, or

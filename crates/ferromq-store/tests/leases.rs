@@ -49,6 +49,9 @@ fn request(max_count: usize) -> ReceiveRequest<'static> {
         invisible_ms: 10_000,
         filter: ALL,
         begin: Begin::AtMin,
+        order: None,
+        max_attempts: 0,
+        by_priority: false,
     }
 }
 
@@ -95,7 +98,7 @@ fn a_receipt_names_the_lease_and_the_record_is_the_message() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
-    let Received { messages, next_expiry_ms, more } = store.receive(&request(2)).unwrap();
+    let Received { messages, next_expiry_ms, more, .. } = store.receive(&request(2)).unwrap();
     assert_eq!(offsets(&messages), [(0, 1), (1, 1)]);
     assert_eq!((next_expiry_ms, more), (Some(START + 10_000), true));
     let expected = ReceiptHandle { queue_id: 0, queue_offset: 1, pop_time: START, invisible_ms: 10_000 };

@@ -60,6 +60,9 @@ fn receive(store: &Store, group: &str, topic: &str) -> Vec<u64> {
         invisible_ms: 1000,
         filter: &MessageFilter::All,
         begin: Begin::AtMin,
+        order: None,
+        max_attempts: 0,
+        by_priority: false,
     };
     store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect()
 }

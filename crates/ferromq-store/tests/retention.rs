@@ -395,6 +395,9 @@ fn groups_below_the_new_begin_are_moved_up_when_they_come() {
         invisible_ms: 1000,
         filter: &all,
         begin: Begin::AtMin,
+        order: None,
+        max_attempts: 0,
+        by_priority: false,
     };
     let leased = store.receive(&request("g")).unwrap();
     assert_eq!(leased.messages.len(), 10);

@@ -103,6 +103,8 @@ pub struct GroupEntry {
     pub broadcast: bool,
     /// Queues of its retry topic; 0: what is given back is dropped.
     pub retry_queues: u32,
+    /// Whether its gRPC consumers receive each queue in order, one at a time.
+    pub ordered: bool,
 }
 
 type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;

@@ -94,6 +94,10 @@ async fn a_receive_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_beh
         invisible_duration: Duration::from_secs(30),
         filter: &filter,
         begin: Begin::AtMin,
+        order: None,
+        max_attempts: 0,
+        by_priority: false,
+        peer: SocketAddr::from(([127, 0, 0, 1], 1)),
         wait: Duration::ZERO,
     };
     let (received, turns) = turns(hot(&broker).receive(&receive)).await;

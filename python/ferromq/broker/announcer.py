@@ -115,6 +115,7 @@ class Announcer:
             from_beginning=True,
             broadcast=group.broadcast,
             retry_queues=group.retry_queues,
+            ordered=group.fifo,
         )
 
     def push_forbidden(self, group: str, topics: list[str]) -> None:

@@ -88,6 +88,9 @@ pub struct ReceiveMessageRequest {
     /// How long to wait for the first message.
     #[prost(message, optional, tag = "7")]
     pub long_polling_timeout: Option<ProtoDuration>,
+    /// Names the try of a receive in order, for a client that repeats it.
+    #[prost(string, optional, tag = "8")]
+    pub attempt_id: Option<String>,
 }
 
 /// Asks for messages from an offset the client keeps.

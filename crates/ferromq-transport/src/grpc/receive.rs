@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{Begin, GetStatus, Leased, MessageFilter, MessageView, Record};
+use ferromq_store::{Begin, GetStatus, Leased, MessageFilter, MessageView, Ordered, Record};
 use prost::Message as _;
 
 use super::{
@@ -125,6 +125,10 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
         invisible_duration,
         filter: &filter,
         begin: if group_entry.from_beginning { Begin::AtMin } else { Begin::AtMax },
+        order: group_entry.ordered.then(|| Ordered { attempt_id: request.attempt_id.as_deref() }),
+        max_attempts: group_entry.max_attempts,
+        by_priority: false,
+        peer: terms.peer,
         wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
     };
     Ok(hot.receive(&receive).await?.messages)

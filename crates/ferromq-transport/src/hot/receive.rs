@@ -1,8 +1,8 @@
 //! Receive: lease messages, or wait parked until there are some.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
-use ferromq_store::{Begin, MessageFilter, ReceiveRequest, Received, Result};
+use ferromq_store::{Begin, MessageFilter, Ordered, ReceiveRequest, Received, Result};
 use tokio::{
     task::yield_now,
     time::{Instant, timeout_at},
@@ -31,6 +31,14 @@ pub struct Receive<'a> {
     pub filter: &'a MessageFilter,
     /// Where a group that is new to a queue begins.
     pub begin: Begin,
+    /// Whether each queue is received in order, by one receiver at a time.
+    pub order: Option<Ordered<'a>>,
+    /// Deliveries of a message before it goes to the group's dead-letter topic; 0: there is no limit.
+    pub max_attempts: u32,
+    /// Whether queues with higher numbers come first.
+    pub by_priority: bool,
+    /// Who asks.
+    pub peer: SocketAddr,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
 }
@@ -166,6 +174,9 @@ impl Hot {
             invisible_ms: millis(request.invisible_duration),
             filter: request.filter,
             begin: request.begin,
+            order: request.order,
+            max_attempts: request.max_attempts,
+            by_priority: request.by_priority,
         };
         let received = match request.queue {
             Some(queue_id) => self.store.receive_of_queue(&wanted, queue_id)?,

@@ -69,6 +69,10 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         invisible_duration: Duration::from_millis(invisible),
         filter: &filter,
         begin,
+        order: None,
+        max_attempts: 0,
+        by_priority: false,
+        peer,
         wait: wait(number_or(command, "pollTime", 0)?),
     };
     let leased = hot.receive(&receive).await?.messages;

@@ -46,8 +46,14 @@ use proto::{ReceiveMessageResponse, SendMessageRequest, SendMessageResponse};
 
 pub const TOPIC: TopicEntry =
     TopicEntry { read_queues: 4, write_queues: 4, permission: 6, message_type: MessageType::Normal };
-pub const GROUP: GroupEntry =
-    GroupEntry { enabled: true, max_attempts: 17, from_beginning: true, broadcast: true, retry_queues: 1 };
+pub const GROUP: GroupEntry = GroupEntry {
+    enabled: true,
+    max_attempts: 17,
+    from_beginning: true,
+    broadcast: true,
+    retry_queues: 1,
+    ordered: false,
+};
 
 pub type Telemetry = (u64, u64, Option<Bytes>);
 
