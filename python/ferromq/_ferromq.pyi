@@ -119,6 +119,12 @@ class StoreOptions(TypedDict, total=False):
     """`discard`, `archive`."""
     retention_total_bytes: int | None
     store_host: str | None
+    timer_enabled: bool | None
+    timer_log_file_size: int | None
+    timer_max_delay: timedelta | None
+    timer_precision: timedelta | None
+    timer_roll_window: int | None
+    timer_wheel_slots: int | None
 
 @type_check_only
 class StoreStats(TypedDict):
@@ -233,7 +239,7 @@ class Store:
     def delayed(
         self, topic: str, queue_id: int, properties: Mapping[str, str], *, sys_flag: int = 0
     ) -> tuple[str, int, dict[str, str]] | None:
-        """Topic, queue and properties of a message with a delay level while it waits; None for one that does not wait."""
+        """Topic, queue and properties of a message with a delay level or a time of delivery while it waits, or None."""
 
     def start_schedule(self) -> None:
         """Deliver messages that wait at a delay level, at their time or after it, at least once; a slave must not. Idempotent."""

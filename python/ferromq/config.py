@@ -105,6 +105,18 @@ class StoreConfig(Config):
     """Bytes that stay free on the disk; sends are refused below it."""
     delay_levels: str | None = None
     """How long each delay level lasts, level 1 first, each time with its unit: `1s 5s 10s 30s 1m 2h`."""
+    timer_enabled: bool | None = None
+    """Whether messages may have a time of delivery of their own."""
+    timer_max_delay: timedelta | None = None
+    """How far ahead such a time may be."""
+    timer_precision: timedelta | None = None
+    """The span of a slot in the file `timerwheel`; a Java broker that opens the directory must have the same."""
+    timer_roll_window: int | None = None
+    """Slots ahead beyond which a message with a time of delivery is stored anew on its way."""
+    timer_wheel_slots: int | None = None
+    """Half the slots of a new `timerwheel`; Java opens no other than the default."""
+    timer_log_file_size: int | None = None
+    """Size of a new file in `timerlog`, bytes."""
     progress_interval: timedelta | None = None
     """How often consumers' offsets and leases are written."""
     fast_boot: bool | None = None
@@ -132,6 +144,11 @@ class StoreConfig(Config):
         "maxHashSlotNum": lambda text: {"index_slots": whole(text)},
         "maxIndexNum": lambda text: {"index_entries": whole(text)},
         "messageDelayLevel": lambda text: {"delay_levels": text},
+        "timerWheelEnable": lambda text: {"timer_enabled": boolean(text)},
+        "timerMaxDelaySec": lambda text: {"timer_max_delay": timedelta(seconds=whole(text))},
+        "timerPrecisionMs": lambda text: {"timer_precision": timedelta(milliseconds=whole(text))},
+        "timerRollWindowSlot": lambda text: {"timer_roll_window": whole(text)},
+        "mappedFileSizeTimerLog": lambda text: {"timer_log_file_size": whole(text)},
         "deleteWhen": lambda text: {"retention_hours": text},
         "fileReservedTime": lambda text: {"retention_age": timedelta(hours=whole(text))},
         "flushConsumerOffsetInterval": lambda text: {"progress_interval": timedelta(milliseconds=whole(text))},

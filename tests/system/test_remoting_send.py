@@ -177,7 +177,7 @@ def test_what_is_not_taken_is_refused_by_its_reason(mq: ferromq.Embedded, peer: 
         (fields("SCHEDULE_TOPIC_XXXX"), FORBIDDEN, "SCHEDULE_TOPIC_XXXX"),
         (fields("or/ders"), INVALID, "letters"),
         (fields("orders", properties=text(KEYS="k" * 40_000)), ILLEGAL, "32767"),
-        (fields("orders", properties=text(TIMER_DELAY_SEC="9")), 1, "TIMER_DELAY_SEC"),
+        (fields("orders", properties=text(TIMER_DELAY_SEC="999999")), 13, "timer_max_delay"),
     ]:
         answer = peer.call(SEND, asked, b"x")
         assert (answer.code, reason in (answer.remark or "")) == (code, True), answer.remark

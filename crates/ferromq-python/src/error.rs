@@ -56,6 +56,8 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         StoreError::Invalid { what: "queue id" | "properties" | "system flag", .. } => {
             PyValueError::new_err(text)
         }
+        StoreError::TooFarAhead { .. } => PyValueError::new_err(text),
+        StoreError::Invalid { what, .. } if what.contains(' ') => PyValueError::new_err(text),
         // What is left are options of the store.
         StoreError::Invalid { .. } => raised::ConfigError::new_err(text),
         StoreError::NoStore { .. } | StoreError::NoSuchQueue { .. } => raised::StoreError::new_err(text),

@@ -72,6 +72,12 @@ const OPTIONS: &[StoreOption] = options! {
     "retention_on_expiry": retention.on_expiry;
     "retention_total_bytes": retention.total_bytes;
     "store_host": store_host;
+    "timer_enabled": timer.enabled;
+    "timer_log_file_size": timer.log_file_size;
+    "timer_max_delay": timer.max_delay;
+    "timer_precision": timer.precision;
+    "timer_roll_window": timer.roll_window;
+    "timer_wheel_slots": timer.wheel_slots;
 };
 
 /// The default options with `given` in their place; None is not given. The exceptions name the option.

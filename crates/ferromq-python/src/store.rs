@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ferromq_store::{
-    Boundary, Damage, MessageFilter, MessageStore, NewMessage, QueueAccess, Result, SCHEDULE_TOPIC,
-    StoreConfig, StoreError, properties,
+    Boundary, Damage, MessageFilter, MessageStore, NewMessage, QueueAccess, Result, StoreConfig, StoreError,
+    properties,
 };
 use parking_lot::Mutex;
 use pyo3::{

@@ -56,12 +56,14 @@ impl<D: Disk> MessageStore<D> {
         Ok(appended)
     }
 
-    /// Says how a message must be stored that has a delay level, see [`delay::rewrite`]; `None` for one that does not wait.
+    /// Says how a message must be stored that has a delay level or a time of delivery, see [`delay::rewrite`]; `None` for
+    /// one that does not wait.
     ///
-    /// The store stores what it is given, so whoever takes messages from producers asks. Errors: `Invalid`.
+    /// The store stores what it is given, so whoever takes messages from producers asks. Errors: `Invalid`, `TooFarAhead`.
     pub fn delayed(&self, message: &NewMessage<'_>) -> Result<Option<Delayed>> {
         let NewMessage { topic, queue_id, sys_flag, properties, .. } = *message;
-        delay::rewrite(&self.inner.config.delay_levels, topic, queue_id, sys_flag, properties)
+        let inner = self.inner();
+        delay::rewrite(&inner.config, inner.clock.now_ms(), topic, queue_id, sys_flag, properties)
     }
 
     /// Says whether the promise of the flush policy holds for what ends at `end`; `None` where a flush must come first.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Pat
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::{DelayLevels, FlushPolicy, RecoveryListener, Result, Retention, StoreError};
+use crate::{DelayLevels, FlushPolicy, RecoveryListener, Result, Retention, StoreError, TimerConfig};
 
 /// The options of a store. File sizes hold for new files; existing files keep the size they have.
 #[derive(Debug, Clone)]
@@ -50,6 +50,8 @@ pub struct StoreConfig {
     pub on_recovery: Option<RecoveryListener>,
     /// How long each delay level lasts.
     pub delay_levels: DelayLevels,
+    /// How messages with a time of delivery are kept.
+    pub timer: TimerConfig,
     /// The broker's own address, kept in every record.
     pub store_host: SocketAddr,
 }
@@ -75,6 +77,7 @@ impl Default for StoreConfig {
             fast_boot: false,
             on_recovery: None,
             delay_levels: DelayLevels::default(),
+            timer: TimerConfig::default(),
             store_host: SocketAddr::from(([127, 0, 0, 1], 10911)),
         }
     }
@@ -137,6 +140,7 @@ impl StoreConfig {
             return Err(StoreError::Invalid { what: "progress_interval", reason: "it must be more than 0" });
         }
         self.retention.check()?;
+        self.timer.check()?;
         if self.flush_every.values().any(|count| *count == 0) {
             let reason = "a threshold of 0 answers nothing: use `each` or `group`";
             return Err(StoreError::Invalid { what: "flush_every", reason });

@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use crate::{Result, StoreError, properties};
+use crate::{Result, StoreConfig, StoreError, properties, timer};
 
 /// Where messages with a delay level wait, level 1 in queue 0.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
@@ -87,21 +87,26 @@ fn duration(text: &str) -> Option<i64> {
     i64::from(count).checked_mul(*length)
 }
 
-/// What of a message differs while it waits in [`SCHEDULE_TOPIC`].
+/// What of a message differs while it waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delayed {
+    /// The topic it waits in: [`SCHEDULE_TOPIC`], or [`timer::TIMER_TOPIC`] for one with a time of its own.
+    pub topic: &'static str,
     /// The queue it waits in, one less than its level.
     pub queue_id: i32,
     /// Its properties, which keep where it goes once it is due.
     pub properties: Vec<u8>,
+    /// When it is due, milliseconds since 1970, where it has a time of its own.
+    pub deliver_at: Option<i64>,
 }
 
-/// Says how a message must be stored that has a delay level; `None` for one that does not wait.
+/// Says how a message must be stored that has a delay level or a time of delivery; `None` for one that does not wait.
 ///
 /// Rolled-back and half messages never wait. A level above the highest becomes the highest; times for a single message
-/// give way to it. Errors: `Invalid` for a level that is no number.
+/// give way to it. Errors: `Invalid` for a level or a time that is no number, `TooFarAhead`.
 pub fn rewrite(
-    levels: &DelayLevels,
+    config: &StoreConfig,
+    now_ms: i64,
     topic: &str,
     queue_id: i32,
     sys_flag: i32,
@@ -110,8 +115,10 @@ pub fn rewrite(
     if !crate::message::is_consumable(sys_flag) {
         return Ok(None);
     }
-    let Some(level) = levels.of(properties)? else { return Ok(None) };
-    Ok(Some(at_level(level, topic, queue_id, properties)))
+    match config.delay_levels.of(properties)? {
+        Some(level) => Ok(Some(at_level(level, topic, queue_id, properties))),
+        None => timer::rewrite(&config.timer, now_ms, (topic, queue_id), properties),
+    }
 }
 
 /// The message as it waits at `level`.
@@ -119,7 +126,7 @@ pub(crate) fn at_level(level: u32, topic: &str, queue_id: i32, properties: &[u8]
     let (level_text, queue_text) = (level.to_string(), queue_id.to_string());
     let set = [(LEVEL, level_text.as_str()), (REAL_TOPIC, topic), (REAL_QUEUE, queue_text.as_str())];
     let properties = properties::replace(properties, &TIMERS, &set);
-    Delayed { queue_id: level.cast_signed() - 1, properties }
+    Delayed { topic: SCHEDULE_TOPIC, queue_id: level.cast_signed() - 1, properties, deliver_at: None }
 }
 
 /// Where a waiting message goes: topic and queue; `None` where it does not say so.
@@ -201,7 +208,7 @@ mod tests {
     #[test]
     fn a_message_with_a_level_waits_in_the_queue_of_its_level_and_keeps_its_destination() {
         let given = made(&[("KEYS", "k"), ("TIMER_DELIVER_MS", "9"), ("DELAY", "3"), ("REAL_TOPIC", "old")]);
-        let delayed = rewrite(&levels(), "orders", 7, 0, &given).unwrap().unwrap();
+        let delayed = rewrite(&StoreConfig::default(), 0, "orders", 7, 0, &given).unwrap().unwrap();
         assert_eq!(delayed.queue_id, 2);
         let get = |name| properties::get(&delayed.properties, name);
         assert_eq!((get("KEYS"), get("DELAY"), get("TIMER_DELIVER_MS")), (Some("k"), Some("3"), None));
@@ -217,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_level_above_the_highest_becomes_the_highest() {
-        let delayed = rewrite(&levels(), "t", 0, 0, &made(&[("DELAY", "40")])).unwrap().unwrap();
+        let delayed =
+            rewrite(&StoreConfig::default(), 0, "t", 0, 0, &made(&[("DELAY", "40")])).unwrap().unwrap();
         assert_eq!(delayed.queue_id, 17);
         assert_eq!(properties::get(&delayed.properties, "DELAY"), Some("18"));
     }
@@ -225,17 +233,20 @@ mod tests {
     #[test]
     fn without_a_level_and_in_the_middle_of_a_transaction_nothing_waits() {
         for properties in [made(&[]), made(&[("DELAY", "0")]), made(&[("DELAY", "-1")])] {
-            assert_eq!(rewrite(&levels(), "t", 0, 0, &properties).unwrap(), None);
+            assert_eq!(rewrite(&StoreConfig::default(), 0, "t", 0, 0, &properties).unwrap(), None);
         }
         let waits = made(&[("DELAY", "1")]);
         for (sys_flag, is_delayed) in [(0, true), (4, false), (8, true), (12, false)] {
-            assert_eq!(rewrite(&levels(), "t", 0, sys_flag, &waits).unwrap().is_some(), is_delayed);
+            assert_eq!(
+                rewrite(&StoreConfig::default(), 0, "t", 0, sys_flag, &waits).unwrap().is_some(),
+                is_delayed
+            );
         }
     }
 
     #[test]
     fn a_level_that_is_no_number_is_refused() {
-        let error = rewrite(&levels(), "t", 0, 0, &made(&[("DELAY", "soon")])).unwrap_err();
+        let error = rewrite(&StoreConfig::default(), 0, "t", 0, 0, &made(&[("DELAY", "soon")])).unwrap_err();
         assert!(error.to_string().contains("DELAY"), "{error}");
     }
 
@@ -244,7 +255,7 @@ mod tests {
         fn any_bytes_as_properties_and_any_text_as_levels_never_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..60), text in "[0-9smhd ]{0,12}"
         ) {
-            let _ = rewrite(&levels(), "t", 0, 0, &bytes);
+            let _ = rewrite(&StoreConfig::default(), 0, "t", 0, 0, &bytes);
             let _ = due_properties(&bytes);
             if let Ok(read) = text.parse::<DelayLevels>() {
                 prop_assert_eq!(read.to_string().parse::<DelayLevels>().unwrap(), read);

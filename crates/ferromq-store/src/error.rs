@@ -51,6 +51,16 @@ pub enum StoreError {
         /// Which rule is broken.
         reason: &'static str,
     },
+    /// A time of delivery further ahead than `timer_max_delay`; nothing was written.
+    #[error(
+        "the time of delivery is {ahead_ms} ms ahead; timer_max_delay is {limit_ms} ms: give an earlier one, or raise it"
+    )]
+    TooFarAhead {
+        /// How far ahead it is.
+        ahead_ms: i64,
+        /// The furthest allowed.
+        limit_ms: i64,
+    },
     /// A directory to look at is no store.
     #[error("{path} is no store directory: it has not {missing}")]
     NoStore {
@@ -166,6 +176,7 @@ impl StoreError {
             Self::NoStore { .. } => "no_store",
             Self::NoSuchQueue { .. } => "no_such_queue",
             Self::StaleReceipt => "stale_receipt",
+            Self::TooFarAhead { .. } => "too_far_ahead",
         }
     }
 

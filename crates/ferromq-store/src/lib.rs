@@ -78,6 +78,7 @@ mod stop;
 mod store;
 mod tail;
 mod time_search;
+mod timer;
 mod turns;
 mod types;
 mod unflushed;
@@ -101,6 +102,7 @@ pub use report::{RecoveryListener, RecoveryProgress, RecoveryReport};
 pub use retention::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy};
 pub use schedule::ScheduleStats;
 pub use store::MessageStore;
+pub use timer::{TIMER_TOPIC, TimerConfig, is_timed};
 pub use types::{
     Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, MAX_ATTEMPT_ID,
     Ordered, QueryResult, ReceiptHandle, ReceiveRequest, Received, StoreStats,

@@ -358,7 +358,7 @@ impl<D: Disk> Delivery<'_, D> {
                 Verdict::Deliver { topic, queue_id, properties } => {
                     messages.push(renewed(view, topic, *queue_id, properties));
                 }
-                Verdict::PutBack(Delayed { queue_id, properties }) => {
+                Verdict::PutBack(Delayed { queue_id, properties, .. }) => {
                     messages.push(renewed(view, SCHEDULE_TOPIC, *queue_id, properties));
                 }
                 Verdict::GiveUp(_) => {}

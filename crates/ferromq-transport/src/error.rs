@@ -139,7 +139,9 @@ impl TransportError {
             Self::Busy(_) | Self::Timeout { .. } => response::SYSTEM_BUSY,
             Self::Unanswered | Self::NotAvailable(_) => response::SERVICE_NOT_AVAILABLE,
             Self::Store(error) => match error {
-                StoreError::TooLarge { .. } | StoreError::Invalid { .. } => response::MESSAGE_ILLEGAL,
+                StoreError::TooLarge { .. } | StoreError::Invalid { .. } | StoreError::TooFarAhead { .. } => {
+                    response::MESSAGE_ILLEGAL
+                }
                 StoreError::NotDurable { .. } => response::FLUSH_DISK_TIMEOUT,
                 StoreError::QueueClosed { .. } => response::NO_PERMISSION,
                 StoreError::Full { .. } | StoreError::Poisoned | StoreError::Closed => {

@@ -266,7 +266,7 @@ async fn a_refused_message_is_not_stored_and_the_reason_is_named() {
         (&[("g", "")], 29, "bornTimestamp"),
         (&[("e", "one")], 29, "queueId"),
         (&[("i", &long_properties)], 13, "32767"),
-        (&[("i", "TIMER_DELAY_SEC\u{1}9\u{2}")], 1, "TIMER_DELAY_SEC"),
+        (&[("i", "TIMER_DELAY_SEC\u{1}999999\u{2}")], 13, "timer_max_delay"),
         (&[("i", "DELAY\u{1}soon\u{2}")], 13, "delay level"),
         (&[("i", "DELAY\u{1}1\u{2}TRAN_MSG\u{1}true\u{2}")], 13, "transaction"),
         (&[("i", "INNER_NUM\u{1}2\u{2}")], 13, "INNER_NUM"),

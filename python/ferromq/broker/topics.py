@@ -364,6 +364,7 @@ def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         TopicConfig(config.name, 1, 1, inherited),
         TopicConfig(_names.OFFSET_MOVED_TOPIC, 1, 1),
         TopicConfig(_names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES, _SCHEDULE_QUEUES),
+        TopicConfig(_names.TIMER_TOPIC, 1, 1),
         TopicConfig(f"{config.cluster}_REPLY_TOPIC", 1, 1),
         TopicConfig(f"{_names.SYSTEM_PREFIX}REVIVE_LOG_{config.cluster}", _REVIVE_QUEUES, _REVIVE_QUEUES),
         TopicConfig(f"{_names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{config.name}", 1, 1, Permission.INHERIT),

@@ -24,6 +24,7 @@ pub mod code {
     pub const ILLEGAL_FILTER_EXPRESSION: i32 = 40_010;
     pub const ILLEGAL_INVISIBLE_TIME: i32 = 40_011;
     pub const INVALID_RECEIPT_HANDLE: i32 = 40_013;
+    pub const ILLEGAL_DELIVERY_TIME: i32 = 40_012;
     pub const MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: i32 = 40_014;
     pub const MESSAGE_CORRUPTED: i32 = 40_016;
     pub const ILLEGAL_OFFSET: i32 = 40_019;
@@ -93,6 +94,7 @@ impl From<StoreError> for Refusal {
                 "topic" => code::ILLEGAL_TOPIC,
                 _ => code::BAD_REQUEST,
             },
+            StoreError::TooFarAhead { .. } => code::ILLEGAL_DELIVERY_TIME,
             StoreError::StaleReceipt => code::INVALID_RECEIPT_HANDLE,
             StoreError::QueueClosed { .. } => code::FORBIDDEN,
             StoreError::NoRecord { .. } => code::MESSAGE_NOT_FOUND,

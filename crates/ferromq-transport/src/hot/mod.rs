@@ -8,6 +8,7 @@ mod counters;
 mod demote;
 mod policy;
 pub mod pull;
+pub mod recall;
 pub mod receive;
 pub mod send;
 mod traffic;

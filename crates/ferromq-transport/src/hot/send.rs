@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ferromq_store::{Appended, NewMessage, QueueAccess, Result, SCHEDULE_TOPIC, StoreError};
+use ferromq_store::{Appended, NewMessage, QueueAccess, Result, StoreError, is_timed};
 use tokio::sync::oneshot;
 
 use super::Hot;
@@ -38,17 +38,24 @@ impl Hot {
         Ok(appended)
     }
 
-    /// As [`Self::append`], for one message that waits first where its delay level `level` is above 0.
+    /// As [`Self::append`], for one message that waits first where its delay level `level` is above 0, or its properties
+    /// have a time of delivery.
     pub fn append_delayed(&self, message: &NewMessage<'_>, level: i32) -> Result<Appended> {
-        let delayed = if level > 0 { self.store.delayed(message)? } else { None };
-        let Some(delayed) = delayed else { return self.append(&[*message]) };
+        self.append_timed(message, level).map(|(appended, _)| appended)
+    }
+
+    /// As [`Self::append_delayed`], and when the message is due, where it waits for a time of its own.
+    pub fn append_timed(&self, message: &NewMessage<'_>, level: i32) -> Result<(Appended, Option<i64>)> {
+        let waits = level > 0 || is_timed(message.properties);
+        let delayed = if waits { self.store.delayed(message)? } else { None };
+        let Some(delayed) = delayed else { return Ok((self.append(&[*message])?, None)) };
         let waiting = NewMessage {
-            topic: SCHEDULE_TOPIC,
+            topic: delayed.topic,
             queue_id: delayed.queue_id,
             properties: &delayed.properties,
             ..*message
         };
-        self.append(&[waiting])
+        Ok((self.append(&[waiting])?, delayed.deliver_at))
     }
 
     /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.

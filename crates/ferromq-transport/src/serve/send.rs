@@ -5,7 +5,7 @@
 
 use std::{cell::RefCell, fmt, net::SocketAddr};
 
-use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId};
+use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, TIMER_TOPIC};
 
 use super::{
     batch, flushed,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Missing, TransportError,
-    hot::{Hot, SendPolicy},
+    hot::{Hot, SendPolicy, recall},
     remoting::{
         Fields, RemotingCommand,
         codes::{request, response},
@@ -26,13 +26,14 @@ use crate::{
 const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 const TRANSACTION_BITS: i32 = 12;
 /// Topics only the broker itself writes.
-const CLOSED_TO_CLIENTS: [&str; 6] = [
+const CLOSED_TO_CLIENTS: [&str; 7] = [
     "SCHEDULE_TOPIC_XXXX",
     HALF_TOPIC,
     "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC",
     "SELF_TEST_TOPIC",
     "OFFSET_MOVED_EVENT",
+    TIMER_TOPIC,
 ];
 
 thread_local! {
@@ -222,7 +223,7 @@ impl Target<'_> {
         let level = self.check(&marks)?;
         let made = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
         let unique_key = marks.unique_key.or(made.as_deref()).unwrap_or_default();
-        let appended = TEXT.with_borrow_mut(|text| {
+        let (appended, deliver_at) = TEXT.with_borrow_mut(|text| {
             text.clear();
             text.shrink_to(KEPT_TEXT);
             let destination = marks.is_half.then_some((self.header.topic, self.queue_id));
@@ -231,11 +232,19 @@ impl Target<'_> {
             let message = self.message(peer, self.header.flag, &command.body, text);
             if marks.is_half {
                 let sys_flag = message.sys_flag & !TRANSACTION_BITS;
-                return hot.append(&[NewMessage { topic: HALF_TOPIC, queue_id: 0, sys_flag, ..message }]);
+                // A time too far ahead is refused now, not when the transaction commits.
+                hot.store.delayed(&NewMessage { sys_flag, ..message })?;
+                let half = NewMessage { topic: HALF_TOPIC, queue_id: 0, sys_flag, ..message };
+                return Ok((hot.append(&[half])?, None));
             }
-            hot.append_delayed(&message, level)
+            hot.append_timed(&message, level)
         })?;
-        Ok(self.stored(hot, command, &appended, (unique_key, marks.waits)))
+        let mut stored = self.stored(hot, command, &appended, (unique_key, marks.waits));
+        if let Some(at) = deliver_at.filter(|_| !self.header.topic.starts_with(RETRY_PREFIX)) {
+            let handle = recall::handle(self.header.topic, &hot.broker_name, at, unique_key);
+            stored.response.fields.push("recallHandle", handle.as_str());
+        }
+        Ok(stored)
     }
 
     /// Refuses what would be stored as something else than it says, and tells the delay level.
@@ -243,11 +252,6 @@ impl Target<'_> {
         let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is no number"))?;
         if marks.is_inner_batch {
             return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
-        }
-        if marks.has_timer && level <= 0 {
-            return Err(TransportError::NotSupported(
-                "a time of delivery (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS); use a delay level",
-            ));
         }
         if marks.is_half && level > 0 {
             return Err(TransportError::IllegalMessage("a message of a transaction cannot be delayed"));
