@@ -255,7 +255,7 @@ impl PyStore {
         for (name, value) in properties::iter(&delayed.properties) {
             kept.set_item(name, value)?;
         }
-        Ok(Some((SCHEDULE_TOPIC, delayed.queue_id, kept)))
+        Ok(Some((delayed.topic, delayed.queue_id, kept)))
     }
 
     /// Begin to deliver messages that wait at a delay level.
