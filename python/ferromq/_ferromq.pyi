@@ -66,6 +66,9 @@ class StoredMessage:
     def raw(self) -> bytes:
         """The record as it lies on disk."""
 
+    def grpc_message(self) -> bytes:
+        """It as an encoded protobuf `Message`, as gRPC clients are shown it; the body as stored."""
+
 @final
 class ExpiredFile:
     """A file of the commit log that is about to be deleted; it lies there unchanged until the hook has returned."""

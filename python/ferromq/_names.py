@@ -19,6 +19,8 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where half messages go whose producers were asked too often."""
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 SYSTEM_PREFIX = "rmq_sys_"
 
@@ -30,7 +32,7 @@ SYSTEM_TOPICS = frozenset(
         HALF_TOPIC,
         TRACE_TOPIC,
         OP_TOPIC,
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        DISCARD_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
         "CHECKPOINT_TOPIC",

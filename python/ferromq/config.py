@@ -29,9 +29,17 @@ from ferromq._listener_config import ListenerConfig
 from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
 from ferromq._rocketmq import WITHOUT_EFFECT
+from ferromq._transaction_config import TransactionConfig
 from ferromq.errors import ConfigError, IllegalName
 
-__all__ = ["LIMIT_FOR_QUEUES", "BrokerConfig", "MembershipConfig", "NameServerConfig", "StoreConfig"]
+__all__ = [
+    "LIMIT_FOR_QUEUES",
+    "BrokerConfig",
+    "MembershipConfig",
+    "NameServerConfig",
+    "StoreConfig",
+    "TransactionConfig",
+]
 
 LIMIT_FOR_QUEUES = 65_536
 """Queues a topic may have at most."""
@@ -221,22 +229,22 @@ class BrokerConfig(Config):
     """Whether the members of a group are told at once when others come or go; else they find out within 20 s."""
     store_replies: bool = True
     """Whether replies to messages are stored as well as passed on to who asked."""
-    transaction_timeout: timedelta = timedelta(seconds=6)
-    """
-    How long a producer has, at least, to end a transaction before it is asked.
-
-    Producers are not asked yet, and no end is refused for coming later.
-    """
     handler_threads: int = 8
     """Threads that answer the requests of the control plane."""
     archive: str = ""
     """`module:function` that takes each file before it is deleted; empty: none."""
     trace_topic: str = ""
     """Topic for the traces of clients, made at start; empty: none."""
+    region: str = "DefaultRegion"
+    """What messages of remoting clients are stamped with as the region they were sent in."""
+    trace: bool = True
+    """Whether the traces of messages are worth keeping, which their senders are told."""
     membership: MembershipConfig = field(default_factory=MembershipConfig)
     """The options of the broker as a member of its cluster; they too are named without `membership`."""
     connections: ListenerConfig = field(default_factory=ListenerConfig)
     """The options of its remoting connections; they too are named without `connections`."""
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    """The options for transactions; they too are named without `transactions`."""
     storage: StoreConfig = field(default_factory=StoreConfig)
     """The options of the message store; files, environment and flags name them without `storage`."""
 
@@ -256,7 +264,9 @@ class BrokerConfig(Config):
         "autoCreateTopicEnable": lambda text: {"auto_create_topics": boolean(text)},
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
-        "transactionTimeOut": lambda text: {"transaction_timeout": timedelta(milliseconds=whole(text))},
+        "regionId": lambda text: {"region": text},
+        "traceOn": lambda text: {"trace": boolean(text)},
+        **TransactionConfig.properties,
         **MembershipConfig.properties,
         "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
         "notifyConsumerIdsChangedEnable": lambda text: {"notify_consumers": boolean(text)},
@@ -274,6 +284,7 @@ class BrokerConfig(Config):
     parts: ClassVar[Mapping[str, type[Config]]] = {
         "membership": MembershipConfig,
         "connections": ListenerConfig,
+        "transactions": TransactionConfig,
         "storage": StoreConfig,
     }
     ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome"})
@@ -291,13 +302,12 @@ class BrokerConfig(Config):
                 split_advertised(getattr(self, name) or "unset")
             except ValueError as error:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; {error}") from error
-        for name in ("name", "cluster", "store"):
+        for name in ("name", "cluster", "store", "region"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty")
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
             raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
         check_positive("client_lease", self.client_lease, timedelta())
-        check_positive("transaction_timeout", self.transaction_timeout, timedelta())
         if self.trace_topic:
             try:
                 _names.check_topic(self.trace_topic)

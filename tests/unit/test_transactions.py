@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from hypothesis import strategies as st
 
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.transactions import GROUP, Decision, End, EndedHalves, EndRefused, Transactions
+from ferromq.broker.halves import GROUP, EndedHalves, Halves
+from ferromq.broker.transactions import Decision, End, EndRefused, Transactions
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 NOW = 1_700_000_000_000
@@ -67,7 +67,7 @@ def seen(store: Store, topic: str = "orders", queue_id: int = 3) -> list[Any]:
 def transactions(store: Store) -> Transactions:
     """Begin anew on what is stored."""
     settle(store)
-    return Transactions(store)
+    return Transactions(store, Halves(store))
 
 
 def changed(end: End, **fields: Any) -> End:
@@ -130,7 +130,7 @@ def test_a_transaction_committed_by_many_at_once_is_visible_once(store: Store, c
     assert sorted(message.body for message in seen(store)) == [b"0", b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("body", [b"0", b"0,", b"5,0,7", b"0,5"])
+@pytest.mark.parametrize("body", [b"0", b"0,", b"5,0,99999999999999999999", b"0,5"])
 def test_op_messages_of_rocketmq_count(store: Store, clock: Clock, body: bytes) -> None:
     """Of 4.x with one offset, of 5.x with several."""
     end = half(store)
@@ -213,13 +213,14 @@ def test_a_commit_that_could_not_be_stored_may_be_tried_again(store: Store, cloc
     assert mine.end(end)
 
 
-@given(st.lists(st.integers(0, 40)), st.integers(0, 10))
-def test_ended_halves_are_a_set_kept_as_ranges(offsets: list[int], below: int) -> None:
-    """Against a plain set; neighbours are one range."""
+@given(st.lists(st.integers(0, 40)), st.integers(0, 10), st.integers(0, 50))
+def test_ended_halves_are_a_set_with_a_bound(offsets: list[int], below: int, forgotten: int) -> None:
+    """Against a plain set, and again once all below an offset are taken for ended."""
     ended, model = EndedHalves(below), set(range(below))
     for offset in offsets:
         ended.add(offset)
         model.add(offset)
     assert [offset for offset in range(60) if offset in ended] == sorted(model)
-    ranges = ended.ranges()
-    assert all(end < begin for (_, end), (begin, _) in pairwise(ranges))
+    assert ended.first_open() == min(set(range(60)) - model)
+    assert ended.forget(forgotten) == len(set(range(forgotten)) - model)
+    assert [offset for offset in range(60) if offset in ended] == sorted(model | set(range(forgotten)))

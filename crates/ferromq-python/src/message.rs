@@ -3,6 +3,7 @@
 use std::{fmt::Write, net::SocketAddr};
 
 use ferromq_store::{MessageView, properties};
+use ferromq_transport::grpc::encode_message;
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -137,6 +138,11 @@ impl PyStoredMessage {
     #[getter]
     fn raw<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0)
+    }
+
+    /// Return it as an encoded protobuf `Message`, as gRPC clients are shown it.
+    fn grpc_message<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &encode_message(&self.view()?)))
     }
 
     fn __repr__(&self) -> PyResult<String> {

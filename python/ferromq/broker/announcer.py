@@ -17,6 +17,7 @@ from ferromq.broker import registration
 from ferromq.broker.groups import GroupConfig
 from ferromq.broker.name_servers import Master, NameServers
 from ferromq.broker.topics import TopicConfig, TopicTable, Wait
+from ferromq.config import BrokerConfig
 from ferromq.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
@@ -121,6 +122,15 @@ class Announcer:
     def push_forbidden(self, group: str, topics: list[str]) -> None:
         """Tell the hot path which topics a group may not read."""
         self._server.put_forbidden(group, topics)
+
+    def push_send_policy(self, config: BrokerConfig) -> None:
+        """Tell the hot path what messages are stamped with, and whether half messages are taken."""
+        self._server.set_send_policy(
+            cluster=config.cluster,
+            region=config.region,
+            trace=config.trace,
+            reject_transactions=config.transactions.reject_transactions,
+        )
 
     def register(self, *, is_forced: bool = True) -> None:
         """Register everything; unless *is_forced*, only where a name server has another version of it."""

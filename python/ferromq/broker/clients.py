@@ -378,6 +378,16 @@ class ClientTable:
         with self._lock:
             return [entry.client for entry in self._producers.get(group, {}).values()]
 
+    def reachable_producers(self, group: str) -> list[tuple[Client, int | None]]:
+        """Return the members of a producer group that can be asked something; of gRPC clients with their streams."""
+        with self._lock:
+            entries = self._producers.get(group, {}).values()
+            return [
+                (entry.client, entry.stream if entry.client.is_grpc else None)
+                for entry in entries
+                if not entry.client.is_grpc or entry.stream in self._streams
+            ]
+
     def all_producers(self) -> dict[str, list[tuple[Client, int]]]:
         """Return every producer group, and when each of its members was seen last."""
         with self._lock:

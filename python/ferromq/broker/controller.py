@@ -37,7 +37,7 @@ from ferromq.broker.runtime import Runtime
 from ferromq.broker.settings import Settings, SettingsAnswers
 from ferromq.broker.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.topics import TopicTable, Wait
-from ferromq.broker.transactions import Transactions
+from ferromq.broker.transaction_rooms import TransactionRooms
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
 from ferromq.route import Permission
@@ -181,7 +181,6 @@ class BrokerController:
             handler_threads=self.config.handler_threads,
             **self.config.connections.limits(),
         )
-        self._server.set_send_policy(cluster=self.config.cluster)
         started.callback(self._server.stop, timeout=_STOP_SECONDS)
         if self.config.connections.set_up(self._server):
             reload = Timer("ferromq-tls", self._clock, RELOAD_INTERVAL, lambda _now: self._server.reload_tls())
@@ -199,6 +198,7 @@ class BrokerController:
             membership=lambda: settings.config.membership,
             on_master=self._told_master,
         )
+        self._announcer.push_send_policy(self.config)
         self._make_rooms()
         self._server.listen_remoting(listen)
         self.fast_address = self._listen_fast(listen)
@@ -208,7 +208,7 @@ class BrokerController:
         self._announcer.start(self.topics)
         started.callback(self._stop_following)
         self._start_following()
-        for timer in (self._clients, self._client_timer, self._statistics_timer):
+        for timer in (self._clients, self._client_timer, self._statistics_timer, self._transactions):
             started.callback(timer.stop)
             timer.start()
 
@@ -282,6 +282,9 @@ class BrokerController:
             now_ms=now_ms,
         )
         self._modes = clients.modes
+        self._transactions = TransactionRooms(
+            lambda: settings.config, self._server, self.store, clients=clients.table, clock=self._clock
+        )
         statistics = Statistics(self._server.traffic, now_ms, self.config.cluster)
         rooms = rpc.Rooms(
             admin=Administration(self.store, self.topics, self.groups),
@@ -307,7 +310,7 @@ class BrokerController:
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
-            transactions=Transactions(self.store, is_slave=lambda: settings.config.membership.is_slave),
+            transactions=self._transactions.ends,
         )
         self.topics.push_all()
         self.groups.push_all()
@@ -326,6 +329,9 @@ class BrokerController:
             self.topics.configure("options")
         if "register_interval" in changed:
             self._announcer.set_period(registration_period(after.membership.register_interval))
+        if changed & {"region", "trace", "reject_transactions"}:
+            self._announcer.push_send_policy(after)
+        self._transactions.options_changed(changed, after)
         if changed & frozenset(_MEMBERSHIP):
             self._take_part(before.membership, after.membership)
 

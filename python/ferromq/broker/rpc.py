@@ -145,6 +145,7 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         "NotifyClientTermination": rpc(
             pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, clients.grpc.notify_termination
         ),
+        "EndTransaction": rpc(pb.EndTransactionRequest, pb.EndTransactionResponse, rooms.transactions.end_over_grpc),
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
     }

@@ -34,6 +34,8 @@ _FLUSH = {"interval": "500", "pages": "0", "thorough": "10000"}
 _CHANGEABLE = frozenset(
     {"auto_create_topics", "auto_create_groups", "default_queues", "flush", "flush_every"}
     | {"permission", "force_register", "sync_interval", "register_interval"}
+    | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
+    | {"reject_transactions"}
     | {name for name in StoreConfig.names() if name.startswith("retention_")}
 )
 """The options that can change while the broker runs."""
@@ -252,6 +254,8 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "namesrvAddr": ";".join(options["namesrv"]),
         "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),
         "registerBrokerTimeoutMills": str(options["register_timeout"] // _MILLISECOND),
+        "regionId": options["region"],
+        "rejectTransactionMessage": own_text(options["reject_transactions"]),
         "registerNameServerPeriod": str(options["register_interval"] // _MILLISECOND),
         "storePathCommitLog": ",".join(options["commit_log_paths"]) or f"{options['store']}/commitlog",
         "storePathRootDir": options["store"],
@@ -260,7 +264,11 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "timerRollWindowSlot": str(options["timer_roll_window"]),
         "timerWheelEnable": own_text(options["timer_enabled"]),
         "mappedFileSizeTimerLog": str(options["timer_log_file_size"]),
+        "traceOn": own_text(options["trace"]),
         "traceTopicEnable": own_text(bool(options["trace_topic"])),
+        "transactionCheckInterval": str(options["transaction_check_interval"] // _MILLISECOND),
+        "transactionCheckMax": str(options["transaction_check_max"]),
+        "transactionTimeOut": str(options["transaction_timeout"] // _MILLISECOND),
         **_flush_names(str(options["flush"])),
         **_disk_names(options["retention_disk_usage"]),
     }

@@ -3,15 +3,12 @@ Transactions: how a half message ends, by commit or by rollback.
 
 The send path stores half messages; what is decided here is their end. The committed message and the op message, the
 mark that the half message ended, are one append: after a crash both are there or none, so a transaction is visible once
-or open still. Which half messages have ended is known from the op messages, of ours and of RocketMQ's 4.x and 5.x.
-Asking the producer of an open one (check-back) begins with `EndedHalves` and `Transactions.end`.
+or open still. Which have ended, and where the open ones lie, is known to `halves`; who asks about them is `check_back`.
 """
 
 import logging
-import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -19,7 +16,10 @@ from typing import TYPE_CHECKING
 from ferromq import _names
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, Store, StoredMessage
+from ferromq._proto import messages as pb
 from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
+from ferromq.broker._grpc import OK, Refused, topic_name
+from ferromq.broker.halves import OP_TAG, QUEUE, UNIQUE_KEY, Halves
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
 
 if TYPE_CHECKING:
@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ferromq.transactions")
 
-GROUP = "CID_RMQ_SYS_TRANS"
-"""The group under which RocketMQ keeps how far half and op messages are looked through."""
+PRODUCER_GROUP = "PGROUP"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE = "REAL_QID"
 _KIND_BITS = 12
-_OP_TAG = "d"
-_PRODUCER_GROUP = "PGROUP"
-_REAL_TOPIC = "REAL_TOPIC"
-_REAL_QUEUE = "REAL_QID"
 # What a half message has and the committed one has not.
-_HALF_PROPERTIES = frozenset({_REAL_TOPIC, _REAL_QUEUE, "TRAN_MSG"})
-_OPS_AT_ONCE = 1_000
+_HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE, "TRAN_MSG"})
+# Physical offset, then queue offset, of the half message.
+_TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
+_OFFSET_DIGITS = 16
 
 
 class Decision(IntEnum):
@@ -65,57 +64,31 @@ class End:
     decision: Decision
     is_checked: bool = False
     """Whether the producer was asked."""
+    topic: str | None = None
+    """Where the message goes; None where that is not said."""
+    message_id: str | None = None
+    """The producer's id of the message; None where that is not said."""
 
 
-class EndedHalves:
-    """
-    The queue offsets of half messages that ended: ranges, so that only open ones cost memory.
-
-    Not locked; whoever shares it does that.
-    """
-
-    def __init__(self, below: int = 0) -> None:
-        """Begin with everything *below* a queue offset ended."""
-        self._begins: list[int] = [0] if below > 0 else []
-        self._ends: list[int] = [below] if below > 0 else []
-
-    def __contains__(self, queue_offset: int) -> bool:
-        place = bisect_right(self._begins, queue_offset) - 1
-        return place >= 0 and queue_offset < self._ends[place]
-
-    def add(self, queue_offset: int) -> None:
-        """Note that a half message ended; a second time changes nothing."""
-        if queue_offset in self:
-            return
-        place = bisect_right(self._begins, queue_offset)
-        joins_before = place > 0 and self._ends[place - 1] == queue_offset
-        joins_after = place < len(self._begins) and self._begins[place] == queue_offset + 1
-        if joins_before and joins_after:
-            self._ends[place - 1] = self._ends[place]
-            del self._begins[place], self._ends[place]
-        elif joins_before:
-            self._ends[place - 1] += 1
-        elif joins_after:
-            self._begins[place] -= 1
-        else:
-            self._begins.insert(place, queue_offset)
-            self._ends.insert(place, queue_offset + 1)
-
-    def ranges(self) -> list[tuple[int, int]]:
-        """Return first and last + 1 of each range, in order."""
-        return list(zip(self._begins, self._ends, strict=True))
+_RESOLUTIONS = {
+    pb.TransactionResolution.COMMIT: Decision.COMMIT,
+    pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
+}
+_GRPC_CODES = {
+    ResponseCode.SYSTEM_ERROR: pb.Code.INVALID_TRANSACTION_ID,
+    ResponseCode.MESSAGE_ILLEGAL: pb.Code.MESSAGE_BODY_TOO_LARGE,
+    ResponseCode.SERVICE_NOT_AVAILABLE: pb.Code.INTERNAL_SERVER_ERROR,
+    ResponseCode.NO_PERMISSION: pb.Code.FORBIDDEN,
+}
 
 
 class Transactions:
     """Ends transactions; thread-safe."""
 
-    def __init__(self, store: Store, *, is_slave: Callable[[], bool] = lambda: False) -> None:
-        """Find out from the op messages in *store* which half messages have ended."""
+    def __init__(self, store: Store, halves: Halves, *, is_slave: Callable[[], bool] = lambda: False) -> None:
         self._store = store
+        self._halves = halves
         self._is_slave = is_slave
-        self._ended = _load_ended(store)
-        self._ending: set[int] = set()
-        self._changed = threading.Condition()
 
     def end_transaction(self, request: Request) -> Answer:
         """Answer request 37: end a half message as its producer decided, once however often it is asked."""
@@ -132,48 +105,40 @@ class Transactions:
             return failure(refused.code, str(refused))
         return success() if is_new else (ResponseCode.SUCCESS, "the transaction had ended before", {}, b"")
 
+    def end_over_grpc(self, message: pb.EndTransactionRequest, request: Request) -> pb.EndTransactionResponse:
+        """Answer EndTransaction, which names the half message by the id it was answered with, or asked about with."""
+        topic = topic_name(message.topic)
+        if self._is_slave():
+            raise Refused(pb.Code.INTERNAL_SERVER_ERROR, "this broker is a slave; ask its master")
+        end = _read_grpc(message, topic)
+        if end.decision is Decision.UNKNOWN:
+            _log.info("transaction still open topic=%s peer=%s offset=%d", topic, request.peer, end.queue_offset)
+            return pb.EndTransactionResponse(status=OK)
+        try:
+            self.end(end)
+        except EndRefused as refused:
+            _log.warning("transaction not ended topic=%s peer=%s: %s", topic, request.peer, refused)
+            raise Refused(_GRPC_CODES[refused.code], str(refused)) from refused
+        return pb.EndTransactionResponse(status=OK)
+
     def end(self, end: End) -> bool:
         """
         End a half message; return False where it had ended before, whatever was decided then.
 
-        Durable as the flush policy promises when this returns. Raises `EndRefused`.
+        It may be named by any place it was put back to. Durable as the flush policy promises when this returns. Raises
+        `EndRefused`.
         """
         half = self._half(end)
-        with self._turn(half.queue_offset) as is_open:
-            if not is_open:
+        with self._halves.turn(half) as place:
+            if place is None:
                 return False
-            messages = [_op_message(half)]
+            if place.physical_offset != half.physical_offset:
+                half = self._store.message_at(place.physical_offset) or half
+            messages = [op_message(half.queue_offset)]
             if end.decision is Decision.COMMIT:
                 messages.insert(0, self._committed(half))
-            self._append(messages)
+            self._halves.end(half, self._append(messages))
         return True
-
-    def is_ended(self, queue_offset: int) -> bool:
-        """Say whether the half message with this queue offset has ended."""
-        with self._changed:
-            return queue_offset in self._ended
-
-    @contextmanager
-    def _turn(self, queue_offset: int) -> Iterator[bool]:
-        """Yield whether the half message is open; who gets True ends it, and nobody else meanwhile."""
-        with self._changed:
-            self._changed.wait_for(lambda: queue_offset not in self._ending)
-            is_open = queue_offset not in self._ended
-            if is_open:
-                self._ending.add(queue_offset)
-        if not is_open:
-            yield False
-            return
-        is_done = False
-        try:
-            yield True
-            is_done = True
-        finally:
-            with self._changed:
-                self._ending.remove(queue_offset)
-                if is_done:
-                    self._ended.add(queue_offset)
-                self._changed.notify_all()
 
     def _half(self, end: End) -> StoredMessage:
         """Return the half message, which must be the one the producer sent."""
@@ -181,8 +146,10 @@ class Transactions:
         if half is None or half.topic != _names.HALF_TOPIC:
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         for is_wrong, what in (
-            (half.properties.get(_PRODUCER_GROUP) != end.group, "The producer group"),
+            (half.properties.get(PRODUCER_GROUP) != end.group, "The producer group"),
             (half.queue_offset != end.queue_offset, "The transaction state table offset"),
+            (end.topic not in {None, half.properties.get(REAL_TOPIC)}, "The topic"),
+            (end.message_id not in {None, half.properties.get(UNIQUE_KEY)}, "The message id"),
         ):
             if is_wrong:
                 raise EndRefused(ResponseCode.SYSTEM_ERROR, f"{what} wrong")
@@ -190,7 +157,7 @@ class Transactions:
 
     def _committed(self, half: StoredMessage) -> "NewStoredMessage":
         """Return the message consumers will see, or that waits where it has a delay level."""
-        topic, queue_id = half.properties.get(_REAL_TOPIC), half.properties.get(_REAL_QUEUE, "")
+        topic, queue_id = half.properties.get(REAL_TOPIC), half.properties.get(REAL_QUEUE, "")
         if not topic or not queue_id.isdecimal():
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it goes")
         sys_flag = (half.sys_flag & ~_KIND_BITS) | Decision.COMMIT
@@ -210,9 +177,10 @@ class Transactions:
             "prepared_transaction_offset": half.physical_offset,
         }
 
-    def _append(self, messages: "list[NewStoredMessage]") -> None:
+    def _append(self, messages: "list[NewStoredMessage]") -> int:
+        """Store messages as one and return the queue offset of the last."""
         try:
-            self._store.append_as_one(messages)
+            return self._store.append_as_one(messages)[-1][0]
         except MessageTooLarge as error:
             raise EndRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except StoreFull as error:
@@ -221,44 +189,14 @@ class Transactions:
             raise EndRefused(ResponseCode.NO_PERMISSION, str(error)) from error
 
 
-def op_offsets(message: StoredMessage) -> Iterator[int]:
-    """Yield the queue offsets of half messages an op message ends: one in RocketMQ 4.x, joined by commas in 5.x."""
-    if message.tag != _OP_TAG:
-        return
-    for text in message.body.split(b","):
-        if text.strip().isdigit():
-            yield int(text)
-
-
-def _op_message(half: StoredMessage) -> "NewStoredMessage":
+def op_message(*halves: int) -> "NewStoredMessage":
+    """Return the mark that half messages ended, by their queue offsets."""
     return {
         "topic": _names.OP_TOPIC,
-        "queue_id": half.queue_id,
-        "body": b"%d" % half.queue_offset,
-        "properties": {"TAGS": _OP_TAG},
+        "queue_id": QUEUE,
+        "body": b",".join(b"%d" % queue_offset for queue_offset in halves),
+        "properties": {"TAGS": OP_TAG},
     }
-
-
-def _load_ended(store: Store) -> EndedHalves:
-    """
-    Read the op messages that count.
-
-    RocketMQ commits how far it has looked: half messages before that offset are done with, and so are the op messages.
-    """
-    halves = store.committed_offset(GROUP, _names.HALF_TOPIC, 0) or 0
-    ended = EndedHalves(max(halves, store.min_offset(_names.HALF_TOPIC, 0)))
-    begin = store.committed_offset(GROUP, _names.OP_TOPIC, 0) or 0
-    offset, end = max(begin, store.min_offset(_names.OP_TOPIC, 0)), store.max_offset(_names.OP_TOPIC, 0)
-    while offset < end:
-        _, messages, following = store.get(_names.OP_TOPIC, 0, offset, _OPS_AT_ONCE)
-        for message in messages:
-            for queue_offset in op_offsets(message):
-                ended.add(queue_offset)
-        if following <= offset:
-            _log.error("op messages cannot be read from offset=%d on; ended transactions may look open", offset)
-            break
-        offset = following
-    return ended
 
 
 def _read(fields: Mapping[str, str]) -> End:
@@ -271,4 +209,30 @@ def _read(fields: Mapping[str, str]) -> End:
         queue_offset=integer(fields, "tranStateTableOffset"),
         decision=Decision(decision),
         is_checked=flag(fields, "fromTransactionCheck"),
+    )
+
+
+def transaction_id(queue_offset: int, physical_offset: int) -> str:
+    """Return the id gRPC clients name a half message by."""
+    return f"{physical_offset:0{_OFFSET_DIGITS}X}{queue_offset:0{_OFFSET_DIGITS}X}"
+
+
+def _read_grpc(message: pb.EndTransactionRequest, topic: str) -> End:
+    given = message.transaction_id
+    if not given.strip():
+        raise Refused(pb.Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+    if not _TRANSACTION_ID.match(given):
+        raise Refused(
+            pb.Code.INVALID_TRANSACTION_ID,
+            f"transaction id {given[:100]!r} is none of this broker's; end the transaction where it was begun",
+        )
+    return End(
+        # RocketMQ calls the producer group of a gRPC client by the topic.
+        group=topic,
+        physical_offset=int(given[:_OFFSET_DIGITS], 16),
+        queue_offset=int(given[_OFFSET_DIGITS:], 16),
+        decision=_RESOLUTIONS.get(message.resolution, Decision.UNKNOWN),
+        is_checked=message.source == pb.TransactionSource.SOURCE_SERVER_CHECK,
+        topic=topic,
+        message_id=message.message_id or None,
     )

@@ -38,6 +38,8 @@ use connection::{Connections, Incoming};
 use service::Messaging;
 use telemetry::TelemetryStreams;
 
+pub use outgoing::encode_message;
+
 /// Bytes a client may send ahead on one stream, and on all streams of a connection: a batch never waits for
 /// a window update.
 const STREAM_WINDOW: u32 = 8 << 20;

@@ -27,6 +27,15 @@ pub(super) enum BodyDigest {
     Crc32,
 }
 
+/// Returns a record as an encoded `Message`, as RocketMQ's proxy shows it to clients it asks about one.
+#[must_use]
+pub fn encode_message(message: &MessageView<'_>) -> Vec<u8> {
+    let mut writer = MessageWriter::new(BodyDigest::Md5);
+    let mut out = Vec::with_capacity(writer.prepare(message, None));
+    writer.finish(&mut out, message);
+    out
+}
+
 /// A lease as the response tells it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseInfo<'a> {

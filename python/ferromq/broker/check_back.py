@@ -1,0 +1,257 @@
+"""
+Check-back: asks producers what became of half messages that nobody ended in time.
+
+A half message that is asked about is put back: its copy, counted once more, and the op message that ends the old one
+are one append, so that whenever the broker is killed exactly one of them is open. What was asked about too often, or is
+too old, moves to RocketMQ's discard topic in the same way. How the question is written is decided by `check_requests`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ferromq import _names
+from ferromq._ferromq import Store, StoredMessage
+from ferromq._transaction_config import TransactionConfig
+from ferromq.broker.check_requests import CheckRequests
+from ferromq.broker.halves import CHECK_TIMES, IMMUNITY_SECONDS, QUEUE, Halves, Place, origin_of, read
+from ferromq.broker.transactions import REAL_QUEUE, REAL_TOPIC, op_message
+from ferromq.errors import FerromqError, MessageTooLarge
+
+if TYPE_CHECKING:
+    from ferromq._ferromq import NewStoredMessage
+
+_log = logging.getLogger("ferromq.transactions")
+
+ROUND_LIMIT = timedelta(seconds=60)
+"""How long one round may take; the next one goes on where it stopped."""
+_MILLISECOND = timedelta(milliseconds=1)
+_AT_ONCE = 64
+_BYTES_AT_ONCE = 1 << 20
+
+
+class Verdict(Enum):
+    """What becomes of an open half message in a round."""
+
+    ASK = "ask"
+    WAIT = "wait"
+    """It says itself that it is too young to be asked about: it is put back, and not counted."""
+    FRESH = "fresh"
+    """It is too young, and so is what comes after it: the round ends."""
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When an open half message is asked about."""
+
+    timeout_ms: int
+    max_checks: int
+    retention_ms: int | None
+    """Age above which it is given up; None: at no age."""
+
+    @classmethod
+    def of(cls, config: TransactionConfig, retention: timedelta | None) -> "Rules":
+        """Return the rules of the options."""
+        kept = None if retention in {None, timedelta.max} else retention
+        return cls(
+            config.transaction_timeout // _MILLISECOND,
+            config.transaction_check_max,
+            None if kept is None else kept // _MILLISECOND,
+        )
+
+    def judge(self, half: StoredMessage, properties: Mapping[str, str], now: int) -> Verdict:
+        """Say what becomes of a half message at *now*, as RocketMQ does."""
+        age, immunity = now - half.born_timestamp, immunity_ms(properties)
+        is_lost = REAL_TOPIC not in properties or not properties.get(REAL_QUEUE, "").isdecimal()
+        is_old = self.retention_ms is not None and age > self.retention_ms
+        if is_lost or is_old or times_checked(properties) >= self.max_checks:
+            return Verdict.DISCARD
+        if half.store_timestamp >= now:
+            return Verdict.FRESH
+        if immunity is not None:
+            return Verdict.WAIT if age <= immunity else Verdict.ASK
+        # A producer whose clock is ahead is asked at once.
+        return Verdict.FRESH if 0 <= age <= self.timeout_ms else Verdict.ASK
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a round did with open half messages."""
+
+    asked: int = 0
+    unasked: int = 0
+    """Nobody of the producer group could be reached."""
+    waiting: int = 0
+    discarded: int = 0
+    lost: int = 0
+    """Retention deleted them before they ended."""
+
+    def __add__(self, other: "Report") -> "Report":
+        return Report(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+class CheckBack:
+    """Looks through the open half messages, round by round; one round runs at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        halves: Halves,
+        requests: CheckRequests,
+        *,
+        config: Callable[[], TransactionConfig],
+        is_slave: Callable[[], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._halves = halves
+        self._requests = requests
+        self._config = config
+        self._is_slave = is_slave
+        self._now_ms = now_ms
+        self._stopping = threading.Event()
+        self.total = Report()
+        """What all rounds since the start did."""
+
+    def stop(self) -> None:
+        """End the round under way soon, and do nothing in others."""
+        self._stopping.set()
+
+    def round(self, now: int) -> Report:
+        """Ask about what is due at *now*, commit how far everything has ended, and say what was done."""
+        if self._is_slave() or self._stopping.is_set():
+            return Report()
+        report = Report(lost=self._commit())
+        rules = Rules.of(self._config(), self._store.options()["retention_age"])
+        try:
+            for batch in self._due(rules, now):
+                report += self._take(batch)
+                if self._stopping.is_set() or self._now_ms() - now > ROUND_LIMIT // _MILLISECOND:
+                    break
+        except FerromqError as error:
+            _log.warning("half messages cannot be put back now: %s", error)
+        report += Report(lost=self._commit())
+        self.total += report
+        if report != Report():
+            _log.info(
+                "transactions checked asked=%d unasked=%d waiting=%d discarded=%d",
+                report.asked,
+                report.unasked,
+                report.waiting,
+                report.discarded,
+            )
+        return report
+
+    def _commit(self) -> int:
+        lost = self._halves.commit()
+        if lost:
+            _log.error("half messages were deleted by retention before they ended count=%d", lost)
+        return lost
+
+    def _due(self, rules: Rules, now: int) -> Iterator[list["_Due"]]:
+        """Yield those to be put back or discarded, some at a time."""
+        begin, end = self._halves.first_open(), self._store.max_offset(_names.HALF_TOPIC, QUEUE)
+        batch, size = list[_Due](), 0
+        for half in read(self._store, _names.HALF_TOPIC, begin, end):
+            if self._halves.is_ended(half.queue_offset):
+                continue
+            properties = half.properties
+            verdict = rules.judge(half, properties, now)
+            if verdict is Verdict.FRESH:
+                break
+            if batch and (len(batch) == _AT_ONCE or size + len(half.raw) > _BYTES_AT_ONCE):
+                yield batch
+                batch, size = [], 0
+            if verdict is Verdict.ASK:
+                properties[CHECK_TIMES] = str(times_checked(properties) + 1)
+            batch.append(_Due(half, properties, verdict, Place(half.queue_offset, half.physical_offset)))
+            size += len(half.raw)
+        if batch:
+            yield batch
+
+    def _take(self, batch: list["_Due"]) -> Report:
+        """Put half messages back, or discard them, and ask their producers. Raises what the store raises."""
+        try:
+            batch = self._put_back(batch)
+        except MessageTooLarge as error:
+            if len(batch) > 1:
+                return sum((self._take([due]) for due in batch), Report())
+            _log.warning("half message cannot be put back message_id=%s: %s", batch[0].half.message_id, error)
+            # Counted once more it has no room, so it is asked about where it is.
+            batch = [due for due in batch if due.verdict is Verdict.ASK]
+        return sum((self._tell(due) for due in batch), Report())
+
+    def _put_back(self, batch: list["_Due"]) -> list["_Due"]:
+        """Put those back that are still open, and return them with their new places."""
+        with self._halves.turns(due.half for due in batch) as open_halves:
+            mine = {half.queue_offset for half in open_halves}
+            batch = [due for due in batch if due.half.queue_offset in mine]
+            if not batch:
+                return []
+            messages = [due.copy() for due in batch]
+            messages.append(op_message(*(due.half.queue_offset for due in batch)))
+            *places, (op_offset, _) = self._store.append_as_one(messages)
+            batch = [replace(due, place=Place(*place)) for due, place in zip(batch, places, strict=True)]
+            self._halves.move(
+                ((due.half, None if due.verdict is Verdict.DISCARD else due.place) for due in batch), op_offset
+            )
+        return batch
+
+    def _tell(self, due: "_Due") -> Report:
+        if due.verdict is Verdict.WAIT:
+            return Report(waiting=1)
+        if due.verdict is Verdict.DISCARD:
+            _log.error(
+                "transaction given up topic=%s message_id=%s times_checked=%d; its message is in %s",
+                due.properties.get(REAL_TOPIC),
+                due.half.message_id,
+                times_checked(due.properties),
+                _names.DISCARD_TOPIC,
+            )
+            return Report(discarded=1)
+        if self._requests.ask(due.half, due.place, due.properties):
+            return Report(asked=1)
+        return Report(unasked=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A half message that is put back or discarded."""
+
+    half: StoredMessage
+    properties: Mapping[str, str]
+    verdict: Verdict
+    place: Place
+    """Where it lies now."""
+
+    def copy(self) -> "NewStoredMessage":
+        half = self.half
+        return {
+            "topic": _names.DISCARD_TOPIC if self.verdict is Verdict.DISCARD else _names.HALF_TOPIC,
+            "queue_id": QUEUE,
+            "body": half.body,
+            "properties": self.properties,
+            "flag": half.flag,
+            "sys_flag": half.sys_flag,
+            "born_timestamp": half.born_timestamp,
+            "born_host": half.born_host,
+            "reconsume_times": half.reconsume_times,
+            "prepared_transaction_offset": origin_of(half),
+        }
+
+
+def times_checked(properties: Mapping[str, str]) -> int:
+    """Return how often the producer was asked."""
+    text = properties.get(CHECK_TIMES, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def immunity_ms(properties: Mapping[str, str]) -> int | None:
+    """Return how long the message itself says that nobody may be asked about it; None where it says nothing."""
+    text = properties.get(IMMUNITY_SECONDS, "")
+    return int(text) * 1_000 if text.isdecimal() else None

@@ -1,0 +1,308 @@
+"""
+What is known of half messages: which have ended, where the open ones lie now, and which op messages still count.
+
+RocketMQ keeps two committed offsets of the group CID_RMQ_SYS_TRANS: half messages below the one have all ended, and op
+messages below the other say nothing of those above. Both are read at start and moved on here; who decides that a half
+message ends is `transactions`, who moves one on is `check_back`.
+"""
+
+import logging
+import threading
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ferromq import _names
+from ferromq._ferromq import Store, StoredMessage
+
+_log = logging.getLogger("ferromq.transactions")
+
+GROUP = "CID_RMQ_SYS_TRANS"
+"""The group under which RocketMQ keeps how far half and op messages are looked through."""
+QUEUE = 0
+"""The one queue of half messages, and of op messages."""
+OP_TAG = "d"
+UNIQUE_KEY = "UNIQ_KEY"
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+_READ_AT_ONCE = 1_000
+_UNKNOWN = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a half message lies."""
+
+    queue_offset: int
+    physical_offset: int
+
+
+class EndedHalves:
+    """
+    The queue offsets of half messages that ended: all below one, and a byte each above it.
+
+    Not locked; whoever shares it does that.
+    """
+
+    def __init__(self, below: int = 0) -> None:
+        """Begin with everything *below* a queue offset ended."""
+        self._below = below
+        self._flags = bytearray()
+
+    def __contains__(self, queue_offset: int) -> bool:
+        place = queue_offset - self._below
+        return place < 0 or (place < len(self._flags) and self._flags[place] != 0)
+
+    def add(self, queue_offset: int) -> None:
+        """Note that a half message ended; a second time changes nothing."""
+        place = queue_offset - self._below
+        if place < 0:
+            return
+        if place >= len(self._flags):
+            self._flags += bytes(place + 1 - len(self._flags))
+        self._flags[place] = 1
+
+    def first_open(self) -> int:
+        """Return the lowest queue offset that has not ended; it may not be stored yet."""
+        found = self._flags.find(0)
+        return self._below + (len(self._flags) if found < 0 else found)
+
+    def forget(self, below: int) -> int:
+        """Take all *below* a queue offset for ended, and return how many of them had not."""
+        count = min(max(0, below - self._below), len(self._flags))
+        lost = max(0, below - self._below) - self._flags.count(1, 0, count)
+        del self._flags[:count]
+        self._below = max(self._below, below)
+        return lost
+
+
+class _Ops:
+    """Of each op message above the committed offset, the highest half message it ends. Not locked."""
+
+    def __init__(self, begin: int) -> None:
+        self._begin = begin
+        self._highest = array("q")
+
+    def add(self, op_offset: int, half_offset: int) -> None:
+        place = op_offset - self._begin
+        if place < 0:
+            return
+        # Those in between are being stored by others.
+        self._highest.extend([_UNKNOWN] * (place + 1 - len(self._highest)))
+        self._highest[place] = half_offset
+
+    def done(self, below: int, end: int) -> int:
+        """Return the first op message before *end* that counts for a half message at *below* or above it."""
+        limit = min(len(self._highest), max(0, end - self._begin))
+        return self._begin + next((n for n in range(limit) if self._highest[n] >= below), limit)
+
+    def forget(self, below: int) -> None:
+        del self._highest[: max(0, below - self._begin)]
+        self._begin = max(self._begin, below)
+
+
+class Halves:
+    """The half messages of a broker; thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        """Find out from *store* which have ended, and where the open ones were put back to."""
+        self._store = store
+        self._changed = threading.Condition()
+        self._ending: set[int] = set()
+        self._moved: dict[int, Place] = {}
+        first = max(
+            store.committed_offset(GROUP, _names.HALF_TOPIC, QUEUE) or 0, store.min_offset(_names.HALF_TOPIC, QUEUE)
+        )
+        self._ended = EndedHalves(first)
+        begin = self._first_op(first)
+        self._ops = _Ops(begin)
+        self._load_ops(begin)
+        self._load_moved()
+
+    def is_ended(self, queue_offset: int) -> bool:
+        """Say whether the half message with this queue offset has ended, or was put back to another one."""
+        with self._changed:
+            return queue_offset in self._ended
+
+    def first_open(self) -> int:
+        """Return the lowest queue offset that has not ended; it may not be stored yet."""
+        with self._changed:
+            return self._ended.first_open()
+
+    @contextmanager
+    def turn(self, half: StoredMessage) -> Iterator[Place | None]:
+        """
+        Yield where the half message lies now, whichever of its places was named, to nobody else meanwhile.
+
+        None where it has ended. Leaving without an exception does not end it: `end` does.
+        """
+        origin, place = origin_of(half), Place(half.queue_offset, half.physical_offset)
+        with self._changed:
+            while True:
+                # It may be put back while its turn is waited for.
+                now = self._now(origin, place)
+                if now.queue_offset not in self._ending:
+                    break
+                self._changed.wait()
+            is_open = now.queue_offset not in self._ended
+            if is_open:
+                self._ending.add(now.queue_offset)
+        try:
+            yield now if is_open else None
+        finally:
+            if is_open:
+                self._release([now.queue_offset])
+
+    @contextmanager
+    def turns(self, halves: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]:
+        """Yield those of *halves* that are open and nobody ends, to nobody else meanwhile."""
+        with self._changed:
+            mine = [
+                half
+                for half in halves
+                if half.queue_offset not in self._ended and half.queue_offset not in self._ending
+            ]
+            self._ending.update(half.queue_offset for half in mine)
+        try:
+            yield mine
+        finally:
+            self._release([half.queue_offset for half in mine])
+
+    def end(self, half: StoredMessage, op_offset: int) -> None:
+        """Note that a half message ended, by the op message at *op_offset*."""
+        origin = origin_of(half)
+        with self._changed:
+            self._ended.add(half.queue_offset)
+            self._ops.add(op_offset, half.queue_offset)
+            self._moved.pop(origin, None)
+
+    def move(self, halves: Iterable[tuple[StoredMessage, Place | None]], op_offset: int) -> None:
+        """Note where half messages were put back to, None: nowhere; the op message at *op_offset* ends them here."""
+        known = [(half, origin_of(half), place) for half, place in halves]
+        with self._changed:
+            for half, origin, place in known:
+                self._ended.add(half.queue_offset)
+                if place is None:
+                    self._moved.pop(origin, None)
+                else:
+                    self._moved[origin] = place
+            self._ops.add(op_offset, max(half.queue_offset for half, _, _ in known))
+
+    def commit(self) -> int:
+        """
+        Commit how far everything has ended, as RocketMQ does, and return how many open half messages were lost.
+
+        Lost are those that retention deleted.
+        """
+        store = self._store
+        kept, end = store.min_offset(_names.HALF_TOPIC, QUEUE), store.max_offset(_names.HALF_TOPIC, QUEUE)
+        op_end = store.max_offset(_names.OP_TOPIC, QUEUE)
+        with self._changed:
+            lost = self._ended.forget(kept)
+            # What readers do not see yet cannot be committed.
+            below = min(self._ended.first_open(), end)
+            self._ended.forget(below)
+            op_below = self._ops.done(below, op_end)
+            self._ops.forget(op_below)
+        # In this order: op messages may be read once more, and none too few.
+        for topic, offset in ((_names.HALF_TOPIC, below), (_names.OP_TOPIC, op_below)):
+            if offset > (store.committed_offset(GROUP, topic, QUEUE) or 0):
+                store.commit_offset(GROUP, topic, QUEUE, offset)
+        return lost
+
+    def _now(self, origin: int, place: Place) -> Place:
+        now = self._moved.get(origin, place)
+        # The copy of what lay at 0 is an origin of its own.
+        return self._moved.get(now.physical_offset, now)
+
+    def _release(self, queue_offsets: Iterable[int]) -> None:
+        with self._changed:
+            self._ending.difference_update(queue_offsets)
+            self._changed.notify_all()
+
+    def _first_op(self, first: int) -> int:
+        """
+        Return the first op message that may end a half message at *first* or above it: it was stored after that.
+
+        RocketMQ's committed offset says the same; the two of a file may be of two moments.
+        """
+        store = self._store
+        stored = store.stored_time(_names.HALF_TOPIC, QUEUE, first)
+        committed = store.committed_offset(GROUP, _names.OP_TOPIC, QUEUE)
+        if stored is None:
+            begin = store.max_offset(_names.OP_TOPIC, QUEUE) if committed is None else committed
+        else:
+            begin = store.offset_by_time(_names.OP_TOPIC, QUEUE, stored)
+            begin = begin if committed is None else min(begin, committed)
+        return max(begin, store.min_offset(_names.OP_TOPIC, QUEUE))
+
+    def _load_ops(self, begin: int) -> None:
+        end = self._store.max_offset(_names.HALF_TOPIC, QUEUE)
+        for message in read(self._store, _names.OP_TOPIC, begin, self._store.max_offset(_names.OP_TOPIC, QUEUE)):
+            # An op message follows the half messages it ends: what it says of others is nothing.
+            offsets = [offset for offset in op_offsets(message) if offset < end]
+            for offset in offsets:
+                self._ended.add(offset)
+            self._ops.add(message.queue_offset, max(offsets, default=-1))
+
+    def _load_moved(self) -> None:
+        begin, end = self._ended.first_open(), self._store.max_offset(_names.HALF_TOPIC, QUEUE)
+        first = self._store.message_at(0) if begin < end else None
+        for half in read(self._store, _names.HALF_TOPIC, begin, end):
+            if half.queue_offset in self._ended:
+                continue
+            place = Place(half.queue_offset, half.physical_offset)
+            if half.prepared_transaction_offset:
+                self._moved[half.prepared_transaction_offset] = place
+            if first is not None and self._is_of_first(half, first):
+                self._moved[0] = place
+
+    def _is_of_first(self, half: StoredMessage, first: StoredMessage) -> bool:
+        """Say whether a half message lay at 0: its first copy cannot say that, what does not change tells it."""
+        if not _is_same(half, first):
+            return False
+        origin = self._store.message_at(origin_of(half))
+        return (
+            origin is not None
+            and _is_same(origin, first)
+            and origin.physical_offset > 0
+            and origin.prepared_transaction_offset == 0
+            and (CHECK_TIMES in origin.properties or IMMUNITY_SECONDS in origin.properties)
+        )
+
+
+def read(store: Store, topic: str, begin: int, end: int, at_once: int = _READ_AT_ONCE) -> Iterator[StoredMessage]:
+    """Yield the messages of queue 0 of an internal topic that are kept between two queue offsets."""
+    offset = begin
+    while offset < end:
+        _, messages, following = store.get(topic, QUEUE, offset, min(at_once, end - offset))
+        yield from messages
+        if following <= offset:
+            _log.error("messages cannot be read topic=%s from queue_offset=%d to queue_offset=%d", topic, offset, end)
+            return
+        offset = following
+
+
+def op_offsets(message: StoredMessage) -> Iterator[int]:
+    """Yield the queue offsets of half messages an op message ends: one in RocketMQ 4.x, joined by commas in 5.x."""
+    if message.tag != OP_TAG:
+        return
+    for text in message.body.split(b","):
+        if text.strip().isdigit():
+            yield int(text)
+
+
+def origin_of(half: StoredMessage) -> int:
+    """Return where the half message lay first, which a copy that was put back keeps as prepared transaction offset."""
+    return half.prepared_transaction_offset or half.physical_offset
+
+
+def _is_same(half: StoredMessage, other: StoredMessage) -> bool:
+    key = half.properties.get(UNIQUE_KEY)
+    return (
+        key is not None
+        and half.topic == other.topic
+        and other.properties.get(UNIQUE_KEY) == key
+        and half.born_timestamp == other.born_timestamp
+    )

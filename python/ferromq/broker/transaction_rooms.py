@@ -1,0 +1,51 @@
+"""
+The parts of the control plane for transactions, put together: what is known of half messages, who ends them, who asks.
+
+Which request goes where is listed in `rpc`.
+"""
+
+from collections.abc import Callable
+
+from ferromq._ferromq import Server, Store
+from ferromq._time import Clock, Timer
+from ferromq.broker.check_back import CheckBack
+from ferromq.broker.check_requests import CheckRequests
+from ferromq.broker.clients import ClientTable
+from ferromq.broker.halves import Halves
+from ferromq.broker.transactions import Transactions
+from ferromq.config import BrokerConfig
+
+
+class TransactionRooms:
+    """Makes them, and lets rounds of check-back come."""
+
+    def __init__(
+        self, config: Callable[[], BrokerConfig], server: Server, store: Store, *, clients: ClientTable, clock: Clock
+    ) -> None:
+        """Find out from *store* which half messages are open."""
+        halves = Halves(store)
+        self.ends = Transactions(store, halves, is_slave=lambda: config().membership.is_slave)
+        self.checks = CheckBack(
+            store,
+            halves,
+            CheckRequests(server, config().name, clients),
+            config=lambda: config().transactions,
+            is_slave=lambda: config().membership.is_slave,
+            now_ms=clock.now_ms,
+        )
+        interval = config().transactions.transaction_check_interval
+        self._timer = Timer("ferromq-transactions", clock, interval, self.checks.round)
+
+    def start(self) -> None:
+        """Let rounds come from now on."""
+        self._timer.start()
+
+    def stop(self) -> None:
+        """Let no more come, and end the one under way."""
+        self.checks.stop()
+        self._timer.stop()
+
+    def options_changed(self, changed: frozenset[str], after: BrokerConfig) -> None:
+        """Keep to options that changed."""
+        if "transaction_check_interval" in changed:
+            self._timer.every(after.transactions.transaction_check_interval)

@@ -1,0 +1,183 @@
+"""Check-back over sockets, on a clock moved by hand: producers of both protocols are asked, and their answer counts."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from remoting_peer import Peer
+
+import ferromq
+from ferromq._ferromq import Clock, Store, decode_records
+from ferromq._proto import messages as pb
+
+SEND, END_TRANSACTION, CHECK = 310, 37, 39
+COMMIT, UNKNOWN = 8, 0
+START = 1_700_000_000_000
+CLIENT = (("x-mq-client-id", "payer@here"),)
+Eventually = Callable[[Callable[[], bool]], bool]
+
+
+@pytest.fixture
+def mq(tmp_path: Path) -> Iterator[ferromq.Embedded]:
+    """Run a broker in this process, on a clock of its own."""
+    with ferromq.embedded(tmp_path, clock=Clock.manual(START)) as running:
+        yield running
+
+
+def prepare(peer: Peer, body: bytes, *, group: str = "payers", **properties: str) -> Mapping[str, str]:
+    """Send a half message as Java's producer does; return the fields that end it, but for the decision."""
+    given = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": "K1", **properties}
+    text = "".join(f"{name}\x01{value}\x02" for name, value in given.items())
+    names = {"a": group, "b": "orders", "c": "TBW102", "d": "1", "e": "0", "f": "4", "h": "0", "j": "0", "k": "false"}
+    answer = peer.call(SEND, {**names, "g": str(START), "i": text, "m": "false"}, body)
+    assert answer.code == 0, answer.remark
+    return {
+        "producerGroup": group,
+        "tranStateTableOffset": answer.fields["queueOffset"],
+        "commitLogOffset": str(int(answer.fields["msgId"][16:], 16)),
+    }
+
+
+def end(peer: Peer, half: Mapping[str, str], decision: int, *, is_checked: bool = True) -> int:
+    """End it, and return the answer's code."""
+    fields = {**half, "commitOrRollback": str(decision), "fromTransactionCheck": str(is_checked).lower()}
+    return peer.call(END_TRANSACTION, fields).code
+
+
+def bodies(store: Store, topic: str = "orders") -> list[bytes]:
+    """Return what all queues of a topic hold."""
+    return [
+        message.body
+        for queue_id in store.queues().get(topic, [])
+        for message in store.get(topic, queue_id, 0, 1_000)[1]
+    ]
+
+
+class GrpcProducer:
+    """A gRPC client that says it produces `orders`, and keeps what it is told on its telemetry stream."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.channel = grpc.insecure_channel(endpoint)
+        self.told = queue.SimpleQueue[pb.TelemetryCommand]()
+        self._said = queue.SimpleQueue[bytes | None]()
+        self._stream = self.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")(
+            iter(self._said.get, None), metadata=CLIENT
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        publishing = pb.Publishing(topics=[pb.Resource(name="orders")])
+        settings = pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=publishing)
+        self._said.put(pb.TelemetryCommand(settings=settings).SerializeToString())
+        assert self.told.get(timeout=10).status.code == pb.Code.OK
+
+    def end(self, **fields: Any) -> pb.Status:
+        """End a transaction of `orders`."""
+        request = pb.EndTransactionRequest(**{"topic": pb.Resource(name="orders"), **fields})
+        call = self.channel.unary_unary("/apache.rocketmq.v2.MessagingService/EndTransaction")
+        answer = call(request.SerializeToString(), metadata=CLIENT, timeout=10)
+        return pb.EndTransactionResponse.FromString(answer).status
+
+    def close(self) -> None:
+        """End the stream and the connection."""
+        self._said.put(None)
+        self.channel.close()
+        self._reader.join(10)
+
+    def _read(self) -> None:
+        try:
+            for message in self._stream:
+                self.told.put(pb.TelemetryCommand.FromString(message))
+        except grpc.RpcError:
+            return
+
+
+@pytest.fixture
+def producer(mq: ferromq.Embedded) -> Iterator[GrpcProducer]:
+    """Yield a gRPC producer of the broker."""
+    client = GrpcProducer(mq.endpoint)
+    yield client
+    client.close()
+
+
+def settled(mq: ferromq.Embedded) -> bool:
+    """Say whether readers see all that was stored."""
+    stats = mq.store.stats()
+    return stats["dispatched_offset"] == stats["max_physical_offset"]
+
+
+def test_a_remoting_producer_is_asked_until_it_knows(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """It says twice that it does not know, then that it is committed: as when it had said so at once."""
+    with Peer(mq.broker.address) as peer:
+        peer.heartbeat(produces=("payers",))
+        first = prepare(peer, b"paid")
+        for times in ("1", "2", "3"):
+            assert eventually(lambda: settled(mq))
+            mq.clock.advance(seconds=31)
+            asked = peer.asked(CHECK)
+            assert asked.is_one_way
+            (message,) = decode_records(asked.body)
+            assert (message.topic, message.body) == ("orders", b"paid")
+            assert message.properties["TRANSACTION_CHECK_TIMES"] == times
+            half = {"producerGroup": "payers", **asked.fields}
+            assert end(peer, half, UNKNOWN) == 0
+        assert bodies(mq.store) == []
+        assert end(peer, half, COMMIT) == 0
+        assert end(peer, first, COMMIT, is_checked=False) == 0
+        assert eventually(lambda: bodies(mq.store) == [b"paid"])
+        mq.clock.advance(seconds=31)
+        assert not peer.has_been_asked(CHECK)
+
+
+def test_a_grpc_producer_is_asked_and_ends_by_the_id_it_was_told(
+    mq: ferromq.Embedded, producer: GrpcProducer, eventually: Eventually
+) -> None:
+    """Its producer group is the topic; what it answers again changes nothing."""
+    with Peer(mq.broker.address) as peer:
+        prepare(peer, b"paid", group="orders")
+    assert eventually(lambda: settled(mq))
+    mq.clock.advance(seconds=31)
+    command = producer.told.get(timeout=10).recover_orphaned_transaction_command
+    assert (command.message.topic.name, command.message.body) == ("orders", b"paid")
+    named = {
+        "message_id": command.message.system_properties.message_id,
+        "transaction_id": command.transaction_id,
+        "resolution": pb.TransactionResolution.COMMIT,
+        "source": pb.TransactionSource.SOURCE_SERVER_CHECK,
+    }
+    for _ in range(2):
+        assert producer.end(**named).code == pb.Code.OK
+    assert eventually(lambda: bodies(mq.store) == [b"paid"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"transaction_id": " "}, pb.Code.INVALID_TRANSACTION_ID),
+        ({"transaction_id": "K1"}, pb.Code.INVALID_TRANSACTION_ID),
+        ({"transaction_id": f"{5:016X}{0:016X}"}, pb.Code.INVALID_TRANSACTION_ID),
+        ({"transaction_id": f"{0:016X}{7:016X}"}, pb.Code.INVALID_TRANSACTION_ID),
+        ({"message_id": "K2"}, pb.Code.INVALID_TRANSACTION_ID),
+        ({"topic": pb.Resource(name="trains")}, pb.Code.INVALID_TRANSACTION_ID),
+        ({"topic": pb.Resource(name="no topic")}, pb.Code.ILLEGAL_TOPIC),
+        ({"resolution": pb.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED}, pb.Code.OK),
+    ],
+)
+def test_what_ends_no_transaction_over_grpc_leaves_it_open(
+    mq: ferromq.Embedded, producer: GrpcProducer, eventually: Eventually, fields: dict[str, Any], code: int
+) -> None:
+    """Another id, message or topic is refused; no decision is none."""
+    with Peer(mq.broker.address) as peer:
+        half = prepare(peer, b"paid", group="orders")
+    right = {
+        "message_id": "K1",
+        "transaction_id": f"{int(half['commitLogOffset']):016X}{int(half['tranStateTableOffset']):016X}",
+        "resolution": pb.TransactionResolution.COMMIT,
+    }
+    assert producer.end(**{**right, **fields}).code == code
+    assert bodies(mq.store) == []
+    assert producer.end(**right).code == pb.Code.OK
+    assert eventually(lambda: bodies(mq.store) == [b"paid"])

@@ -1,0 +1,346 @@
+"""Check-back: who is asked about which open transaction, and when; nothing is lost or doubled by being put back."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferromq._codes import RequestCode
+from ferromq._ferromq import Clock, Store, StoredMessage, decode_records
+from ferromq._proto import messages as pb
+from ferromq.broker.check_back import CheckBack, Report
+from ferromq.broker.check_requests import CheckRequests
+from ferromq.broker.clients import Client, ClientTable
+from ferromq.broker.halves import GROUP, Halves
+from ferromq.broker.transactions import Decision, End, Transactions
+from ferromq.config import TransactionConfig
+
+HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+NOW = 1_700_000_000_000
+ROUND = 30_000
+
+
+class Producers:
+    """Stands for the server: keeps what producers are asked."""
+
+    def __init__(self) -> None:
+        self.remoting: list[tuple[int, Mapping[str, str], bytes]] = []
+        self.telemetry: list[tuple[int, pb.TelemetryCommand]] = []
+        self.gone: set[int] = set()
+
+    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+        """Take a check."""
+        assert code == RequestCode.CHECK_TRANSACTION_STATE
+        if connection in self.gone:
+            return False
+        self.remoting.append((connection, fields or {}, body))
+        return True
+
+    def send_telemetry(self, stream: int, message: bytes) -> bool:
+        """Take a command."""
+        self.telemetry.append((stream, pb.TelemetryCommand.FromString(message)))
+        return True
+
+
+class Broker:
+    """What of a broker knows transactions, over a real store; `kill` begins anew with what is stored."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = Clock.manual(NOW)
+        self.config = TransactionConfig()
+        self.directory = directory
+        self.producers = Producers()
+        self.table = ClientTable(120_000, lambda _change: None)
+        self.open()
+
+    def open(self) -> None:
+        """Open the store and what is known of it."""
+        self.store = Store(
+            str(self.directory),
+            self.clock,
+            commit_log_file_size=1 << 20,
+            index_slots=100,
+            index_entries=400,
+            retention_age=timedelta(hours=72),
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Find out what is open, once more."""
+        self.settle()
+        halves = Halves(self.store)
+        self.ends = Transactions(self.store, halves)
+        self.checks = CheckBack(
+            self.store,
+            halves,
+            CheckRequests(self.producers, "broker-a", self.table),
+            config=lambda: self.config,
+            is_slave=lambda: False,
+            now_ms=self.clock.now_ms,
+        )
+
+    def settle(self) -> None:
+        """Wait until readers see what was stored: they are a moment behind."""
+        for _ in range(60_000):
+            stats = self.store.stats()
+            if stats["dispatched_offset"] == stats["max_physical_offset"]:
+                return
+            threading.Event().wait(0.001)
+        pytest.fail(f"readers never saw it: {self.store.stats()}")
+
+    def half(self, body: bytes = b"paid", **properties: str) -> End:
+        """Store a half message as the send path does, and return its commit."""
+        given = {"PGROUP": "payers", "TRAN_MSG": "true", "REAL_TOPIC": "orders", "REAL_QID": "3", "UNIQ_KEY": "K"}
+        queue_offset, physical_offset = self.store.append(
+            HALF,
+            0,
+            body,
+            {**given, **properties},
+            born_timestamp=self.clock.now_ms(),
+            born_host="10.0.0.9:1234",
+        )
+        return End("payers", physical_offset, queue_offset, Decision.COMMIT)
+
+    def round(self, after: int = ROUND) -> Report:
+        """Let time pass, and let producers be asked."""
+        self.settle()
+        self.clock.advance(after)
+        return self.checks.round(self.clock.now_ms())
+
+    def seen(self, topic: str = "orders", queue_id: int = 3) -> list[StoredMessage]:
+        """Return all messages of a queue."""
+        self.settle()
+        return self.store.get(topic, queue_id, 0, 10_000)[1]
+
+    def committed(self) -> tuple[int | None, int | None]:
+        """Return how far half and op messages are looked through."""
+        return self.store.committed_offset(GROUP, HALF, 0), self.store.committed_offset(GROUP, OP, 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """Yield one with a producer over remoting."""
+    made = Broker(tmp_path)
+    made.table.produce("payers", Client("p", 7, "10.0.0.9:1234", "JAVA", 513), NOW)
+    yield made
+    made.store.close()
+
+
+def answer(broker: Broker, decision: Decision = Decision.COMMIT, number: int = -1) -> End:
+    """Return what the producer answers to a check."""
+    _, fields, _ = broker.producers.remoting[number]
+    return End("payers", int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), decision, is_checked=True)
+
+
+def test_an_open_transaction_is_asked_about_and_ends_as_the_producer_says(broker: Broker) -> None:
+    """The request is RocketMQ's: its fields name the half message, its body is the message as it was meant."""
+    named = broker.half(b"paid", TAGS="t")
+    assert broker.round(5_000) == Report()
+    assert broker.round() == Report(asked=1)
+    ((connection, fields, body),) = broker.producers.remoting
+    (copy,) = broker.seen(HALF, 0)[1:]
+    assert connection == 7
+    assert fields == {
+        "topic": HALF,
+        "commitLogOffset": str(copy.physical_offset),
+        "tranStateTableOffset": "1",
+        "msgId": "K",
+        "transactionId": "K",
+        "offsetMsgId": copy.offset_message_id,
+        "bname": "broker-a",
+    }
+    (message,) = decode_records(body)
+    assert (message.topic, message.queue_id, message.body) == ("orders", 3, b"paid")
+    assert (message.queue_offset, message.physical_offset) == (copy.queue_offset, copy.physical_offset)
+    assert message.properties == copy.properties
+    assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+    assert copy.prepared_transaction_offset == named.physical_offset
+    assert broker.ends.end(answer(broker))
+    assert [found.body for found in broker.seen()] == [b"paid"]
+    assert broker.round() == Report()
+
+
+def test_a_grpc_producer_is_asked_over_its_telemetry_stream(broker: Broker) -> None:
+    """With an id that ends the transaction, and the message as consumers will see it."""
+    client = Client("g", 9, "10.0.0.8:1", "PYTHON", 413, is_grpc=True)
+    broker.table.produce("orders", client, NOW, stream=70)
+    broker.half(b"paid", PGROUP="orders", TAGS="t", KEYS="a b", colour="red")
+    assert broker.round() == Report(asked=1)
+    ((stream, command),) = broker.producers.telemetry
+    asked = command.recover_orphaned_transaction_command
+    copy = broker.seen(HALF, 0)[-1]
+    assert stream == 70
+    assert asked.transaction_id == f"{copy.physical_offset:016X}{copy.queue_offset:016X}"
+    system = asked.message.system_properties
+    assert (asked.message.topic.name, asked.message.body, system.message_id) == ("orders", b"paid", "K")
+    assert (system.tag, list(system.keys), system.message_type) == ("t", ["a", "b"], pb.MessageType.TRANSACTION)
+    assert asked.message.user_properties["colour"] == "red"
+
+
+def test_producers_take_turns_and_one_that_is_gone_is_passed_over(broker: Broker) -> None:
+    """As long as one of the group can be reached, it is asked."""
+    broker.table.produce("payers", Client("q", 8, "10.0.0.9:1235", "JAVA", 513), NOW)
+    for _ in range(4):
+        broker.half()
+    assert broker.round() == Report(asked=4)
+    assert sorted(connection for connection, _, _ in broker.producers.remoting) == [7, 7, 8, 8]
+    broker.producers.gone = {8}
+    assert broker.round() == Report(asked=4)
+    assert {connection for connection, _, _ in broker.producers.remoting[4:]} == {7}
+
+
+@pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_an_end_that_names_an_older_place_ends_the_transaction(
+    broker: Broker, decision: Decision, rounds: int, *, is_killed: bool
+) -> None:
+    """It was put back since, once or often; every other end, by whatever place, comes too late then."""
+    named = [replace(broker.half(UNIQ_KEY="first"), decision=decision)]
+    broker.half(b"other", UNIQ_KEY="other")
+    for _ in range(rounds):
+        assert broker.round() == Report(asked=2)
+        named.append(answer(broker, decision, -2))
+    if is_killed:
+        broker.begin()
+    assert [broker.ends.end(end) for end in named] == [True] + [False] * rounds
+    assert [message.body for message in broker.seen()] == ([b"paid"] if decision is Decision.COMMIT else [])
+    assert broker.round() == Report(asked=1)
+    broker.begin()
+    assert [broker.ends.end(end) for end in named] == [False] * (rounds + 1)
+
+
+def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker) -> None:
+    """Whether anybody was there to be asked or not; nothing of it is silent."""
+    broker.config = TransactionConfig(transaction_check_max=2)
+    broker.half(b"paid", TAGS="t")
+    assert broker.round() == Report(asked=1)
+    broker.producers.gone = {7}
+    assert broker.round() == Report(unasked=1)
+    assert broker.round() == Report(discarded=1)
+    assert broker.round() == Report()
+    (kept,) = broker.seen(DISCARDED, 0)
+    assert (kept.body, kept.properties["TRANSACTION_CHECK_TIMES"], kept.tag) == (b"paid", "2", "t")
+    assert (kept.properties["REAL_TOPIC"], kept.properties["REAL_QID"]) == ("orders", "3")
+    assert broker.checks.total == Report(asked=1, unasked=1, discarded=1)
+    assert not broker.ends.end(answer(broker))
+    assert broker.seen() == []
+
+
+def test_a_transaction_older_than_what_is_kept_is_given_up(broker: Broker) -> None:
+    """Its log file may be deleted at any time."""
+    broker.half()
+    assert broker.round(72 * 3_600_000 + 1) == Report(discarded=1)
+    assert len(broker.seen(DISCARDED, 0)) == 1
+
+
+def test_a_half_message_that_goes_nowhere_is_given_up(broker: Broker) -> None:
+    """It could never be committed."""
+    broker.store.append(HALF, 0, b"lost", {"PGROUP": "payers"}, born_timestamp=NOW)
+    assert broker.round() == Report(discarded=1)
+
+
+def test_a_message_says_itself_how_long_nobody_is_asked(broker: Broker) -> None:
+    """Until then it keeps no other one waiting, and what is not asked is not counted."""
+    named = broker.half(b"slow", CHECK_IMMUNITY_TIME_IN_SECONDS="61")
+    broker.half(b"quick", UNIQ_KEY="Q")
+    assert broker.round() == Report(waiting=1, asked=1)
+    assert broker.round() == Report(waiting=1, asked=1)
+    assert broker.round() == Report(asked=2)
+    slow = next(message for message in broker.seen(HALF, 0)[-2:] if message.body == b"slow")
+    assert slow.properties["TRANSACTION_CHECK_TIMES"] == "1"
+    assert broker.ends.end(named)
+    assert [message.body for message in broker.seen()] == [b"slow"]
+
+
+def test_a_message_may_be_asked_about_sooner_than_others(broker: Broker) -> None:
+    """Its own time counts, where it is the shorter one."""
+    broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+    assert broker.round(2_000) == Report(asked=1)
+
+
+def test_a_fresh_message_waits_for_a_later_round(broker: Broker) -> None:
+    """Six seconds are the producer's."""
+    broker.half()
+    assert broker.round(6_000) == Report()
+    assert broker.round(1) == Report(asked=1)
+
+
+def test_both_offsets_of_the_group_move_on(broker: Broker) -> None:
+    """Half messages below have all ended, op messages below say nothing of those above."""
+    ends = [broker.half(b"%d" % number) for number in range(4)]
+    for number in (0, 3):
+        assert broker.ends.end(ends[number])
+    broker.round(5_000)
+    assert broker.committed() == (1, 1)
+    assert broker.ends.end(ends[1])
+    assert broker.ends.end(ends[2])
+    broker.settle()
+    broker.round(0)
+    assert broker.committed() == (4, 4)
+    broker.half(b"4")
+    assert broker.round() == Report(asked=1)
+    broker.round(0)
+    assert broker.committed() == (5, 5)
+
+
+def test_what_was_committed_bounds_what_is_read_at_start(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Op messages of what is long done with are not read again."""
+    for _ in range(20):
+        assert broker.ends.end(broker.half())
+    broker.round(1)
+    named = broker.half(b"open")
+    broker.settle()
+    reads: list[int] = []
+    monkeypatch.setattr("ferromq.broker.halves.op_offsets", lambda message: reads.append(message.queue_offset) or ())
+    broker.begin()
+    assert reads == []
+    assert broker.ends.end(named)
+
+
+def test_op_messages_count_though_the_two_offsets_are_of_two_moments(broker: Broker) -> None:
+    """A kill may leave the one of half messages older than the one of op messages."""
+    ends = [broker.half(b"%d" % number) for number in range(4)]
+    for end in ends[:3]:
+        broker.clock.advance(1)
+        assert broker.ends.end(end)
+    broker.settle()
+    broker.store.commit_offset(GROUP, OP, 0, 3)
+    broker.store.commit_offset(GROUP, HALF, 0, 1)
+    broker.begin()
+    assert [broker.ends.end(end) for end in ends] == [False, False, False, True]
+
+
+def test_what_cannot_be_put_back_stays_open(broker: Broker) -> None:
+    """The next round asks; here the queue of half messages is closed for a while."""
+    named = broker.half()
+    broker.settle()
+    broker.store.set_queue_access(HALF, 0, "read_only")
+    assert broker.round() == Report()
+    broker.store.set_queue_access(HALF, 0, "open")
+    assert broker.round() == Report(asked=1)
+    assert broker.ends.end(named)
+
+
+def test_a_message_without_room_for_its_count_is_asked_about_where_it_is(broker: Broker) -> None:
+    """Its properties are as long as a record takes."""
+    named = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", filler="x" * 32_000)
+    room = 32_767 - len("".join(f"{n}\x01{v}\x02" for n, v in broker.seen(HALF, 0)[0].properties.items()))
+    full = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", filler="x" * (32_000 + room))
+    assert broker.round() == Report(asked=2)
+    assert [int(fields["tranStateTableOffset"]) for _, fields, _ in broker.producers.remoting] == [2, 1]
+    assert broker.ends.end(full)
+    assert broker.ends.end(named)
+    assert len(broker.seen()) == 2
+
+
+def test_a_slave_asks_nobody(broker: Broker) -> None:
+    """Its messages are its master's."""
+    broker.half()
+    checks: Any = broker.checks
+    checks._is_slave = lambda: True
+    assert broker.round() == Report()
