@@ -486,7 +486,10 @@ class Server:
     def put_topic(
         self, name: str, *, read_queues: int, write_queues: int, permission: int, message_type: str = "NORMAL"
     ) -> None:
-        """permission: RocketMQ's bits, 4 read, 2 write. message_type: NORMAL, FIFO, DELAY, TRANSACTION, UNSPECIFIED (any)."""
+        """
+        permission: RocketMQ's bits, 4 read, 2 write. message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE,
+        MIXED or UNSPECIFIED (both: any).
+        """
 
     def remove_topic(self, name: str) -> None: ...
     def put_group(
@@ -590,8 +593,13 @@ class Server:
         region: str = "DefaultRegion",
         trace: bool = True,
         reject_transactions: bool = False,
+        check_types: str = "grpc",
     ) -> None:
-        """What messages of remoting clients are stamped with, and whether they are taken; what is left out has its default."""
+        """
+        What messages of remoting clients are stamped with, and which are taken; what is left out has its default.
+
+        check_types: over which protocols a message must be of its topic's type: none, grpc (as with RocketMQ) or all.
+        """
 
     def traffic(self) -> dict[str, dict[str, tuple[int, int]]]:
         """

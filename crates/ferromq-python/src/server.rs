@@ -334,18 +334,22 @@ impl PyServer {
         Ok(counters)
     }
 
-    /// Set how messages of remoting clients are taken.
-    #[pyo3(signature = (*, cluster="DefaultCluster", region="DefaultRegion", trace=true, reject_transactions=false))]
+    /// Set how messages are taken; *check_types*: `none`, `grpc` or `all`.
+    #[pyo3(signature = (*, cluster="DefaultCluster", region="DefaultRegion", trace=true, reject_transactions=false,
+        check_types="grpc"))]
     fn set_send_policy(
         &self,
         cluster: &str,
         region: &str,
         trace: bool,
         reject_transactions: bool,
+        check_types: &str,
     ) -> PyResult<()> {
+        let type_checks = check_types.parse().map_err(value_error)?;
         if let Some(hot) = self.0.get()?.server.hot() {
             let mut policy = SendPolicy::new(cluster, region, trace);
             policy.rejects_transactions = reject_transactions;
+            policy.type_checks = type_checks;
             hot.policy.store(Arc::new(policy));
         }
         Ok(())

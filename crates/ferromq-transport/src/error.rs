@@ -70,6 +70,16 @@ pub enum TransportError {
     /// A message that cannot be stored.
     #[error("the message is illegal: {0}")]
     IllegalMessage(&'static str),
+    /// The topic takes messages of another type.
+    #[error("the topic {topic} takes {takes} messages, this one is {sent}")]
+    WrongMessageType {
+        /// The topic.
+        topic: String,
+        /// The type of the topic.
+        takes: &'static str,
+        /// The type of the message.
+        sent: &'static str,
+    },
     /// Something RocketMQ knows and this server does not do.
     #[error("not supported: {0}")]
     NotSupported(&'static str),
@@ -131,7 +141,9 @@ impl TransportError {
             | Self::NotSupported(_)
             | Self::Tls { .. }
             | Self::Io { .. } => response::SYSTEM_ERROR,
-            Self::FrameTooLarge { .. } | Self::IllegalMessage(_) => response::MESSAGE_ILLEGAL,
+            Self::FrameTooLarge { .. } | Self::IllegalMessage(_) | Self::WrongMessageType { .. } => {
+                response::MESSAGE_ILLEGAL
+            }
             Self::Unsupported(_) => response::REQUEST_CODE_NOT_SUPPORTED,
             Self::NoSuchTopic(_) => response::TOPIC_NOT_EXIST,
             Self::NoSuchGroup(_) => response::SUBSCRIPTION_GROUP_NOT_EXIST,

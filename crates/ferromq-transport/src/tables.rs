@@ -29,11 +29,34 @@ pub enum MessageType {
     Delay,
     /// Messages that become visible when their transaction commits.
     Transaction,
+    /// Messages of which the more important ones are received first: the queue is the priority.
+    Priority,
+    /// Messages of lite topics, which are not supported yet.
+    Lite,
     /// Any of them.
+    Mixed,
+    /// Any of them: nobody said which.
     Unspecified,
 }
 
 impl MessageType {
+    const ALL: [Self; 8] = [
+        Self::Normal,
+        Self::Fifo,
+        Self::Delay,
+        Self::Transaction,
+        Self::Priority,
+        Self::Lite,
+        Self::Mixed,
+        Self::Unspecified,
+    ];
+
+    /// Says whether a topic of this type takes a message of the type `sent`.
+    #[must_use]
+    pub fn takes(self, sent: Self) -> bool {
+        matches!(self, Self::Mixed | Self::Unspecified) || self == sent
+    }
+
     /// RocketMQ's name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -42,6 +65,9 @@ impl MessageType {
             Self::Fifo => "FIFO",
             Self::Delay => "DELAY",
             Self::Transaction => "TRANSACTION",
+            Self::Priority => "PRIORITY",
+            Self::Lite => "LITE",
+            Self::Mixed => "MIXED",
             Self::Unspecified => "UNSPECIFIED",
         }
     }
@@ -51,7 +77,7 @@ impl FromStr for MessageType {
     type Err = UnknownMessageType;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::Normal, Self::Fifo, Self::Delay, Self::Transaction, Self::Unspecified]
+        Self::ALL
             .into_iter()
             .find(|kind| kind.as_str() == text)
             .ok_or_else(|| UnknownMessageType(text.to_owned()))
@@ -60,7 +86,9 @@ impl FromStr for MessageType {
 
 /// A name that is no message type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no message type; use NORMAL, FIFO, DELAY, TRANSACTION or UNSPECIFIED")]
+#[error(
+    "{0:?} is no message type; use NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED or UNSPECIFIED"
+)]
 pub struct UnknownMessageType(pub String);
 
 /// What the hot path knows about a topic.
@@ -81,6 +109,12 @@ impl TopicEntry {
     #[must_use]
     pub const fn is_readable(&self) -> bool {
         self.permission & 4 != 0
+    }
+
+    /// The queue of messages of a priority: those above the last queue share it, as in RocketMQ.
+    #[must_use]
+    pub fn queue_of_priority(&self, priority: u32) -> u32 {
+        priority.min(self.write_queues.saturating_sub(1))
     }
 
     /// Says whether producers may write.
@@ -286,9 +320,17 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_takes_its_own_type_and_one_without_any_takes_all() {
+        for sent in MessageType::ALL {
+            assert!(MessageType::Mixed.takes(sent) && MessageType::Unspecified.takes(sent));
+            assert_eq!(MessageType::Fifo.takes(sent), sent == MessageType::Fifo);
+        }
+    }
+
+    #[test]
     fn message_types_read_as_they_are_written() {
-        for kind in ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED"] {
-            assert_eq!(kind.parse::<MessageType>().unwrap().as_str(), kind);
+        for kind in MessageType::ALL {
+            assert_eq!(kind.as_str().parse::<MessageType>().unwrap(), kind);
         }
         assert!("normal".parse::<MessageType>().unwrap_err().to_string().contains("normal"));
     }

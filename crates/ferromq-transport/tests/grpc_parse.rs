@@ -25,10 +25,11 @@ fn time() -> impl Strategy<Value = Time> {
 fn system_properties() -> impl Strategy<Value = SystemProperties> {
     let texts =
         (proptest::option::of(".{0,5}"), proptest::collection::vec(".{0,5}", 0..3), ".{0,5}", ".{0,5}");
-    let times = (proptest::option::of(time()), proptest::option::of(time()));
+    let times = (proptest::option::of(time()), proptest::option::of(time()), proptest::option::of(time()));
     let numbers =
         (any::<i32>(), any::<i32>(), proptest::option::of(any::<i32>()), proptest::option::of(any::<i32>()));
-    let more = (proptest::option::of(".{0,5}"), proptest::option::of(".{0,5}"));
+    let more =
+        (proptest::option::of(".{0,5}"), proptest::option::of(".{0,5}"), proptest::option::of(".{0,5}"));
     (texts, times, numbers, more).prop_map(|((tag, keys, message_id, born_host), times, numbers, more)| {
         SystemProperties {
             tag,
@@ -43,6 +44,8 @@ fn system_properties() -> impl Strategy<Value = SystemProperties> {
             priority: numbers.3,
             message_group: more.0,
             trace_context: more.1,
+            lite_topic: more.2,
+            recovery_duration: times.2,
             store_host: "not read".to_owned(),
             ..SystemProperties::default()
         }
@@ -93,10 +96,11 @@ fn compare(bytes: &[u8], decoded: &SendMessageRequest) {
         assert_eq!((ours.body_encoding, ours.message_type), (system.body_encoding, system.message_type));
         assert_eq!((ours.born_host, ours.queue_id), (system.born_host.as_str(), system.queue_id));
         assert_eq!(ours.born_timestamp, system.born_timestamp.map(Time::ms));
-        assert_eq!(ours.has_delivery_timestamp, system.delivery_timestamp.is_some());
+        assert_eq!(ours.delivery_timestamp, system.delivery_timestamp.map(Time::ms));
         assert_eq!(ours.message_group, text(&system.message_group));
         assert_eq!(ours.trace_context, text(&system.trace_context));
-        assert_eq!(ours.is_lite_or_priority, system.priority.is_some());
+        assert_eq!((ours.priority, ours.lite_topic), (system.priority, text(&system.lite_topic).as_str()));
+        assert_eq!(ours.recovery_seconds, system.recovery_duration.map(|time| time.seconds));
     }
 }
 
@@ -116,8 +120,11 @@ proptest! {
         bytes.extend(inner);
         let decoded = SendMessageRequest::decode(&bytes[..]).unwrap();
         // Of timestamps even the numbers are merged; nobody sends that, so we take the last one whole.
-        let born = |message: &Message| message.system_properties.as_ref().and_then(|system| system.born_timestamp);
-        prop_assume!(born(&first).is_none() || born(&second).is_none());
+        let times = |message: &Message| {
+            let system = message.system_properties.clone().unwrap_or_default();
+            [system.born_timestamp, system.delivery_timestamp, system.recovery_duration]
+        };
+        prop_assume!(times(&first).iter().zip(times(&second)).all(|(a, b)| a.is_none() || b.is_none()));
         compare(&bytes, &decoded);
     }
 

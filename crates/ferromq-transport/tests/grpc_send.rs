@@ -12,7 +12,7 @@ mod grpc_support;
 use std::{sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
-use ferromq_transport::tables::{MessageType, TopicEntry};
+use ferromq_transport::tables::TopicEntry;
 use grpc_support::{
     Broker, TOPIC,
     proto::{self, Message, StatusOnly, Time, message, receive},
@@ -161,25 +161,10 @@ async fn a_message_that_breaks_a_rule_is_refused_with_rocketmqs_code_and_not_sto
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_that_are_not_normal_are_never_stored_as_normal_ones() {
+async fn a_topic_without_the_permission_to_be_written_is_not_written() {
     let broker = Broker::start();
-    let good = || message("flights", "body");
-    let cases = [
-        good().with(|system| system.message_type = 2),
-        good().with(|system| system.message_type = 3),
-        good().with(|system| system.message_type = 4),
-        good().with(|system| system.message_group = Some("g".to_owned())),
-        good().with(|system| system.delivery_timestamp = Some(Time { seconds: 1, nanos: 0 })),
-        good().with(|system| system.priority = Some(1)),
-    ];
-    for (index, message) in cases.into_iter().enumerate() {
-        assert_eq!(refusal(&broker, message).await, 50_500, "case {index}");
-    }
-    let ordered = TopicEntry { message_type: MessageType::Fifo, ..TOPIC };
-    broker.server.tables().put_topic("flights", ordered);
-    assert_eq!(refusal(&broker, good()).await, 40_014);
     broker.server.tables().put_topic("flights", TopicEntry { permission: 4, ..TOPIC });
-    assert_eq!(refusal(&broker, good()).await, 40_300);
+    assert_eq!(refusal(&broker, message("flights", "body")).await, 40_300);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,7 @@ pub mod code {
     pub const ILLEGAL_CONSUMER_GROUP: i32 = 40_003;
     pub const ILLEGAL_MESSAGE_TAG: i32 = 40_004;
     pub const ILLEGAL_MESSAGE_KEY: i32 = 40_005;
+    pub const ILLEGAL_MESSAGE_GROUP: i32 = 40_006;
     pub const ILLEGAL_MESSAGE_PROPERTY_KEY: i32 = 40_007;
     pub const ILLEGAL_MESSAGE_ID: i32 = 40_009;
     pub const ILLEGAL_FILTER_EXPRESSION: i32 = 40_010;
@@ -229,7 +230,9 @@ fn is_system_topic(name: &str) -> bool {
         )
 }
 
-/// Says whether RocketMQ keeps a property name for itself: producers may not set it, consumers do not see it.
+/// Says whether a property name is RocketMQ's own: producers may not set it, consumers do not see it.
+///
+/// These are its proxy's names, and with them those by which its broker tells how to treat a message.
 pub(super) fn is_reserved(name: &str) -> bool {
     matches!(
         name,
@@ -284,6 +287,15 @@ pub(super) fn is_reserved(name: &str) -> bool {
             | "DLQ_ORIGIN_TOPIC"
             | "DLQ_ORIGIN_MESSAGE_ID"
             | "__CRC32#"
+            | "ORIGIN_GROUP"
+            | "_SYS_MSG_PRIORITY_"
+            | "__LITE_TOPIC"
+            | "__SHARDINGKEY"
+            | "__transactionId__"
+            | "CHECK_IMMUNITY_TIME_IN_SECONDS"
+            | "TRANSACTION_CHECK_TIMES"
+            | "INNER_NUM"
+            | "INNER_MULTI_DISPATCH"
     )
 }
 

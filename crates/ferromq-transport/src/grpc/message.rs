@@ -36,16 +36,20 @@ pub struct Outgoing<'a> {
     pub born_timestamp: Option<i64>,
     /// The producer's host, as it calls itself.
     pub born_host: &'a str,
-    /// Whether it is to be delivered later.
-    pub has_delivery_timestamp: bool,
+    /// When it is to be delivered, in milliseconds since 1970, where given.
+    pub delivery_timestamp: Option<i64>,
     /// The queue, where the producer chose one: a field that is there counts even where it is 0.
     pub queue_id: Option<i32>,
     /// The message group.
     pub message_group: &'a str,
     /// The trace context.
     pub trace_context: &'a str,
-    /// Whether it names a lite topic or a priority.
-    pub is_lite_or_priority: bool,
+    /// Seconds until somebody asks what became of its transaction, where given.
+    pub recovery_seconds: Option<i64>,
+    /// The lite topic.
+    pub lite_topic: &'a str,
+    /// The priority, where given.
+    pub priority: Option<i32>,
 }
 
 /// A `SendMessageRequest`.
@@ -126,14 +130,13 @@ impl<'a> SendRequest<'a> {
                 (6, value) => message.message_type = value.int32()?,
                 (7, value) => message.born_timestamp = Some(millis(value.bytes()?)?),
                 (8, value) => message.born_host = value.text()?,
-                (11, value) => {
-                    millis(value.bytes()?)?;
-                    message.has_delivery_timestamp = true;
-                }
+                (11, value) => message.delivery_timestamp = Some(millis(value.bytes()?)?),
                 (13, value) => message.queue_id = Some(value.int32()?),
                 (17, value) => message.message_group = value.text()?,
                 (18, value) => message.trace_context = value.text()?,
-                (21 | 22, _) => message.is_lite_or_priority = true,
+                (19, value) => message.recovery_seconds = Some(seconds_and_nanos(value.bytes()?)?.0),
+                (21, value) => message.lite_topic = value.text()?,
+                (22, value) => message.priority = Some(value.int32()?),
                 _ => {}
             }
         }

@@ -14,6 +14,8 @@ mod outgoing;
 pub mod proto;
 mod receive;
 mod send;
+mod send_check;
+mod send_properties;
 mod service;
 mod stream;
 mod telemetry;

@@ -110,13 +110,21 @@ impl MessageWriter {
                 }
                 "TRACE_CONTEXT" => put_bytes_field(&mut self.system, 18, value.as_bytes()),
                 "TRAN_MSG" => seen.is_transaction = value == "true",
-                "DELAY" | "TIMER_DELAY_SEC" => seen.is_delayed = true,
+                "DELAY" | "TIMER_DELAY_SEC" | "TIMER_DELAY_MS" => seen.is_delayed = true,
                 "TIMER_DELIVER_MS" => {
                     seen.is_delayed = true;
                     if let Ok(ms) = value.parse() {
                         put_timestamp(&mut self.system, 11, ms);
                     }
                 }
+                "_SYS_MSG_PRIORITY_" => {
+                    if let Ok(priority) = value.parse::<i32>() {
+                        seen.has_priority = true;
+                        put_varint_field(&mut self.system, 22, i64::from(priority).cast_unsigned());
+                    }
+                }
+                "DLQ_ORIGIN_TOPIC" => seen.dead_topic = Some(value),
+                "DLQ_ORIGIN_MESSAGE_ID" => seen.dead_id = Some(value),
                 "__SHARDINGKEY" => {
                     seen.is_ordered = true;
                     put_bytes_field(&mut self.system, 17, value.as_bytes());
@@ -134,6 +142,12 @@ impl MessageWriter {
             }
         }
         put_varint_field(&mut self.system, 6, seen.message_type());
+        if let (Some(topic), Some(id)) = (seen.dead_topic, seen.dead_id) {
+            let len = bytes_field_len(1, topic.len()) + bytes_field_len(2, id.len());
+            put_len_prefix(&mut self.system, 20, len);
+            put_bytes_field(&mut self.system, 1, topic.as_bytes());
+            put_bytes_field(&mut self.system, 2, id.as_bytes());
+        }
         if !seen.id {
             self.text.clear();
             write_offset_id(&mut self.text, message.store_host, message.physical_offset);
@@ -194,8 +208,12 @@ fn hex_digit(bits: u8) -> char {
 
 /// What the properties of a message said.
 #[derive(Default)]
-#[allow(clippy::struct_excessive_bools)] // four independent facts
-struct Seen {
+#[allow(clippy::struct_excessive_bools)] // independent facts
+struct Seen<'a> {
+    /// Where a dead message lay before, and its id there.
+    dead_topic: Option<&'a str>,
+    dead_id: Option<&'a str>,
+    has_priority: bool,
     id: bool,
     born_host: bool,
     is_transaction: bool,
@@ -203,13 +221,14 @@ struct Seen {
     is_ordered: bool,
 }
 
-impl Seen {
+impl Seen<'_> {
     /// `MessageType`, as RocketMQ's proxy concludes it.
     fn message_type(&self) -> u64 {
         match self {
             Self { is_transaction: true, .. } => 4,
             Self { is_delayed: true, .. } => 3,
             Self { is_ordered: true, .. } => 2,
+            Self { has_priority: true, .. } => 6,
             _ => 1,
         }
     }

@@ -6,6 +6,8 @@
 pub mod ack;
 mod counters;
 mod demote;
+pub mod half;
+pub mod message_group;
 mod policy;
 pub mod pull;
 pub mod recall;
@@ -23,7 +25,7 @@ use arc_swap::ArcSwap;
 use ferromq_store::{Clock, MessageStore};
 
 pub use counters::{Counter, Counters};
-pub use policy::SendPolicy;
+pub use policy::{SendPolicy, TypeChecks};
 pub use traffic::{Tally, Traffic, TrafficSnapshot};
 
 use crate::{

@@ -3,7 +3,38 @@
 //! The control plane sets it; where the values come from is its business. What the broker's own permission and role
 //! forbid is in the permissions of the topics it pushes.
 
+use std::str::FromStr;
+
 use ferromq_store::properties;
+
+/// Over which protocols a topic's type is held against a message's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TypeChecks {
+    /// What RocketMQ's proxy does.
+    pub grpc: bool,
+    /// What its broker does not do.
+    pub remoting: bool,
+}
+
+impl FromStr for TypeChecks {
+    type Err = UnknownChecks;
+
+    /// Reads `none`, `grpc` or `all`.
+    fn from_str(text: &str) -> Result<Self, UnknownChecks> {
+        let (grpc, remoting) = match text {
+            "none" => (false, false),
+            "grpc" => (true, false),
+            "all" => (true, true),
+            _ => return Err(UnknownChecks(text.to_owned())),
+        };
+        Ok(Self { grpc, remoting })
+    }
+}
+
+/// A word that says nothing about checks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} does not say where message types are checked; use none, grpc or all")]
+pub struct UnknownChecks(String);
 
 /// How a broker takes messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,10 +44,12 @@ pub struct SendPolicy {
     stamp: Vec<u8>,
     /// Half messages are refused.
     pub rejects_transactions: bool,
+    /// Where messages are refused that are not of their topic's type.
+    pub type_checks: TypeChecks,
 }
 
 impl SendPolicy {
-    /// Makes a policy that takes everything.
+    /// Makes a policy that takes everything over remoting, and over gRPC what is of its topic's type.
     #[must_use]
     pub fn new(cluster: &str, region: &str, is_traced: bool) -> Self {
         let mut stamp = Vec::new();
@@ -24,7 +57,8 @@ impl SendPolicy {
         for (name, value) in [("MSG_REGION", region), ("TRACE_ON", traced), ("CLUSTER", cluster)] {
             properties::push(&mut stamp, name, value);
         }
-        Self { region: region.to_owned(), is_traced, stamp, rejects_transactions: false }
+        let type_checks = TypeChecks { grpc: true, remoting: false };
+        Self { region: region.to_owned(), is_traced, stamp, rejects_transactions: false, type_checks }
     }
 
     /// Where the broker stands: consumers trace by it.

@@ -15,7 +15,11 @@ use super::{
 };
 use crate::{
     Missing, TransportError,
-    hot::{Hot, SendPolicy, recall},
+    hot::{
+        Hot, SendPolicy,
+        half::{HALF_TOPIC, TRANSACTION_BITS},
+        recall,
+    },
     remoting::{
         Fields, RemotingCommand,
         codes::{request, response},
@@ -23,8 +27,6 @@ use crate::{
     tables::TopicEntry,
 };
 
-const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
-const TRANSACTION_BITS: i32 = 12;
 /// Topics only the broker itself writes.
 const CLOSED_TO_CLIENTS: [&str; 7] = [
     "SCHEDULE_TOPIC_XXXX",
@@ -102,7 +104,7 @@ fn store(
         return Err(TransportError::TopicForbidden { topic: header.topic.to_owned(), done: "written" });
     }
     let queue_id = queue(hot, header, topic)?;
-    let target = Target { header, policy: &hot.policy.load(), queue_id };
+    let target = Target { header, policy: &hot.policy.load(), topic, queue_id };
     if is_batch(header, command) {
         target.store_batch(hot, peer, command)
     } else {
@@ -137,7 +139,7 @@ async fn store_retry(
     let topic = topic_of_group(hot, peer, &dead, DLQ_QUEUES, 0).await?;
     // It waits no more: it stays where it is until somebody looks at it.
     let mut text = Vec::with_capacity(header.properties.len());
-    send_properties::write_without(&mut text, header.properties, &["DELAY"]);
+    send_properties::write_if(&mut text, header.properties, |name| name != "DELAY");
     let properties = String::from_utf8_lossy(&text);
     let header = SendHeader { topic: &dead, queue_id: -1, properties: &properties, ..*header };
     store(hot, peer, command, &header, &topic)
@@ -206,12 +208,13 @@ fn queue(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> Result<i32, 
 struct Target<'a> {
     header: &'a SendHeader<'a>,
     policy: &'a SendPolicy,
+    topic: &'a TopicEntry,
     queue_id: i32,
 }
 
 impl Target<'_> {
     fn store_one(
-        &self,
+        mut self,
         hot: &Hot,
         peer: SocketAddr,
         command: &RemotingCommand,
@@ -221,23 +224,21 @@ impl Target<'_> {
         let is_retry = self.header.reconsume_times > 0 && marks.level().is_some_and(|level| level > 0);
         marks.is_half &= !is_retry;
         let level = self.check(&marks)?;
+        if let Some(priority) = marks.priority() {
+            self.queue_id = self.topic.queue_of_priority(priority).cast_signed();
+        }
         let made = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
         let unique_key = marks.unique_key.or(made.as_deref()).unwrap_or_default();
         let (appended, deliver_at) = TEXT.with_borrow_mut(|text| {
             text.clear();
             text.shrink_to(KEPT_TEXT);
-            let destination = marks.is_half.then_some((self.header.topic, self.queue_id));
             let own = (unique_key, self.policy.stamp());
-            send_properties::write(text, self.header.properties, &marks, own, destination);
-            let message = self.message(peer, self.header.flag, &command.body, text);
+            send_properties::write(text, self.header.properties, &marks, own);
+            let message = self.message(peer, self.header.flag, &command.body, &[]);
             if marks.is_half {
-                let sys_flag = message.sys_flag & !TRANSACTION_BITS;
-                // A time too far ahead is refused now, not when the transaction commits.
-                hot.store.delayed(&NewMessage { sys_flag, ..message })?;
-                let half = NewMessage { topic: HALF_TOPIC, queue_id: 0, sys_flag, ..message };
-                return Ok((hot.append(&[half])?, None));
+                return Ok((hot.append_half(&message, unique_key, text)?, None));
             }
-            hot.append_timed(&message, level)
+            hot.append_timed(&NewMessage { properties: text, ..message }, level)
         })?;
         let mut stored = self.stored(hot, command, &appended, (unique_key, marks.waits));
         if let Some(at) = deliver_at.filter(|_| !self.header.topic.starts_with(RETRY_PREFIX)) {
@@ -249,6 +250,7 @@ impl Target<'_> {
 
     /// Refuses what would be stored as something else than it says, and tells the delay level.
     fn check(&self, marks: &Marks<'_>) -> Result<i32, TransportError> {
+        self.check_type(marks)?;
         let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is no number"))?;
         if marks.is_inner_batch {
             return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
@@ -262,6 +264,26 @@ impl Target<'_> {
         Ok(level)
     }
 
+    /// Refuses lite messages, and where types are checked those that are not of the topic's.
+    fn check_type(&self, marks: &Marks<'_>) -> Result<(), TransportError> {
+        if marks.is_lite {
+            return Err(TransportError::IllegalMessage("lite topics (__LITE_TOPIC) are not supported yet"));
+        }
+        let (topic, kind) = (self.header.topic, marks.kind());
+        let is_checked = self.policy.type_checks.remoting
+            && !marks.is_transferred
+            && !topic.starts_with(RETRY_PREFIX)
+            && !topic.starts_with(DLQ_PREFIX);
+        if !is_checked || self.topic.message_type.takes(kind) {
+            return Ok(());
+        }
+        Err(TransportError::WrongMessageType {
+            topic: topic.to_owned(),
+            takes: self.topic.message_type.as_str(),
+            sent: kind.as_str(),
+        })
+    }
+
     fn store_batch(
         &self,
         hot: &Hot,
@@ -271,7 +293,9 @@ impl Target<'_> {
         let parsed = batch::parse(&command.body)?;
         let mut messages = Vec::with_capacity(parsed.len());
         for message in &parsed {
-            self.check_in_batch(&Marks::read(message.properties))?;
+            let marks = Marks::read(message.properties);
+            self.check_in_batch(&marks)?;
+            self.check_type(&marks)?;
             let properties = message.properties.as_bytes();
             messages.push(self.message(peer, message.flag, message.body, properties));
         }

@@ -4,12 +4,12 @@
 
 use ferromq_store::properties;
 
+use crate::{hot::half::HALF_NAMES, tables::MessageType};
+
 const SEPARATOR: char = '\u{2}';
 /// Names the broker sets itself, or that a message must not bring along.
 const OWN: [&str; 4] = ["MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK"];
-/// As [`OWN`], and what says where a half message goes.
-const OWN_OF_HALF: [&str; 7] =
-    ["MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK", "REAL_TOPIC", "REAL_QID", "__transactionId__"];
+const PRIORITY: &str = "_SYS_MSG_PRIORITY_";
 
 /// What properties say to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,12 @@ pub(super) struct Marks<'a> {
     pub waits: bool,
     /// It says of itself that it is a batch in one record.
     pub is_inner_batch: bool,
+    /// It is of a lite topic.
+    pub is_lite: bool,
+    /// Another cluster took it already.
+    pub is_transferred: bool,
+    is_ordered: bool,
+    priority: Option<&'a str>,
     /// There is something to take out.
     has_own: bool,
 }
@@ -40,6 +46,10 @@ impl<'a> Marks<'a> {
             is_half: false,
             waits: true,
             is_inner_batch: false,
+            is_lite: false,
+            is_transferred: false,
+            is_ordered: false,
+            priority: None,
             has_own: false,
         };
         for (name, value) in pairs(text) {
@@ -50,6 +60,10 @@ impl<'a> Marks<'a> {
                 "TRAN_MSG" => marks.is_half = value.eq_ignore_ascii_case("true"),
                 "WAIT" => marks.waits = value.eq_ignore_ascii_case("true"),
                 "INNER_NUM" => marks.is_inner_batch = true,
+                "__SHARDINGKEY" => marks.is_ordered = true,
+                "__LITE_TOPIC" => marks.is_lite = true,
+                "TRANSFER_FLAG" => marks.is_transferred = true,
+                PRIORITY => marks.priority = Some(value),
                 _ => marks.has_own |= OWN.contains(&name),
             }
         }
@@ -60,45 +74,60 @@ impl<'a> Marks<'a> {
     pub(super) fn level(&self) -> Option<i32> {
         self.delay_level.map_or(Some(0), |text| text.parse().ok())
     }
+
+    /// The type of the message, as RocketMQ concludes it.
+    pub(super) fn kind(&self) -> MessageType {
+        if self.is_half {
+            MessageType::Transaction
+        } else if self.delay_level.is_some() || self.has_timer {
+            MessageType::Delay
+        } else if self.is_ordered {
+            MessageType::Fifo
+        } else if self.priority.is_some() {
+            MessageType::Priority
+        } else if self.is_lite {
+            MessageType::Lite
+        } else {
+            MessageType::Normal
+        }
+    }
+
+    /// The priority of a message that has nothing else to be sorted by.
+    pub(super) fn priority(&self) -> Option<u32> {
+        self.priority.filter(|_| self.kind() == MessageType::Priority)?.parse().ok()
+    }
 }
 
 /// Writes the properties of a message: those that came, without the broker's own names, then `stamp`.
-///
-/// A half message has a `destination`, topic and queue, which it keeps until its transaction commits.
-pub(super) fn write(
-    out: &mut Vec<u8>,
-    text: &str,
-    marks: &Marks<'_>,
-    (unique_key, stamp): (&str, &[u8]),
-    destination: Option<(&str, i32)>,
-) {
-    let names: &[&str] = match destination {
-        Some(_) => &OWN_OF_HALF,
-        None if marks.has_own => &OWN,
-        None => &[],
-    };
-    write_without(out, text, names);
+pub(super) fn write(out: &mut Vec<u8>, text: &str, marks: &Marks<'_>, (unique_key, stamp): (&str, &[u8])) {
+    // A priority counts where nothing else says when the message comes.
+    let is_sorted_otherwise = marks.priority.is_some() && marks.kind() != MessageType::Priority;
+    if marks.has_own || marks.is_half || is_sorted_otherwise {
+        write_if(out, text, |name| {
+            !(OWN.contains(&name)
+                || marks.is_half && HALF_NAMES.contains(&name)
+                || is_sorted_otherwise && name == PRIORITY)
+        });
+    } else {
+        write_all(out, text);
+    }
     if marks.unique_key.is_none() {
         properties::push(out, "UNIQ_KEY", unique_key);
     }
     out.extend_from_slice(stamp);
-    if let Some((topic, queue_id)) = destination {
-        properties::push(out, "__transactionId__", unique_key);
-        properties::push(out, "REAL_TOPIC", topic);
-        properties::push(out, "REAL_QID", &queue_id.to_string());
+}
+
+/// Copies the text, each pair ended by a separator.
+fn write_all(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+    if !text.is_empty() && !text.ends_with(SEPARATOR) {
+        out.push(SEPARATOR as u8);
     }
 }
 
-/// Copies the text, each pair ended by a separator, without the pairs of some names.
-pub(super) fn write_without(out: &mut Vec<u8>, text: &str, names: &[&str]) {
-    if names.is_empty() {
-        out.extend_from_slice(text.as_bytes());
-        if !text.is_empty() && !text.ends_with(SEPARATOR) {
-            out.push(SEPARATOR as u8);
-        }
-        return;
-    }
-    for (name, value) in pairs(text).filter(|(name, _)| !names.contains(name)) {
+/// Copies the pairs whose names are wanted.
+pub(super) fn write_if(out: &mut Vec<u8>, text: &str, is_wanted: impl Fn(&str) -> bool) {
+    for (name, value) in pairs(text).filter(|(name, _)| is_wanted(name)) {
         properties::push(out, name, value);
     }
 }
@@ -120,7 +149,7 @@ mod tests {
 
     fn written(given: &str, stamp: &[(&str, &str)]) -> String {
         let mut out = Vec::new();
-        write(&mut out, given, &Marks::read(given), ("NEW", text(stamp).as_bytes()), None);
+        write(&mut out, given, &Marks::read(given), ("NEW", text(stamp).as_bytes()));
         String::from_utf8(out).unwrap()
     }
 
@@ -161,17 +190,30 @@ mod tests {
     }
 
     #[test]
-    fn a_half_message_keeps_its_destination_and_its_id() {
+    fn a_half_message_does_not_say_itself_where_it_goes() {
         let given = text(&[("REAL_TOPIC", "lie"), ("UNIQ_KEY", "7F"), ("TRAN_MSG", "true")]);
-        let mut out = Vec::new();
-        write(&mut out, &given, &Marks::read(&given), ("7F", b""), Some(("flights", 2)));
-        let wanted = [
-            ("UNIQ_KEY", "7F"),
-            ("TRAN_MSG", "true"),
-            ("__transactionId__", "7F"),
-            ("REAL_TOPIC", "flights"),
-            ("REAL_QID", "2"),
-        ];
-        assert_eq!(String::from_utf8(out).unwrap(), text(&wanted));
+        assert_eq!(written(&given, &[]), text(&[("UNIQ_KEY", "7F"), ("TRAN_MSG", "true")]));
+    }
+
+    #[test]
+    fn the_type_of_a_message_is_what_rocketmq_concludes() {
+        let kind = |given: &[(&str, &str)]| Marks::read(&text(given)).kind();
+        let priority = ("_SYS_MSG_PRIORITY_", "3");
+        assert_eq!(kind(&[]), MessageType::Normal);
+        assert_eq!(kind(&[("__LITE_TOPIC", "l")]), MessageType::Lite);
+        assert_eq!(kind(&[("__LITE_TOPIC", "l"), priority]), MessageType::Priority);
+        assert_eq!(kind(&[("__SHARDINGKEY", "k"), priority]), MessageType::Fifo);
+        assert_eq!(kind(&[("__SHARDINGKEY", "k"), ("TIMER_DELAY_MS", "9")]), MessageType::Delay);
+        assert_eq!(kind(&[("DELAY", "3"), ("TRAN_MSG", "true")]), MessageType::Transaction);
+        assert_eq!(Marks::read(&text(&[priority])).priority(), Some(3));
+    }
+
+    #[test]
+    fn a_priority_of_a_message_that_is_sorted_otherwise_is_left_out() {
+        let given = text(&[("_SYS_MSG_PRIORITY_", "3"), ("__SHARDINGKEY", "k"), ("UNIQ_KEY", "7F")]);
+        assert_eq!(Marks::read(&given).priority(), None);
+        assert_eq!(written(&given, &[]), text(&[("__SHARDINGKEY", "k"), ("UNIQ_KEY", "7F")]));
+        let kept = text(&[("_SYS_MSG_PRIORITY_", "3"), ("UNIQ_KEY", "7F")]);
+        assert_eq!(written(&kept, &[]), kept);
     }
 }

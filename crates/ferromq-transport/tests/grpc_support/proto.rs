@@ -87,6 +87,10 @@ pub struct SystemProperties {
     pub message_group: Option<String>,
     #[prost(string, optional, tag = "18")]
     pub trace_context: Option<String>,
+    #[prost(message, optional, tag = "19")]
+    pub recovery_duration: Option<Time>,
+    #[prost(string, optional, tag = "21")]
+    pub lite_topic: Option<String>,
     #[prost(int32, optional, tag = "22")]
     pub priority: Option<i32>,
 }
@@ -161,6 +165,8 @@ pub struct SendResultEntry {
     pub transaction_id: String,
     #[prost(int64, tag = "4")]
     pub offset: i64,
+    #[prost(string, tag = "5")]
+    pub recall_handle: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

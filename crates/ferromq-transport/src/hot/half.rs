@@ -1,0 +1,41 @@
+//! Half messages: stored where no consumer looks until their transaction ends.
+//!
+//! ```text
+//! topic RMQ_SYS_TRANS_HALF_TOPIC, queue 0; properties of the message, and behind them
+//! __transactionId__ = its unique key | REAL_TOPIC, REAL_QID = where it goes when it is committed
+//! ```
+
+use ferromq_store::{Appended, NewMessage, Result, is_timed, properties};
+
+use super::Hot;
+
+/// Where half messages lie; only the broker writes and reads it.
+pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
+/// What the broker alone says of a half message: whoever writes its properties leaves the producer's out.
+pub const HALF_NAMES: [&str; 3] = ["REAL_TOPIC", "REAL_QID", "__transactionId__"];
+/// The system flags that tell the state of a transaction.
+pub const TRANSACTION_BITS: i32 = 12;
+
+impl Hot {
+    /// Stores `message`, whose properties are `text`, as a half message; its topic and queue are kept there.
+    ///
+    /// Whether transactions are taken at all is for the caller to ask.
+    ///
+    /// # Errors
+    /// Those of [`Self::append`]; and `TooFarAhead` now, not when the transaction commits.
+    pub fn append_half(
+        &self,
+        message: &NewMessage<'_>,
+        unique_key: &str,
+        text: &mut Vec<u8>,
+    ) -> Result<Appended> {
+        let sys_flag = message.sys_flag & !TRANSACTION_BITS;
+        if is_timed(text) {
+            self.store.delayed(&NewMessage { sys_flag, properties: text, ..*message })?;
+        }
+        properties::push(text, "__transactionId__", unique_key);
+        properties::push(text, "REAL_TOPIC", message.topic);
+        properties::push(text, "REAL_QID", &message.queue_id.to_string());
+        self.append(&[NewMessage { topic: HALF_TOPIC, queue_id: 0, sys_flag, properties: text, ..*message }])
+    }
+}

@@ -1,0 +1,55 @@
+//! Which queue the messages of a group go to: RocketMQ's choice, so that a group stays in its queue whoever serves it.
+
+/// The queue of a message group among `queues` many: Guava's consistent hash of the text's Java hash code.
+///
+/// With a queue more or less, few groups move. Without queues it is 0.
+#[must_use]
+pub fn queue_of_group(group: &str, queues: u32) -> u32 {
+    // Java widens the hash code with its sign.
+    let mut state = i64::from(java_hash(group)).cast_unsigned();
+    let mut queue = 0;
+    loop {
+        state = state.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        // As an int it can turn negative, once in two thousand million draws; the search ends then, too.
+        let draw = f64::from(((state >> 33) as i32).wrapping_add(1)) / f64::from(1u32 << 31);
+        let next = f64::from(queue + 1) / draw;
+        if !(0.0..f64::from(queues)).contains(&next) {
+            return queue;
+        }
+        queue = next as u32;
+    }
+}
+
+/// `String.hashCode`: of UTF-16 units.
+fn java_hash(text: &str) -> i32 {
+    text.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Guava 32.0.1 answers.
+    const KNOWN: [(&str, i32, [u32; 8]); 10] = [
+        ("", 0, [0, 0, 0, 0, 0, 0, 0, 0]),
+        ("a", 97, [0, 0, 0, 0, 0, 0, 29, 49_599]),
+        ("group-1", 293_427_299, [0, 1, 1, 1, 7, 15, 36, 2_629]),
+        ("order-4711", 708_276_994, [0, 0, 0, 3, 3, 3, 20, 11_473]),
+        ("größe", 98_762_257, [0, 0, 0, 3, 4, 8, 73, 8_929]),
+        ("漢字", 905_333, [0, 1, 1, 1, 1, 1, 28, 64_529]),
+        ("😀", 1_772_899, [0, 1, 1, 1, 4, 4, 31, 38_160]),
+        ("zzzzzzzzzzzzzzzzzz", 1_788_224, [0, 0, 0, 3, 5, 11, 23, 13_699]),
+        ("FB", 2_236, [0, 0, 0, 0, 0, 0, 52, 48_926]),
+        ("Ea", 2_236, [0, 0, 0, 0, 0, 0, 52, 48_926]),
+    ];
+
+    #[test]
+    fn a_group_goes_to_the_queue_rocketmq_chooses() {
+        for (group, hash, queues) in KNOWN {
+            assert_eq!(java_hash(group), hash, "{group}");
+            let ours = [1, 2, 3, 4, 8, 16, 100, 65_536].map(|count| queue_of_group(group, count));
+            assert_eq!(ours, queues, "{group}");
+        }
+        assert_eq!(queue_of_group("a", 0), 0);
+    }
+}
