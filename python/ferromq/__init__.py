@@ -11,8 +11,9 @@ This file only names what is public. Servers are started by `ferromq.cli`, Spark
 from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq._time import Clock
 from ferromq.admin import Admin
+from ferromq.client._tls import Tls
 from ferromq.client.consumer import Consumer
-from ferromq.client.producer import Producer
+from ferromq.client.producer import Producer, Transaction
 from ferromq.config import BrokerConfig, NameServerConfig, StoreConfig
 from ferromq.embedded import Embedded, embedded
 from ferromq.errors import (
@@ -39,7 +40,7 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
-from ferromq.message import Message, MessageView, SendReceipt, SendSummary
+from ferromq.message import Message, MessageView, Resolution, SendReceipt, SendSummary
 
 __all__ = [
     "Admin",
@@ -66,6 +67,7 @@ __all__ = [
     "ReceiptHandleExpired",
     "RequestError",
     "RequestTimeout",
+    "Resolution",
     "SendReceipt",
     "SendSummary",
     "ServerError",
@@ -76,7 +78,9 @@ __all__ = [
     "StoreLocked",
     "StoredMessage",
     "Throttled",
+    "Tls",
     "TopicNotFound",
+    "Transaction",
     "Unsupported",
     "embedded",
 ]

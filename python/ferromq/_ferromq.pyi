@@ -1,7 +1,7 @@
 """Bindings of the Rust core. No logic lives here; `ferromq` re-exports what users need."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict, Unpack, final, type_check_only
 
@@ -667,11 +667,14 @@ def forked_child() -> None: ...
 @final
 class Message:
     """
-    A message to send: a body, and what finds it.
+    A message to send: a body, what finds it, and what is special about its delivery.
 
-    *keys* (one or several) find it in queries, *tag* lets consumers filter, *properties* travel along. Raises
-    `TypeError` and `ValueError` for what RocketMQ's records cannot hold: an empty body, a blank or barred tag, a key
-    with white space, control characters.
+    *keys* (one or several) find it in queries, *tag* lets consumers filter, *properties* travel along. At most one of:
+    *message_group*, whose messages are delivered one after the other, in the order of sending; *delivery_timestamp*
+    (an aware `datetime`, or milliseconds since 1970), before which it is not delivered; *delay* (a `timedelta`, or
+    seconds), the same counted from its sending; *priority*, 0 or more, of which higher ones come first. Raises
+    `TypeError` and `ValueError` for two of them, and for what RocketMQ's records cannot hold: an empty body, a blank or
+    barred tag, a key with white space, control characters.
     """
 
     def __new__(
@@ -681,6 +684,10 @@ class Message:
         keys: str | Iterable[str] | None = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+        delivery_timestamp: datetime | int | None = None,
+        delay: timedelta | float | None = None,
+        priority: int | None = None,
     ) -> Message: ...
     @property
     def body(self) -> bytes: ...
@@ -690,6 +697,19 @@ class Message:
     def tag(self) -> str | None: ...
     @property
     def properties(self) -> dict[str, str]: ...
+    @property
+    def message_group(self) -> str | None: ...
+    @property
+    def delivery_timestamp(self) -> int | None:
+        """Milliseconds since 1970."""
+
+    @property
+    def delay(self) -> timedelta | None: ...
+    @property
+    def priority(self) -> int | None: ...
+    @property
+    def lane(self) -> str | None:
+        """Messages of one request have one lane: None, `delayed`, `priority`, or `group:` and the message group."""
 
 @type_check_only
 class LeaseKeeper(Protocol):
@@ -721,6 +741,12 @@ class MessageView:
     def properties(self) -> dict[str, str]: ...
     @property
     def message_group(self) -> str | None: ...
+    @property
+    def delivery_timestamp(self) -> int | None:
+        """Before which a delayed message was not to be delivered, milliseconds since 1970."""
+
+    @property
+    def priority(self) -> int | None: ...
     @property
     def message_id(self) -> str: ...
     @property
@@ -782,6 +808,12 @@ class MessageIds:
 def batch_end(messages: list[Message | bytes], start: int, max_count: int, max_bytes: int) -> int:
     """Where the batch that begins at *start* ends: at *max_count* messages or about *max_bytes*; at least one."""
 
+def has_lanes(messages: list[Message | bytes]) -> bool:
+    """Say whether any of the messages has a `lane`. Raises `TypeError` for what is no message."""
+
+def queue_of_group(group: str, queues: int) -> int:
+    """Which of *queues* writable queues, in the route's order, a message group goes to: RocketMQ's clients' choice."""
+
 def encode_send(
     topic: str,
     messages: list[Message | bytes],
@@ -790,11 +822,21 @@ def encode_send(
     born_timestamp: int,
     born_host: str,
     max_body: int,
+    transaction: int | None = None,
 ) -> bytes:
-    """A SendMessageRequest. Raises `MessageTooLarge`, and `TypeError` or `ValueError` naming the message."""
+    """
+    A SendMessageRequest; *transaction*: of half messages, milliseconds until the first check-back, 0: the broker's.
 
-def decode_sent(answer: bytes) -> tuple[int, str, list[int], list[tuple[int, int, str]]]:
-    """Of a SendMessageResponse: code, text, queue offsets; index, code and text of each message that failed."""
+    Raises `MessageTooLarge`, and `TypeError` or `ValueError` naming the message.
+    """
+
+def decode_sent(answer: bytes) -> tuple[int, str, list[int], list[tuple[int, int, str]], list[tuple[int, str, str]]]:
+    """
+    Of a SendMessageResponse: code, text, queue offsets.
+
+    Then index, code and text of each message that failed, and index, transaction id and recall handle of each that has
+    one of them.
+    """
 
 def encode_acks(group: str, topic: str, messages: Sequence[MessageView]) -> bytes:
     """An AckMessageRequest."""

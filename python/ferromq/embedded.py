@@ -102,10 +102,10 @@ class Embedded:
         self._owner.check()
         return self._name_server
 
-    def producer(self, **options: Any) -> Producer:
-        """Return a new producer; the options are those of `ferromq.Producer`."""
+    def producer(self, *topics: str, **options: Any) -> Producer:
+        """Return a new producer on this broker's clock; *topics* and options are those of `ferromq.Producer`."""
         self._owner.check()
-        return Producer(self.endpoint, **options)
+        return Producer(self.endpoint, *topics, **{"clock": self._clock, **options})
 
     def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
         """Return a new consumer in *group* of *topic*; the options are those of `ferromq.Consumer`."""

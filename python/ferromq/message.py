@@ -6,12 +6,22 @@ they are looked at.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple, overload
 
 from ferromq._ferromq import Message, MessageIds, MessageView
 
-__all__ = ["Message", "MessageView", "SendReceipt", "SendSummary"]
+__all__ = ["Message", "MessageView", "Resolution", "SendReceipt", "SendSummary"]
+
+
+class Resolution(Enum):
+    """What a checker says of a transaction whose end the broker did not hear."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+    """Ask again later."""
 
 
 class SendReceipt(NamedTuple):
@@ -24,6 +34,16 @@ class SendReceipt(NamedTuple):
     message_id: str
     queue_id: int
     queue_offset: int
+    topic: str = ""
+    recall_handle: str | None = None
+    """Of a delayed message: what `Producer.recall` needs."""
+
+
+class Handles(NamedTuple):
+    """What a broker answers beside the place of a message: of a half message, and of a delayed one."""
+
+    transaction_id: str
+    recall_handle: str
 
 
 class Batch(NamedTuple):
@@ -32,16 +52,23 @@ class Batch(NamedTuple):
     ids: MessageIds
     queue_id: int
     queue_offsets: Sequence[int]
+    topic: str = ""
+    endpoint: str = ""
+    handles: Mapping[int, Handles] = {}
 
     def receipt(self, index: int) -> SendReceipt:
         """Make one."""
-        return SendReceipt(self.ids[index], self.queue_id, self.queue_offsets[index])
+        handles = self.handles.get(index)
+        recall_handle = handles.recall_handle or None if handles else None
+        return SendReceipt(self.ids[index], self.queue_id, self.queue_offsets[index], self.topic, recall_handle)
 
 
 class SendSummary(Sequence[SendReceipt]):
     """The receipts of many messages, in the order of sending; each is made when it is looked at."""
 
-    def __init__(self, batches: Sequence[Batch]) -> None:
+    def __init__(self, batches: Sequence[Batch], places: Sequence[int] | None = None) -> None:
+        """*places*: where each message is among those of the batches, unless it is there where it was sent."""
+        self._places = places
         self._batches = batches
         self._ends: list[int] = []
         end = 0
@@ -62,11 +89,17 @@ class SendSummary(Sequence[SendReceipt]):
         at = index + len(self) if index < 0 else index
         if not 0 <= at < len(self):
             raise IndexError(f"receipt {index} of {len(self)}")
-        number = bisect_right(self._ends, at)
+        return self._at(at if self._places is None else self._places[at])
+
+    def _at(self, place: int) -> SendReceipt:
+        number = bisect_right(self._ends, place)
         batch = self._batches[number]
-        return batch.receipt(at - self._ends[number] + len(batch.ids))
+        return batch.receipt(place - self._ends[number] + len(batch.ids))
 
     def __iter__(self) -> Iterator[SendReceipt]:
+        if self._places is not None:
+            yield from map(self._at, self._places)
+            return
         for batch in self._batches:
             for index in range(len(batch.ids)):
                 yield batch.receipt(index)

@@ -162,7 +162,7 @@ def test_wrong_use_is_told_before_anything_is_sent(mq: ferromq.Embedded) -> None
             producer.send("orders", "text")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="empty"):
             producer.send("orders", b"")
-        with pytest.raises(TypeError, match="its own keys"):
+        with pytest.raises(TypeError, match="its own tag"):
             producer.send("orders", ferromq.Message(b"x"), tag="t")
         with pytest.raises(ValueError, match="negative"):
             producer.close(-1)

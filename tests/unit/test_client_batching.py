@@ -15,7 +15,9 @@ from ferromq.client._leases import FIRST_BATCH, MAX_BATCH, Ahead
 def test_batches_hold_all_messages_in_order_within_the_limits(sizes: list[int], small: int) -> None:
     """Only a message that is too large for any batch is alone in one."""
     messages = [bytes(size) for size in sizes] + [b"x"] * small
-    cut = list(batches(iter(messages)))
+    parts = list(batches(iter(messages)))
+    assert [number for part in parts for number in part.numbers] == list(range(len(messages)))
+    cut = [part.messages for part in parts]
     assert [message for batch in cut for message in batch] == messages
     for batch in cut:
         assert 0 < len(batch) <= MAX_MESSAGES
@@ -24,7 +26,7 @@ def test_batches_hold_all_messages_in_order_within_the_limits(sizes: list[int], 
 
 def test_small_messages_fill_their_batches() -> None:
     """No batch is smaller than it must be."""
-    assert [len(batch) for batch in batches([b"x"] * (2 * MAX_MESSAGES + 1))] == [MAX_MESSAGES, MAX_MESSAGES, 1]
+    assert [len(part.messages) for part in batches([b"x"] * (2 * MAX_MESSAGES + 1))] == [MAX_MESSAGES, MAX_MESSAGES, 1]
 
 
 def test_what_is_no_message_is_refused() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,12 @@ to_send = st.builds(
     keys=st.lists(words, max_size=3),
     tag=st.none() | words,
     properties=st.dictionaries(names, texts, max_size=3),
+)
+kinds = st.one_of(
+    st.builds(lambda group: {"message_group": group}, names),
+    st.builds(lambda millis: {"delivery_timestamp": millis}, st.integers(0, 2**42)),
+    st.builds(lambda millis: {"delay": millis / 1000}, st.integers(1, 2**32 - 1)),
+    st.builds(lambda priority: {"priority": priority}, st.integers(0, 2**31 - 1)),
 )
 sendable = to_send | st.binary(min_size=1, max_size=300)
 instants = st.integers(-(2**40), 2**42)
@@ -65,6 +72,39 @@ def test_a_batch_is_a_send_message_request(
     assert len({ids[index] for index in range(len(ids))}) == len(messages)
 
 
+@given(st.lists(kinds, min_size=1, max_size=5), st.integers(0, 2**42))
+def test_what_is_special_about_a_message_is_where_protobuf_finds_it(options: list[dict[str, Any]], born: int) -> None:
+    """Type, message group, delivery time and priority; a delay counts from the birth."""
+    messages: list[Message | bytes] = [Message(b"x", **option) for option in options]
+    ids = MessageIds.reserve(PROCESS, 7, len(messages))
+    request = pb.SendMessageRequest.FromString(_ferromq.encode_send("t", messages, ids, 0, born, "h", 9))
+    for option, message in zip(options, request.messages, strict=True):
+        system = message.system_properties
+        ((name, value),) = option.items()
+        if name == "message_group":
+            assert (system.message_type, system.message_group) == (pb.MessageType.FIFO, value)
+        elif name == "priority":
+            assert (system.message_type, system.priority) == (pb.MessageType.PRIORITY, value)
+        else:
+            due = value if name == "delivery_timestamp" else born + round(value * 1000)
+            assert (system.message_type, system.delivery_timestamp.ToMilliseconds()) == (pb.MessageType.DELAY, due)
+        others = {"message_group", "delivery_timestamp", "priority"} - {
+            "delivery_timestamp" if name == "delay" else name
+        }
+        assert not any(system.HasField(other) for other in others)
+
+
+@given(st.integers(0, 2**40))
+def test_a_half_message_is_one_of_type_transaction(recovery: int) -> None:
+    """The time until the first check-back is told where one is given."""
+    ids = MessageIds.reserve(PROCESS, 7, 1)
+    data = _ferromq.encode_send("t", [b"x"], ids, 0, 0, "h", 9, recovery)
+    system = pb.SendMessageRequest.FromString(data).messages[0].system_properties
+    assert system.message_type == pb.MessageType.TRANSACTION
+    assert system.HasField("orphaned_transaction_recovery_duration") == (recovery > 0)
+    assert system.orphaned_transaction_recovery_duration.ToMilliseconds() == recovery
+
+
 def test_message_ids_have_rocketmqs_format() -> None:
     """`01`, who, when and which, 34 hexadecimal digits in upper case; never the same twice."""
     first, second = MessageIds.reserve(PROCESS, 1, 2), MessageIds.reserve(PROCESS, 1, 1)
@@ -99,13 +139,24 @@ def test_send_results_are_taken_apart(entries: list[tuple[int, int, str]], text:
     response = pb.SendMessageResponse(
         status=pb.Status(code=pb.MULTIPLE_RESULTS, message=text),
         entries=[
-            pb.SendResultEntry(status=pb.Status(code=code, message=why), message_id="x", offset=offset)
+            pb.SendResultEntry(
+                status=pb.Status(code=code, message=why),
+                message_id="x",
+                offset=offset,
+                transaction_id=f"tx{offset}" if offset % 3 == 0 else "",
+                recall_handle=f"rc{offset}" if offset % 2 == 0 else "",
+            )
             for code, offset, why in entries
         ],
     )
-    code, told, offsets, failures = _ferromq.decode_sent(response.SerializeToString())
+    code, told, offsets, failures, handles = _ferromq.decode_sent(response.SerializeToString())
     assert (code, told, offsets) == (30000, text, [offset for _, offset, _ in entries])
     assert failures == [(i, code, why) for i, (code, _, why) in enumerate(entries) if code != 20000]
+    assert handles == [
+        (i, f"tx{offset}" if offset % 3 == 0 else "", f"rc{offset}" if offset % 2 == 0 else "")
+        for i, (code, offset, _) in enumerate(entries)
+        if code == 20000 and (offset % 3 == 0 or offset % 2 == 0)
+    ]
 
 
 messages_received = st.builds(

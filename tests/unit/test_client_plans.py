@@ -5,28 +5,25 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from client_script import LOST, ONE, TWO, Server, request_of, sent
 
 from ferromq import _ferromq
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.client import _plans
-from ferromq.client._plans import Common, Subscription, Wish
+from ferromq.client import _plans, _send_plans
+from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import (
     Call,
-    Identity,
-    Join,
     Packets,
     Pause,
-    Plan,
     Stream,
-    T,
     error_of,
     may_be_one,
     named,
     seconds,
     transport_error,
 )
-from ferromq.client._routes import Routes, endpoints_message, parse_endpoints
+from ferromq.client._routes import endpoints_message, parse_endpoints
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
@@ -47,99 +44,13 @@ from ferromq.errors import (
     Unsupported,
 )
 
-SEED = "seed:8081"
-ONE, TWO = "10.0.0.1:8081", "10.0.0.2:8081"
-LOST = ConnectionFailed("the connection broke")
-
-
-class Server:
-    """Answers steps from a script, and moves time instead of waiting."""
-
-    def __init__(self, *brokers: str) -> None:
-        self.now = 0.0
-        self.brokers = brokers or (ONE,)
-        self.calls: list[Call | Stream] = []
-        self.pauses: list[float] = []
-        self.queue_ids: dict[str, tuple[int, ...]] = dict.fromkeys(self.brokers, (0, 1))
-        self.script: list[Any] = []
-        """What the calls beside QueryRoute answer: bytes, packets, an error, or a function of the call."""
-        self.route_error: FerromqError | None = None
-        self.common = Common(Identity(), (SEED,), 3.0, 3, Routes(lambda: self.now), now=lambda: self.now)
-
-    def run(self, plan: Plan[T]) -> T:
-        """Run a plan to its end."""
-        try:
-            step = next(plan)
-            while True:
-                try:
-                    answer = self.take(step)
-                except FerromqError as error:
-                    step = plan.throw(error)
-                else:
-                    step = plan.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    def take(self, step: Call | Stream | Join | Pause) -> Any:
-        """Answer one step."""
-        if isinstance(step, Pause):
-            self.pauses.append(step.seconds)
-            self.now += step.seconds
-            return None
-        if isinstance(step, Join):
-            return None
-        self.calls.append(step)
-        answer = self.route() if step.method == "QueryRoute" else self.script.pop(0)
-        if callable(answer):
-            answer = answer(step)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def route(self) -> Any:
-        """Answer with the queues of each broker, and one that may not be written."""
-        if self.route_error is not None:
-            return self.route_error
-        places = [
-            (broker, queue_id, pb.Permission.READ_WRITE)
-            for broker in self.brokers
-            for queue_id in self.queue_ids[broker]
-        ]
-        places += [(broker, 9, pb.Permission.READ) for broker in self.brokers]
-        queues = [
-            pb.MessageQueue(
-                id=queue_id,
-                permission=permission,
-                broker=pb.Broker(name=f"broker-{broker}", endpoints=endpoints_message([broker])),
-            )
-            for broker, queue_id, permission in places
-        ]
-        return pb.QueryRouteResponse(status=pb.Status(code=pb.OK), message_queues=queues).SerializeToString()
-
-    def methods(self) -> list[str]:
-        """Return what was called."""
-        return [call.method for call in self.calls]
-
-
-def sent(count: int = 1, code: int = pb.OK, text: str = "") -> bytes:
-    """Return the answer to a send."""
-    status = pb.Status(code=code, message=text)
-    entries = [pb.SendResultEntry(status=status, offset=10 + index) for index in range(count if code == pb.OK else 0)]
-    return pb.SendMessageResponse(status=status, entries=entries).SerializeToString()
-
-
-def request_of(call: Call | Stream) -> pb.SendMessageRequest:
-    """Return the decoded request of a send."""
-    return pb.SendMessageRequest.FromString(call.request)
-
 
 def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
     """The broker that failed is avoided, the ids are the same, the pause grows, the route is asked for anew."""
     server = Server(ONE, TWO)
     server.queue_ids = {ONE: (0, 1, 2), TWO: (5,)}  # without avoiding, the next queue would be on ONE again
     server.script = [LOST, LOST, sent(2)]
-    batch = server.run(_plans.send(server.common, "orders", [b"1", b"2"]))
+    batch = server.run(_send_plans.send(server.common, "orders", [b"1", b"2"]))
     sends = [call for call in server.calls if call.method == "SendMessage"]
     assert [call.endpoint for call in sends][:2] == [ONE, TWO]
     ids = [[m.system_properties.message_id for m in request_of(call).messages] for call in sends]
@@ -155,7 +66,7 @@ def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:
     busy, bug = sent(code=pb.Code.TOO_MANY_REQUESTS), sent(code=pb.Code.INTERNAL_SERVER_ERROR, text="bug")
     server.script = [busy, busy, takes(server, 3.0, bug)]
     with pytest.raises(ServerError, match="bug") as caught:
-        server.run(_plans.send(server.common, "orders", [b"1"]))
+        server.run(_send_plans.send(server.common, "orders", [b"1"]))
     assert (caught.value.code, caught.value.remark) == (50001, "bug")
     assert not server.script
 
@@ -166,7 +77,7 @@ def test_a_refusal_does_not_undo_a_lost_answer(refusal: int) -> None:
     server = Server()
     server.script = [ConnectionFailed("the connection broke"), *[takes(server, 1.0, sent(code=refusal, text="no"))] * 9]
     with pytest.raises(ConnectionFailed, match="the connection broke") as caught:
-        server.run(_plans.send(server.common, "orders", [b"1"]))
+        server.run(_send_plans.send(server.common, "orders", [b"1"]))
     assert "no" in caught.value.__notes__[0]
 
 
@@ -175,7 +86,7 @@ def test_a_broker_that_was_never_reached_leaves_no_doubt() -> None:
     server = Server()
     server.route_error = LOST
     server.script = [sent(code=pb.Code.FORBIDDEN, text="no")]
-    plan = _plans.send(server.common, "orders", [b"1"])
+    plan = _send_plans.send(server.common, "orders", [b"1"])
     with pytest.raises(ConnectionFailed):
         server.take(next(plan))
     assert isinstance(plan.throw(LOST), Pause)
@@ -188,14 +99,14 @@ def test_a_refusal_of_an_old_route_asks_for_a_new_one() -> None:
     """A queue was closed since: the message goes to another one, at once; a fresh route is not doubted."""
     server = Server()
     server.script = [sent(), sent(code=pb.Code.FORBIDDEN, text="closed"), sent()]
-    server.run(_plans.send(server.common, "orders", [b"1"]))
+    server.run(_send_plans.send(server.common, "orders", [b"1"]))
     server.queue_ids[ONE] = (1,)
-    server.run(_plans.send(server.common, "orders", [b"2"]))
+    server.run(_send_plans.send(server.common, "orders", [b"2"]))
     assert (len(server.calls), server.pauses, server.script) == (5, [], [])
     server.now += 60
     server.script = [sent(code=pb.Code.FORBIDDEN, text="closed")]
     with pytest.raises(Forbidden):
-        server.run(_plans.send(server.common, "orders", [b"3"]))
+        server.run(_send_plans.send(server.common, "orders", [b"3"]))
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
@@ -205,11 +116,11 @@ def test_attempts_that_fail_at_once_go_on_until_the_timeout(attempts: int) -> No
     server.common.attempts = attempts
     server.script = [lambda _: LOST if server.now < 2.0 else sent()] * 30
     if attempts > 1:
-        server.run(_plans.send(server.common, "orders", [b"1"]))
+        server.run(_send_plans.send(server.common, "orders", [b"1"]))
         assert 2.0 <= server.now <= 3.0
     server.now, server.script = 0.0, [LOST] * 30
     with pytest.raises(ConnectionFailed):
-        server.run(_plans.send(server.common, "orders", [b"1"]))
+        server.run(_send_plans.send(server.common, "orders", [b"1"]))
     assert server.now == (pytest.approx(3.0) if attempts > 1 else 0.0)
     assert len(server.script) > 20
 
@@ -243,7 +154,7 @@ def test_a_clear_answer_is_not_asked_for_again(code: int, error: type[FerromqErr
     server = Server()
     server.script = [sent(code=code, text="why")]
     with pytest.raises(error, match="why"):
-        server.run(_plans.send(server.common, "orders", [b"1"]))
+        server.run(_send_plans.send(server.common, "orders", [b"1"]))
     assert server.pauses == []
 
 
@@ -252,7 +163,7 @@ def test_queues_take_turns_and_only_writable_ones() -> None:
     server = Server(ONE, TWO)
     server.script = [sent()] * 8
     for _ in range(8):
-        server.run(_plans.send(server.common, "orders", [b"1"]))
+        server.run(_send_plans.send(server.common, "orders", [b"1"]))
     sends = [call for call in server.calls if call.method == "SendMessage"]
     places = [(call.endpoint, request_of(call).messages[0].system_properties.queue_id) for call in sends]
     assert places[:4] == places[4:]
@@ -265,12 +176,12 @@ def test_a_route_is_asked_for_when_old_and_kept_while_nobody_answers() -> None:
     server.script = [sent()] * 4
     for now, questions in [(0.0, 1), (29.0, 1), (31.0, 2)]:
         server.now = now
-        server.run(_plans.send(server.common, "orders", [b"1"]))
+        server.run(_send_plans.send(server.common, "orders", [b"1"]))
         assert server.methods().count("QueryRoute") == questions
     server.now, server.route_error = 100.0, LOST
-    server.run(_plans.send(server.common, "orders", [b"1"]))
+    server.run(_send_plans.send(server.common, "orders", [b"1"]))
     with pytest.raises(ConnectionFailed):
-        server.run(_plans.send(server.common, "never-heard-of", [b"1"]))
+        server.run(_send_plans.send(server.common, "never-heard-of", [b"1"]))
 
 
 def test_a_failed_message_of_a_batch_is_named() -> None:
@@ -283,7 +194,7 @@ def test_a_failed_message_of_a_batch_is_named() -> None:
     response = pb.SendMessageResponse(status=pb.Status(code=pb.MULTIPLE_RESULTS), entries=entries)
     server.script = [response.SerializeToString()]
     with pytest.raises(RequestError, match=r"^message 257 \(id 01.{32}\): odd key"):
-        server.run(_plans.send(server.common, "orders", [b"1", b"2"], 256))
+        server.run(_send_plans.send(server.common, "orders", [b"1", b"2"], [256, 257]))
 
 
 def test_a_failed_batch_is_named_by_its_messages() -> None:
@@ -291,14 +202,17 @@ def test_a_failed_batch_is_named_by_its_messages() -> None:
     server = Server()
     server.script = [sent(code=pb.Code.FORBIDDEN, text="why")]
     with pytest.raises(Forbidden, match=r"^messages 256 to 258: why"):
-        server.run(_plans.send(server.common, "orders", [b"x"] * 3, 256))
+        server.run(_send_plans.send(server.common, "orders", [b"x"] * 3, range(256, 259)))
+    server.script = [sent(code=pb.Code.FORBIDDEN, text="why")]
+    with pytest.raises(Forbidden, match=r"^3 of the messages 1 to 9: why"):
+        server.run(_send_plans.send(server.common, "orders", [b"x"] * 3, [1, 5, 9]))
 
 
 def test_rocketmqs_single_result_for_a_batch_counts_up() -> None:
     """Java stores a batch as one and answers its first queue offset."""
     server = Server()
     server.script = [sent(1)]
-    batch = server.run(_plans.send(server.common, "orders", [b"1", b"2", b"3"]))
+    batch = server.run(_send_plans.send(server.common, "orders", [b"1", b"2", b"3"]))
     assert list(batch.queue_offsets) == [10, 11, 12]
 
 
@@ -306,9 +220,9 @@ def test_a_body_over_the_servers_limit_is_not_sent() -> None:
     """The settings of the server count."""
     server = Server()
     server.common.max_body = 3
-    for first, count, which in [(None, 1, "^"), (300, 1, "^message 300: "), (300, 2, "^message 301: ")]:
+    for numbers, count, which in [(None, 1, "^"), ([300], 1, "^message 300: "), ([7, 301], 2, "^message 301: ")]:
         with pytest.raises(MessageTooLarge, match=f"{which}the body has 4 bytes; the limit is 3"):
-            server.run(_plans.send(server.common, "orders", [b"1"] * (count - 1) + [b"four"], first))
+            server.run(_send_plans.send(server.common, "orders", [b"1"] * (count - 1) + [b"four"], numbers))
     assert "SendMessage" not in server.methods()
 
 
@@ -316,7 +230,7 @@ def test_an_illegal_name_is_never_asked_about() -> None:
     """The rule is known here."""
     server = Server()
     with pytest.raises(IllegalName, match="' '"):
-        server.run(_plans.send(server.common, "two words", [b"1"]))
+        server.run(_send_plans.send(server.common, "two words", [b"1"]))
     assert server.calls == []
 
 

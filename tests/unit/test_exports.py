@@ -16,10 +16,13 @@ PUBLIC = [
     "MessageView",
     "NameServerConfig",
     "Producer",
+    "Resolution",
     "SendReceipt",
     "SendSummary",
     "StoreConfig",
     "StoredMessage",
+    "Tls",
+    "Transaction",
     "embedded",
 ]
 

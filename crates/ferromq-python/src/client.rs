@@ -4,7 +4,7 @@
 //! copied in less time than it takes to get the lock back from a busy thread.
 
 use ferromq_transport::grpc::{
-    client_codec::{self as codec, Batch, Body, Headers, Received},
+    client_codec::{self as codec, Batch, Body, Headers, Kind, Received},
     wire::Malformed,
 };
 use parking_lot::Mutex;
@@ -12,8 +12,10 @@ use pyo3::{
     exceptions::{PyIndexError, PyTypeError, PyValueError},
     intern,
     prelude::*,
-    types::{PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PyString, PyTuple},
+    types::{PyBytes, PyDict, PyList, PyString, PyTuple},
 };
+
+use crate::client_message::{Message, dict};
 
 /// Adds this file's names to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -22,6 +24,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MessageView>()?;
     module.add_function(wrap_pyfunction!(batch_end, module)?)?;
     module.add_function(wrap_pyfunction!(encode_send, module)?)?;
+    module.add_function(wrap_pyfunction!(has_lanes, module)?)?;
+    module.add_function(wrap_pyfunction!(queue_of_group, module)?)?;
     module.add_function(wrap_pyfunction!(decode_sent, module)?)?;
     module.add_function(wrap_pyfunction!(encode_acks, module)?)?;
     module.add_function(wrap_pyfunction!(decode_acked, module)?)?;
@@ -30,127 +34,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 fn malformed(error: Malformed) -> PyErr {
     PyValueError::new_err(format!("the answer does not follow the protocol: {}", error.0))
-}
-
-/// A message to send.
-#[pyclass(frozen, module = "ferromq")]
-pub struct Message {
-    body: Py<PyBytes>,
-    headers: Headers,
-}
-
-#[pymethods]
-impl Message {
-    #[new]
-    #[pyo3(signature = (body, *, keys=None, tag=None, properties=None))]
-    fn new(
-        body: &Bound<'_, PyAny>,
-        keys: Option<&Bound<'_, PyAny>>,
-        tag: Option<&str>,
-        properties: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let body = bytes_of(body)?;
-        if keys.is_none() && tag.is_none() && properties.is_none() {
-            return Ok(Self { body: body.unbind(), headers: Headers::default() });
-        }
-        let keys = keys.map(texts_of).transpose()?.unwrap_or_default();
-        let properties = properties.map(pairs_of).transpose()?.unwrap_or_default();
-        let headers = Headers::new(
-            tag,
-            keys.iter().map(String::as_str),
-            properties.iter().map(|(name, value)| (name.as_str(), value.as_str())),
-        )
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self { body: body.unbind(), headers })
-    }
-
-    #[getter]
-    fn body(&self, py: Python<'_>) -> Py<PyBytes> {
-        self.body.clone_ref(py)
-    }
-
-    #[getter]
-    fn tag(&self) -> Option<&str> {
-        self.headers.tag()
-    }
-
-    #[getter]
-    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.headers.keys().collect::<Vec<_>>())
-    }
-
-    #[getter]
-    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        dict(py, self.headers.properties())
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let len = self.body.as_bytes(py).len();
-        let (keys, tag) = (self.keys(py)?.repr()?, self.tag().into_pyobject(py)?.repr()?);
-        Ok(format!("Message(<{len} bytes>, keys={keys}, tag={tag})"))
-    }
-}
-
-fn dict<'py, 'a>(
-    py: Python<'py>,
-    entries: impl Iterator<Item = (&'a str, &'a str)>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    for (name, value) in entries {
-        dict.set_item(name, value)?;
-    }
-    Ok(dict)
-}
-
-fn bytes_of<'py>(body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = if let Ok(bytes) = body.cast::<PyBytes>() {
-        bytes.clone()
-    } else if body.is_instance_of::<PyByteArray>() || body.is_instance_of::<PyMemoryView>() {
-        body.py().get_type::<PyBytes>().call1((body,))?.cast_into()?
-    } else {
-        let kind = body.get_type().name()?;
-        let way_out = if body.is_instance_of::<PyString>() { ": encode it with .encode()" } else { "" };
-        return Err(PyTypeError::new_err(format!("the body of a message is bytes, not {kind}{way_out}")));
-    };
-    if bytes.as_bytes().is_empty() {
-        return Err(PyValueError::new_err(
-            "the body of a message is empty; RocketMQ takes at least one byte",
-        ));
-    }
-    Ok(bytes)
-}
-
-/// One text, or several.
-fn texts_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    if let Ok(key) = keys.cast::<PyString>() {
-        return Ok(vec![key.extract()?]);
-    }
-    keys.try_iter()?
-        .map(|key| {
-            let key = key?;
-            key.extract().map_err(|_| wrong_type("a key", &key))
-        })
-        .collect()
-}
-
-fn pairs_of(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
-    let properties =
-        properties.cast::<PyMapping>().map_err(|_| wrong_type("properties", properties))?.items()?;
-    properties
-        .iter()
-        .map(|item| {
-            let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
-            let name = name.extract().map_err(|_| wrong_type("the name of a property", &name))?;
-            let value = value.extract().map_err(|_| wrong_type("the value of a property", &value))?;
-            Ok((name, value))
-        })
-        .collect()
-}
-
-fn wrong_type(what: &str, value: &Bound<'_, PyAny>) -> PyErr {
-    let kind = value.get_type();
-    let expected = if what == "properties" { "a mapping of str to str" } else { "str" };
-    PyTypeError::new_err(format!("{what} is {expected}, not {kind}"))
 }
 
 /// Message ids of one batch, made when looked at.
@@ -227,6 +110,22 @@ fn batch_end(
 }
 
 #[pyfunction]
+fn has_lanes(messages: &Bound<'_, PyList>) -> PyResult<bool> {
+    for item in messages.iter() {
+        if *Item::of(&item)?.parts().0.kind() != Kind::Normal {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[pyfunction]
+fn queue_of_group(group: &str, queues: u32) -> u32 {
+    codec::queue_of_group(group, queues)
+}
+
+#[pyfunction]
+#[pyo3(signature = (topic, messages, ids, queue_id, born_timestamp, born_host, max_body, transaction=None))]
 #[allow(clippy::too_many_arguments)] // one call a batch, without an object in between
 fn encode_send<'py>(
     py: Python<'py>,
@@ -237,6 +136,7 @@ fn encode_send<'py>(
     born_timestamp: i64,
     born_host: &str,
     max_body: usize,
+    transaction: Option<u64>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let ids = ids.get().0;
     if ids.count as usize != messages.len() {
@@ -257,18 +157,20 @@ fn encode_send<'py>(
             return Err(crate::error::raised::MessageTooLarge::new_err(text));
         }
     }
-    let batch = Batch { topic, queue_id, born_timestamp, born_host, ids };
+    let batch = Batch { topic, queue_id, born_timestamp, born_host, ids, transaction };
     Ok(PyBytes::new(py, &codec::encode_send(&batch, items.iter().map(Item::parts))))
 }
 
 type Failure = (usize, i32, String);
+type Handles = (usize, String, String);
+type SentParts = (i32, String, Vec<i64>, Vec<Failure>, Vec<Handles>);
 
 #[pyfunction]
-fn decode_sent(answer: &[u8]) -> PyResult<(i32, String, Vec<i64>, Vec<Failure>)> {
+fn decode_sent(answer: &[u8]) -> PyResult<SentParts> {
     let sent = codec::decode_sent(answer).map_err(malformed)?;
     let failures =
         sent.failures.into_iter().map(|(index, status)| (index, status.code, status.message)).collect();
-    Ok((sent.status.code, sent.status.message, sent.queue_offsets, failures))
+    Ok((sent.status.code, sent.status.message, sent.queue_offsets, failures, sent.handles))
 }
 
 /// A received message under a lease.
@@ -331,6 +233,16 @@ impl MessageView {
     #[getter]
     fn message_group<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
         self.received.message_group.map(|group| group.text(self.bytes(py)))
+    }
+
+    #[getter]
+    const fn delivery_timestamp(&self) -> Option<i64> {
+        self.received.delivery_timestamp
+    }
+
+    #[getter]
+    const fn priority(&self) -> Option<i32> {
+        self.received.priority
     }
 
     #[getter]

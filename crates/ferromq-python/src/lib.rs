@@ -3,6 +3,7 @@
 //! Bindings only. What they bind to is in ferromq-store and ferromq-transport; policy is in Python.
 
 mod client;
+mod client_message;
 mod clock;
 mod columns;
 mod error;

@@ -9,6 +9,6 @@ is busy for a minute does not cost a client its place.
 """
 
 from ferromq.aio.consumer import Consumer
-from ferromq.aio.producer import Producer
+from ferromq.aio.producer import Producer, Transaction
 
-__all__ = ["Consumer", "Producer"]
+__all__ = ["Consumer", "Producer", "Transaction"]

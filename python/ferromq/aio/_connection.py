@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 
 from ferromq._proto import messages as pb
-from ferromq.client._client import Client
-from ferromq.client._connection import OPTIONS, failure, has_packed, target
+from ferromq.client._client import Client, Options
+from ferromq.client._connection import failure, has_packed, open_channel
 from ferromq.client._plans import no_answer
 from ferromq.client._protocol import PACKED, SERVICE, Call, Join, Packets, Pause, Plan, Stream, T
 from ferromq.errors import ConnectionFailed, FerromqError
@@ -20,10 +20,8 @@ from ferromq.errors import ConnectionFailed, FerromqError
 class AsyncClient:
     """A client whose calls are awaited; its session is that of the synchronous one."""
 
-    def __init__(
-        self, what: str, endpoint: str, *, timeout: float, attempts: int, subscription: pb.Subscription | None = None
-    ) -> None:
-        self.base = Client(what, endpoint, timeout=timeout, attempts=attempts, subscription=subscription)
+    def __init__(self, what: str, options: Options, subscription: pb.Subscription | None = None) -> None:
+        self.base = Client(what, options, subscription)
         self.common = self.base.common
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
@@ -37,6 +35,11 @@ class AsyncClient:
             self._loop = loop
         elif self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop; make one for each loop")
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of its first use."""
+        return self._loop
 
     async def run(self, plan: Plan[T]) -> T:
         """Take the plan's steps and return its result."""
@@ -62,8 +65,8 @@ class AsyncClient:
                     raise failure(error, step.endpoint, step.method, step.timeout) from None
                 except grpc.aio.UsageError as error:  # what grpc says of a channel closed meanwhile
                     raise ConnectionFailed(f"{step.method} did not get through to {step.endpoint}: {error}") from None
-            case Join(endpoint, timeout):
-                await self._join(endpoint, timeout)
+            case Join(endpoint, timeout, topic):
+                await self._join(endpoint, timeout, topic)
             case Pause(duration):
                 await asyncio.sleep(duration)
                 self.base.check()
@@ -86,11 +89,18 @@ class AsyncClient:
             self.base.check()
             channel = self._channels.get(endpoint)
             if channel is None:
-                channel = self._channels[endpoint] = grpc.aio.insecure_channel(target(endpoint), OPTIONS)
+                channel = self._channels[endpoint] = open_channel(grpc.aio, endpoint, self.base.tls)
             found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
         return found
 
-    async def _join(self, endpoint: str, timeout: float) -> None:  # noqa: ASYNC109 (the step says how long)
+    async def _join(
+        self,
+        endpoint: str,
+        timeout: float,  # noqa: ASYNC109 (the step says how long)
+        topic: str | None,
+    ) -> None:
+        if topic is not None:
+            self.base.session.publish(topic)
         if self.base.session.is_known(endpoint):
             return
         known = asyncio.wrap_future(self.base.session.join(endpoint))

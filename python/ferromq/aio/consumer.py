@@ -12,10 +12,12 @@ from typing import Self
 from ferromq import _names
 from ferromq.aio._connection import AsyncClient
 from ferromq.client import _plans
+from ferromq.client._client import Options
 from ferromq.client._connection import remaining
 from ferromq.client._leases import FLUSH_AFTER, FLUSH_COUNT, Acks, Ahead, by_endpoint
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
+from ferromq.client._tls import Tls, TlsFile
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
@@ -47,14 +49,12 @@ class Consumer:
         invisible_duration: timedelta | float = timedelta(seconds=30),
         timeout: timedelta | float = 3.0,
         attempts: int = 3,
+        tls: bool | TlsFile | Tls = False,
     ) -> None:
         _names.check_topic(topic)
         _names.check_group(group)
         self._subscription = Subscription(group, topic, tags)
-        settings = self._subscription.settings()
-        self._client = AsyncClient(
-            "consumer", endpoint, timeout=seconds(timeout), attempts=attempts, subscription=settings
-        )
+        self._client = AsyncClient("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
         self._leases = _Leases(self._client, self._subscription)
         self._ahead = Ahead(self._invisible)

@@ -3,22 +3,29 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from ferromq import _names
+from ferromq._time import Clock
 from ferromq.aio._connection import AsyncClient
-from ferromq.client import _plans
-from ferromq.client._batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, batches, size
+from ferromq.client import _send_plans
+from ferromq.client._batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, Slice, batches, size
+from ferromq.client._client import Options
 from ferromq.client._connection import remaining
 from ferromq.client._protocol import may_be_one, seconds
-from ferromq.client.producer import make_message, note_stored
+from ferromq.client._tls import Tls, TlsFile
+from ferromq.client._transactions import Checks, Decisions, Open, no_checker
+from ferromq.client.producer import MessageOptions, in_order, make_message, note_stored, predecessor, recovery_ms
 from ferromq.errors import ConnectionFailed, FerromqError
-from ferromq.message import Batch, Message, SendReceipt, SendSummary
+from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 
-__all__ = ["Producer"]
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+__all__ = ["Producer", "Transaction"]
 
 _Receipt = asyncio.Future[SendReceipt]
 
@@ -27,40 +34,79 @@ class Producer:
     """
     Sends messages to topics. Use it in an `async with`, or await `close`; it belongs to the loop of its first use.
 
-    The arguments are those of `ferromq.Producer`.
+    The arguments are those of `ferromq.Producer`. *checker* may be a coroutine function; either way it runs on the
+    loop. Transactions of *topics* are asked for from the first use on.
     """
 
     def __init__(
         self,
         endpoint: str,
-        *,
+        *topics: str,
+        checker: Callable[[MessageView], Awaitable[Resolution | None] | Resolution | None] | None = None,
         timeout: timedelta | float = 3.0,
         attempts: int = 3,
         linger: timedelta | float = timedelta(milliseconds=5),
         max_pending_bytes: int = 64 << 20,
+        tls: bool | TlsFile | Tls = False,
+        clock: Clock | None = None,
     ) -> None:
-        self._client = AsyncClient("producer", endpoint, timeout=seconds(timeout), attempts=attempts)
+        for topic in topics:
+            _names.check_topic(topic)
+        self._client = AsyncClient("producer", Options(endpoint, timeout, attempts, tls, clock))
+        self._topics = topics
+        self._checker = checker
+        self._decisions = Decisions()
+        self._checks: Checks | None = None
         self._linger: Linger[_Receipt] = Linger(seconds(linger))
         self._limit = max_pending_bytes
         self._pending_bytes = 0
         self._room = asyncio.Condition()
         self._sending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._orders: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """The last batch under way of what must stay in order."""
+        self._answers: set[Future[Resolution | None]] = set()
 
-    async def send(
-        self,
-        topic: str,
-        body: Sendable,
-        *,
-        keys: str | Iterable[str] | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> SendReceipt:
-        """Send one message and return once the broker has stored it, as durably as it promises."""
+    def _check(self) -> None:
+        """Raise unless the producer may be used here; with its loop it has what its checker needs."""
         self._client.check()
-        message = make_message(body, keys, tag, properties)
-        batch = await self._client.run(_plans.send(self._client.common, topic, [message]))
+        if self._checks is None and self._checker is not None:
+            self._checks = Checks(self._client.base, self._decisions, self._ask)
+            self._checks.watch(self._topics)
+
+    def _ask(self, message: MessageView) -> Resolution | None:
+        loop = self._client.loop
+        assert loop is not None
+        answer = asyncio.run_coroutine_threadsafe(self._call_checker(message), loop)
+        self._answers.add(answer)
+        try:
+            return answer.result()
+        finally:
+            self._answers.discard(answer)
+
+    async def _call_checker(self, message: MessageView) -> Resolution | None:
+        assert self._checker is not None
+        answer = self._checker(message)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    async def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+        """Send one message and return once the broker has stored it, as durably as it promises."""
+        self._check()
+        message = make_message(body, options)
+        batch = await self._client.run(_send_plans.send(self._client.common, topic, [message]))
         return batch.receipt(0)
+
+    async def recall(self, receipt: SendReceipt) -> str:
+        """Recall a delayed message that is not due yet, and return its id."""
+        self._check()
+        return await self._client.run(_send_plans.recall(self._client.common, receipt))
+
+    def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction":
+        """Begin a transaction: `async with producer.transaction() as tx: await tx.send(…)`."""
+        self._check()
+        if self._checks is None:
+            raise no_checker()
+        return Transaction(self._client, self._decisions, recovery_ms(check_after))
 
     async def send_all(
         self,
@@ -70,54 +116,53 @@ class Producer:
         on_progress: Callable[[int], None] | None = None,
     ) -> SendSummary:
         """Send many messages and return their receipts, in order, once all are stored."""
-        self._client.check()
+        self._check()
         _names.check_topic(topic)
-        pending: deque[asyncio.Task[Batch]] = deque()
-        done: list[Batch] = []
-        stored = first = 0
+        pending: deque[tuple[Slice, asyncio.Task[Batch]]] = deque()
+        done: list[tuple[Slice, Batch]] = []
+        stored = 0
 
         async def collect() -> None:
             nonlocal stored
-            done.append(await pending.popleft())
-            stored += len(done[-1].ids)
+            part, task = pending.popleft()
+            done.append((part, await task))
+            stored += len(part.messages)
             if on_progress is not None:
                 on_progress(stored)
 
         try:
-            async for batch in _batches(messages):
-                plan = _plans.send(self._client.common, topic, batch, first)
-                pending.append(asyncio.create_task(self._client.run(plan)))
-                first += len(batch)
+            async for part in _batches(messages):
+                before = predecessor(part, pending)
+                pending.append((part, asyncio.create_task(self._send_after(before, topic, part))))
                 if len(pending) >= IN_FLIGHT:
                     await collect()
             while pending:
                 await collect()
         except Exception as error:
-            others = await asyncio.gather(*pending, return_exceptions=True)
+            others = await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
             note_stored(error, stored + sum(len(batch.ids) for batch in others if isinstance(batch, Batch)))
             raise
         finally:
-            for task in pending:
+            for _, task in pending:
                 task.cancel()
-        return SendSummary(done)
+        return in_order(done)
+
+    async def _send_after(self, before: "asyncio.Task[Batch] | None", topic: str, part: Slice) -> Batch:
+        if before is not None:
+            await asyncio.shield(before)
+        return await self._client.run(_send_plans.send(self._client.common, topic, part.messages, part.numbers))
 
     async def submit(
-        self,
-        topic: str,
-        body: Sendable,
-        *,
-        keys: str | Iterable[str] | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
+        self, topic: str, body: Sendable, **options: Unpack[MessageOptions]
     ) -> "asyncio.Future[SendReceipt]":
         """
         Send one message in the background, together with others; the future ends with its receipt or its error.
 
         Waits while more than *max_pending_bytes* are on their way.
         """
-        self._client.check()
+        self._check()
         _names.check_topic(topic)
-        message = make_message(body, keys, tag, properties)
+        message = make_message(body, options)
         length = size(message)
         async with self._room:
             await self._room.wait_for(lambda: not self._pending_bytes or self._pending_bytes + length <= self._limit)
@@ -143,13 +188,20 @@ class Producer:
             self._timer = asyncio.get_running_loop().call_later(remaining(due), self._send_due)
 
     def _start(self, batch: Gathered[_Receipt]) -> None:
-        task = asyncio.create_task(self._send_batch(batch))
+        before = None if batch.order is None else self._orders.get(batch.order)
+        task = asyncio.create_task(self._send_batch(batch, before))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+        if batch.order is not None:
+            order = batch.order
+            self._orders[order] = task
+            task.add_done_callback(lambda done: self._orders.pop(order) if self._orders.get(order) is done else None)
 
-    async def _send_batch(self, batch: Gathered[_Receipt]) -> None:
+    async def _send_batch(self, batch: Gathered[_Receipt], before: asyncio.Task[None] | None = None) -> None:
         try:
-            sent = await self._client.run(_plans.send(self._client.common, batch.topic, batch.messages))
+            if before is not None:
+                await asyncio.wait({before})
+            sent = await self._client.run(_send_plans.send(self._client.common, batch.topic, batch.messages))
         except FerromqError as error:
             if len(batch.messages) > 1 and may_be_one(error):
                 await self._send_apart(batch)
@@ -208,9 +260,14 @@ class Producer:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        if self._checks is not None:
+            self._checks.close()
+            for answer in list(self._answers):
+                answer.cancel()
         await self._client.close(until)
 
     async def __aenter__(self) -> Self:
+        self._check()
         return self
 
     async def __aexit__(
@@ -219,23 +276,73 @@ class Producer:
         await self.close()
 
 
+class Transaction:
+    """As `ferromq.Transaction`, awaited; made by `Producer.transaction`."""
+
+    def __init__(self, client: AsyncClient, decisions: Decisions, recovery: int) -> None:
+        self._client = client
+        self._open = Open(decisions)
+        self._recovery_ms = recovery
+
+    @property
+    def resolution(self) -> Resolution:
+        """What was decided; UNKNOWN while it is open."""
+        return self._open.resolution
+
+    async def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+        """Store a message that nobody sees before the commit."""
+        self._client.check()
+        message = make_message(body, options)
+        plan = self._open.send(self._client.common, topic, message, self._recovery_ms)
+        return (await self._client.run(plan)).receipt(0)
+
+    async def commit(self) -> None:
+        """Deliver the messages; what `OutcomeUnknown` means is said at `ferromq.Transaction.commit`."""
+        await self._end(Resolution.COMMIT)
+
+    async def rollback(self) -> None:
+        """Drop the messages."""
+        await self._end(Resolution.ROLLBACK)
+
+    async def _end(self, resolution: Resolution) -> None:
+        self._client.check()
+        self._open.decide(resolution)
+        await self._client.run(self._open.end(self._client.common))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.resolution is not Resolution.UNKNOWN:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.rollback()
+        except FerromqError as failure:
+            error.add_note(f"rolling the transaction back failed, too: {failure}")
+
+
 def _closed() -> ConnectionFailed:
     return ConnectionFailed("the producer was closed before the message was sent")
 
 
-async def _batches(messages: Iterable[Sendable] | AsyncIterable[Sendable]) -> AsyncIterator[list[Sendable]]:
+async def _batches(messages: Iterable[Sendable] | AsyncIterable[Sendable]) -> AsyncIterator[Slice]:
     if isinstance(messages, Iterable):
-        for batch in batches(messages):
-            yield batch
+        for part in batches(messages):
+            yield part
         return
     waiting: list[Sendable] = []
     first = 0
     async for message in messages:
         waiting.append(message)
         if len(waiting) >= MAX_MESSAGES:
-            for batch in batches(waiting, first):
-                yield batch
+            for part in batches(waiting, first):
+                yield part
             first += len(waiting)
             waiting = []
-    for batch in batches(waiting, first):
-        yield batch
+    for part in batches(waiting, first):
+        yield part

@@ -4,11 +4,12 @@ Messages gathered into batches, without I/O and without threads.
 The limits are RocketMQ's habits: a request stays small enough that others get their turn on the connection.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from ferromq import _ferromq
 from ferromq._ferromq import Message, batch_end
 
 MAX_MESSAGES = 256
@@ -16,27 +17,71 @@ MAX_BYTES = 1 << 20
 IN_FLIGHT = 4
 """Batches under way at once: enough that one is encoded while others travel and are stored."""
 
+_WINDOW = 1024
+"""Messages among which those of one lane are gathered."""
+
 Sendable = Message | bytes
 F = TypeVar("F")
 
 
-def batches(messages: Iterable[Sendable], first: int = 0) -> Iterator[list[Sendable]]:
-    """Cut messages into batches, in order. Raises `TypeError` for what is no message; *first* is the first's number."""
+class Slice(NamedTuple):
+    """A batch of one call: messages that share a lane, and the number of each among all that the caller gave."""
+
+    messages: list[Sendable]
+    numbers: Sequence[int]
+    lane: str | None = None
+
+
+def is_ordered(lane: str | None) -> bool:
+    """Say whether the batches of a lane must be stored one after the other."""
+    return lane is not None and lane.startswith("group:")
+
+
+def batches(messages: Iterable[Sendable], first: int = 0) -> Iterator[Slice]:
+    """
+    Cut messages into batches, each of one lane and in order; *first* is the number of the first message.
+
+    Lanes that alternate are taken apart, a window at a time. Raises `TypeError` for what is no message.
+    """
     rest = iter(messages)
     waiting: list[Sendable] = []
     while True:
-        more = list(islice(rest, MAX_MESSAGES - len(waiting)))
-        waiting += more
+        waiting += islice(rest, MAX_MESSAGES - len(waiting))
         if not waiting:
             return
         try:
-            end = batch_end(waiting, 0, MAX_MESSAGES, MAX_BYTES)
+            if _ferromq.has_lanes(waiting):
+                waiting += islice(rest, _WINDOW - len(waiting))
+                yield from _of_lanes(waiting, first)
+                end = len(waiting)
+            else:
+                end = batch_end(waiting, 0, MAX_MESSAGES, MAX_BYTES)
+                yield Slice(waiting[:end], range(first, first + end))
         except TypeError as error:
             index = next(index for index, message in enumerate(waiting) if not isinstance(message, Message | bytes))
             raise TypeError(f"message {first + index}: {error}") from None
         first += end
-        yield waiting[:end]
         waiting = waiting[end:]
+
+
+def _of_lanes(messages: list[Sendable], first: int) -> Iterator[Slice]:
+    _ferromq.has_lanes(messages)  # raises for what is no message
+    lanes: dict[str | None, tuple[list[Sendable], list[int]]] = {}
+    for number, message in enumerate(messages, first):
+        some, numbers = lanes.setdefault(lane_of(message), ([], []))
+        some.append(message)
+        numbers.append(number)
+    for lane, (some, numbers) in lanes.items():
+        begin = 0
+        while begin < len(some):
+            end = batch_end(some, begin, MAX_MESSAGES, MAX_BYTES)
+            yield Slice(some[begin:end], numbers[begin:end], lane)
+            begin = end
+
+
+def lane_of(message: Sendable) -> str | None:
+    """Return the lane of a message."""
+    return message.lane if isinstance(message, Message) else None
 
 
 def size(message: Sendable) -> int:
@@ -46,10 +91,11 @@ def size(message: Sendable) -> int:
 
 @dataclass(slots=True)
 class Gathered(Generic[F]):
-    """Messages of one topic that wait for company, each with the future of its receipt."""
+    """Messages of one topic and lane that wait for company, each with the future of its receipt."""
 
     topic: str
     due: float
+    lane: str | None = None
     messages: list[Sendable] = field(default_factory=list)
     futures: list[F] = field(default_factory=list)
     bytes: int = 0
@@ -57,7 +103,12 @@ class Gathered(Generic[F]):
     def apart(self) -> "list[Gathered[F]]":
         """Return each message as a batch of its own, the last one first."""
         each = zip(self.messages, self.futures, strict=True)
-        return [Gathered(self.topic, self.due, [m], [f], size(m)) for m, f in each][::-1]
+        return [Gathered(self.topic, self.due, self.lane, [m], [f], size(m)) for m, f in each][::-1]
+
+    @property
+    def order(self) -> tuple[str, str] | None:
+        """What batches that must follow one another share; None where the order does not matter."""
+        return (self.topic, self.lane) if self.lane is not None and is_ordered(self.lane) else None
 
 
 class Linger(Generic[F]):
@@ -65,7 +116,7 @@ class Linger(Generic[F]):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._waiting: dict[str, Gathered[F]] = {}
+        self._waiting: dict[tuple[str, str | None], Gathered[F]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -73,22 +124,23 @@ class Linger(Generic[F]):
     def add(self, topic: str, message: Sendable, length: int, future: F, now: float) -> list[Gathered[F]]:
         """Add one of *length* bytes and return the batches that are full now."""
         full = []
-        batch = self._waiting.get(topic)
+        key = topic, lane_of(message)
+        batch = self._waiting.get(key)
         if batch is not None and batch.bytes + length > MAX_BYTES:
-            full.append(self._waiting.pop(topic))
+            full.append(self._waiting.pop(key))
             batch = None
         if batch is None:
-            batch = self._waiting[topic] = Gathered(topic, now + self.seconds)
+            batch = self._waiting[key] = Gathered(topic, now + self.seconds, key[1])
         batch.messages.append(message)
         batch.futures.append(future)
         batch.bytes += length
         if len(batch.messages) >= MAX_MESSAGES:
-            full.append(self._waiting.pop(topic))
+            full.append(self._waiting.pop(key))
         return full
 
     def due(self, now: float) -> list[Gathered[F]]:
         """Take the batches whose time has come."""
-        return [self._waiting.pop(topic) for topic, batch in list(self._waiting.items()) if batch.due <= now]
+        return [self._waiting.pop(key) for key, batch in list(self._waiting.items()) if batch.due <= now]
 
     def all(self) -> list[Gathered[F]]:
         """Take everything."""

@@ -10,42 +10,63 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from datetime import timedelta
 
 from ferromq._fork import Owner
 from ferromq._proto import messages as pb
+from ferromq._time import Clock
 from ferromq.client._connection import Channels, Runner
 from ferromq.client._plans import Common, no_answer
 from ferromq.client._protocol import Identity, Plan, T, duration, seconds
 from ferromq.client._routes import Routes, parse_endpoints
 from ferromq.client._session import Session
+from ferromq.client._tls import Tls, TlsFile, read_tls
 from ferromq.errors import ConfigError, ConnectionFailed
 
 _AT_EXIT = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every client is made with."""
+
+    endpoint: str
+    timeout: timedelta | float
+    attempts: int
+    tls: bool | TlsFile | Tls = False
+    clock: Clock | None = None
+    """From which delays count; None: the system's."""
+
+
 class Client:
     """A name, a session and the means to run plans; thread-safe."""
 
-    def __init__(
-        self, what: str, endpoint: str, *, timeout: float, attempts: int, subscription: pb.Subscription | None = None
-    ) -> None:
-        if attempts < 1:
-            raise ConfigError(f"at least one attempt is needed, {attempts} are given")
+    def __init__(self, what: str, options: Options, subscription: pb.Subscription | None = None) -> None:
+        if options.attempts < 1:
+            raise ConfigError(f"at least one attempt is needed, {options.attempts} are given")
         self._owner = Owner(what)
         identity = Identity()
-        self.common = Common(identity, parse_endpoints(endpoint), seconds(timeout), attempts, Routes())
+        self.common = Common(
+            identity, parse_endpoints(options.endpoint), seconds(options.timeout), options.attempts, Routes()
+        )
+        if options.clock is not None:
+            self.common.wall = options.clock.now_ms
         kind = pb.ClientType.PRODUCER if subscription is None else pb.ClientType.SIMPLE_CONSUMER
         settings = pb.Settings(
             client_type=kind,
             request_timeout=duration(self.common.timeout),
-            backoff_policy=pb.RetryPolicy(max_attempts=attempts),
+            backoff_policy=pb.RetryPolicy(max_attempts=options.attempts),
             user_agent=identity.user_agent(),
         )
         if subscription is None:
             settings.publishing.SetInParent()
         else:
             settings.subscription.CopyFrom(subscription)
-        self.channels = Channels(identity)
+        self.tls = read_tls(options.tls)
+        self.channels = Channels(identity, self.tls)
+        self.settings = settings
+        """What the servers said last; until then what this client says."""
         self.session = Session(self.channels, settings, self._on_settings)
         self._runner = Runner(self.channels, self._join)
         self._closing = threading.Lock()
@@ -69,7 +90,9 @@ class Client:
         """Run a plan in this thread."""
         return self._runner.run(plan)
 
-    def _join(self, endpoint: str, timeout: float) -> None:
+    def _join(self, endpoint: str, timeout: float, topic: str | None) -> None:
+        if topic is not None:
+            self.session.publish(topic)
         if self.session.is_known(endpoint):
             return
         try:
@@ -78,6 +101,7 @@ class Client:
             raise no_answer(f"waiting for the settings of {endpoint}", timeout) from None
 
     def _on_settings(self, settings: pb.Settings) -> None:
+        self.settings = settings
         if settings.publishing.max_body_size > 0:
             self.common.max_body = settings.publishing.max_body_size
 

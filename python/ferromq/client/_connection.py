@@ -24,6 +24,7 @@ from ferromq.client._protocol import (
     T,
     transport_error,
 )
+from ferromq.client._tls import Credentials
 from ferromq.errors import ConnectionFailed, FerromqError
 
 _MESSAGE_LIMIT = 130 * 1024 * 1024
@@ -58,6 +59,13 @@ def target(endpoint: str) -> str:
     return f"ipv4:{endpoint}" if host.replace(".", "").isdecimal() else f"dns:///{endpoint}"
 
 
+def open_channel(module: Any, endpoint: str, tls: Credentials | None) -> Any:
+    """Make a channel of `grpc` or `grpc.aio`; it connects when it is first used."""
+    if tls is None:
+        return module.insecure_channel(target(endpoint), OPTIONS)
+    return module.secure_channel(target(endpoint), tls.channel, (*OPTIONS, *tls.options))
+
+
 def failure(error: Any, endpoint: str, method: str, timeout: float) -> FerromqError:
     """Return our exception for one of grpc, synchronous or not."""
     return transport_error(error.code().name, error.details(), endpoint, method, timeout)
@@ -71,8 +79,9 @@ def has_packed(metadata: Any) -> bool:
 class Channels:
     """One channel an endpoint, made when first needed; thread-safe."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, tls: Credentials | None) -> None:
         self.identity = identity
+        self._tls = tls
         self._lock = threading.Lock()
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
@@ -87,7 +96,7 @@ class Channels:
                     raise ConnectionFailed("the client is closed")
                 channel = self._channels.get(endpoint)
                 if channel is None:
-                    channel = self._channels[endpoint] = grpc.insecure_channel(target(endpoint), OPTIONS)
+                    channel = self._channels[endpoint] = open_channel(grpc, endpoint, self._tls)
                 found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
         return found
 
@@ -126,7 +135,7 @@ class Channels:
 class Runner:
     """Runs plans in the calling thread."""
 
-    def __init__(self, channels: Channels, join: Callable[[str, float], None]) -> None:
+    def __init__(self, channels: Channels, join: Callable[[str, float, str | None], None]) -> None:
         self._channels = channels
         self._join = join
         self._closed = threading.Event()
@@ -152,8 +161,8 @@ class Runner:
                 return self._channels.call(endpoint, method, request, timeout)
             case Stream(endpoint, method, request, timeout):
                 return self._channels.stream(endpoint, method, request, timeout)
-            case Join(endpoint, timeout):
-                return self._join(endpoint, timeout)
+            case Join(endpoint, timeout, topic):
+                return self._join(endpoint, timeout, topic)
             case Pause(duration):
                 if self._closed.wait(duration):
                     raise ConnectionFailed("the client was closed meanwhile")

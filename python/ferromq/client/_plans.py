@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ferromq import _ferromq, _names
-from ferromq._ferromq import Message, MessageIds, MessageView
+from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.client._protocol import (
     RETRYABLE,
@@ -28,7 +28,6 @@ from ferromq.client._protocol import (
     check,
     duration,
     error_of,
-    named,
     resource,
 )
 from ferromq.client._routes import Route, Routes, endpoints_message
@@ -36,19 +35,15 @@ from ferromq.errors import (
     ConnectionFailed,
     FerromqError,
     Forbidden,
-    MessageTooLarge,
     NotDurable,
     OutcomeUnknown,
     RequestTimeout,
     ServerError,
 )
-from ferromq.message import Batch
 
 if TYPE_CHECKING:
     from ferromq._ferromq import LeaseKeeper
 
-ID_EPOCH = 1_609_459_200
-"""2021-01-01T00:00:00Z, from which the seconds in message ids count."""
 MAX_BODY = 4 * 1024 * 1024
 """RocketMQ's limit, until the server's settings tell another."""
 GRACE = 5.0
@@ -80,13 +75,16 @@ class Common:
     routes: Routes
     max_body: int = MAX_BODY
     now: Callable[[], float] = time.monotonic
+    wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """Milliseconds since 1970, from which delays count."""
 
-    def attempt(self, topic: str, once: Callable[[Tries], Plan[T]]) -> Plan[T]:
+    def attempt(self, topic: str, once: Callable[[Tries], Plan[T]], *, is_repeatable: bool = True) -> Plan[T]:
         """
         Run *once* until it succeeds or has failed often enough, and for long enough.
 
         Attempts that fail at once do not use up what is allowed before about `timeout` has passed: a broker that
-        restarts is there again by then. One attempt means one, though.
+        restarts is there again by then. One attempt means one, though. What is not *is_repeatable* is left at the first
+        try that may have done its work.
         """
         tries = Tries()
         until = self.now() + (self.timeout if self.attempts > 1 else 0.0)
@@ -105,6 +103,8 @@ class Common:
                 number += 1
                 continue
             except RETRYABLE as error:
+                if not is_repeatable and tries.unknown is not None:
+                    raise
                 self.routes.distrust(topic)
                 left = until - self.now()
                 if number >= self.attempts and left <= 0:
@@ -152,97 +152,6 @@ def _outcome(error: FerromqError, tries: Tries) -> FerromqError:
         return error
     tries.unknown.add_note(f"it was tried again after that: {error}")
     return tries.unknown
-
-
-@dataclass(slots=True)
-class _Named:
-    """Messages of one request, and what they are called in errors."""
-
-    messages: list[Message | bytes]
-    first: int | None
-    """The number of the first one among all that the caller gave; None where it gave no more than these."""
-    told: FerromqError | None = None
-    """The last error that names one message."""
-
-    def one(self, index: int) -> str:
-        """Return how an error about one message begins."""
-        if self.first is None and len(self.messages) == 1:
-            return ""
-        return f"message {(self.first or 0) + index}"
-
-    def all(self, error: FerromqError) -> FerromqError:
-        """Return an error that says which messages it is about."""
-        if self.first is None or error is self.told:
-            return error
-        last = self.first + len(self.messages) - 1
-        return named(error, f"message {last}" if last == self.first else f"messages {self.first} to {last}")
-
-    def check(self, max_body: int) -> None:
-        """Raise for a body that cannot be sent."""
-        for index, message in enumerate(self.messages):
-            size = len(message if isinstance(message, bytes) else message.body)
-            if 0 < size <= max_body:
-                continue
-            which = self.one(index)
-            body = f"{which}: the body" if which else "the body"
-            if not size:
-                raise ValueError(f"{body} is empty; RocketMQ takes at least one byte")
-            self.told = MessageTooLarge(f"{body} has {size} bytes; the limit is {max_body}")
-            raise self.told
-
-
-def send(common: Common, topic: str, messages: list[Message | bytes], first: int | None = None) -> Plan[Batch]:
-    """
-    Send messages of one topic in one request, with the same message ids however often it is repeated.
-
-    *first* is the number of the first message among all that the caller gave; errors count from there.
-    """
-    which = _Named(messages, first)
-    ids = MessageIds.reserve(common.identity.process, int(time.time()) - ID_EPOCH, len(messages))
-    born = time.time_ns() // 1_000_000
-
-    def once(tries: Tries) -> Plan[Batch]:
-        route = yield from common.route(topic)
-        queue = route.next_writable(tries.endpoints)
-        tries.endpoints.add(queue.endpoint)
-        yield Join(queue.endpoint, common.timeout)
-        try:
-            request = _ferromq.encode_send(
-                topic, messages, ids, queue.queue_id, born, common.identity.host, common.max_body
-            )
-        except ValueError:
-            which.check(common.max_body)  # says which message it was
-            raise
-        try:
-            answer = yield Call(queue.endpoint, "SendMessage", request, common.timeout)
-            offsets = _offsets(answer, ids, which)
-        except OutcomeUnknown as error:
-            tries.unknown = error
-            raise
-        return Batch(ids, queue.queue_id, offsets)
-
-    try:
-        return (yield from common.attempt(topic, once))
-    except FerromqError as error:
-        raise which.all(error) from error.__cause__
-
-
-def _offsets(answer: bytes, ids: MessageIds, which: _Named) -> Sequence[int]:
-    code, text, offsets, failures = _ferromq.decode_sent(answer)
-    if failures:
-        index, code, text = failures[0]
-        name = which.one(index)
-        which.told = error_of(code, f"{name} (id {ids[index]}): {text}" if name else text)
-        raise which.told
-    if code != pb.Code.OK:
-        raise error_of(code, text)
-    if len(offsets) == 1:
-        # RocketMQ's own broker stores a batch as one and tells its first queue offset.
-        return range(offsets[0], offsets[0] + len(ids))
-    if len(offsets) != len(ids):
-        raise ServerError(f"{len(ids)} messages were sent and {len(offsets)} results came back")
-    dense = range(offsets[0], offsets[0] + len(ids))
-    return dense if offsets == list(dense) else offsets
 
 
 @dataclass(slots=True)

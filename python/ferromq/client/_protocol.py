@@ -77,10 +77,11 @@ class Packets:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Let the session make itself known at an endpoint, and wait until it is."""
+    """Let the session make itself known at an endpoint, and wait until it is; producers name their topic, too."""
 
     endpoint: str
     timeout: float
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from ferromq import _ferromq
 from ferromq._proto import messages as pb
 from ferromq.errors import ConfigError, Forbidden
 
@@ -41,6 +42,8 @@ class Route:
     not_writable: tuple[int, ...] = ()
     """Ids of the queues that are there and may not be written."""
     not_readable: tuple[int, ...] = ()
+    in_order: tuple[Queue, ...] = ()
+    """The writable ones as the server told them: message groups count in this order."""
     _turn: "count[int]" = field(default_factory=count)
 
     def next_writable(self, avoid: Iterable[str] = ()) -> Queue:
@@ -50,6 +53,19 @@ class Route:
         if not queues:
             raise Forbidden(self._refusal("written", "write", self.not_writable))
         return queues[next(self._turn) % len(queues)]
+
+    def of_group(self, message_group: str) -> Queue:
+        """Return the queue of a message group: the one that RocketMQ's own clients choose."""
+        if not self.in_order:
+            raise Forbidden(self._refusal("written", "write", self.not_writable))
+        return self.in_order[_ferromq.queue_of_group(message_group, len(self.in_order))]
+
+    def endpoint_of(self, broker_name: str) -> str | None:
+        """Return where a broker is, if the topic is on it."""
+        for queue in self.writable:
+            if queue.broker_name == broker_name:
+                return queue.endpoint
+        return next((endpoint for endpoint, name in self.readable.items() if name == broker_name), None)
 
     def next_readable(self) -> tuple[str, str]:
         """Return endpoint and name of the broker whose turn it is."""
@@ -74,11 +90,12 @@ class Route:
         """Take it from an answer to QueryRoute; slaves are left out."""
         masters = [queue for queue in queues if queue.broker.id == 0 and queue.broker.endpoints.addresses]
         by_place = sorted(masters, key=lambda queue: (queue.id, queue.broker.name))
-        writable = tuple(
+        in_order = tuple(
             Queue(queue.id, queue.broker.name, endpoint_of(queue.broker.endpoints))
-            for queue in by_place
+            for queue in masters
             if queue.permission in _WRITE
         )
+        writable = tuple(sorted(in_order, key=lambda queue: (queue.queue_id, queue.broker_name)))
         readable = {
             endpoint_of(queue.broker.endpoints): queue.broker.name for queue in by_place if queue.permission in _READ
         }
@@ -88,6 +105,7 @@ class Route:
             readable,
             tuple(queue.id for queue in by_place if queue.permission not in _WRITE),
             tuple(queue.id for queue in by_place if queue.permission not in _READ),
+            in_order,
         )
 
 
@@ -113,7 +131,7 @@ class Routes:
         """Keep what was heard; an equal route goes on where it was, so that turns are kept."""
         with self._lock:
             old = self._routes.get(topic)
-            if old and (old[0].writable, old[0].readable) == (route.writable, route.readable):
+            if old and (old[0].in_order, old[0].readable) == (route.in_order, route.readable):
                 route = old[0]
             self._routes[topic] = route, self._now() + MAX_AGE
         return route

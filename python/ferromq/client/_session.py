@@ -37,6 +37,26 @@ class Session:
         self._streams: dict[str, _Stream] = {}
         self._closed = threading.Event()
         self._heart: threading.Thread | None = None
+        self._topics: set[str] = set()
+        self.on_orphan: Callable[[str, pb.RecoverOrphanedTransactionCommand], None] | None = None
+        """Called with the broker and what it asks when it wants to know what became of a transaction."""
+
+    def publish(self, topic: str) -> None:
+        """Tell the brokers, all there are and will be, that this producer sends to *topic*."""
+        if topic in self._topics:
+            return
+        with self._lock:
+            if topic in self._topics:
+                return
+            # A stream may be writing the old ones just now.
+            settings = pb.Settings()
+            settings.CopyFrom(self._settings)
+            settings.publishing.topics.add(name=topic)
+            self._settings = settings
+            self._topics.add(topic)
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.tell(settings)
 
     def join(self, endpoint: str) -> "Future[None]":
         """Begin to make the client known at *endpoint*; the future ends when the broker has answered."""
@@ -47,7 +67,7 @@ class Session:
                     raise ConnectionFailed("the client is closed")
                 stream = self._streams.get(endpoint)
                 if stream is None:
-                    stream = _Stream(endpoint, self._channels, self._settings, self._on_settings, self._closed)
+                    stream = _Stream(endpoint, self._channels, self._settings, self._on_command, self._closed)
                     self._streams[endpoint] = stream
                     stream.start()
                 if self._heart is None:
@@ -59,6 +79,17 @@ class Session:
         """Say whether the broker has answered once."""
         stream = self._streams.get(endpoint)
         return stream is not None and stream.was_known
+
+    def _on_command(self, endpoint: str, command: pb.TelemetryCommand) -> bool:
+        """Follow a command of a broker; says whether it was followed."""
+        match command.WhichOneof("command"):
+            case "settings":
+                self._on_settings(command.settings)
+            case "recover_orphaned_transaction_command" if self.on_orphan is not None:
+                self.on_orphan(endpoint, command.recover_orphaned_transaction_command)
+            case _:
+                return False
+        return True
 
     def _beat(self) -> None:
         request = pb.HeartbeatRequest(client_type=self._settings.client_type)
@@ -108,18 +139,28 @@ class _Stream:
         endpoint: str,
         channels: Channels,
         settings: pb.Settings,
-        on_settings: Callable[[pb.Settings], None],
+        on_command: Callable[[str, pb.TelemetryCommand], bool],
         closed: threading.Event,
     ) -> None:
         self.endpoint = endpoint
         self.known: Future[None] = Future()
         self.was_known = False
         self._channels = channels
-        self._settings = pb.TelemetryCommand(settings=settings)
-        self._settings.settings.access_point.CopyFrom(endpoints_message([endpoint]))
-        self._on_settings = on_settings
+        self._on_command = on_command
         self._closed = closed
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._settings = self._encoded(settings)
+
+    def _encoded(self, settings: pb.Settings) -> bytes:
+        command = pb.TelemetryCommand(settings=settings)
+        command.settings.access_point.CopyFrom(endpoints_message([self.endpoint]))
+        data: bytes = command.SerializeToString()
+        return data
+
+    def tell(self, settings: pb.Settings) -> None:
+        """Send other settings, now and after each reconnection."""
+        self._settings = self._encoded(settings)
+        self._outgoing.put(self._settings)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="ferromq-telemetry", daemon=True).start()
@@ -141,7 +182,7 @@ class _Stream:
 
     def _read(self) -> None:
         outgoing = self._outgoing = SimpleQueue()
-        outgoing.put(self._settings.SerializeToString())
+        outgoing.put(self._settings)
         method = self._channels.method(self.endpoint, "Telemetry", "stream_stream")
         try:
             if self._closed.is_set():
@@ -159,13 +200,12 @@ class _Stream:
         if command.HasField("status"):
             check(command.status)
         kind = command.WhichOneof("command")
-        if kind == "settings":
-            self._on_settings(command.settings)
+        if not self._on_command(self.endpoint, command):
+            _log.debug("command not followed endpoint=%s command=%s", self.endpoint, kind)
+        elif kind == "settings":
             self.was_known = True
             if not self.known.done():
                 self.known.set_result(None)
-        else:
-            _log.debug("command not followed endpoint=%s command=%s", self.endpoint, kind)
 
     def _lost(self, error: FerromqError) -> None:
         """Tell who waits, and make a new promise for those who come now."""

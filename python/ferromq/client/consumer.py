@@ -16,11 +16,12 @@ from typing import Self
 
 from ferromq import _names
 from ferromq.client import _plans
-from ferromq.client._client import Client
+from ferromq.client._client import Client, Options
 from ferromq.client._connection import remaining
 from ferromq.client._leases import FLUSH_AFTER, FLUSH_COUNT, Acks, Ahead, Leased, by_endpoint
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
+from ferromq.client._tls import Tls, TlsFile
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
@@ -55,17 +56,12 @@ class Consumer:
         invisible_duration: timedelta | float = timedelta(seconds=30),
         timeout: timedelta | float = 3.0,
         attempts: int = 3,
+        tls: bool | TlsFile | Tls = False,
     ) -> None:
         _names.check_topic(topic)
         _names.check_group(group)
         self._subscription = Subscription(group, topic, tags)
-        self._client = Client(
-            "consumer",
-            endpoint,
-            timeout=seconds(timeout),
-            attempts=attempts,
-            subscription=self._subscription.settings(),
-        )
+        self._client = Client("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
         self._leases = _Leases(self._client, self._subscription)
         self._ahead = _ReceiveAhead(self._client, self._subscription, self._leases, self._invisible)

@@ -7,36 +7,67 @@ Batching is decided in `_batching`, retries and routes in `_plans`.
 import logging
 import threading
 import time
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, TypeVar, Unpack
 
 from ferromq import _names
-from ferromq.client import _plans
-from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, batches, size
-from ferromq.client._client import Client
+from ferromq._time import Clock
+from ferromq.client import _send_plans
+from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, is_ordered, size
+from ferromq.client._client import Client, Options
 from ferromq.client._connection import remaining
 from ferromq.client._protocol import may_be_one, seconds
+from ferromq.client._tls import Tls, TlsFile
+from ferromq.client._transactions import Checks, Decisions, Open, no_checker
 from ferromq.errors import ConnectionFailed, FerromqError
-from ferromq.message import Batch, Message, SendReceipt, SendSummary
+from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 
-__all__ = ["Producer"]
+__all__ = ["Producer", "Transaction"]
+
+F = TypeVar("F")
 
 _log = logging.getLogger("ferromq.client")
 
 
-def make_message(
-    body: Sendable, keys: str | Iterable[str] | None, tag: str | None, properties: Mapping[str, str] | None
-) -> Message:
+class MessageOptions(TypedDict, total=False):
+    """What `Message` takes beside the body."""
+
+    keys: str | Iterable[str] | None
+    tag: str | None
+    properties: Mapping[str, str] | None
+    message_group: str | None
+    delivery_timestamp: datetime | int | None
+    delay: timedelta | float | None
+    priority: int | None
+
+
+def make_message(body: Sendable, options: MessageOptions) -> Message:
     """Return a message; one that is given as such is taken as it is."""
-    if isinstance(body, Message):
-        if keys is not None or tag is not None or properties is not None:
-            raise TypeError("a Message brings its own keys, tag and properties")
-        return body
-    return Message(body, keys=keys, tag=tag, properties=properties)
+    if not isinstance(body, Message):
+        return Message(body, **options)
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise TypeError(f"a Message brings its own {' and '.join(given)}")
+    return body
+
+
+def in_order(done: Sequence[tuple[Slice, Batch]]) -> SendSummary:
+    """Return the receipts of the slices of one call, in the order of their messages."""
+    sent = [batch for _, batch in done]
+    if all(isinstance(part.numbers, range) for part, _ in done):
+        return SendSummary(sent)
+    places = array("Q", bytes(8 * sum(len(part.messages) for part, _ in done)))
+    place = 0
+    for part, _ in done:
+        for number in part.numbers:
+            places[number] = place
+            place += 1
+    return SendSummary(sent, places)
 
 
 def note_stored(error: BaseException, count: int) -> None:
@@ -52,35 +83,71 @@ class Producer:
     first message. Every request has *timeout* seconds, and is repeated with the same message id until it has failed
     *attempts* times and *timeout* has passed, on another broker where there is one: a broker that restarts within
     *timeout* is waited for. *attempts* of 1 means no repetition. *linger* is how long `submit` waits for company;
-    *max_pending_bytes* is how much it keeps before it makes its caller wait.
+    *max_pending_bytes* is how much it keeps before it makes its caller wait. *tls* speaks TLS: True trusts what the
+    system trusts, a path the certificates in that file; `ferromq.Tls` has the rest. Delays count from *clock*.
+
+    *checker* is for transactions: when a broker does not know the end of one, it is called with the message, on a
+    thread of its own, and returns a `Resolution`; an exception is logged and counts as `UNKNOWN`, after which the
+    broker asks again later. Transactions of *topics* are asked for from the start, whichever producer began them.
     """
 
     def __init__(
         self,
         endpoint: str,
-        *,
+        *topics: str,
+        checker: Callable[[MessageView], Resolution | None] | None = None,
         timeout: timedelta | float = 3.0,
         attempts: int = 3,
         linger: timedelta | float = timedelta(milliseconds=5),
         max_pending_bytes: int = 64 << 20,
+        tls: bool | TlsFile | Tls = False,
+        clock: Clock | None = None,
     ) -> None:
-        self._client = Client("producer", endpoint, timeout=seconds(timeout), attempts=attempts)
+        for topic in topics:
+            _names.check_topic(topic)
+        self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock))
         self._submitted = _Submitted(self._client, seconds(linger), max_pending_bytes)
+        self._decisions = Decisions()
+        self._checks: Checks | None = None
+        if checker is not None:
+            self._checks = Checks(self._client, self._decisions, checker)
+            self._checks.watch(topics)
 
-    def send(
-        self,
-        topic: str,
-        body: Sendable,
-        *,
-        keys: str | Iterable[str] | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> SendReceipt:
-        """Send one message and return once the broker has stored it, as durably as it promises."""
+    def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+        """
+        Send one message and return once the broker has stored it, as durably as it promises.
+
+        The options are those of `Message`; a *body* that is a `Message` brings its own.
+        """
         self._client.check()
-        message = make_message(body, keys, tag, properties)
-        batch = self._client.run(_plans.send(self._client.common, topic, [message]))
+        message = make_message(body, options)
+        batch = self._client.run(_send_plans.send(self._client.common, topic, [message]))
         return batch.receipt(0)
+
+    def recall(self, receipt: SendReceipt) -> str:
+        """
+        Recall a delayed message that is not due yet, and return its id.
+
+        Raises `ValueError` for a message that was not delayed, and `RequestError` where the broker cannot recall it.
+        """
+        self._client.check()
+        return self._client.run(_send_plans.recall(self._client.common, receipt))
+
+    def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction":
+        """
+        Begin a transaction: what is sent in it is delivered once it is committed.
+
+            with producer.transaction() as tx:
+                tx.send("orders", b"paid")
+                database.commit()
+
+        Leaving the `with` commits, an exception rolls back. The broker asks the checker about a message *check_after*
+        it was stored; None: after the time of the broker's own settings. Raises `ConfigError` without a checker.
+        """
+        self._client.check()
+        if self._checks is None:
+            raise no_checker()
+        return Transaction(self._client, self._decisions, recovery_ms(check_after))
 
     def send_all(
         self, topic: str, messages: Iterable[Sendable], *, on_progress: Callable[[int], None] | None = None
@@ -88,57 +155,55 @@ class Producer:
         """
         Send many messages and return their receipts, in order, once all are stored.
 
-        They travel in batches, several at once; a batch goes to one queue and keeps its order. *on_progress* is called
-        with the number stored so far. Raises at the first failure, naming the messages; a note says how many others
-        are stored.
+        They travel in batches, several at once; a batch goes to one queue and keeps its order, and so do the batches
+        of a message group. *on_progress* is called with the number stored so far. Raises at the first failure, naming
+        the messages; a note says how many others are stored. Of a message group nothing is sent after a failure.
         """
         self._client.check()
         _names.check_topic(topic)
-        pending: deque[Future[Batch]] = deque()
-        done: list[Batch] = []
-        stored = first = 0
+        pending: deque[tuple[Slice, Future[Batch]]] = deque()
+        done: list[tuple[Slice, Batch]] = []
+        stored = 0
 
         def collect() -> None:
             nonlocal stored
-            done.append(pending.popleft().result())
-            stored += len(done[-1].ids)
+            part, future = pending.popleft()
+            done.append((part, future.result()))
+            stored += len(part.messages)
             if on_progress is not None:
                 on_progress(stored)
 
         with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
             try:
-                for batch in batches(messages):
-                    plan = _plans.send(self._client.common, topic, batch, first)
-                    pending.append(senders.submit(self._client.run, plan))
-                    first += len(batch)
+                for part in batches(messages):
+                    before = predecessor(part, pending)
+                    pending.append((part, senders.submit(self._send_after, before, topic, part)))
                     if len(pending) >= IN_FLIGHT:
                         collect()
                 while pending:
                     collect()
             except Exception as error:
-                others = [future.result() for future in pending if future.exception() is None]
-                note_stored(error, stored + sum(len(batch.ids) for batch in others))
+                others = [part for part, future in pending if future.exception() is None]
+                note_stored(error, stored + sum(len(part.messages) for part in others))
                 raise
-        return SendSummary(done)
+        return in_order(done)
 
-    def submit(
-        self,
-        topic: str,
-        body: Sendable,
-        *,
-        keys: str | Iterable[str] | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> "Future[SendReceipt]":
+    def _send_after(self, before: "Future[Batch] | None", topic: str, part: Slice) -> Batch:
+        if before is not None:
+            before.result()  # its failure is ours, too: what comes after a gap would be out of order
+        return self._client.run(_send_plans.send(self._client.common, topic, part.messages, part.numbers))
+
+    def submit(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> "Future[SendReceipt]":
         """
         Send one message in the background, together with others; the future ends with its receipt or its error.
 
-        Waits while more than *max_pending_bytes* are on their way.
+        Waits while more than *max_pending_bytes* are on their way. The messages of a group are sent in the order of the
+        calls; one that fails is missing among them.
         """
         self._client.check()
         if self._client.common.routes.known(topic) is None:
             _names.check_topic(topic)
-        return self._submitted.add(topic, make_message(body, keys, tag, properties))
+        return self._submitted.add(topic, make_message(body, options))
 
     def flush(self, timeout: timedelta | float | None = None) -> bool:
         """Send at once what `submit` keeps and wait until it has ended; says whether it did within *timeout*."""
@@ -154,6 +219,8 @@ class Producer:
         until = time.monotonic() + seconds(timeout)
         if not self._client.is_closed and self._client.is_here:
             self._submitted.flush(until)
+            if self._checks is not None:
+                self._checks.close()
             if self._client.close(until):
                 self._submitted.close()
 
@@ -166,6 +233,82 @@ class Producer:
         self.close()
 
 
+def predecessor(part: Slice, pending: Iterable[tuple[Slice, F]]) -> F | None:
+    """Return what must have ended before a slice is sent: the last one of its message group."""
+    if not is_ordered(part.lane):
+        return None
+    return next((other for before, other in reversed([*pending]) if before.lane == part.lane), None)
+
+
+def recovery_ms(check_after: timedelta | float | None) -> int:
+    """Return the milliseconds after which the broker asks; 0: as its settings say."""
+    return 0 if check_after is None else max(1, round(seconds(check_after) * 1000))
+
+
+class Transaction:
+    """
+    Messages that are delivered once the transaction is committed, and never when it is rolled back.
+
+    Made by `Producer.transaction`. Each message is ended on its own, in the order of sending. Not thread-safe.
+    """
+
+    def __init__(self, client: Client, decisions: Decisions, recovery: int) -> None:
+        self._client = client
+        self._open = Open(decisions)
+        self._recovery_ms = recovery
+
+    @property
+    def resolution(self) -> Resolution:
+        """What was decided; UNKNOWN while it is open."""
+        return self._open.resolution
+
+    def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+        """
+        Store a message that nobody sees before the commit; keys, tag and properties are as in `Producer.send`.
+
+        Raises `RuntimeError` once the transaction has ended. One that failed with `OutcomeUnknown` is not repeated;
+        should the broker have it nevertheless, it is rolled back.
+        """
+        self._client.check()
+        message = make_message(body, options)
+        return self._client.run(self._open.send(self._client.common, topic, message, self._recovery_ms)).receipt(0)
+
+    def commit(self) -> None:
+        """
+        Deliver the messages.
+
+        `OutcomeUnknown` means that it is decided and the broker may not know yet: it asks, and this producer answers
+        `COMMIT`; after the end of this process its checker is asked. Calling it again tells the broker again, which
+        RocketMQ's own delivers twice if it had heard the first. Raises `RuntimeError` after `rollback`.
+        """
+        self._end(Resolution.COMMIT)
+
+    def rollback(self) -> None:
+        """Drop the messages; failures as of `commit`. Raises `RuntimeError` after `commit`."""
+        self._end(Resolution.ROLLBACK)
+
+    def _end(self, resolution: Resolution) -> None:
+        self._client.check()
+        self._open.decide(resolution)
+        self._client.run(self._open.end(self._client.common))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.resolution is not Resolution.UNKNOWN:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except FerromqError as failure:
+            error.add_note(f"rolling the transaction back failed, too: {failure}")
+
+
 class _Submitted:
     """Gathers submitted messages on a thread of its own, and hands the batches to senders."""
 
@@ -176,6 +319,8 @@ class _Submitted:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ready: deque[Gathered[Future[SendReceipt]]] = deque()
+        self._busy: set[tuple[str, str]] = set()
+        """Orders of which a batch is under way; the next ones wait."""
         self._bytes = 0
         self._unfinished = 0
         self._closed = False
@@ -231,17 +376,26 @@ class _Submitted:
         with self._changed:
             while True:
                 self._ready += self._linger.due(time.monotonic())
-                if self._ready:
-                    return self._ready.popleft()
+                if (batch := self._take()) is not None:
+                    return batch
                 if self._closed:
                     return None
                 due = self._linger.next_due()
                 self._changed.wait(None if due is None else remaining(due))
 
+    def _take(self) -> Gathered[Future[SendReceipt]] | None:
+        for index, batch in enumerate(self._ready):
+            if batch.order is None or batch.order not in self._busy:
+                del self._ready[index]
+                if batch.order is not None:
+                    self._busy.add(batch.order)
+                return batch
+        return None
+
     def _run(self) -> None:
         while (batch := self._next()) is not None:
             try:
-                sent = self._client.run(_plans.send(self._client.common, batch.topic, batch.messages))
+                sent = self._client.run(_send_plans.send(self._client.common, batch.topic, batch.messages))
             except FerromqError as error:
                 if len(batch.messages) > 1 and may_be_one(error):
                     self._again(batch)
@@ -255,7 +409,13 @@ class _Submitted:
     def _again(self, batch: Gathered[Future[SendReceipt]]) -> None:
         with self._changed:
             self._ready.extendleft(batch.apart())
-            self._changed.notify_all()
+            self._leave(batch)
+
+    def _leave(self, batch: Gathered[Future[SendReceipt]]) -> None:
+        """Let the next batch of its order go."""
+        if batch.order is not None:
+            self._busy.discard(batch.order)
+        self._changed.notify_all()
 
     def _finish(self, batch: Gathered[Future[SendReceipt]], outcome: Batch | Exception) -> None:
         for index, future in enumerate(batch.futures):
@@ -268,4 +428,4 @@ class _Submitted:
         with self._changed:
             self._bytes -= batch.bytes
             self._unfinished -= len(batch.futures)
-            self._changed.notify_all()
+            self._leave(batch)

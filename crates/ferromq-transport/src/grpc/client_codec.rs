@@ -4,6 +4,7 @@
 //! messages, which it builds with protobuf's own classes. Received messages are not copied: a [`Received`] says
 //! where in the answer its fields lie.
 
+mod headers;
 mod received;
 #[cfg(test)]
 mod tests;
@@ -16,19 +17,19 @@ use std::{
     },
 };
 
-use thiserror::Error;
-
 use super::wire::{
     Fields, Malformed, bytes_field_len, map_entry, put_bytes_field, put_len_prefix, put_varint_field,
+    varint_len,
 };
 
+pub use headers::{Headers, IllegalHeader, Kind};
 pub use received::{Body, Received, Span, decode_received};
 
 /// `Code.OK`.
 pub const OK: i32 = 20_000;
 
 const IDENTITY: u64 = 1;
-const NORMAL: u64 = 1;
+const TRANSACTION: u64 = 4;
 
 /// Length of a message id.
 pub const MESSAGE_ID_LEN: usize = 34;
@@ -84,108 +85,6 @@ const fn hex_digit(value: u8) -> u8 {
     if value < 10 { b'0' + value } else { b'A' + value - 10 }
 }
 
-/// Why a tag, a key or a property cannot be sent.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum IllegalHeader {
-    /// A tag subscribes with others joined by `||`, so it cannot hold a bar, and it cannot be blank.
-    #[error("the tag {0:?} {1}")]
-    Tag(String, &'static str),
-    /// Keys are joined by spaces in the record.
-    #[error("the key {0:?} {1}")]
-    Key(String, &'static str),
-    /// The record separates properties by control characters.
-    #[error("the property {0:?} {1}")]
-    Property(String, &'static str),
-}
-
-const BLANK: &str = "is blank; leave it out instead";
-const CONTROL: &str = "holds a control character, which RocketMQ's records use as a separator";
-const BAR: &str = "holds a |, which separates tags in a filter";
-const SPACE: &str = "holds white space, which separates keys in the record; give several keys as a list";
-
-/// What a message to send says beside its body, encoded once.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Headers {
-    user_properties: Vec<u8>,
-    system_properties: Vec<u8>,
-}
-
-impl Headers {
-    /// Checks and encodes them.
-    pub fn new<'a>(
-        tag: Option<&str>,
-        keys: impl IntoIterator<Item = &'a str>,
-        properties: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, IllegalHeader> {
-        let mut headers = Self::default();
-        if let Some(tag) = tag {
-            let fail = |why| Err(IllegalHeader::Tag(tag.to_owned(), why));
-            match tag {
-                _ if tag.trim().is_empty() => return fail(BLANK),
-                _ if tag.contains('|') => return fail(BAR),
-                _ if tag.contains(char::is_control) => return fail(CONTROL),
-                _ => put_bytes_field(&mut headers.system_properties, 1, tag.as_bytes()),
-            }
-        }
-        for key in keys {
-            let fail = |why| Err(IllegalHeader::Key(key.to_owned(), why));
-            match key {
-                _ if key.trim().is_empty() => return fail(BLANK),
-                _ if key.contains(char::is_control) => return fail(CONTROL),
-                _ if key.contains(char::is_whitespace) => return fail(SPACE),
-                _ => put_bytes_field(&mut headers.system_properties, 2, key.as_bytes()),
-            }
-        }
-        for (name, value) in properties {
-            let fail = |why| Err(IllegalHeader::Property(name.to_owned(), why));
-            match name {
-                _ if name.trim().is_empty() => return fail(BLANK),
-                _ if name.contains(char::is_control) || value.contains(char::is_control) => {
-                    return fail(CONTROL);
-                }
-                _ => headers.put_property(name, value),
-            }
-        }
-        Ok(headers)
-    }
-
-    fn put_property(&mut self, name: &str, value: &str) {
-        let len = bytes_field_len(1, name.len()) + bytes_field_len(2, value.len());
-        put_len_prefix(&mut self.user_properties, 2, len);
-        put_bytes_field(&mut self.user_properties, 1, name.as_bytes());
-        put_bytes_field(&mut self.user_properties, 2, value.as_bytes());
-    }
-
-    /// The tag.
-    #[must_use]
-    pub fn tag(&self) -> Option<&str> {
-        texts(&self.system_properties, 1).next()
-    }
-
-    /// The keys.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        texts(&self.system_properties, 2)
-    }
-
-    /// The properties.
-    pub fn properties(&self) -> impl Iterator<Item = (&str, &str)> {
-        entries(&self.user_properties)
-    }
-
-    /// About how many bytes they take in a request.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.user_properties.len() + self.system_properties.len()
-    }
-
-    /// Says whether there is no tag, no key and no property.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 /// What all messages of a send request share.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
@@ -199,6 +98,8 @@ pub struct Batch<'a> {
     pub born_host: &'a str,
     /// An id for each message.
     pub ids: MessageIds,
+    /// Half messages of transactions, and the milliseconds until the first check-back; 0: the broker's.
+    pub transaction: Option<u64>,
 }
 
 /// Encodes a `SendMessageRequest` of `messages`: their headers and bodies, in order.
@@ -210,8 +111,11 @@ pub fn encode_send<'a>(
     let messages = messages.into_iter();
     let topic = resource(batch.topic, 1);
     let shared = shared_system_properties(batch);
+    let own_kind = batch.transaction.is_none();
     let lens = |headers: &Headers, body: &[u8]| {
-        let system_len = headers.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len();
+        let kind_len = if own_kind { headers.kind_len(batch.born_timestamp) } else { 0 };
+        let system_len =
+            headers.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len() + kind_len;
         let len = topic.len()
             + headers.user_properties.len()
             + bytes_field_len(3, system_len)
@@ -230,6 +134,9 @@ pub fn encode_send<'a>(
         out.extend_from_slice(&headers.system_properties);
         put_bytes_field(&mut out, 3, &batch.ids.text(index));
         out.extend_from_slice(&shared);
+        if own_kind {
+            headers.put_kind(&mut out, batch.born_timestamp);
+        }
         put_bytes_field(&mut out, 4, body);
     }
     out
@@ -238,14 +145,48 @@ pub fn encode_send<'a>(
 fn shared_system_properties(batch: &Batch<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint_field(&mut out, 5, IDENTITY);
-    put_varint_field(&mut out, 6, NORMAL);
-    let mut born = Vec::new();
-    put_varint_field(&mut born, 1, batch.born_timestamp.div_euclid(1000).cast_unsigned());
-    put_varint_field(&mut born, 2, (batch.born_timestamp.rem_euclid(1000) * 1_000_000).cast_unsigned());
-    put_bytes_field(&mut out, 7, &born);
+    put_instant(&mut out, 7, batch.born_timestamp);
     put_bytes_field(&mut out, 8, batch.born_host.as_bytes());
     put_varint_field(&mut out, 13, i64::from(batch.queue_id).cast_unsigned());
+    if let Some(recovery_ms) = batch.transaction {
+        put_varint_field(&mut out, 6, TRANSACTION);
+        if recovery_ms > 0 {
+            put_instant(&mut out, 19, i64::try_from(recovery_ms).unwrap_or(i64::MAX));
+        }
+    }
     out
+}
+
+/// Appends a `Timestamp` of milliseconds since 1970, or a `Duration` of milliseconds.
+fn put_instant(out: &mut Vec<u8>, number: u32, millis: i64) {
+    let [seconds, nanos] = seconds_and_nanos_of(millis);
+    put_len_prefix(out, number, 2 + varint_len(seconds) + varint_len(nanos));
+    put_varint_field(out, 1, seconds);
+    put_varint_field(out, 2, nanos);
+}
+
+/// Bytes that [`put_instant`] writes.
+fn instant_len(number: u32, millis: i64) -> usize {
+    let [seconds, nanos] = seconds_and_nanos_of(millis);
+    bytes_field_len(number, 2 + varint_len(seconds) + varint_len(nanos))
+}
+
+fn seconds_and_nanos_of(millis: i64) -> [u64; 2] {
+    [millis.div_euclid(1000).cast_unsigned(), (millis.rem_euclid(1000) * 1_000_000).cast_unsigned()]
+}
+
+/// Which of `queues` writable queues, in the order of the route, the messages of a group go to.
+///
+/// The choice of RocketMQ's own clients, so that producers of every language keep a group's messages together:
+/// SipHash-2-4 of the group under the keys 0, 1, … 15.
+#[must_use]
+pub fn queue_of_group(group: &str, queues: u32) -> u32 {
+    // The one SipHash-2-4 of the standard library; what replaced it does not promise an algorithm.
+    #[allow(deprecated)]
+    let mut hasher = std::hash::SipHasher::new_with_keys(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
+    hasher.write(group.as_bytes());
+    let remainder = hasher.finish().cast_signed().rem_euclid(i64::from(queues.max(1)));
+    u32::try_from(remainder).unwrap_or_default()
 }
 
 /// A topic or group as field `number` of its message.
@@ -288,6 +229,8 @@ pub struct Sent {
     pub queue_offsets: Vec<i64>,
     /// Messages that were not stored, by index.
     pub failures: Vec<(usize, Status)>,
+    /// Transaction id and recall handle of the messages that have one, by index.
+    pub handles: Vec<(usize, String, String)>,
 }
 
 /// Decodes a `SendMessageResponse`.
@@ -298,15 +241,21 @@ pub fn decode_sent(bytes: &[u8]) -> Result<Sent, Malformed> {
             (1, value) => sent.status = Status::read(value.bytes()?)?,
             (2, value) => {
                 let (mut status, mut queue_offset) = (Status { code: OK, ..Status::default() }, 0);
+                let (mut transaction_id, mut recall_handle) = ("", "");
                 for field in Fields::new(value.bytes()?) {
                     match field? {
                         (1, value) => status = Status::read(value.bytes()?)?,
+                        (3, value) => transaction_id = value.text()?,
                         (4, value) => queue_offset = value.int64()?,
+                        (5, value) => recall_handle = value.text()?,
                         _ => {}
                     }
                 }
+                let index = sent.queue_offsets.len();
                 if status.code != OK {
-                    sent.failures.push((sent.queue_offsets.len(), status));
+                    sent.failures.push((index, status));
+                } else if !transaction_id.is_empty() || !recall_handle.is_empty() {
+                    sent.handles.push((index, transaction_id.to_owned(), recall_handle.to_owned()));
                 }
                 sent.queue_offsets.push(queue_offset);
             }

@@ -66,6 +66,10 @@ pub struct Received {
     pub store_host: Span,
     /// Message group of an ordered message.
     pub message_group: Option<Span>,
+    /// Milliseconds since 1970 before which a delayed message was not to be delivered.
+    pub delivery_timestamp: Option<i64>,
+    /// Of a message with a priority.
+    pub priority: Option<i32>,
     /// Queue of the topic.
     pub queue_id: i32,
     /// Index in its queue.
@@ -119,12 +123,14 @@ impl Received {
                 (8, value) => self.born_host = text_span(value, answer)?,
                 (9, value) => self.store_timestamp = millis(value.bytes()?)?,
                 (10, value) => self.store_host = text_span(value, answer)?,
+                (11, value) => self.delivery_timestamp = Some(millis(value.bytes()?)?),
                 (12, value) => self.receipt_handle = text_span(value, answer)?,
                 (13, value) => self.queue_id = value.int32()?,
                 (14, value) => self.queue_offset = value.int64()?,
                 (15, value) => self.invisible_ms = millis(value.bytes()?)?,
                 (16, value) => self.delivery_attempt = value.int32()?,
                 (17, value) => self.message_group = Some(text_span(value, answer)?),
+                (22, value) => self.priority = Some(value.int32()?),
                 _ => {}
             }
         }

@@ -49,7 +49,14 @@ fn headers_that_would_break_the_record_are_refused_by_name() {
 /// A response with a message of `body`, sent as `encode_send` writes it.
 fn response(body: &[u8]) -> Vec<u8> {
     let headers = Headers::new(Some("t"), ["k1", "k2"], [("p", "q")]).unwrap();
-    let batch = Batch { topic: "orders", queue_id: 3, born_timestamp: -1, born_host: "here", ids: ids(1) };
+    let batch = Batch {
+        topic: "orders",
+        queue_id: 3,
+        born_timestamp: -1,
+        born_host: "here",
+        ids: ids(1),
+        transaction: None,
+    };
     let request = encode_send(&batch, [(&headers, body)]);
     assert_eq!(request.capacity(), request.len());
     // `messages` of the request and `message` of the response differ by their number only.
@@ -128,5 +135,40 @@ proptest! {
                 let _ = (message.topic.text(&bytes), message.receipt_handle.text(&bytes));
             }
         }
+    }
+}
+
+#[test]
+fn a_message_group_has_the_queue_that_rocketmqs_clients_choose() {
+    for (group, of_8, of_16) in [("account-1", 7, 7), ("account-2", 5, 13), ("a", 2, 10), ("order-42", 5, 13)]
+    {
+        assert_eq!((queue_of_group(group, 8), queue_of_group(group, 16)), (of_8, of_16), "{group}");
+    }
+    assert_eq!(queue_of_group("a", 0), 0);
+}
+
+#[test]
+fn the_length_of_a_kind_is_what_it_takes() {
+    let kinds = [
+        Kind::Normal,
+        Kind::Fifo("account".into()),
+        Kind::At(i64::MAX),
+        Kind::At(0),
+        Kind::After(u32::MAX),
+        Kind::Priority(i32::MAX),
+    ];
+    for kind in kinds {
+        let headers = Headers::default().of_kind(kind.clone()).unwrap();
+        for born in [-1, 0, 1_795_262_400_250, i64::MAX] {
+            let mut out = Vec::new();
+            headers.put_kind(&mut out, born);
+            assert_eq!(out.len(), headers.kind_len(born), "{kind:?} {born}");
+        }
+    }
+    for group in ["", " ", "a\u{2}"] {
+        assert!(matches!(
+            Headers::default().of_kind(Kind::Fifo(group.into())),
+            Err(IllegalHeader::Group(..))
+        ));
     }
 }
