@@ -298,6 +298,9 @@ class Store:
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The group goes on at *offset*: its leases of the queue end, and messages above come again."""
+
     def queues(self) -> dict[str, list[int]]: ...
     def stats(self) -> StoreStats: ...
     def recovery(self) -> dict[str, Any]:
@@ -545,6 +548,12 @@ class Server:
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
+
+    def end_telemetry(self, stream: int, code: int, message: str) -> bool:
+        """End a stream with a status of gRPC, as 3 INVALID_ARGUMENT; False where the stream is gone."""
+
+    def wake_receives(self, group: str, topic: str) -> None:
+        """Have receives that wait look again: the group's offsets in the topic are others now."""
 
     def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """

@@ -229,6 +229,19 @@ impl PyServer {
         Ok(self.0.get()?.server.send_telemetry(stream, Bytes::copy_from_slice(message)))
     }
 
+    /// End a telemetry stream with a gRPC status; False where the stream is gone.
+    fn end_telemetry(&self, stream: u64, code: i32, message: &str) -> PyResult<bool> {
+        Ok(self.0.get()?.server.end_telemetry(stream, code, message))
+    }
+
+    /// Have receives of a group look again, because its offsets in a topic are others now.
+    fn wake_receives(&self, group: &str, topic: &str) -> PyResult<()> {
+        if let Some(hot) = self.0.get()?.server.hot() {
+            hot.wake_receives(group, topic);
+        }
+        Ok(())
+    }
+
     /// Take remoting connections as *mode* says: `disabled`, `permissive` or `enforcing`.
     #[pyo3(signature = (mode, *, certificate=None, key=None, client_auth="none", trust=None))]
     fn set_tls(

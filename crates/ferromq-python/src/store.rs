@@ -436,6 +436,18 @@ impl PyStore {
         self.attempt(py, |store| store.commit_offset(group, topic, queue_id, offset))
     }
 
+    /// Have the group go on at an offset: its leases of the queue end, and what is above comes again.
+    fn reset_offset(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+        offset: u64,
+    ) -> PyResult<()> {
+        self.attempt(py, |store| store.reset_offset(group, topic, queue_id, offset))
+    }
+
     /// Return topics that have messages, each with the ids of its queues.
     fn queues<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let queues = PyDict::new(py);

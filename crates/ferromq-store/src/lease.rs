@@ -144,10 +144,7 @@ impl QueueLeases {
     /// hold the committed offset.
     pub(crate) fn commit(&mut self, offset: u64) {
         if offset < self.committed() {
-            let newest = self.in_flight.values().map(|lease| lease.pop_time).max();
-            self.pop_floor = newest.map_or(self.pop_floor, |t| self.pop_floor.max(t.saturating_add(1)));
-            *self = Self { next: offset, pop_floor: self.pop_floor, ..Self::default() };
-            return;
+            return self.reset(offset);
         }
         while let Some((&lowest, _)) = self.in_flight.first_key_value()
             && lowest < offset
@@ -155,6 +152,13 @@ impl QueueLeases {
             self.remove(lowest);
         }
         self.skip_to(offset);
+    }
+
+    /// Makes `offset` the next message the group will read, whatever it was handed out above: all leases end.
+    pub(crate) fn reset(&mut self, offset: u64) {
+        let newest = self.in_flight.values().map(|lease| lease.pop_time).max();
+        let pop_floor = newest.map_or(self.pop_floor, |t| self.pop_floor.max(t.saturating_add(1)));
+        *self = Self { next: offset, pop_floor, ..Self::default() };
     }
 
     /// Cuts everything at and above `max_offset`: the log does not hold it.

@@ -191,6 +191,18 @@ impl<D: Disk> MessageStore<D> {
         Ok(())
     }
 
+    /// Has the group go on at `offset`: all leases of the queue end, and messages above come again.
+    ///
+    /// An offset past the queue's end is taken as its end.
+    pub fn reset_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
+        let inner = self.open_inner().ok_or(StoreError::Closed)?;
+        let offset = offset.min(inner.max_offset(topic, queue_id));
+        let queue = self.progress().group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
+        queue.lock().reset(offset);
+        self.progress().touch();
+        Ok(())
+    }
+
     fn with_leases<T>(
         &self,
         group: &str,

@@ -320,6 +320,23 @@ fn an_offset_past_the_end_of_the_log_is_cut_to_it() {
 }
 
 #[test]
+fn a_reset_ends_all_leases_and_brings_back_what_was_acknowledged_above_it() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 6);
+    let leased = receive(&store, 5);
+    leased.iter().skip(1).for_each(|leased| store.ack("g", "t", &leased.handle).unwrap());
+    assert_eq!(committed(&store), Some(0));
+    store.reset_offset("g", "t", 0, 3).unwrap();
+    assert_eq!(committed(&store), Some(3));
+    assert_eq!(offsets(&receive(&store, 10)), [(3, 1), (4, 1), (5, 1)]);
+    assert!(store.ack("g", "t", &leased[0].handle).is_err());
+    store.reset_offset("g", "t", 0, 9_999).unwrap();
+    assert_eq!(committed(&store), Some(6));
+    assert!(receive(&store, 10).is_empty());
+}
+
+#[test]
 fn a_broken_offset_file_is_named_and_its_backup_is_tried() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);

@@ -126,6 +126,16 @@ impl LongPolls {
         }
     }
 
+    /// Wakes the receives of a group in a topic: there may be messages that did not just arrive.
+    pub(crate) fn wake_receives(&self, topic: &str, group: &str) {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
+        let groups = topic.groups.read();
+        let Some(group) = groups.get(group) else { return };
+        // One of each: whoever leaves messages behind wakes the next.
+        group.any.work.notify_one();
+        group.queues.values().for_each(|polls| polls.work.notify_one());
+    }
+
     /// Forgets a topic that was removed; what somebody waits for stays.
     pub(crate) fn forget_topic(&self, name: &str) {
         let mut topics = self.0.topics.write();

@@ -260,6 +260,12 @@ impl Server {
         self.0.grpc.send_telemetry(stream, message)
     }
 
+    /// Ends a telemetry stream with a gRPC status; false where the stream is gone or its buffer is full.
+    #[must_use]
+    pub fn end_telemetry(&self, stream: u64, code: i32, message: &str) -> bool {
+        self.0.grpc.end_telemetry(stream, code, message)
+    }
+
     /// Closes a connection of either protocol; an unknown number is ignored.
     pub fn close_connection(&self, connection: u64) {
         match self.0.peers.get(connection) {

@@ -84,6 +84,20 @@ async fn a_stream_with_more_commands_than_are_taken_is_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_ended_with_the_status_it_is_given() {
+    let mut broker = Broker::start();
+    let client = broker.client().await;
+    let (commands, mut answers) = telemetry(&client).await;
+    commands.send(Bytes::from_static(b"wrong")).await.unwrap();
+    let (stream, ..) = broker.telemetry.recv().await.unwrap();
+    assert!(broker.server.end_telemetry(stream, Code::InvalidArgument as i32, "no settings"));
+    let status = answers.message().await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "no settings"));
+    assert_eq!(broker.telemetry.recv().await.unwrap().2, None);
+    assert!(!broker.server.end_telemetry(stream, Code::InvalidArgument as i32, "once more"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_gets_no_more_commands() {
     let mut broker = Broker::start();
     let client = broker.client().await;

@@ -134,6 +134,12 @@ impl GrpcServer {
         self.0.telemetry.send(stream, message)
     }
 
+    /// Ends telemetry stream `stream` with a gRPC status; false where it is gone or its buffer is full.
+    #[must_use]
+    pub fn end_telemetry(&self, stream: u64, code: i32, message: &str) -> bool {
+        self.0.telemetry.end(stream, tonic::Status::new(code.into(), message))
+    }
+
     /// Closes a connection; false where it is not one of ours.
     #[must_use]
     pub fn close_connection(&self, connection: u64) -> bool {

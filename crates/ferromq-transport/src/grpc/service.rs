@@ -38,6 +38,8 @@ use crate::{
 };
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
+/// Administration, which is cold: its methods are routed as `Admin/…`.
+const ADMIN: &str = "/apache.rocketmq.v2.Admin/";
 /// What RocketMQ's proxy accepts. Only sends carry bodies; what else comes is small, or not meant well.
 const MAX_SEND: usize = 130 << 20;
 const MAX_ACK: usize = 8 << 20;
@@ -72,7 +74,9 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     let Some(link) = request.extensions().get::<Link>().cloned() else {
         return Status::internal("the connection has no number").into_http();
     };
-    let Some(method) = request.uri().path().strip_prefix(SERVICE).map(str::to_owned) else {
+    let path = request.uri().path();
+    let admin = path.strip_prefix(ADMIN).map(|method| format!("Admin/{method}"));
+    let Some(method) = path.strip_prefix(SERVICE).map(str::to_owned).or(admin) else {
         return Status::unimplemented(format!("{} is not served here", request.uri().path())).into_http();
     };
     let limit = match method.as_str() {

@@ -46,6 +46,12 @@ impl TelemetryStreams {
         self.open.lock().get(&stream).is_some_and(|to| to.answers.try_send(Ok(command)).is_ok())
     }
 
+    /// Ends a stream with an error; false where it is gone.
+    pub(super) fn end(&self, stream: u64, status: Status) -> bool {
+        // Whoever does not read is cut off by the end of the stream alone.
+        self.open.lock().remove(&stream).is_some_and(|to| to.answers.try_send(Err(status)).is_ok())
+    }
+
     /// Ends all streams; commands already queued still go out.
     pub(super) fn close(&self) {
         self.open.lock().clear();

@@ -106,6 +106,11 @@ impl Hot {
         self.polls.wake_pulls(topic, queue_id);
     }
 
+    /// Has receives of the group look again: its offsets in the topic are others now.
+    pub fn wake_receives(&self, group: &str, topic: &str) {
+        self.polls.wake_receives(topic, group);
+    }
+
     /// Forgets what was counted for a topic that was removed, and who waited for its messages, where nobody does now.
     pub fn forget_topic(&self, topic: &str) {
         self.traffic.forget_topic(topic);
