@@ -223,6 +223,8 @@ class BrokerConfig(Config):
     """Whether a consumer group is created on first use."""
     default_queues: int = 8
     """Queues of a topic created on first use."""
+    mixed_topics: bool = False
+    """Whether an administrator may make a topic MIXED, which takes messages of every kind."""
     client_lease: timedelta = timedelta(seconds=120)
     """How long a client without a heartbeat counts as there."""
     notify_consumers: bool = True
@@ -264,6 +266,7 @@ class BrokerConfig(Config):
         "autoCreateTopicEnable": lambda text: {"auto_create_topics": boolean(text)},
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
+        "enableMixedMessageType": lambda text: {"mixed_topics": boolean(text)},
         "regionId": lambda text: {"region": text},
         "traceOn": lambda text: {"trace": boolean(text)},
         **TransactionConfig.properties,

@@ -14,6 +14,7 @@ from ferromq import _json, _names
 from ferromq._ferromq import RemotingClient, decode_records
 from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
+from ferromq.broker.groups import GroupConfig
 from ferromq.config import BrokerConfig
 
 QUERY_MESSAGE, UPDATE_TOPIC, VIEW_MESSAGE, REGISTER, UPDATE_GROUP, TOPICS = 12, 17, 33, 103, 200, 206
@@ -98,9 +99,9 @@ def test_the_route_of_an_illegal_name_is_refused(rpc: Rpc, name: str) -> None:
 def test_the_route_of_a_system_topic_is_not_given(mq: ferromq.Embedded, rpc: Rpc, name: str) -> None:
     """The text says whose it is; nor is one created under its name."""
     status = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status
-    assert (status.code, "belongs to" in status.message) == (pb.Code.FORBIDDEN, True), status.message
+    assert (status.code, "belongs to" in status.message) == (pb.Code.ILLEGAL_TOPIC, True), status.message
     assert mq.broker.topics.get(name) is None
-    with mq.producer() as producer, pytest.raises(ferromq.Forbidden, match=name):
+    with mq.producer() as producer, pytest.raises(ferromq.IllegalName, match=name):
         producer.send(name, b"x")
 
 
@@ -109,7 +110,7 @@ def test_a_topic_of_another_brokers_own_is_not_given(mq: ferromq.Embedded, rpc: 
     other = broker(tmp_path, "broker-b", mq.namesrv, cluster="other")
     try:
         for name in ("broker-b", "other"):
-            assert rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status.code == pb.Code.FORBIDDEN
+            assert rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status.code == pb.Code.ILLEGAL_TOPIC
     finally:
         other.close()
 
@@ -192,9 +193,13 @@ def test_a_broker_without_name_servers_answers_for_itself(tmp_path: Path) -> Non
         alone.close()
 
 
-def test_an_assignment_is_every_readable_queue(mq: ferromq.Embedded, rpc: Rpc) -> None:
-    """Leases keep the members of a group apart; a topic nobody may read is refused."""
+def test_an_assignment_is_all_that_may_be_read(mq: ferromq.Embedded, rpc: Rpc) -> None:
+    """One for all queues, one each where the group consumes in order; a topic nobody may read is refused."""
     request = pb.QueryAssignmentRequest(topic=topic("orders"), group=topic("billing"))
+    response = rpc("QueryAssignment", request)
+    assert [a.message_queue.id for a in response.assignments] == [-1]
+    assert response.assignments[0].message_queue.permission == pb.Permission.READ_WRITE
+    mq.broker.groups.put(GroupConfig("billing", fifo=True), {}, "test")
     response = rpc("QueryAssignment", request)
     assert [a.message_queue.id for a in response.assignments] == list(range(8))
     assert mq.broker.groups.get("billing") is not None
@@ -246,12 +251,27 @@ def test_settings_are_answered_with_settings(rpc: Rpc) -> None:
     assert not consumer.metric.on
 
 
-def test_settings_that_may_not_be_are_refused(rpc: Rpc) -> None:
-    """With a status; the stream goes on."""
-    illegal = pb.Settings(publishing=pb.Publishing(topics=[topic("with space")]))
-    fine = pb.Settings(publishing=pb.Publishing(topics=[topic("orders")]))
-    answers = telemetry(rpc, *(pb.TelemetryCommand(settings=s) for s in (illegal, pb.Settings(), fine)))
-    assert [a.status.code for a in answers] == [pb.Code.ILLEGAL_TOPIC, pb.Code.BAD_REQUEST, pb.Code.OK]
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (pb.Settings(publishing=pb.Publishing(topics=[topic("with space")])), pb.Code.ILLEGAL_TOPIC),
+        (pb.Settings(), pb.Code.BAD_REQUEST),
+        (pb.Settings(client_type=1, subscription=pb.Subscription(group=topic("g"))), pb.Code.UNRECOGNIZED_CLIENT_TYPE),
+        (pb.Settings(client_type=5, subscription=pb.Subscription(group=topic("g"))), pb.Code.UNRECOGNIZED_CLIENT_TYPE),
+        (pb.Settings(client_type=2, subscription=pb.Subscription()), pb.Code.ILLEGAL_CONSUMER_GROUP),
+    ],
+)
+def test_settings_that_may_not_be_end_the_stream(rpc: Rpc, wrong: pb.Settings, code: int) -> None:
+    """After a status that says why, with the code of gRPC that RocketMQ's proxy gives."""
+    call = rpc.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    outgoing.put(pb.TelemetryCommand(settings=wrong).SerializeToString())
+    answers = call(iter(outgoing.get, None), metadata=CLIENT, timeout=10)
+    assert pb.TelemetryCommand.FromString(next(answers)).status.code == code
+    with pytest.raises(grpc.RpcError) as error:
+        next(answers)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    outgoing.put(None)
 
 
 def test_a_heartbeat_needs_a_client_id(rpc: Rpc) -> None:
@@ -376,13 +396,13 @@ def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
     with ferromq.embedded(tmp_path, auto_create_topics=False, auto_create_groups=False) as mq:
         rpc = Rpc(mq.endpoint)
         request = pb.QueryAssignmentRequest(topic=topic("orders"), group=topic("billing"))
-        assert len(rpc("QueryAssignment", request).assignments) == 8
+        assert len(rpc("QueryAssignment", request).assignments) == 1
         rpc.channel.close()
 
 
 # What RocketMQ's own tool sends for `mqadmin updateSubGroup -g billing -r 3 -a +a=b`.
 JAVAS_GROUP = {
-    "attributes": {"+a": "b"},
+    "attributes": {"+priority.factor": "7"},
     "brokerId": 0,
     "consumeBroadcastEnable": True,
     "consumeEnable": True,
@@ -412,10 +432,11 @@ def test_a_group_is_created_and_changed_by_remoting(
         return content["subscriptionGroupTable"]["billing"]
 
     assert put() == SUCCESS
-    assert saved() == {**JAVAS_GROUP, "attributes": {"a": "b"}}
-    assert put(consumeEnable=False, attributes={"+c": "d"}, colour="red") == SUCCESS
-    assert saved() == {**JAVAS_GROUP, "consumeEnable": False, "attributes": {"a": "b", "c": "d"}}
-    assert put(attributes={"-a": "", "-c": ""}) == SUCCESS
+    assert saved() == {**JAVAS_GROUP, "attributes": {"priority.factor": "7"}}
+    assert put(consumeEnable=False, attributes={"+lite.sub.client.quota": "9"}, colour="red") == SUCCESS
+    both = {"lite.sub.client.quota": "9", "priority.factor": "7"}
+    assert saved() == {**JAVAS_GROUP, "consumeEnable": False, "attributes": both}
+    assert put(attributes={"-priority.factor": "", "-lite.sub.client.quota": ""}) == SUCCESS
     assert saved() == {**JAVAS_GROUP, "attributes": {}}
 
 
@@ -433,6 +454,7 @@ def test_a_group_is_created_and_changed_by_remoting(
         (b'{"groupName":"g","consumeEnable":1}', "consumeEnable"),
         (b'{"groupName":"g","attributes":{"a":"b"}}', "attribute"),
         (b'{"groupName":"g","attributes":7}', "body"),
+        (b'{"groupName":"g","attributes":{"+colour":"red"}}', "colour"),
         (b'{"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":["x"]}}}', "body"),
     ],
 )

@@ -94,6 +94,9 @@ class FakeServer:
         """Forget resets."""
         self.resets = {key: at for key, at in self.resets.items() if (key[0], topic or key[1]) != (group, key[1])}
 
+    def wake_receives(self, group: str, topic: str) -> None:
+        """Do nothing."""
+
     def close_connection(self, connection: int) -> None:
         """Note it."""
         self.closed.append(connection)
@@ -587,8 +590,9 @@ def test_nothing_is_pushed_to_grpc_clients(broker: Broker) -> None:
     broker.heartbeat("a", 1, "t")
     broker.ask(broker.rooms.resets.reset, asked)
     assert (broker.server.take(NOTIFY), broker.server.take(RESET)) == ([1], [1])
-    answer = broker.ask(broker.rooms.calls.running_info, {"consumerGroup": "g", "clientId": "grpc"})
-    assert "over gRPC" in str(answer[1])
+    asked = {"consumerGroup": "g", "clientId": "grpc", "jstackEnable": "true"}
+    answer = broker.ask(broker.rooms.calls.running_info, asked)
+    assert (answer[0], "no telemetry stream" in str(answer[1])) == (SYSTEM_ERROR, True)
 
 
 def test_a_reset_nobody_was_told_of_ends_with_the_group(broker: Broker) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ferromq import _json
 from ferromq.broker.admin import Administration, parse_changes
 from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.retry_policy import Customized
 from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.config import BrokerConfig
@@ -158,12 +159,12 @@ def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, mo
     write = _json.replace_file
     for first, second in (
         (lambda: table.put(TopicConfig("t", 1, 1), {"message.type": "FIFO"}, "a"), table.put),
-        (lambda: crowd.put(GroupConfig("g"), {"one": "1"}, "a"), crowd.put),
+        (lambda: crowd.put(GroupConfig("g"), {"priority.factor": "1"}, "a"), crowd.put),
     ):
         other: Any = (
             (lambda: table.put(TopicConfig("t", 1, 1), {"reserve.time": "5"}, "b"))
             if second == table.put
-            else (lambda: crowd.put(GroupConfig("g"), {"two": "2"}, "b"))
+            else (lambda: crowd.put(GroupConfig("g"), {"lite.sub.client.quota": "2"}, "b"))
         )
         thread = threading.Thread(target=other)
 
@@ -181,7 +182,7 @@ def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, mo
     assert topic is not None
     assert group is not None
     assert topic.attributes == {"message.type": "FIFO", "reserve.time": "5"}
-    assert group.attributes == {"one": "1", "two": "2"}
+    assert group.attributes == {"priority.factor": "1", "lite.sub.client.quota": "2"}
 
 
 def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +222,7 @@ def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: p
         st.tuples(
             st.text(alphabet="abc%|_-09", min_size=1, max_size=6),
             st.integers(0, 9),
-            st.sampled_from([{}, {"message.type": "FIFO"}, {"reserve.time": "7"}, {"reserve.time": None}]),
+            st.sampled_from([{}, {"message.type": "FIFO"}, {"reserve.time": "7"}, {"message.type": "DELAY"}]),
         ),
         max_size=12,
     ),
@@ -347,7 +348,7 @@ def test_a_java_brokers_files_are_opened(tmp_path: Path) -> None:
     table = groups(tmp_path)
     found = table.get("g")
     assert found is not None
-    assert (found.max_attempts, found.fifo, found.backoff_ms) == (4, True, (1, 2))
+    assert (found.max_attempts, found.fifo, found.retry) == (4, True, Customized((1, 2)))
     table.ensure("new", "peer")
     content = saved(tmp_path, "subscriptionGroup.json")
     assert content["subscriptionGroupTable"]["g"].items() >= {**group, "groupRetryPolicy": policy}.items()
@@ -390,7 +391,8 @@ def test_endpoints_say_what_kind_of_address_they_are(address: str, scheme: int) 
 def test_an_unspecified_topic_takes_any_message() -> None:
     """Others take their own kind."""
     assert accepted_types("FIFO") == (2,)
-    assert accepted_types("UNSPECIFIED") == (1, 2, 3, 4)
+    assert (accepted_types("LITE"), accepted_types("PRIORITY")) == ((5,), (6,))
+    assert accepted_types("UNSPECIFIED") == accepted_types("MIXED") == (1, 2, 3, 4)
 
 
 def test_changes_of_attributes_are_parsed() -> None:

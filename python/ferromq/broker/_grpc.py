@@ -43,6 +43,14 @@ def status(code: int, message: str) -> pb.Status:
 OK = status(pb.Code.OK, "OK")
 
 
+def enum_name(name: Callable[[int], str], number: int) -> str:
+    """Return the name of a value of an enum, whose `Name` is given; the number where a newer protocol has it."""
+    try:
+        return name(number)
+    except ValueError:
+        return str(number)
+
+
 def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer: Callable[[Q, Request], Any]) -> Rpc:
     """Make a function from bytes to bytes of *answer*, which gets the decoded message and returns the response."""
 
@@ -78,4 +86,7 @@ def group_name(resource: pb.Resource) -> str:
         _names.check_group(resource.name)
     except IllegalName as error:
         raise Refused(pb.Code.ILLEGAL_CONSUMER_GROUP, str(error)) from error
+    if resource.name in _names.SYSTEM_GROUPS:
+        why = f"the consumer group {resource.name} belongs to RocketMQ; choose another name"
+        raise Refused(pb.Code.ILLEGAL_CONSUMER_GROUP, why)
     return resource.name

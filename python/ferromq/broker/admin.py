@@ -129,13 +129,17 @@ class Administration:
 
     def put_group(self, request: Request) -> Answer:
         """Answer request 200: create a consumer group, or change it. The body is Java's SubscriptionGroupConfig."""
-        group, changes = parse_group(request.body)
-        self._groups.put(group, changes, request.peer)
-        return success()
+        return self._put_groups([parse_group(request.body)], request.peer)
 
     def put_groups(self, request: Request) -> Answer:
         """Answer request 225: create or change a list of consumer groups, all of them or none."""
-        self._groups.put_all(parse_groups(request.body), request.peer)
+        return self._put_groups(parse_groups(request.body), request.peer)
+
+    def _put_groups(self, changes: list[tuple[GroupConfig, Attributes]], peer: str) -> Answer:
+        try:
+            self._groups.put_all(changes, peer)
+        except RequestError as error:
+            return failure(ResponseCode.INVALID_PARAMETER, str(error))
         return success()
 
 

@@ -8,23 +8,28 @@ that heartbeats always find a free one.
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from ferromq import _json
 from ferromq._codes import RequestCode, ResponseCode
-from ferromq._ferromq import Request, Store
-from ferromq._remoting import Answer, BadRequest, failure, required, success
+from ferromq._ferromq import Request, Store, StoredMessage
+from ferromq._proto import messages as pb
+from ferromq._remoting import Answer, BadRequest, failure, flag, required, success
+from ferromq.broker._grpc import enum_name
 from ferromq.broker._queues import dump_offsets, load_offsets
-from ferromq.broker.clients import Client, ClientTable
+from ferromq.broker.clients import PASSIVELY, Client, ClientTable
 from ferromq.broker.groups import GroupTable
+from ferromq.broker.grpc_calls import GrpcCalls
 from ferromq.broker.topics import TopicTable
 from ferromq.errors import ConnectionFailed, MessageTooLarge, RequestTimeout
 
 _log = logging.getLogger("ferromq.broker")
 
 CALL_SECONDS = 10.0
+GRPC_SECONDS = 5.0
+"""As RocketMQ's proxy waits for its clients."""
 _STATUS_SECONDS = 5.0
 # Ordinals of RocketMQ's versions from which clients know these requests: V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT.
 KNOWS_RESET = 28
@@ -59,6 +64,7 @@ class ClientCalls:
     def __init__(
         self,
         server: Called,
+        grpc: GrpcCalls,
         broker_name: str,
         *,
         table: ClientTable,
@@ -68,6 +74,7 @@ class ClientCalls:
         limit: int,
     ) -> None:
         self._server = server
+        self._grpc = grpc
         self._broker_name = broker_name
         self._table = table
         self._store = store
@@ -77,7 +84,15 @@ class ClientCalls:
         self._free = threading.BoundedSemaphore(limit)
 
     def running_info(self, request: Request) -> Answer:
-        """Answer request 307 as the client does: what it is doing now."""
+        """
+        Answer request 307 as the client does: what it is doing now.
+
+        A gRPC client is asked for the stacks of its threads alone, and only where `jstackEnable` says so; the rest is
+        what is known of it here.
+        """
+        client = self._table.member(required(request.fields, "consumerGroup"), request.fields.get("clientId", ""))
+        if client is not None and client.is_grpc:
+            return self._grpc_running_info(client, request)
         return self._pass_on(RequestCode.GET_CONSUMER_RUNNING_INFO, request.fields, request.body)
 
     def consume_directly(self, request: Request) -> Answer:
@@ -94,6 +109,9 @@ class ClientCalls:
         message = self._store.message_at(offset)
         if message is None:
             return failure(ResponseCode.SYSTEM_ERROR, f"no message begins at the physical offset {offset}")
+        client = self._table.member(required(fields, "consumerGroup"), fields.get("clientId", ""))
+        if client is not None and client.is_grpc:
+            return self._verify(client, fields["consumerGroup"], message)
         return self._pass_on(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, message.raw)
 
     def consumer_status(self, request: Request) -> Answer:
@@ -134,10 +152,6 @@ class ClientCalls:
         named = f"<{group}> <{client_id}>"
         if client is None:
             return failure(ResponseCode.SYSTEM_ERROR, f"The Consumer {named} not online")
-        if client.is_grpc:
-            return failure(
-                ResponseCode.SYSTEM_ERROR, f"The Consumer {named} is connected over gRPC and cannot be asked"
-            )
         if client.version < _KNOWS_CALLS:
             return failure(
                 ResponseCode.SYSTEM_ERROR,
@@ -145,6 +159,70 @@ class ClientCalls:
                 "please upgrade it to V3_1_8_SNAPSHOT",
             )
         return self._call(client, code, fields, body, named=named)
+
+    def _grpc_running_info(self, client: Client, request: Request) -> Answer:
+        name = request.fields["consumerGroup"]
+        group, config = self._table.group(name), self._groups.get(name)
+        info: dict[str, Any] = {
+            "mqTable": {},
+            "properties": {
+                "PROP_CLIENT_VERSION": "V5_0_0",
+                "PROP_CONSUMEORDERLY": str(config is not None and config.fifo).lower(),
+                # RocketMQ's tools need one, and nobody said it.
+                "PROP_CONSUMER_START_TIMESTAMP": "0",
+                "PROP_CONSUME_TYPE": group.manner.consume_type if group else PASSIVELY,
+            },
+            "statusTable": {},
+            "subscriptionSet": [wanted.to_json() for wanted in self._table.subscriptions_of(name, client)],
+            "userConsumerInfo": {},
+        }
+        if flag(request.fields, "jstackEnable"):
+            asked = self._ask(client, name, lambda stream: self._grpc.print_threads(stream, GRPC_SECONDS))
+            if isinstance(asked, pb.TelemetryCommand):
+                if asked.status.code != pb.Code.OK:
+                    return failure(ResponseCode.SYSTEM_ERROR, _said(client, asked))
+                info["jstack"] = asked.thread_stack_trace.thread_stack_trace
+            else:
+                return asked
+        return success(body=_json.dumps(info))
+
+    def _verify(self, client: Client, group: str, message: StoredMessage) -> Answer:
+        shown = pb.Message.FromString(message.grpc_message())
+        asked = self._ask(client, group, lambda stream: self._grpc.verify(stream, shown, GRPC_SECONDS))
+        if not isinstance(asked, pb.TelemetryCommand):
+            return asked
+        if asked.status.code == pb.Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
+            return failure(ResponseCode.NO_PERMISSION, _said(client, asked))
+        result = _VERIFIED.get(asked.status.code)
+        if result is None:
+            return failure(ResponseCode.SYSTEM_ERROR, _said(client, asked))
+        body = {
+            "autoCommit": True,
+            "consumeResult": result,
+            "order": False,
+            "remark": "from gRPC client",
+            "spentTimeMills": 0,
+        }
+        return success(body=_json.dumps(body))
+
+    def _ask(
+        self, client: Client, group: str, ask: Callable[[int], pb.TelemetryCommand]
+    ) -> pb.TelemetryCommand | Answer:
+        """Return what a gRPC client answers, or what to tell where it does not."""
+        named = f"<{group}> <{client.client_id}>"
+        stream = self._table.stream(group, client.client_id)
+        if stream is None:
+            why = f"The Consumer {named} has no telemetry stream over which it could be asked"
+            return failure(ResponseCode.SYSTEM_ERROR, why)
+        try:
+            with self._place():
+                return ask(stream)
+        except RequestTimeout as error:
+            return failure(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {named} Timeout: {error}")
+        except ConnectionFailed as error:
+            return failure(ResponseCode.SYSTEM_ERROR, f"invoke consumer {named} Exception: {error}")
+        except _Busy as error:
+            return failure(ResponseCode.SYSTEM_BUSY, str(error))
 
     def _call(self, client: Client, code: RequestCode, fields: Mapping[str, str], body: bytes, *, named: str) -> Answer:
         try:
@@ -165,6 +243,19 @@ class ClientCalls:
             yield
         finally:
             self._free.release()
+
+
+# What RocketMQ's tools call how a gRPC client ended with a message.
+_VERIFIED: Mapping[int, str] = {
+    pb.Code.OK: "CR_SUCCESS",
+    pb.Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
+    pb.Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
+}
+
+
+def _said(client: Client, answer: pb.TelemetryCommand) -> str:
+    code = enum_name(pb.Code.Name, answer.status.code)
+    return f"the gRPC client {client.client_id} answered {code}: {answer.status.message}"
 
 
 def _physical_offset(message_id: str) -> int:

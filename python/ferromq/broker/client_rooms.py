@@ -14,6 +14,7 @@ from ferromq.broker.client_calls import ClientCalls
 from ferromq.broker.clients import ClientTable
 from ferromq.broker.connections import Connections
 from ferromq.broker.groups import GroupTable
+from ferromq.broker.grpc_calls import GrpcCalls
 from ferromq.broker.grpc_clients import Clients
 from ferromq.broker.heartbeats import Heartbeats
 from ferromq.broker.name_servers import Identity
@@ -54,17 +55,20 @@ class ClientRooms:
         )
         # Half of the threads stay free for everybody else.
         limit = max(1, config().handler_threads // 2)
+        grpc_calls = GrpcCalls(server.send_telemetry)
         self.calls = ClientCalls(
-            server, identity.name, table=table, store=store, topics=topics, groups=groups, limit=limit
+            server, grpc_calls, identity.name, table=table, store=store, topics=topics, groups=groups, limit=limit
         )
         self.connections = Connections(table, store, identity.address)
         self.grpc = Clients(
+            server,
             table,
             groups,
+            grpc_calls,
             max_body_size=store.options()["max_message_size"],
             now_ms=now_ms,
-            send=server.send_telemetry,
         )
+        groups.listen(self.grpc.group_changed)
         self.heartbeats = Heartbeats(table, groups, topics, now_ms=now_ms)
         self.locking = QueueLocking(self._locks, now_ms=now_ms)
         self.members = Members(table)

@@ -342,6 +342,13 @@ class ClientTable:
             known = self._groups.get(group)
             return _latest(known.members if known else {}, client_id)
 
+    def streams(self, group: str) -> list[int]:
+        """Return the telemetry streams of a consumer group's members."""
+        with self._lock:
+            known = self._groups.get(group)
+            entries = known.members.values() if known else ()
+            return [entry.stream for entry in entries if entry.stream is not None and entry.stream in self._streams]
+
     def stream(self, group: str, client_id: str) -> int | None:
         """Return the telemetry stream of a member of a consumer group, while there is one."""
         with self._lock:
@@ -367,6 +374,13 @@ class ClientTable:
         with self._lock:
             known = self._groups.get(group)
             return known.all_subscriptions().get(topic) if known else None
+
+    def subscriptions_of(self, group: str, client: Client) -> list[Subscription]:
+        """Return what a gRPC member of a consumer group is subscribed to."""
+        with self._lock:
+            known = self._groups.get(group)
+            entry = known.members.get(client.key) if known else None
+            return list(entry.subscriptions.values()) if entry else []
 
     def subscribers(self, topic: str) -> set[str]:
         """Return the groups with members that are subscribed to a topic."""

@@ -15,19 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ferromq import _names
+from ferromq.broker import retry_policy
+from ferromq.broker.attributes import OF_GROUPS, PRIORITY_FACTOR, altered
+from ferromq.broker.retry_policy import DEFAULT, RetryPolicy
 from ferromq.broker.tables import Change, Content, Form, MetadataTable
 from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.route import DataVersion
 
 _log = logging.getLogger("ferromq.broker")
-
-_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
-BACKOFF_MS = (
-    *(_SECOND, 5 * _SECOND, 10 * _SECOND, 30 * _SECOND),
-    *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
-    *(_HOUR, 2 * _HOUR),
-)
-"""How long a message that failed waits before it comes again, by attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,8 @@ class GroupConfig:
     """Whether the messages of one message group are received one after the other."""
     retries: int = 16
     """How often a message comes again before it counts as dead."""
-    backoff_ms: tuple[int, ...] = BACKOFF_MS
+    retry: RetryPolicy = DEFAULT
+    """How long a message that failed waits before it comes again."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Java's other fields, kept as they came."""
 
@@ -53,6 +49,12 @@ class GroupConfig:
     def attributes(self) -> Mapping[str, str]:
         """What RocketMQ keeps of it by name."""
         return self.others.get("attributes") or {}
+
+    @property
+    def priority_factor(self) -> int:
+        """How many of a hundred receives look at queues of a higher priority first."""
+        value = self.attributes.get(PRIORITY_FACTOR, "")
+        return int(value) if OF_GROUPS[PRIORITY_FACTOR].allows(value) else _ALWAYS
 
     @property
     def broadcast(self) -> bool:
@@ -93,7 +95,7 @@ class GroupConfig:
             bool(value.get("consumeEnable", True)),
             bool(value.get("consumeMessageOrderly", False)),
             int(value.get("retryMaxTimes", 16)),
-            _delays(value.get("groupRetryPolicy") or {}),
+            retry_policy.parse(value.get("groupRetryPolicy") or {}),
             dict(value),
         )
 
@@ -114,6 +116,7 @@ class GroupConfig:
         return group
 
 
+_ALWAYS = 100
 _INT_LIMIT, _LONG_LIMIT = (1 << 31) - 1, (1 << 63) - 1
 _BOUNDS: Mapping[str, tuple[int, int]] = {
     "brokerId": (-_LONG_LIMIT - 1, _LONG_LIMIT),
@@ -151,26 +154,6 @@ _FIELDS: Mapping[str, tuple[tuple[type, ...], str]] = {
 """The fields an administrator may send, and what each holds."""
 
 
-def _delays(policy: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the delays of a retry policy. Raises `ValueError` naming what may not be so."""
-    if policy.get("type", "CUSTOMIZED") not in _POLICIES:
-        raise ValueError(f"the type of groupRetryPolicy is {str(policy['type'])[:40]!r}; it may be {_POLICY_NAMES}")
-    exponential = policy.get("exponentialRetryPolicy") or {}
-    custom = (policy.get("customizedRetryPolicy") or {}).get("next") or BACKOFF_MS
-    numbers = [(number, _LONGEST_MS) for number in custom]
-    numbers += [(exponential[name], _LONG_LIMIT) for name in ("initial", "max", "multiplier") if name in exponential]
-    for number, limit in numbers:
-        if type(number) is not int or not 0 <= number <= limit:
-            raise ValueError(f"groupRetryPolicy has {str(number)[:40]}; a whole number from 0 to {limit} is expected")
-    return tuple(custom) if policy.get("type") == "CUSTOMIZED" else BACKOFF_MS
-
-
-_POLICIES = frozenset({"CUSTOMIZED", "EXPONENTIAL", None})
-_POLICY_NAMES = "CUSTOMIZED or EXPONENTIAL"
-_LONGEST_MS = 315_576_000_000 * _SECOND
-"""The longest duration a gRPC client can be told."""
-
-
 class GroupTable:
     """
     The consumer groups of a broker; thread-safe.
@@ -191,8 +174,13 @@ class GroupTable:
         self._forbid = forbid
         # What is pushed last is what holds.
         self._forbidding = threading.Lock()
+        self._listeners: list[Callable[[str], None]] = []
         self._table = MetadataTable(directory / "config" / "subscriptionGroup.json", _FORM, now_ms, push)
         self._table.seed({name: GroupConfig(name) for name in _names.SYSTEM_GROUPS}, frozenset(), now_ms())
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Call *listener* with the name of each group that changed, after it did."""
+        self._listeners.append(listener)
 
     @property
     def content(self) -> Content[GroupConfig]:
@@ -240,7 +228,7 @@ class GroupTable:
         """
         Create or replace a group; *changes* alters the attributes it has (None removes one).
 
-        Raises `IllegalName` for a name that breaks the rules.
+        Raises `IllegalName` for a name that breaks the rules, `RequestError` for an attribute that may not be.
         """
         return self.put_all([(group, changes)], peer)[0]
 
@@ -251,10 +239,9 @@ class GroupTable:
 
         def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
             put: dict[str, GroupConfig | None] = {}
-            for group, altered in changes:
+            for group, attributes in changes:
                 present = put.get(group.name) or content.entries.get(group.name)
-                attributes = {**(present.attributes if present else {}), **altered}
-                kept = {name: value for name, value in attributes.items() if value is not None}
+                kept = altered(OF_GROUPS, present.attributes if present else None, attributes)
                 changed = dataclasses.replace(group, others={**group.others, "attributes": kept})
                 is_same = present is not None and changed.to_json() == present.to_json()
                 put[group.name] = present if is_same else changed
@@ -315,6 +302,8 @@ class GroupTable:
                 self._push_forbidden(group)
         for name in names:
             _log.info("group %s group=%s peer=%s", "changed" if name in content.entries else "deleted", name, peer)
+            for listener in self._listeners:
+                listener(name)
         return content
 
     def _push_forbidden(self, group: str) -> None:

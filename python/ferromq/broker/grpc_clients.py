@@ -6,27 +6,33 @@ has received is the store's business.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from ferromq._ferromq import Request
 from ferromq._proto import messages as pb
-from ferromq.broker._grpc import OK, Refused, group_name, status, topic_name
+from ferromq.broker import grpc_settings
+from ferromq.broker._grpc import OK, Refused, enum_name, group_name, status, topic_name
 from ferromq.broker.clients import ACTIVELY, PASSIVELY, TAG, Client, ClientTable, Subscription
 from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.grpc_calls import GrpcCalls
+from ferromq.broker.lite import NO_LITE
 from ferromq.broker.routes import unknown_group
 
 _log = logging.getLogger("ferromq.broker")
 
 CLIENT_ID = "x-mq-client-id"
 _LANGUAGE = "x-mq-language"
-_CONSUMERS = frozenset({pb.ClientType.PUSH_CONSUMER, pb.ClientType.SIMPLE_CONSUMER, pb.ClientType.PULL_CONSUMER})
-_PUBLISH_ATTEMPTS = 3
-_PUBLISH_BACKOFF_MS = (10, 1_000)
-_PUBLISH_BACKOFF_MULTIPLIER = 2
-_RECEIVE_BATCH = 32
-_LONG_POLLING_MS = 20_000
+_CONSUMERS: Mapping[int, str] = {
+    pb.ClientType.PUSH_CONSUMER: PASSIVELY,
+    pb.ClientType.SIMPLE_CONSUMER: ACTIVELY,
+    pb.ClientType.PULL_CONSUMER: ACTIVELY,
+}
+"""The clients that consume, and how RocketMQ calls what they do."""
+_LITE = frozenset({pb.ClientType.LITE_PUSH_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER})
 # What RocketMQ's proxy says of every gRPC client: V5_0_0.
 _VERSION = 413
 _LANGUAGES: Mapping[str, str] = {
@@ -34,6 +40,18 @@ _LANGUAGES: Mapping[str, str] = {
     "DOT_NET": "DOTNET",
     "GOLANG": "GO",
 }
+# Of gRPC's own status codes.
+_INVALID_ARGUMENT, _INTERNAL = 3, 13
+
+
+class Telemetry(Protocol):
+    """What reaches clients over their telemetry streams: the part of `Server` that is used here."""
+
+    def send_telemetry(self, stream: int, message: bytes) -> bool:
+        """Send an encoded command; False where the stream is gone."""
+
+    def end_telemetry(self, stream: int, code: int, message: str) -> bool:
+        """End a stream with a status of gRPC; False where it is gone."""
 
 
 class Clients:
@@ -41,83 +59,129 @@ class Clients:
 
     def __init__(
         self,
+        server: Telemetry,
         table: ClientTable,
         groups: GroupTable,
+        calls: GrpcCalls,
         *,
         max_body_size: int,
         now_ms: Callable[[], int],
-        send: Callable[[int, bytes], bool],
     ) -> None:
+        self._server = server
         self._table = table
         self._groups = groups
+        self._calls = calls
         self._max_body_size = max_body_size
         self._now_ms = now_ms
-        self._send = send
+        # What consumers said last, by stream: told again when their group changes. What is sent last is what holds.
+        self._telling = threading.Lock()
+        self._asked: dict[int, pb.Settings] = {}
 
     def heartbeat(self, message: pb.HeartbeatRequest, request: Request) -> pb.HeartbeatResponse:
-        """Renew the client's lease; a consumer's group is created on first use where allowed."""
+        """
+        Renew the client's lease; a consumer's group is created on first use where allowed.
+
+        It is taken before any settings came, too: a restarted broker knows nobody.
+        """
+        _check_type(message.client_type)
         is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
         group = self._group(message.group, request.peer).name if is_consumer else None
         client, now = _client(request.fields, request.connection, request.peer), self._now_ms()
         if group is None:
             self._table.renew_producer(client.client_id, client.connection, now)
         else:
-            self._table.join_over_grpc(group, client, now, consume_type=_consume_type(message.client_type))
+            consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
+            self._table.join_over_grpc(group, client, now, consume_type=consume_type)
         return pb.HeartbeatResponse(status=OK)
 
     def notify_termination(
         self, _message: pb.NotifyClientTerminationRequest, request: Request
     ) -> pb.NotifyClientTerminationResponse:
-        """Forget the client."""
+        """Forget the client; one that is not known is gone as well."""
         self._table.remove(_client_id(request.fields), request.connection)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     def telemetry(
         self, stream: int, connection: int, peer: str, metadata: dict[str, str], message: bytes | None
     ) -> None:
-        """Take what came on a telemetry stream; settings are answered with settings."""
+        """
+        Take what came on a telemetry stream: settings are answered with settings, other commands are answers.
+
+        Settings that may not be end the stream, as with RocketMQ's proxy; before that a status says why.
+        """
         if message is None:
-            self._table.end_stream(stream)
+            self._end(stream)
             return
         try:
             command = pb.TelemetryCommand.FromString(message)
-            if command.WhichOneof("command") != "settings":
-                return
-            answer = self._settle(command.settings, stream, connection, peer, metadata)
+            kind = command.WhichOneof("command")
+            if kind == "settings":
+                self._settle(command.settings, stream, connection, peer, metadata)
+            elif kind in {"thread_stack_trace", "verify_message_result"}:
+                nonce: str = getattr(command, kind).nonce
+                if not self._calls.answered(stream, nonce, command):
+                    _log.debug("answer to no question, or too late peer=%s command=%s", peer, kind)
         except DecodeError as error:
-            answer = pb.TelemetryCommand(status=status(pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}"))
+            self._refuse(stream, pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}", peer)
         except Refused as error:
-            answer = pb.TelemetryCommand(status=status(error.code, str(error)))
-        if not self._send(stream, answer.SerializeToString()):
-            _log.debug("telemetry stream ended before its answer peer=%s", peer)
+            self._refuse(stream, error.code, str(error), peer)
+        except Exception as error:  # (the client is told whatever happens)
+            self._refuse(stream, pb.Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", peer)
+            raise
 
-    def _settle(
-        self, settings: pb.Settings, stream: int, connection: int, peer: str, metadata: dict[str, str]
-    ) -> pb.TelemetryCommand:
+    def group_changed(self, name: str) -> None:
+        """Tell the consumers of a group its settings, which are others now."""
+        for stream in self._table.streams(name):
+            self._tell(stream, name)
+
+    def _end(self, stream: int) -> None:
+        self._table.end_stream(stream)
+        with self._telling:
+            self._asked.pop(stream, None)
+        self._calls.ended(stream)
+
+    def _refuse(self, stream: int, code: int, reason: str, peer: str) -> None:
+        _log.warning("settings refused peer=%s code=%d: %s", peer, code, reason)
+        refusal = pb.TelemetryCommand(status=status(code, reason))
+        self._server.send_telemetry(stream, refusal.SerializeToString())
+        is_theirs = pb.Code.BAD_REQUEST <= code < pb.Code.INTERNAL_ERROR
+        ending = _INVALID_ARGUMENT if is_theirs else _INTERNAL
+        self._server.end_telemetry(stream, ending, f"process client telemetryCommand failed. {reason}")
+
+    def _settle(self, settings: pb.Settings, stream: int, connection: int, peer: str, metadata: dict[str, str]) -> None:
         kind = settings.WhichOneof("pub_sub")
         client, now = _client(metadata, connection, peer), self._now_ms()
         if kind == "publishing":
-            topics = {topic_name(topic) for topic in settings.publishing.topics}
-            answer = self._publishing(settings)
             # RocketMQ calls the producer group of a gRPC client by the topic.
-            for topic in topics:
+            for topic in {topic_name(topic) for topic in settings.publishing.topics}:
                 self._table.produce(topic, client, now, stream=stream)
-        elif kind == "subscription":
-            wanted = [_wanted(entry, now) for entry in settings.subscription.subscriptions]
-            config = self._group(settings.subscription.group, peer)
-            answer = _subscription(settings, config)
-            self._table.join_over_grpc(
-                config.name,
-                client,
-                now,
-                consume_type=_consume_type(settings.client_type),
-                subscriptions=wanted,
-                stream=stream,
-            )
-        else:
-            raise Refused(pb.Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
-        answer.metric.on = False
-        return pb.TelemetryCommand(status=OK, settings=answer)
+            answer = grpc_settings.publishing(settings, self._max_body_size)
+            self._send(stream, answer)
+            return
+        if kind is None:
+            raise Refused(pb.Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
+        _check_type(settings.client_type)
+        if settings.client_type not in _CONSUMERS:
+            what = enum_name(pb.ClientType.Name, settings.client_type)
+            raise Refused(pb.Code.UNRECOGNIZED_CLIENT_TYPE, f"a client with a subscription is a consumer, not {what}")
+        wanted = [_wanted(entry, now) for entry in settings.subscription.subscriptions]
+        group = self._group(settings.subscription.group, peer).name
+        consume_type = _CONSUMERS[settings.client_type]
+        with self._telling:
+            self._asked[stream] = settings
+        self._table.join_over_grpc(group, client, now, consume_type=consume_type, subscriptions=wanted, stream=stream)
+        self._tell(stream, group)
+
+    def _tell(self, stream: int, group: str) -> None:
+        with self._telling:
+            # Looked up here: whoever comes later tells what is newer.
+            config, asked = self._groups.get(group), self._asked.get(stream)
+            if config is not None and asked is not None:
+                self._send(stream, grpc_settings.subscription(asked, config))
+
+    def _send(self, stream: int, command: pb.TelemetryCommand) -> None:
+        if not self._server.send_telemetry(stream, command.SerializeToString()):
+            _log.debug("telemetry stream ended before its settings stream=%d", stream)
 
     def _group(self, resource: pb.Resource, peer: str) -> GroupConfig:
         name = group_name(resource)
@@ -126,45 +190,19 @@ class Clients:
             raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(name))
         return config
 
-    def _publishing(self, settings: pb.Settings) -> pb.Settings:
-        answer = _copy(settings)
-        answer.publishing.max_body_size = self._max_body_size
-        answer.publishing.validate_message_type = True
-        answer.backoff_policy.max_attempts = _PUBLISH_ATTEMPTS
-        backoff = answer.backoff_policy.exponential_backoff
-        backoff.initial.FromMilliseconds(_PUBLISH_BACKOFF_MS[0])
-        backoff.max.FromMilliseconds(_PUBLISH_BACKOFF_MS[1])
-        backoff.multiplier = _PUBLISH_BACKOFF_MULTIPLIER
-        return answer
 
-
-def _subscription(settings: pb.Settings, group: GroupConfig) -> pb.Settings:
-    answer = _copy(settings)
-    answer.subscription.fifo = group.fifo
-    answer.subscription.receive_batch_size = _RECEIVE_BATCH
-    answer.subscription.long_polling_timeout.FromMilliseconds(_LONG_POLLING_MS)
-    answer.backoff_policy.max_attempts = group.max_attempts
-    for delay_ms in group.backoff_ms:
-        answer.backoff_policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
-    return answer
-
-
-def _copy(settings: pb.Settings) -> pb.Settings:
-    """Return the client's settings without a backoff policy, which is the server's to say."""
-    answer = pb.Settings()
-    answer.CopyFrom(settings)
-    answer.ClearField("backoff_policy")
-    return answer
+def _check_type(kind: int) -> None:
+    if kind in _LITE:
+        raise Refused(
+            pb.Code.UNRECOGNIZED_CLIENT_TYPE,
+            f"{enum_name(pb.ClientType.Name, kind)} consumes {NO_LITE}; use a push or a simple consumer",
+        )
 
 
 def _wanted(entry: pb.SubscriptionEntry, now: int) -> Subscription:
     """Return what a client wants of a topic; as RocketMQ's proxy does, the time is its version."""
     kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else TAG
     return Subscription.of(topic_name(entry.topic), entry.expression.expression or "*", kind, now)
-
-
-def _consume_type(kind: int) -> str:
-    return ACTIVELY if kind in {pb.ClientType.SIMPLE_CONSUMER, pb.ClientType.PULL_CONSUMER} else PASSIVELY
 
 
 def _client(metadata: Mapping[str, str], connection: int, peer: str) -> Client:

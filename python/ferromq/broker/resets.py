@@ -32,6 +32,9 @@ class Told(Pusher, Protocol):
     def remove_resets(self, group: str, topic: str | None = None) -> None:
         """Forget what was noted for a topic before."""
 
+    def wake_receives(self, group: str, topic: str) -> None:
+        """Have receives that wait look again."""
+
 
 class Resets:
     """Answers remoting request 222."""
@@ -89,7 +92,9 @@ class Resets:
         )
         known = self._table.group(group)
         for each, target in offsets.items():
-            self._store.commit_offset(group, name, each, target)
+            self._store.reset_offset(group, name, each, target)
+        # What members hold over gRPC is theirs no more; who waits finds what comes again.
+        self._server.wake_receives(group, name)
         table = {MessageQueue(name, self._broker_name, each): target for each, target in offsets.items()}
         if known is not None and offset == -1:
             self._tell(known, name, timestamp, table)

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import threading
 
+from ferromq import _names
 from ferromq._ferromq import Request, Store
 from ferromq._proto import messages as pb
 from ferromq.broker._grpc import OK, Refused, group_name, topic_name
@@ -19,7 +20,12 @@ from ferromq.route import MASTER, Permission, QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.broker")
 
+# As RocketMQ's proxy says it of a MIXED topic. Of one that is UNSPECIFIED it says that, and clients refuse every send.
 _ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION)
+
+_DEAD_LETTER_QUEUES = 1
+ANY_QUEUE = -1
+"""The id of a queue that stands for all queues of a broker."""
 
 
 class Routes:
@@ -43,15 +49,26 @@ class Routes:
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
     def query_assignment(self, message: pb.QueryAssignmentRequest, request: Request) -> pb.QueryAssignmentResponse:
-        """Answer with every readable queue: each member of a group receives from all, leases keep them apart."""
+        """
+        Answer with what a member of a group receives from: every queue of every broker, leases keep members apart.
+
+        As with RocketMQ's proxy that is one assignment a broker, and one a queue for a group that consumes in order.
+        """
         name = topic_name(message.topic)
-        group = group_name(message.group)
-        if self._groups.ensure(group, request.peer) is None:
-            raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(group))
+        group = self._groups.ensure(group_name(message.group), request.peer)
+        if group is None:
+            raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(message.group.name))
         queues = self._message_queues(message.topic, self._find(name, request.peer))
         readable = [q for q in queues if q.permission in {pb.Permission.READ, pb.Permission.READ_WRITE}]
         if not readable:
             raise Refused(pb.Code.FORBIDDEN, f"no queue of {name} may be read; give the topic read permission")
+        for queue in readable:
+            queue.ClearField("accept_message_types")
+        if not group.fifo:
+            first = {queue.broker.name: queue for queue in reversed(readable)}
+            readable = [queue for queue in readable if first[queue.broker.name] is queue]
+            for queue in readable:
+                queue.id = ANY_QUEUE
         return pb.QueryAssignmentResponse(
             status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in readable]
         )
@@ -59,7 +76,7 @@ class Routes:
     def _find(self, name: str, peer: str) -> list[tuple[QueueData, str]]:
         """Return the topic's queues, each with the gRPC address of its broker."""
         if self._topics.is_system(name):
-            raise Refused(pb.Code.FORBIDDEN, system_topic(name))
+            raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
         failure = None
         try:
             route = self._name_servers.route(name) if self._name_servers else None
@@ -70,13 +87,22 @@ class Routes:
         if failure and own is None and not self._topics.may_create(name):
             raise Refused(pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is unknown: {failure}") from failure
         if own is None and route and any(name in {broker.broker_name, broker.cluster} for broker in route.brokers):
-            raise Refused(pb.Code.FORBIDDEN, system_topic(name))
+            raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
         if own is None and route is None:
-            # Registered with every name server before it returns.
-            own = self._topics.ensure(name, peer, Wait.REGISTERED)
+            own = self._create(name, peer)
         if own is None and route is None:
-            raise Refused(pb.Code.TOPIC_NOT_FOUND, unknown_topic(name))
+            raise Refused(pb.Code.TOPIC_NOT_FOUND, _missing_of_group(name) or unknown_topic(name))
         return self._reachable(name, own, route)
+
+    def _create(self, name: str, peer: str) -> TopicConfig | None:
+        """Create a topic on first use where allowed; one of a group only where the group is there, as it would be."""
+        owner = _group_of(name)
+        if owner is not None:
+            group = self._groups.get(owner)
+            queues = group.retry_queues if group and name.startswith(_names.RETRY_PREFIX) else _DEAD_LETTER_QUEUES
+            return self._topics.ensure_of_group(name, queues, 0, peer) if group and queues else None
+        # Registered with every name server before it returns.
+        return self._topics.ensure(name, peer, Wait.REGISTERED)
 
     def _reachable(self, name: str, own: TopicConfig | None, route: TopicRoute | None) -> list[tuple[QueueData, str]]:
         # A slave sends clients to its master, which has its name.
@@ -134,6 +160,17 @@ class Routes:
         return narrowed(permission, self._store.queue_access(topic, queue_id))
 
 
+def _group_of(topic: str) -> str | None:
+    """Return the group a retry or dead-letter topic belongs to; None for another topic."""
+    prefix = next((prefix for prefix in (_names.RETRY_PREFIX, _names.DLQ_PREFIX) if topic.startswith(prefix)), None)
+    return None if prefix is None else topic.removeprefix(prefix)
+
+
+def _missing_of_group(topic: str) -> str | None:
+    group = _group_of(topic)
+    return group and f"the topic {topic} does not exist, nor does the consumer group {group}, whose messages it takes"
+
+
 def queue_permissions(queue: QueueData) -> list[pb.Permission]:
     """Return the permission of each queue: the first are read and written, the rest only the one or the other."""
     read = queue.read_queues if queue.permission & Permission.READ else 0
@@ -154,7 +191,7 @@ def narrowed(permission: pb.Permission, access: str) -> pb.Permission:
 
 def accepted_types(message_type: str) -> tuple[pb.MessageType, ...]:
     """Return the kinds of messages a topic takes."""
-    return _ANY_TYPE if message_type == "UNSPECIFIED" else (pb.MessageType.Value(message_type),)
+    return _ANY_TYPE if message_type in {"MIXED", "UNSPECIFIED"} else (pb.MessageType.Value(message_type),)
 
 
 def endpoints(address: str) -> pb.Endpoints:

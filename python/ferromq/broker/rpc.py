@@ -11,6 +11,7 @@ from ferromq import _remoting
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Response
 from ferromq._proto import messages as pb
+from ferromq.broker import lite
 from ferromq.broker._grpc import rpc
 from ferromq.broker.admin import Administration
 from ferromq.broker.catalog import Catalog
@@ -57,6 +58,21 @@ _CHANGING = frozenset(
     }
 )
 """Requests that change what a slave takes over from its master, which would undo it."""
+
+
+_LITE = (
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.LITE_SUBSCRIPTION_CTL,
+    RequestCode.ACK_LITE_MESSAGE,
+    RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+    RequestCode.GET_BROKER_LITE_INFO,
+    RequestCode.GET_PARENT_TOPIC_INFO,
+    RequestCode.GET_LITE_TOPIC_INFO,
+    RequestCode.GET_LITE_CLIENT_INFO,
+    RequestCode.GET_LITE_GROUP_INFO,
+    RequestCode.TRIGGER_LITE_DISPATCH,
+)
+"""Requests about lite topics."""
 
 
 def _for_masters(handler: _remoting.Handler, refused: Callable[[], str | None]) -> _remoting.Handler:
@@ -137,6 +153,7 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         RequestCode.QUERY_ASSIGNMENT: clients.assignments.query,
         RequestCode.SET_MESSAGE_REQUEST_MODE: clients.assignments.set_mode,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: clients.assignments.all_modes,
+        **dict.fromkeys(_LITE, _remoting.refused(lite.REFUSED)),
     }
     grpc: dict[int | str, Callable[[Request], Response]] = {
         "QueryRoute": rpc(pb.QueryRouteRequest, pb.QueryRouteResponse, routes.query_route),
@@ -146,6 +163,9 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
             pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, clients.grpc.notify_termination
         ),
         "EndTransaction": rpc(pb.EndTransactionRequest, pb.EndTransactionResponse, rooms.transactions.end_over_grpc),
+        "SyncLiteSubscription": rpc(
+            pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse, lite.sync_subscription
+        ),
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
     }

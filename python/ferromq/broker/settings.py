@@ -32,7 +32,7 @@ _FOREVER_HOURS = (1 << 31) - 1
 # What RocketMQ says of the flush where its keys are left out.
 _FLUSH = {"interval": "500", "pages": "0", "thorough": "10000"}
 _CHANGEABLE = frozenset(
-    {"auto_create_topics", "auto_create_groups", "default_queues", "flush", "flush_every"}
+    {"auto_create_topics", "auto_create_groups", "default_queues", "mixed_topics", "flush", "flush_every"}
     | {"permission", "force_register", "sync_interval", "register_interval"}
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
     | {"reject_transactions"}
@@ -238,6 +238,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "compressedRegister": own_text(options["compress_registration"]),
         "defaultTopicQueueNums": str(options["default_queues"]),
         "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),
+        "enableMixedMessageType": own_text(options["mixed_topics"]),
         "enabledAppendPropCRC": own_text(options["property_crc"]),
         "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),
         "flushConsumerOffsetInterval": str(options["progress_interval"] // _MILLISECOND),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq import _names
+from ferromq.broker.attributes import MESSAGE_TYPE, MESSAGE_TYPES, OF_TOPICS, altered
 from ferromq.broker.tables import Change, Content, Form, MetadataTable, R
 from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.errors import RequestError
@@ -20,19 +21,10 @@ from ferromq.route import READ_WRITE, DataVersion, Permission, QueueData
 
 _log = logging.getLogger("ferromq.broker")
 
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED")
-_MESSAGE_TYPE = "message.type"
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1024
 _REVIVE_QUEUES = 8
-# What else RocketMQ allows for an attribute has no meaning here yet.
-_ATTRIBUTES: Mapping[str, tuple[str, ...] | None] = {
-    _MESSAGE_TYPE: MESSAGE_TYPES,
-    "queue.type": ("SimpleCQ",),
-    "cleanup.policy": ("DELETE",),
-    "reserve.time": None,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +42,8 @@ class TopicConfig:
 
     @property
     def message_type(self) -> str:
-        """The kind of messages it takes; UNSPECIFIED: any."""
-        kind = self.attributes.get(_MESSAGE_TYPE, "NORMAL")
+        """The kind of messages it takes; MIXED or UNSPECIFIED: any."""
+        kind = self.attributes.get(MESSAGE_TYPE, "NORMAL")
         return kind if kind in MESSAGE_TYPES else "UNSPECIFIED"
 
     def queue_data(self, broker_name: str) -> QueueData:
@@ -181,7 +173,8 @@ class TopicTable:
         """
         Return the topic, created where it is missing and topics may be created on first use; else None.
 
-        What is created is registered with name servers as *wait* says.
+        A retry or dead-letter topic is its group's and never created so, see `ensure_of_group`. What is created is
+        registered with name servers as *wait* says.
 
         Raises `IllegalName` for a name that breaks the rules.
         """
@@ -189,7 +182,7 @@ class TopicTable:
         if topic is not None:
             return topic
         _names.check_topic(name)
-        if not self.may_create(name):
+        if not self.may_create(name) or name.startswith((_names.RETRY_PREFIX, _names.DLQ_PREFIX)):
             return None
         queues = self._config().default_queues
         return self.create(TopicConfig(name, queues, queues), peer, wait)
@@ -213,7 +206,7 @@ class TopicTable:
         Raises `IllegalName`, or `RequestError` for what no topic may be.
         """
         _names.check_topic(topic.name)
-        _check(topic, {})
+        _check(topic)
 
         def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
             return Change({} if topic.name in content.entries else {topic.name: topic})
@@ -262,18 +255,23 @@ class TopicTable:
 
     def put_all(self, changes: Sequence[tuple[TopicConfig, Mapping[str, str | None]]], peer: str) -> list[TopicConfig]:
         """Create or replace several topics as `put` does: all of them, with one write and one registration, or none."""
+        mixed = self._config().mixed_topics
         for topic, attributes in changes:
             _names.check_topic(topic.name)
             if self.is_system(topic.name):
                 raise RequestError(f"{topic.name} is a topic of the system and cannot be changed; choose another name")
-            _check(topic, attributes)
+            _check(topic)
+            if attributes.get(MESSAGE_TYPE) == "MIXED" and not mixed:
+                raise RequestError(
+                    f"{topic.name} cannot be MIXED, topics of several kinds of messages are off here; give it one "
+                    "kind, or say mixed_topics = true (enableMixedMessageType) in the broker's options"
+                )
 
         def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
             put: dict[str, TopicConfig | None] = {}
-            for topic, altered in changes:
+            for topic, attributes in changes:
                 present = put.get(topic.name) or content.entries.get(topic.name)
-                attributes = {**(present.attributes if present else {}), **altered}
-                kept = {name: value for name, value in attributes.items() if value is not None}
+                kept = altered(OF_TOPICS, present.attributes if present else None, attributes)
                 put[topic.name] = replace(topic, attributes=kept)
             return Change(put)
 
@@ -378,7 +376,7 @@ def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
     return {topic.name: topic for topic in topics}
 
 
-def _check(topic: TopicConfig, changes: Mapping[str, str | None]) -> None:
+def _check(topic: TopicConfig) -> None:
     numbers = {
         "readQueueNums": topic.read_queues,
         "writeQueueNums": topic.write_queues,
@@ -397,9 +395,3 @@ def _check(topic: TopicConfig, changes: Mapping[str, str | None]) -> None:
         raise RequestError(
             f"topicFilterType of {topic.name} is {topic.filter_type!r}; it may be {', '.join(_FILTER_TYPES)}"
         )
-    for name, value in changes.items():
-        if name not in _ATTRIBUTES:
-            raise RequestError(f"unknown attribute {name}; known are {', '.join(sorted(_ATTRIBUTES))}")
-        allowed = _ATTRIBUTES[name]
-        if value is not None and allowed is not None and value not in allowed:
-            raise RequestError(f"the attribute {name} is {value!r}; it may be {', '.join(allowed)}")

@@ -1,0 +1,77 @@
+"""
+Questions to gRPC clients: a command on the client's telemetry stream, and its answer, which names the question.
+
+Who may be asked what is decided by `client_calls`; here a question is matched with its answer.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+
+from ferromq._proto import messages as pb
+from ferromq.errors import ConnectionFailed, RequestTimeout
+
+
+class GrpcCalls:
+    """
+    Asks gRPC clients, and waits for their answers; thread-safe.
+
+    *send* puts an encoded command on a stream, and says whether it could.
+    """
+
+    def __init__(self, send: Callable[[int, bytes], bool]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._nonces = count(1)
+        self._open: dict[str, tuple[int, Future[pb.TelemetryCommand]]] = {}
+
+    def print_threads(self, stream: int, timeout: float) -> pb.TelemetryCommand:
+        """Ask a client for the stacks of its threads. Raises `ConnectionFailed` or `RequestTimeout`."""
+
+        def command(nonce: str) -> pb.TelemetryCommand:
+            return pb.TelemetryCommand(print_thread_stack_trace_command=pb.PrintThreadStackTraceCommand(nonce=nonce))
+
+        return self._ask(stream, command, timeout)
+
+    def verify(self, stream: int, message: pb.Message, timeout: float) -> pb.TelemetryCommand:
+        """Have a client consume a message. Raises `ConnectionFailed` or `RequestTimeout`."""
+
+        def command(nonce: str) -> pb.TelemetryCommand:
+            return pb.TelemetryCommand(verify_message_command=pb.VerifyMessageCommand(nonce=nonce, message=message))
+
+        return self._ask(stream, command, timeout)
+
+    def answered(self, stream: int, nonce: str, answer: pb.TelemetryCommand) -> bool:
+        """Take an answer; say whether that client was asked and somebody waits for it still."""
+        with self._lock:
+            asked, waiting = self._open.get(nonce, (None, None))
+            if waiting is None or asked != stream:
+                return False
+            del self._open[nonce]
+        waiting.set_result(answer)
+        return True
+
+    def ended(self, stream: int) -> None:
+        """Tell those who wait for an answer on a stream that there will be none."""
+        with self._lock:
+            lost = [(nonce, waiting) for nonce, (asked, waiting) in self._open.items() if asked == stream]
+            for nonce, _ in lost:
+                del self._open[nonce]
+        for _, waiting in lost:
+            waiting.set_exception(ConnectionFailed("the client ended its telemetry stream before it answered"))
+
+    def _ask(self, stream: int, command: Callable[[str], pb.TelemetryCommand], timeout: float) -> pb.TelemetryCommand:
+        waiting: Future[pb.TelemetryCommand] = Future()
+        nonce = str(next(self._nonces))
+        with self._lock:
+            self._open[nonce] = stream, waiting
+        try:
+            if not self._send(stream, command(nonce).SerializeToString()):
+                raise ConnectionFailed("the client's telemetry stream is closed, or it does not read")
+            return waiting.result(timeout)
+        except TimeoutError as error:
+            raise RequestTimeout(f"the client did not answer within {timeout:g} s") from error
+        finally:
+            with self._lock:
+                self._open.pop(nonce, None)

@@ -1,0 +1,202 @@
+"""gRPC clients of a broker: settings, commands and their answers, over a server that is not there."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferromq._proto import messages as pb
+from ferromq.broker._grpc import Refused
+from ferromq.broker.clients import ClientTable
+from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.grpc_calls import GrpcCalls
+from ferromq.broker.grpc_clients import Clients
+from ferromq.config import BrokerConfig
+from ferromq.errors import ConnectionFailed, RequestTimeout
+
+METADATA = {"x-mq-client-id": "me", "x-mq-language": "PYTHON"}
+
+
+class Broker:
+    """The room of gRPC clients, with what it sent and which streams it ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self.sent: dict[int, list[pb.TelemetryCommand]] = {}
+        self.ended: dict[int, tuple[int, str]] = {}
+        self.gone: set[int] = set()
+        config, self.now = BrokerConfig(), 0
+        self.groups = GroupTable(lambda: config, directory, lambda: self.now, lambda *_: None)
+        self.table = ClientTable(120_000, lambda _change: None)
+        self.calls = GrpcCalls(self.send_telemetry)
+        self.clients = Clients(self, self.table, self.groups, self.calls, max_body_size=1_000, now_ms=lambda: self.now)
+        self.groups.listen(self.clients.group_changed)
+
+    def send_telemetry(self, stream: int, message: bytes) -> bool:
+        """Take a command for a client."""
+        if stream in self.gone:
+            return False
+        self.sent.setdefault(stream, []).append(pb.TelemetryCommand.FromString(message))
+        return True
+
+    def end_telemetry(self, stream: int, code: int, message: str) -> bool:
+        """Note the end of a stream."""
+        self.ended[stream] = code, message
+        return True
+
+    def say(self, stream: int, command: pb.TelemetryCommand | bytes | None, client_id: str = "me") -> None:
+        """Say something on a telemetry stream; None: it ended."""
+        body = command.SerializeToString() if isinstance(command, pb.TelemetryCommand) else command
+        metadata = {**METADATA, "x-mq-client-id": client_id}
+        self.clients.telemetry(stream, stream, "127.0.0.1:9", metadata, body)
+
+    def consume(self, stream: int, group: str, client_type: int = 2, client_id: str = "me") -> None:
+        """Say the settings of a consumer."""
+        wanted = pb.Subscription(group=resource(group), subscriptions=[pb.SubscriptionEntry(topic=resource("t"))])
+        settings = pb.Settings(client_type=client_type, subscription=wanted)  # type: ignore[arg-type]
+        self.say(stream, pb.TelemetryCommand(settings=settings), client_id)
+
+    def beat(self, client_type: int, group: str | None, client_id: str = "me", connection: int = 1) -> Any:
+        """Send a heartbeat and return the answer."""
+        named = {} if group is None else {"group": resource(group)}
+        request: Any = SimpleNamespace(
+            fields={**METADATA, "x-mq-client-id": client_id}, connection=connection, peer="127.0.0.1:9"
+        )
+        return self.clients.heartbeat(pb.HeartbeatRequest(client_type=client_type, **named), request)  # type: ignore[arg-type]
+
+
+def resource(name: str) -> pb.Resource:
+    """Return a topic or a group by its name."""
+    return pb.Resource(name=name)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    """Return a broker without clients."""
+    return Broker(tmp_path)
+
+
+def test_consumers_are_told_when_their_group_changes(broker: Broker) -> None:
+    """All of the group and nobody else: order, attempts, and either kind of backoff."""
+    for stream, group in ((1, "g"), (2, "g"), (3, "other")):
+        broker.consume(stream, group, client_id=f"c{stream}")
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 100, "max": 900, "multiplier": 3}}
+    body = {"groupName": "g", "retryMaxTimes": 4, "consumeMessageOrderly": True, "groupRetryPolicy": policy}
+    broker.groups.put(GroupConfig.from_request(body), {}, "test")
+    assert [len(broker.sent[stream]) for stream in (1, 2, 3)] == [2, 2, 1]
+    first, told = (command.settings for command in broker.sent[1])
+    assert (first.subscription.fifo, told.subscription.fifo) == (False, True)
+    assert (first.backoff_policy.max_attempts, told.backoff_policy.max_attempts) == (17, 5)
+    assert first.backoff_policy.WhichOneof("strategy") == "customized_backoff"
+    backoff = told.backoff_policy.exponential_backoff
+    assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds(), backoff.multiplier) == (100, 900, 3)
+    assert [each.topic.name for each in told.subscription.subscriptions] == ["t"]
+    broker.say(2, None)
+    broker.groups.put(GroupConfig("g"), {}, "test")
+    assert [len(broker.sent[stream]) for stream in (1, 2, 3)] == [3, 2, 1]
+
+
+def test_what_holds_is_told_last(broker: Broker) -> None:
+    """However many change a group while its consumer comes."""
+    threads = [
+        threading.Thread(target=broker.groups.put, args=(GroupConfig("g", retries=n), {}, "test")) for n in range(8)
+    ]
+    threads.insert(4, threading.Thread(target=broker.consume, args=(1, "g")))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    config = broker.groups.get("g")
+    assert config is not None
+    assert broker.sent[1][-1].settings.backoff_policy.max_attempts == config.max_attempts
+
+
+def test_a_stream_with_wrong_settings_is_ended(broker: Broker) -> None:
+    """With INVALID_ARGUMENT where the client is to blame; a status before it has RocketMQ's code."""
+    broker.consume(1, "with space")
+    assert [command.status.code for command in broker.sent[1]] == [pb.Code.ILLEGAL_CONSUMER_GROUP]
+    assert broker.ended[1][0] == 3
+    assert "with space" in broker.ended[1][1]
+    broker.say(2, b"\xff\xff")
+    assert (broker.ended[2][0], broker.sent[2][0].status.code) == (3, pb.Code.BAD_REQUEST)
+    broker.consume(3, "CID_RMQ_SYS_TRANS")
+    assert broker.sent[3][0].status.code == pb.Code.ILLEGAL_CONSUMER_GROUP
+    assert broker.table.group("with space") is None
+
+
+@pytest.mark.parametrize("client_type", [5, 6])
+def test_lite_clients_are_told_that_they_are_not_supported(broker: Broker, client_type: int) -> None:
+    """By heartbeat and by settings, with a text that says what to use."""
+    with pytest.raises(Refused, match="not supported yet") as refused:
+        broker.beat(client_type, "g")
+    assert refused.value.code == pb.Code.UNRECOGNIZED_CLIENT_TYPE
+    broker.consume(1, "g", client_type)
+    assert "not supported yet" in broker.sent[1][0].status.message
+    assert broker.table.group("g") is None
+
+
+def test_leases_end_without_heartbeats(broker: Broker) -> None:
+    """Who beats every ten seconds stays; who vanished is forgotten once its lease ended, consumers and producers."""
+    broker.consume(1, "g", client_id="beats")
+    broker.consume(2, "g", client_id="silent")
+    broker.say(3, pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")]))), "maker")
+    for _ in range(13):
+        broker.now += 10_000
+        broker.beat(2, "g", "beats", 1)
+        broker.table.expire(broker.now)
+    assert broker.table.members("g") == ["beats"]
+    assert broker.table.producers("t") == []
+
+
+def answering(broker: Broker, stream: int, answer: Callable[[str], pb.TelemetryCommand]) -> threading.Thread:
+    """Answer the next command on a stream as a client."""
+    asked = threading.Event()
+    taken = broker.send_telemetry
+
+    def send(to: int, message: bytes) -> bool:
+        done = taken(to, message)
+        asked.set()
+        return done
+
+    broker.calls._send = send
+
+    def reply() -> None:
+        asked.wait(30)
+        command = broker.sent[stream][-1]
+        kind = command.WhichOneof("command")
+        assert kind is not None
+        broker.say(stream, answer(getattr(command, kind).nonce))
+
+    thread = threading.Thread(target=reply)
+    thread.start()
+    return thread
+
+
+def test_a_client_prints_its_threads(broker: Broker) -> None:
+    """The answer is found by its nonce; one that nobody waits for, or of another client, is passed over."""
+    broker.consume(1, "g")
+
+    def stacks(nonce: str) -> pb.TelemetryCommand:
+        broker.say(2, pb.TelemetryCommand(thread_stack_trace=pb.ThreadStackTrace(nonce=nonce)))
+        trace = pb.ThreadStackTrace(nonce=nonce, thread_stack_trace="main: here")
+        return pb.TelemetryCommand(status=pb.Status(code=pb.Code.OK), thread_stack_trace=trace)
+
+    thread = answering(broker, 1, stacks)
+    assert broker.calls.print_threads(1, 30).thread_stack_trace.thread_stack_trace == "main: here"
+    thread.join()
+    broker.say(1, pb.TelemetryCommand(verify_message_result=pb.VerifyMessageResult(nonce="99")))
+
+
+def test_who_cannot_answer_is_not_waited_for(broker: Broker) -> None:
+    """A stream that is gone, that ends meanwhile, or that says nothing."""
+    broker.gone.add(1)
+    with pytest.raises(ConnectionFailed, match="closed"):
+        broker.calls.verify(1, pb.Message(), 30)
+    with pytest.raises(RequestTimeout, match="did not answer"):
+        broker.calls.verify(2, pb.Message(), 0.01)
+    ending = broker.send_telemetry
+    broker.calls._send = lambda stream, message: (ending(stream, message), broker.say(stream, None))[0]
+    with pytest.raises(ConnectionFailed, match="ended its telemetry stream"):
+        broker.calls.print_threads(3, 30)
