@@ -7,7 +7,8 @@ use std::{hint::black_box, path::Path};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use ferromq_store::{
-    Boundary, Clock, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage, StoreConfig,
+    Boundary, Clock, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage, SqlFilter,
+    StoreConfig,
 };
 
 const TOPIC: &str = "bench";
@@ -137,6 +138,35 @@ fn gets(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// One look at a message as a producer of RocketMQ sends it, by an expression of three clauses.
+fn filters(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("filter");
+    let properties = [
+        ("UNIQ_KEY", "7F0000010001073D16E9A1B2C3D40000"),
+        ("CLUSTER", "DefaultCluster"),
+        ("MSG_REGION", "DefaultRegion"),
+        ("TRACE_ON", "true"),
+        ("WAIT", "true"),
+        ("KEYS", "order-4711"),
+        ("TAGS", "new"),
+        ("region", "eu"),
+        ("price", "42"),
+    ];
+    let properties: String =
+        properties.iter().map(|(name, value)| format!("{name}\x01{value}\x02")).collect();
+    group.throughput(Throughput::Elements(1));
+    for (name, expression) in [
+        ("three clauses", "region = 'eu' AND price BETWEEN 10 AND 50 AND TAGS IN ('new', 'paid')"),
+        ("a double", "price > 41.5"),
+    ] {
+        let filter = SqlFilter::parse(expression).unwrap();
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| filter.matches(black_box(properties.as_bytes())))
+        });
+    }
+    group.finish();
+}
+
 fn lookups(criterion: &mut Criterion) {
     let directory = tempfile::tempdir().unwrap();
     let store = filled(directory.path());
@@ -178,5 +208,5 @@ fn recoveries(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, appends, synchronous_appends, gets, lookups, recoveries);
+criterion_group!(benches, appends, synchronous_appends, gets, filters, lookups, recoveries);
 criterion_main!(benches);

@@ -257,9 +257,20 @@ class Store:
         """The same in the form of that file."""
 
     def get(
-        self, topic: str, queue_id: int, offset: int, max_count: int = 32, tags: str = "*"
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        tags: str = "*",
+        filter: tuple[str, str] | None = None,
     ) -> tuple[str, list[StoredMessage], int]:
-        """Status name (`FOUND`, `NO_MATCHED_MESSAGE`, …), messages, next offset."""
+        """
+        Status name (`FOUND`, `NO_MATCHED_MESSAGE`, …), messages, next offset.
+
+        Only messages with one of *tags*, or, where *filter* is given, those it wants: `("SQL92", "price > 3")`. Raises
+        `ValueError` for a wrong expression.
+        """
 
     def message_at(self, physical_offset: int) -> StoredMessage | None: ...
     def nearest_message(self, physical_offset: int) -> int | None:
@@ -653,6 +664,9 @@ class RemotingClient:
     def close(self) -> None: ...
 
 def crc32(data: bytes) -> int: ...
+def check_filter(kind: str, expression: str) -> None:
+    """Raise `ValueError` with position and reason unless *expression* is a filter of its *kind*, `TAG` or `SQL92`."""
+
 def decode_records(data: bytes) -> list[StoredMessage]:
     """Decode records laid one after the other, as QUERY_MESSAGE and PULL_MESSAGE answer. Raises `ValueError` for bytes that are not records."""
 

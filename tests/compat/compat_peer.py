@@ -152,6 +152,14 @@ class Peer(Driven):
         self.ask("places", name, given, answered)
         return answered.read_text().splitlines()
 
+    def sql(self, messages: Iterable[Mapping[str, str]], expressions: Iterable[str]) -> list[list[bool] | None]:
+        """Tell for which messages, by their properties, each expression holds; None where it is refused."""
+        lines = ["\t".join(f"{name}={value}" for name, value in each.items()) for each in messages]
+        given, answered = self.file([*lines, "", *expressions]), self.file()
+        self.ask("sql", "-", given, answered)
+        answers = answered.read_text().splitlines()
+        return [None if each == "refused" else [digit == "1" for digit in each] for each in answers]
+
     def keys(self, name: str, keys: Sequence[tuple[str, str]]) -> list[list[int]]:
         """Return where the messages of each topic and key lie."""
         given, answered = self.file(f"{topic}\t{key}" for topic, key in keys), self.file(())

@@ -42,9 +42,9 @@ class Consumers:
             admin.create_topic(self.topic, queues=queues)
             admin.create_group(self.group)
 
-    def push(self, mode: str = "concurrent", failures: int = 0) -> str:
-        """Start a push consumer; return its name."""
-        return self._start("push", mode, failures)
+    def push(self, mode: str = "concurrent", failures: int = 0, *expression: str) -> str:
+        """Start a push consumer, of what an SQL92 expression wants where one is given; return its name."""
+        return self._start("push", mode, failures, *expression)
 
     def lite(self) -> str:
         """Start a lite pull consumer; return its name."""
@@ -156,6 +156,37 @@ def test_a_message_that_failed_comes_again(consumers: Consumers) -> None:
     taken = consumers.wait(name, 20)
     assert {message.body for message in taken} == expected("r-", 20)
     assert sum(message.times_before for message in taken) == 5
+
+
+def check_sql(consumers: Consumers, mode: str) -> None:
+    """Consume by an expression what was there before, and what comes while the consumer waits."""
+    consumers.send("selector", "a-", 60, 6)
+    name = consumers.push(mode, 0, "number BETWEEN 10 AND 29 AND (TAGS = 'even' OR number IN ('13', '17'))")
+    consumers.wait(name, 12)
+    consumers.send("selector", "b-", 60, 6)
+    consumers.wait(name, 24)
+    wanted = {13, 17, *range(10, 30, 2)}
+    assert sorted(consumers.bodies(name)) == sorted(f"{part}-{number}" for part in "ab" for number in wanted)
+
+
+def test_a_consumer_by_sql_gets_exactly_what_its_expression_wants(consumers: Consumers) -> None:
+    """It pulls by the subscription of its heartbeat."""
+    check_sql(consumers, "concurrent")
+
+
+def test_a_pop_consumer_by_sql_gets_exactly_what_its_expression_wants(
+    mq: ferromq.Embedded, clients: compat_peer.Clients, consumers: Consumers
+) -> None:
+    """Each pop brings the expression."""
+    mode = ("setConsumeMode", "-t", consumers.topic, "-g", consumers.group, "-m", "POP", "-q", 0)
+    assert "success" in clients.admin(*mode, "-b", mq.broker.address, "-n", mq.namesrv)
+    check_sql(consumers, "pop")
+
+
+def test_a_consumer_with_a_wrong_expression_does_not_start(consumers: Consumers) -> None:
+    """It is told where the expression is wrong."""
+    with pytest.raises(compat_peer.PeerError, match="position 10: expected a property"):
+        consumers.push("concurrent", 0, "number >  ")
 
 
 def test_a_pop_consumer_gets_each_message_and_failed_ones_again(

@@ -251,6 +251,13 @@ def test_settings_are_answered_with_settings(rpc: Rpc) -> None:
     assert not consumer.metric.on
 
 
+def filtered(expression: str) -> pb.Settings:
+    """Return the settings of a consumer that wants some messages by SQL92."""
+    by_sql = pb.FilterExpression(type=pb.FilterType.SQL, expression=expression)
+    entry = pb.SubscriptionEntry(topic=topic("orders"), expression=by_sql)
+    return pb.Settings(client_type=3, subscription=pb.Subscription(group=topic("g"), subscriptions=[entry]))
+
+
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
@@ -259,6 +266,7 @@ def test_settings_are_answered_with_settings(rpc: Rpc) -> None:
         (pb.Settings(client_type=1, subscription=pb.Subscription(group=topic("g"))), pb.Code.UNRECOGNIZED_CLIENT_TYPE),
         (pb.Settings(client_type=5, subscription=pb.Subscription(group=topic("g"))), pb.Code.UNRECOGNIZED_CLIENT_TYPE),
         (pb.Settings(client_type=2, subscription=pb.Subscription()), pb.Code.ILLEGAL_CONSUMER_GROUP),
+        (filtered("price BETWEEN 3"), pb.Code.ILLEGAL_FILTER_EXPRESSION),
     ],
 )
 def test_settings_that_may_not_be_end_the_stream(rpc: Rpc, wrong: pb.Settings, code: int) -> None:

@@ -27,7 +27,7 @@ from ferromq.config import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
 from ferromq.route import BrokerData, Permission, QueueData, TopicRoute
 
-SUCCESS, SYSTEM_ERROR, BUSY, NO_PERMISSION, TOPIC_NOT_EXIST, NO_GROUP, INVALID = 0, 1, 2, 16, 17, 26, 29
+SUCCESS, SYSTEM_ERROR, BUSY, NO_PERMISSION, TOPIC_NOT_EXIST, UNREADABLE, NO_GROUP, INVALID = 0, 1, 2, 16, 17, 23, 26, 29
 NOT_ONLINE, TIMEOUT = 206, 207
 NOTIFY, RESET, STATUS, RUNNING, DIRECTLY, PUSH_REPLY = 40, 220, 221, 307, 309, 326
 PRODUCER, GO_CLIENT, OLD_CLIENT = 1, 2, 3
@@ -336,15 +336,21 @@ def test_the_hot_path_knows_which_groups_broadcast(broker: Broker) -> None:
     assert broker.server.take(NOTIFY) == [1]
 
 
-def test_only_filters_by_tags_pass_the_check(broker: Broker) -> None:
-    """The refusal names the kind and the topic."""
+def test_only_filters_that_can_be_read_pass_the_check(broker: Broker) -> None:
+    """The refusal names the topic, the place of the error and the reason."""
     check = broker.rooms.heartbeats.check
-    asked = {"clientId": "a", "group": "g", "subscriptionData": subscription("t", expressionType="SQL92")}
-    code, remark, *_ = broker.ask(check, body=asked)
-    assert code == SYSTEM_ERROR
-    assert remark is not None
-    assert remark.startswith("The broker does not support consumer to filter message by SQL92")
-    assert "t" in remark
+    asked = {"clientId": "a", "group": "g"}
+    for kind, expression, told in [
+        ("SQL92", "price > ", "to t: the filter expression is wrong at position 8: expected a property"),
+        ("XPATH", "/price", 'none of "XPATH"'),
+    ]:
+        wrong = subscription("t", expressionType=kind, subString=expression)
+        code, remark, *_ = broker.ask(check, body={**asked, "subscriptionData": wrong})
+        assert code == UNREADABLE
+        assert remark is not None
+        assert told in remark
+    right = subscription("t", expressionType="SQL92", subString="price > 3")
+    assert broker.ask(check, body={**asked, "subscriptionData": right})[0] == SUCCESS
     assert broker.ask(check, body={**asked, "subscriptionData": subscription("t")})[0] == SUCCESS
     assert broker.ask(check, body={**asked, "subscriptionData": None})[0] == SUCCESS
 

@@ -8,6 +8,7 @@ mod clock;
 mod columns;
 mod error;
 mod expired_file;
+mod filters;
 mod handler;
 mod inspect;
 mod logging;
@@ -40,6 +41,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<remoting_client::PyRemotingClient>()?;
     module.add_function(wrap_pyfunction!(columns::pull_columns, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
+    module.add_function(wrap_pyfunction!(filters::check_filter, module)?)?;
     module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(logging::init_logging, module)?)?;
     module.add_function(wrap_pyfunction!(process::forked_child, module)?)?;

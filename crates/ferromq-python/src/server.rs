@@ -197,6 +197,9 @@ impl PyServer {
         broadcasting: bool,
     ) -> PyResult<()> {
         let subscription = Subscription::new(expression_type, expression, version, broadcasting);
+        if let Err(error) = &subscription.filter {
+            tracing::warn!(group, topic, expression, %error, "a subscription gets nothing");
+        }
         self.0.get()?.server.tables().subscriptions.put(group, topic, subscription);
         Ok(())
     }

@@ -15,7 +15,7 @@ use pyo3::{
 
 use crate::{
     clock::PyClock,
-    error, handler,
+    error, filters, handler,
     message::PyStoredMessage,
     new_message::{GivenMessage, encode_properties},
     options::{self, address},
@@ -279,7 +279,7 @@ impl PyStore {
     }
 
     /// Read from a queue: status name, messages, next offset.
-    #[pyo3(signature = (topic, queue_id, offset, max_count=32, tags="*"))]
+    #[pyo3(signature = (topic, queue_id, offset, max_count=32, tags="*", filter=None))]
     fn get(
         &self,
         py: Python<'_>,
@@ -288,8 +288,12 @@ impl PyStore {
         offset: u64,
         max_count: usize,
         tags: &str,
+        filter: Option<(String, String)>,
     ) -> PyResult<(&'static str, Vec<PyStoredMessage>, u64)> {
-        let filter = MessageFilter::tags(tags);
+        let filter = match filter {
+            Some((kind, expression)) => filters::compile(&kind, &expression)?,
+            None => MessageFilter::tags(tags),
+        };
         let found =
             self.run(py, |store| store.get(topic, queue_id, offset, max_count, GET_BYTES, &filter))?;
         let messages = found.messages.iter().map(|(_, record)| PyStoredMessage::new(record.bytes()));

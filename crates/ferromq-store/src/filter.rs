@@ -1,6 +1,8 @@
 //! Which messages a reader wants: all, those with a tag, or those an SQL92 expression holds for.
 
-use crate::message::java_hash;
+use std::sync::Arc;
+
+use crate::{message::java_hash, properties, sql::SqlFilter};
 
 /// Which messages a reader wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -10,32 +12,34 @@ pub enum MessageFilter {
     All,
     /// Messages with one of these tags: Java hash (looked up in the consume queue) and the tag itself.
     Tags(Vec<(i64, String)>),
+    /// Messages whose properties the expression holds for.
+    Sql(Arc<SqlFilter>),
 }
 
 /// Why an expression is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the filter expression is wrong at position {position}: {reason}")]
 pub struct FilterError {
-    /// The byte of the expression, from 0, where it goes wrong.
+    /// The character of the expression, counted from 0, where it goes wrong.
     pub position: usize,
     /// What is wrong there.
     pub reason: String,
 }
 
 impl MessageFilter {
-    /// Compiles an expression of RocketMQ's kind `TAG` (or no kind).
+    /// Compiles an expression of RocketMQ's kinds: `TAG` (or no kind), as [`Self::tags`], and `SQL92`.
     ///
     /// # Errors
-    /// An expression that is not well-formed, or of a kind nobody knows.
+    /// An expression that is not well-formed, or of another kind.
     pub fn parse(expression_type: &str, expression: &str) -> Result<Self, FilterError> {
         match expression_type {
             "TAG" | "" => Ok(Self::tags(expression)),
-            _ => Err(FilterError {
-                position: 0,
-                reason: format!(
-                    "expressions of the type {expression_type} are not known; use TAG, such as a || b"
-                ),
-            }),
+            "SQL92" => SqlFilter::parse(expression).map(Arc::new).map(Self::Sql),
+            other => {
+                let reason =
+                    format!("there are expressions of the types TAG and SQL92, and none of {other:?}");
+                Err(FilterError { position: 0, reason })
+            }
         }
     }
 
@@ -54,7 +58,7 @@ impl MessageFilter {
     /// Looks at what the consume queue knows: `false` is final, `true` asks for [`Self::wants`].
     pub(crate) fn may_have_hash(&self, hash: i64) -> bool {
         match self {
-            Self::All => true,
+            Self::All | Self::Sql(_) => true,
             Self::Tags(tags) => tags.iter().any(|(wanted, _)| *wanted == hash),
         }
     }
@@ -64,9 +68,10 @@ impl MessageFilter {
         match self {
             Self::All => true,
             Self::Tags(tags) => {
-                let tag = crate::properties::get(properties, "TAGS");
+                let tag = properties::get(properties, "TAGS");
                 tags.iter().any(|(_, wanted)| Some(wanted.as_str()) == tag)
             }
+            Self::Sql(filter) => filter.matches(properties),
         }
     }
 }

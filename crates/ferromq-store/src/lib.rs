@@ -74,6 +74,7 @@ mod scan;
 mod schedule;
 mod signal;
 mod space;
+mod sql;
 mod stop;
 mod store;
 mod tail;
@@ -101,6 +102,7 @@ pub use record::Record;
 pub use report::{RecoveryListener, RecoveryProgress, RecoveryReport};
 pub use retention::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy};
 pub use schedule::ScheduleStats;
+pub use sql::SqlFilter;
 pub use store::MessageStore;
 pub use timer::{TIMER_TOPIC, TimerConfig, is_timed};
 pub use types::{

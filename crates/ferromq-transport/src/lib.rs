@@ -8,6 +8,7 @@ pub mod client;
 mod connection;
 pub mod dispatcher;
 mod error;
+pub mod filters;
 pub mod grpc;
 mod handler;
 pub mod hot;

@@ -5,16 +5,14 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ferromq_store::MessageFilter;
+use ferromq_store::{FilterError, MessageFilter};
 use parking_lot::RwLock;
 
 /// A subscription of a group to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
-    /// Which messages; `None` for an expression that is not of tags, which nothing here can filter by.
-    pub filter: Option<MessageFilter>,
-    /// The kind of expression, RocketMQ's name.
-    pub expression_type: String,
+    /// Which messages, or why nobody can tell.
+    pub filter: Result<Arc<MessageFilter>, FilterError>,
     /// Grows with each change; a pull names the one it was made for.
     pub version: i64,
     /// Whether each member of the group reads all messages.
@@ -22,12 +20,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Makes a subscription; `TAG` and an empty kind are tag expressions.
+    /// Makes a subscription of an expression, as [`MessageFilter::parse`] reads it; where it is wrong, pulls are told.
     #[must_use]
     pub fn new(expression_type: &str, expression: &str, version: i64, is_broadcasting: bool) -> Self {
-        let is_tag = matches!(expression_type, "TAG" | "");
-        let filter = is_tag.then(|| MessageFilter::tags(expression));
-        Self { filter, expression_type: expression_type.to_owned(), version, is_broadcasting }
+        let filter = MessageFilter::parse(expression_type, expression).map(Arc::new);
+        Self { filter, version, is_broadcasting }
     }
 }
 
@@ -92,8 +89,12 @@ mod tests {
     }
 
     #[test]
-    fn only_an_expression_of_tags_makes_a_filter() {
-        assert_eq!(Subscription::new("", "*", 1, false).filter, Some(MessageFilter::All));
-        assert_eq!(Subscription::new("SQL92", "a > 1", 1, false).filter, None);
+    fn a_subscription_knows_its_filter_or_what_is_wrong_with_it() {
+        assert_eq!(Subscription::new("", "*", 1, false).filter, Ok(Arc::new(MessageFilter::All)));
+        assert_eq!(
+            Subscription::new("SQL92", "a > 1", 1, false).filter,
+            MessageFilter::parse("SQL92", "a > 1").map(Arc::new)
+        );
+        assert_eq!(Subscription::new("SQL92", "a > ", 1, false).filter.unwrap_err().position, 4);
     }
 }

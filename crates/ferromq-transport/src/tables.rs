@@ -13,7 +13,7 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::{resets::Resets, subscriptions::Subscriptions};
+use crate::{filters::Filters, resets::Resets, subscriptions::Subscriptions};
 
 /// A push replaces one shard: ten thousand entries are pushed by copying forty at a time.
 const SHARDS: usize = 256;
@@ -207,6 +207,8 @@ pub struct Tables {
     forbidden: Sharded<Arc<[Box<str>]>>,
     /// What live groups subscribed to.
     pub subscriptions: Subscriptions,
+    /// Filter expressions that requests bring along.
+    pub filters: Filters,
     /// Where members of groups are to go on.
     pub resets: Resets,
 }

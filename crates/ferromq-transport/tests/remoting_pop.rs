@@ -389,7 +389,7 @@ async fn what_may_not_be_popped_is_refused_with_the_reason() {
         (&[("invisibleTime", "0")], response::INVALID_PARAMETER, "invisibleTime"),
         (&[("initMode", "2")], response::INVALID_PARAMETER, "initMode"),
         (&[("order", "true")], response::SYSTEM_ERROR, "order"),
-        (&[("expType", "SQL92"), ("exp", "a > 1")], response::SYSTEM_ERROR, "SQL92"),
+        (&[("expType", "XPATH"), ("exp", "a > 1")], response::SUBSCRIPTION_PARSE_FAILED, "XPATH"),
     ];
     for (fields, code, why) in cases {
         let answer = peer.call(&pop(fields)).await;

@@ -319,8 +319,8 @@ async fn a_pull_that_may_not_read_is_refused_with_the_reason() {
     tables.put_group("closed", GroupEntry { enabled: false, ..GROUP });
     tables.put_group("apart", GroupEntry { broadcast: false, ..GROUP });
     tables.subscriptions.put("apart", "flights", Subscription::new("TAG", "*", 5, true));
-    tables.put_group("sql", GROUP);
-    tables.subscriptions.put("sql", "flights", Subscription::new("SQL92", "a > 1", 5, false));
+    tables.put_group("other", GROUP);
+    tables.subscriptions.put("other", "flights", Subscription::new("XPATH", "a > 1", 5, false));
     let mut peer = rig.connect().await;
     let class_filter = CLASS_FILTER.to_string();
     let own = SUBSCRIPTION.to_string();
@@ -335,11 +335,11 @@ async fn a_pull_that_may_not_read_is_refused_with_the_reason() {
         (&[("consumerGroup", "auto-new")], response::SUBSCRIPTION_NOT_EXIST, "auto-new", None),
         (&[("subVersion", "6")], response::SUBSCRIPTION_NOT_LATEST, "not latest", None),
         (&[("sysFlag", &class_filter)], response::SYSTEM_ERROR, "filter classes", None),
-        (&[("consumerGroup", "sql")], response::SYSTEM_ERROR, "SQL92", None),
+        (&[("consumerGroup", "other")], response::FILTER_DATA_NOT_EXIST, "XPATH", None),
         (
-            &[("sysFlag", &own), ("subscription", "a > 1"), ("expressionType", "SQL92")],
-            response::SYSTEM_ERROR,
-            "SQL92",
+            &[("sysFlag", &own), ("subscription", "a > 1"), ("expressionType", "XPATH")],
+            response::SUBSCRIPTION_PARSE_FAILED,
+            "XPATH",
             None,
         ),
         (&[("queueOffset", "x")], response::INVALID_PARAMETER, "queueOffset", None),

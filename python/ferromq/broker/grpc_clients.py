@@ -12,7 +12,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from ferromq._ferromq import Request
+from ferromq._ferromq import Request, check_filter
 from ferromq._proto import messages as pb
 from ferromq.broker import grpc_settings
 from ferromq.broker._grpc import OK, Refused, enum_name, group_name, status, topic_name
@@ -202,7 +202,12 @@ def _check_type(kind: int) -> None:
 def _wanted(entry: pb.SubscriptionEntry, now: int) -> Subscription:
     """Return what a client wants of a topic; as RocketMQ's proxy does, the time is its version."""
     kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else TAG
-    return Subscription.of(topic_name(entry.topic), entry.expression.expression or "*", kind, now)
+    topic, expression = topic_name(entry.topic), entry.expression.expression or ("*" if kind == TAG else "")
+    try:
+        check_filter(kind, expression)
+    except ValueError as error:
+        raise Refused(pb.Code.ILLEGAL_FILTER_EXPRESSION, f"the subscription to {topic}: {error}") from error
+    return Subscription.of(topic, expression, kind, now)
 
 
 def _client(metadata: Mapping[str, str], connection: int, peer: str) -> Client:

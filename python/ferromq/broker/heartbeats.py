@@ -12,7 +12,7 @@ from typing import Any
 
 from ferromq import _json, _names
 from ferromq._codes import ResponseCode
-from ferromq._ferromq import Request
+from ferromq._ferromq import Request, check_filter
 from ferromq._remoting import Answer, BadRequest, failure, required, success
 from ferromq.broker.clients import (
     ACTIVELY,
@@ -95,18 +95,16 @@ class Heartbeats:
         return success()
 
     def check(self, request: Request) -> Answer:
-        """Answer request 46: whether a subscription can be served; filters by SQL92 cannot."""
+        """Answer request 46: whether a subscription can be served; a wrong expression is refused with its position."""
         data = _body(request, "question about a subscription").get("subscriptionData")
         if data is None:
             return success()
         wanted = _subscription(data)
-        if wanted.expression_type == TAG:
-            return success()
-        return failure(
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {wanted.expression_type}; "
-            f"subscribe to {wanted.topic} by tags",
-        )
+        try:
+            check_filter(wanted.expression_type, wanted.expression)
+        except ValueError as error:
+            return failure(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription to {wanted.topic}: {error}")
+        return success()
 
     def _join(self, client: Client, consumer: _Consumer, fingerprint: int, *, is_without: bool) -> bool:
         try:

@@ -16,6 +16,7 @@ import java.util.Map;
  * places NAME IN OUT          writes the message at each physical offset of IN to OUT
  * keys NAME IN OUT            writes to OUT where the messages of each topic and key of IN lie
  * settle NAME                 waits until everything is dispatched
+ * sql NAME IN OUT             evaluates each SQL92 expression of IN; see {@link Sql}
  * … for a broker: topic, group, commit, committed, names: see {@link Broker}
  * close NAME
  * </pre>
@@ -33,6 +34,9 @@ public final class Peer {
         return "";
       case "broker":
         stores.put(name, Broker.start(args[0], Arrays.copyOfRange(args, 1, args.length)));
+        return "";
+      case "sql":
+        Sql.evaluate(args[0], args[1]);
         return "";
       case "close":
         stores.remove(name).close();

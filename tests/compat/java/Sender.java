@@ -17,7 +17,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * A producer. The body of message number i is {@code PREFIXi}, its key too, its tag {@code even} or {@code odd}.
+ * A producer. The body of message number i is {@code PREFIXi}, its key too, its tag {@code even} or {@code odd}, its
+ * property {@code number} i.
  *
  * <pre>
  * send HOW TOPIC PREFIX COUNT SIZE   HOW: sync, async, oneway, batch (of SIZE), delayed (at level SIZE) or selector (message
@@ -70,7 +71,9 @@ final class Sender implements Clients.Driven {
 
   private static Message message(String topic, String prefix, int number) {
     String text = prefix + number;
-    return new Message(topic, number % 2 == 0 ? "even" : "odd", text, text.getBytes(StandardCharsets.UTF_8));
+    Message message = new Message(topic, number % 2 == 0 ? "even" : "odd", text, text.getBytes(StandardCharsets.UTF_8));
+    message.putUserProperty("number", String.valueOf(number));
+    return message;
   }
 
   private int send(String how, String topic, String prefix, int count, int size) throws Exception {

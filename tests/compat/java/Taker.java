@@ -9,6 +9,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -75,7 +76,11 @@ final class Taker implements Clients.Driven {
     push.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     push.setClientRebalance(!mode.equals("pop"));
     push.setMessageModel(mode.equals("broadcast") ? MessageModel.BROADCASTING : MessageModel.CLUSTERING);
-    push.subscribe(args[2], "*");
+    if (args.length > 5) {
+      push.subscribe(args[2], MessageSelector.bySql(args[5]));
+    } else {
+      push.subscribe(args[2], "*");
+    }
     if (mode.equals("orderly")) {
       push.setSuspendCurrentQueueTimeMillis(100);
       push.registerMessageListener((MessageListenerOrderly) (messages, context) ->

@@ -109,7 +109,7 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
         None => DEFAULT_INVISIBLE,
         Some(duration) => check_invisible(duration.get())?,
     };
-    let filter = filter(request.filter_expression.as_ref())?;
+    let filter = filter(hot, request.filter_expression.as_ref())?;
     let entry = readable(hot, topic, terms.peer).await?;
     let group_entry = hot.group(group, terms.peer).await?;
     if !group_entry.enabled {
@@ -212,7 +212,7 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
     if !group.is_empty() {
         check_group(group)?;
     }
-    let filter = filter(request.filter_expression.as_ref())?;
+    let filter = filter(hot, request.filter_expression.as_ref())?;
     let max_count = terms.max_batch(request.batch_size)?;
     let entry = readable(hot, topic, terms.peer).await?;
     if hot.tables.group(group).is_some_and(|group| !group.enabled) {
@@ -260,15 +260,13 @@ pub(super) async fn readable(hot: &Hot, topic: &str, peer: SocketAddr) -> Result
     Err(Refusal::new(code::FORBIDDEN, format!("topic {topic} may not be read")))
 }
 
-fn filter(expression: Option<&FilterExpression>) -> Result<MessageFilter, Refusal> {
-    match expression {
-        None => Ok(MessageFilter::All),
-        Some(expression) if expression.kind == SQL => {
-            let why = "SQL filters are not supported yet; use a tag expression such as a || b";
-            Err(Refusal::new(code::ILLEGAL_FILTER_EXPRESSION, why))
-        }
-        Some(expression) => Ok(MessageFilter::tags(&expression.expression)),
-    }
+fn filter(hot: &Hot, expression: Option<&FilterExpression>) -> Result<MessageFilter, Refusal> {
+    let Some(FilterExpression { kind, expression }) = expression else { return Ok(MessageFilter::All) };
+    let kind = if *kind == SQL { "SQL92" } else { "TAG" };
+    hot.tables
+        .filters
+        .compile(kind, expression)
+        .map_err(|error| Refusal::new(code::ILLEGAL_FILTER_EXPRESSION, error.to_string()))
 }
 
 /// The name of a resource, empty where there is none.

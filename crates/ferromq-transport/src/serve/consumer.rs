@@ -64,27 +64,20 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// A filter of tags.
+/// The filter a request brings along.
 ///
 /// # Errors
-/// A refusal for any other kind of expression.
-pub(super) fn tags(
+/// A refusal that tells where the expression is wrong and why.
+pub(super) fn filter(
+    hot: &Hot,
     command: &RemotingCommand,
     kind: &str,
     expression: &str,
 ) -> Result<MessageFilter, Refused> {
-    if matches!(kind, "TAG" | "") {
-        return Ok(MessageFilter::tags(expression));
-    }
-    Err(no_such_filter(command, kind))
-}
-
-/// The refusal of an expression that is not of tags.
-pub(super) fn no_such_filter(command: &RemotingCommand, kind: &str) -> Refused {
-    let why = format!(
-        "The broker does not support consumer to filter message by {kind}; use a tag expression such as a || b"
-    );
-    Refused::new(command, response::SYSTEM_ERROR, why)
+    hot.tables.filters.compile(kind, expression).map_err(|error| {
+        let why = format!("parse the consumer's subscription failed: {error}");
+        Refused::new(command, response::SUBSCRIPTION_PARSE_FAILED, why)
+    })
 }
 
 /// A wait in milliseconds, as long as somebody could mean.

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use ferromq_store::{Begin, Leased, add_reconsume_times};
 
 use super::{
-    consumer::{Consumer, tags, wait},
+    consumer::{Consumer, filter, wait},
     extra_info::describe,
     fields::{is_set, number, number_or},
     refused::{Refused, settle},
@@ -53,7 +53,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
     let field = |name| command.field(name).unwrap_or("");
     // No expression asks for every message, whatever its kind says.
     let kind = if field("exp").is_empty() { "" } else { field("expType") };
-    let filter = tags(command, kind, field("exp"))?;
+    let filter = filter(hot, command, kind, field("exp"))?;
     let begin = match number_or(command, "initMode", 0)? {
         0 => Begin::AtMin,
         1 => Begin::AtLast,

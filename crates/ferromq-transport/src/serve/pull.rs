@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use ferromq_store::{GetResult, GetStatus, MessageFilter, Record};
 
 use super::{
-    consumer::{no_such_filter, tags, wait},
+    consumer::{self, wait},
     fields::{number, number_or, required},
     refused::{Refused, settle},
 };
@@ -18,7 +18,7 @@ use crate::{
     TransportError,
     hot::{Hot, pull::Pull},
     remoting::{Fields, RemotingCommand, codes::response},
-    subscriptions::{Subscribed, Subscription},
+    subscriptions::Subscribed,
     tables::GroupEntry,
 };
 
@@ -57,21 +57,6 @@ struct Asked<'a> {
     wait: Duration,
 }
 
-/// The filter of the request itself, or of the group's subscription.
-enum Filter {
-    Own(MessageFilter),
-    Subscribed(Arc<Subscription>),
-}
-
-impl Filter {
-    fn tags(&self) -> &MessageFilter {
-        match self {
-            Self::Own(filter) => filter,
-            Self::Subscribed(subscription) => subscription.filter.as_ref().unwrap_or(&MessageFilter::All),
-        }
-    }
-}
-
 /// Answers a pull, parked where there is nothing to read yet and the client lets it.
 pub(super) async fn pull(
     hot: &Hot,
@@ -97,7 +82,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         offset,
         max_count: asked.max_count,
         max_bytes: asked.max_bytes,
-        filter: filter.tags(),
+        filter: &filter,
         wait: asked.wait,
     };
     let mut found = hot.pull_now(&request).await;
@@ -201,7 +186,7 @@ fn filter(
     command: &RemotingCommand,
     asked: &Asked<'_>,
     group: GroupEntry,
-) -> Result<Filter, Refused> {
+) -> Result<Arc<MessageFilter>, Refused> {
     if asked.flags & flag::CLASS_FILTER != 0 {
         let why = "filter classes are not supported; subscribe with a tag expression such as a || b";
         return Err(Refused::new(command, response::SYSTEM_ERROR, why));
@@ -209,7 +194,7 @@ fn filter(
     if asked.flags & flag::SUBSCRIPTION != 0 {
         let kind = command.field("expressionType").unwrap_or("");
         let expression = command.field("subscription").unwrap_or("");
-        return Ok(Filter::Own(tags(command, kind, expression)?));
+        return consumer::filter(hot, command, kind, expression).map(Arc::new);
     }
     let missing = |why: String| Refused::new(command, response::SUBSCRIPTION_NOT_EXIST, why);
     let (group_name, topic) = (asked.group, asked.topic);
@@ -229,10 +214,10 @@ fn filter(
                 let why = format!("the consumer's subscription not latest: {group_name} of {topic}");
                 return Err(Refused::new(command, response::SUBSCRIPTION_NOT_LATEST, why));
             }
-            if subscription.filter.is_none() {
-                return Err(no_such_filter(command, &subscription.expression_type));
-            }
-            Ok(Filter::Subscribed(subscription))
+            subscription.filter.clone().map_err(|error| {
+                let why = format!("the subscription of {group_name} to {topic} filters nothing: {error}");
+                Refused::new(command, response::FILTER_DATA_NOT_EXIST, why)
+            })
         }
     }
 }
