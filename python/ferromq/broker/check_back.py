@@ -18,8 +18,8 @@ from ferromq import _names
 from ferromq._ferromq import Store, StoredMessage
 from ferromq._transaction_config import TransactionConfig
 from ferromq.broker.check_requests import CheckRequests
-from ferromq.broker.halves import CHECK_TIMES, IMMUNITY_SECONDS, QUEUE, Halves, Place, origin_of, read
-from ferromq.broker.transactions import REAL_QUEUE, REAL_TOPIC, op_message
+from ferromq.broker.halves import CHECK_TIMES, IMMUNITY_SECONDS, QUEUE, REAL_TOPIC, Halves, Place, origin_of, read
+from ferromq.broker.transactions import REAL_QUEUE, op_message
 from ferromq.errors import FerromqError, MessageTooLarge
 
 if TYPE_CHECKING:

@@ -26,6 +26,11 @@ OP_TAG = "d"
 UNIQUE_KEY = "UNIQ_KEY"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+REAL_TOPIC = "REAL_TOPIC"
+KIND_BITS = 12
+"""What a record's system flag says of a transaction."""
+COMMITTED = 8
+_MAY_WAIT = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 _READ_AT_ONCE = 1_000
 _UNKNOWN = (1 << 63) - 1
 
@@ -118,7 +123,7 @@ class Halves:
         begin = self._first_op(first)
         self._ops = _Ops(begin)
         self._load_ops(begin)
-        self._load_moved()
+        self._load_open()
 
     def is_ended(self, queue_offset: int) -> bool:
         """Say whether the half message with this queue offset has ended, or was put back to another one."""
@@ -246,29 +251,36 @@ class Halves:
                 self._ended.add(offset)
             self._ops.add(message.queue_offset, max(offsets, default=-1))
 
-    def _load_moved(self) -> None:
+    def _load_open(self) -> None:
         begin, end = self._ended.first_open(), self._store.max_offset(_names.HALF_TOPIC, QUEUE)
-        first = self._store.message_at(0) if begin < end else None
         for half in read(self._store, _names.HALF_TOPIC, begin, end):
             if half.queue_offset in self._ended:
                 continue
-            place = Place(half.queue_offset, half.physical_offset)
-            if half.prepared_transaction_offset:
-                self._moved[half.prepared_transaction_offset] = place
-            if first is not None and self._is_of_first(half, first):
-                self._moved[0] = place
+            if self._is_committed(half):
+                self._ended.add(half.queue_offset)
+            elif half.prepared_transaction_offset:
+                self._moved[half.prepared_transaction_offset] = Place(half.queue_offset, half.physical_offset)
 
-    def _is_of_first(self, half: StoredMessage, first: StoredMessage) -> bool:
-        """Say whether a half message lay at 0: its first copy cannot say that, what does not change tells it."""
-        if not _is_same(half, first):
+    def _is_committed(self, half: StoredMessage) -> bool:
+        """
+        Say whether a half message without an op message was committed.
+
+        RocketMQ stores the op message up to three seconds after the committed message, and not at all where it is
+        killed or stopped meanwhile. The committed message names the half message, or the one that was put back.
+        """
+        properties = half.properties
+        key, topic = properties.get(UNIQUE_KEY), properties.get(REAL_TOPIC)
+        if key is None or topic is None:
             return False
-        origin = self._store.message_at(origin_of(half))
-        return (
-            origin is not None
-            and _is_same(origin, first)
-            and origin.physical_offset > 0
-            and origin.prepared_transaction_offset == 0
-            and (CHECK_TIMES in origin.properties or IMMUNITY_SECONDS in origin.properties)
+        waits = (_names.SCHEDULE_TOPIC, _names.TIMER_TOPIC) if _MAY_WAIT & properties.keys() else ()
+        return any(
+            found.sys_flag & KIND_BITS == COMMITTED
+            and (
+                found.prepared_transaction_offset == half.physical_offset
+                or (CHECK_TIMES in properties and found.born_timestamp == half.born_timestamp)
+            )
+            for place in (topic, *waits)
+            for found in self._store.query_by_unique_key(place, key)
         )
 
 
@@ -296,13 +308,3 @@ def op_offsets(message: StoredMessage) -> Iterator[int]:
 def origin_of(half: StoredMessage) -> int:
     """Return where the half message lay first, which a copy that was put back keeps as prepared transaction offset."""
     return half.prepared_transaction_offset or half.physical_offset
-
-
-def _is_same(half: StoredMessage, other: StoredMessage) -> bool:
-    key = half.properties.get(UNIQUE_KEY)
-    return (
-        key is not None
-        and half.topic == other.topic
-        and other.properties.get(UNIQUE_KEY) == key
-        and half.born_timestamp == other.born_timestamp
-    )

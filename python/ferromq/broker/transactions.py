@@ -19,7 +19,7 @@ from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
 from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
 from ferromq.broker._grpc import OK, Refused, topic_name
-from ferromq.broker.halves import OP_TAG, QUEUE, UNIQUE_KEY, Halves
+from ferromq.broker.halves import COMMITTED, KIND_BITS, OP_TAG, QUEUE, REAL_TOPIC, UNIQUE_KEY, Halves
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ferromq.transactions")
 
 PRODUCER_GROUP = "PGROUP"
-REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE = "REAL_QID"
-_KIND_BITS = 12
 # What a half message has and the committed one has not.
 _HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE, "TRAN_MSG"})
 # Physical offset, then queue offset, of the half message.
@@ -42,7 +40,7 @@ class Decision(IntEnum):
     """What a producer decided; the numbers are the transaction's bits in RocketMQ's system flag."""
 
     UNKNOWN = 0
-    COMMIT = 8
+    COMMIT = COMMITTED
     ROLLBACK = 12
 
 
@@ -160,7 +158,7 @@ class Transactions:
         topic, queue_id = half.properties.get(REAL_TOPIC), half.properties.get(REAL_QUEUE, "")
         if not topic or not queue_id.isdecimal():
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it goes")
-        sys_flag = (half.sys_flag & ~_KIND_BITS) | Decision.COMMIT
+        sys_flag = (half.sys_flag & ~KIND_BITS) | Decision.COMMIT
         properties = {name: value for name, value in half.properties.items() if name not in _HALF_PROPERTIES}
         place = (topic, int(queue_id), properties)
         topic, queue, properties = self._store.delayed(*place, sys_flag=sys_flag) or place
