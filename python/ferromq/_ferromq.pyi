@@ -236,8 +236,12 @@ class Store:
     ) -> tuple[int, int]:
         """Store one message, wait until it is durable as the flush policy promises; (queue offset, physical offset)."""
 
-    def append_as_one(self, messages: Sequence[NewStoredMessage]) -> list[tuple[int, int]]:
-        """As `append`, but whatever happens all of the messages are there afterwards or none."""
+    def append_as_one(self, messages: Sequence[NewStoredMessage]) -> list[tuple[int, int, int]]:
+        """
+        As `append`, but whatever happens all of the messages are there afterwards or none.
+
+        Returns queue offset, physical offset and size of each record.
+        """
 
     def delayed(
         self, topic: str, queue_id: int, properties: Mapping[str, str], *, sys_flag: int = 0
@@ -620,6 +624,9 @@ class Server:
 
         check_types: over which protocols a message must be of its topic's type: none, grpc (as with RocketMQ) or all.
         """
+
+    def count_put(self, topic: str, messages: int, size: int) -> None:
+        """Count messages that were stored otherwise than by a send, in `traffic`; *size*: bytes of their records."""
 
     def traffic(self) -> dict[str, dict[str, tuple[int, int]]]:
         """

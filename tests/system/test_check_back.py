@@ -11,11 +11,12 @@ import pytest
 from remoting_peer import Peer
 
 import ferromq
-from ferromq._ferromq import Clock, Store, decode_records
+from ferromq._ferromq import Clock, Store, StoredMessage, decode_records
 from ferromq._proto import messages as pb
 
-SEND, END_TRANSACTION, CHECK = 310, 37, 39
-COMMIT, UNKNOWN = 8, 0
+SEND, END_TRANSACTION, CHECK, GET_CONFIG, UPDATE_CONFIG, STATISTICS = 310, 37, 39, 26, 25, 315
+HALF, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 START = 1_700_000_000_000
 CLIENT = (("x-mq-client-id", "payer@here"),)
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -48,13 +49,16 @@ def end(peer: Peer, half: Mapping[str, str], decision: int, *, is_checked: bool 
     return peer.call(END_TRANSACTION, fields).code
 
 
-def bodies(store: Store, topic: str = "orders") -> list[bytes]:
+def records(store: Store, topic: str) -> list[StoredMessage]:
     """Return what all queues of a topic hold."""
     return [
-        message.body
-        for queue_id in store.queues().get(topic, [])
-        for message in store.get(topic, queue_id, 0, 1_000)[1]
+        message for queue_id in store.queues().get(topic, []) for message in store.get(topic, queue_id, 0, 1_000)[1]
     ]
+
+
+def bodies(store: Store, topic: str = "orders") -> list[bytes]:
+    """Return the bodies of what all queues of a topic hold."""
+    return [message.body for message in records(store, topic)]
 
 
 class GrpcProducer:
@@ -181,3 +185,55 @@ def test_what_ends_no_transaction_over_grpc_leaves_it_open(
     assert bodies(mq.store) == []
     assert producer.end(**right).code == pb.Code.OK
     assert eventually(lambda: bodies(mq.store) == [b"paid"])
+
+
+def test_how_messages_are_taken_is_an_option_that_can_change(tmp_path: Path, eventually: Eventually) -> None:
+    """Half messages may be refused, and what others are stamped with is told to their senders: RocketMQ's keys."""
+    options = {"reject_transactions": True, "region": "north", "trace": False}
+    with ferromq.embedded(tmp_path, **options) as mq, Peer(mq.broker.address) as peer:
+        with pytest.raises(AssertionError, match=r"transaction"):
+            prepare(peer, b"refused")
+        shown = peer.call(GET_CONFIG).body.decode().splitlines()
+        assert {"rejectTransactionMessage=true", "regionId=north", "traceOn=false"} <= set(shown)
+        assert {"transactionCheckInterval=30000", "transactionCheckMax=15", "transactionTimeOut=6000"} <= set(shown)
+        changed = "rejectTransactionMessage=false\nregionId=south\ntraceOn=true\ntransactionCheckInterval=60000"
+        assert peer.call(UPDATE_CONFIG, body=changed.encode()).code == 0
+        prepare(peer, b"taken")
+        assert eventually(lambda: bodies(mq.store, HALF) == [b"taken"])
+        (message,) = mq.store.get(HALF, 0, 0)[1]
+        assert (message.properties["MSG_REGION"], message.properties["TRACE_ON"]) == ("south", "true")
+
+
+def test_the_time_between_rounds_is_an_option(tmp_path: Path, eventually: Eventually) -> None:
+    """So are how long a producer has, and how often it is asked; here they change while the broker runs."""
+    options = {"transaction_check_interval": "10s", "transaction_timeout": "20s", "transaction_check_max": 1}
+    with (
+        ferromq.embedded(tmp_path, clock=Clock.manual(START), **options) as mq,
+        Peer(mq.broker.address) as peer,
+    ):
+        peer.heartbeat(produces=("payers",))
+        prepare(peer, b"paid")
+        assert eventually(lambda: settled(mq))
+        mq.clock.advance(seconds=20)
+        assert not peer.has_been_asked(CHECK)
+        mq.clock.advance(seconds=10)
+        peer.asked(CHECK)
+        assert peer.call(UPDATE_CONFIG, body=b"transactionCheckInterval=60000").code == 0
+        assert eventually(lambda: settled(mq))
+        mq.clock.advance(seconds=59)
+        assert bodies(mq.store, DISCARDED) == []
+        mq.clock.advance(seconds=1)
+        assert eventually(lambda: bodies(mq.store, DISCARDED) == [b"paid"])
+
+
+def test_committed_messages_count_as_stored(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """Once for each, whoever sent them; what is rolled back does not."""
+    with Peer(mq.broker.address) as peer:
+        assert end(peer, prepare(peer, b"paid"), COMMIT) == 0
+        assert end(peer, prepare(peer, b"not paid"), ROLLBACK) == 0
+        assert eventually(lambda: bodies(mq.store) == [b"paid"])
+        asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
+        mq.clock.advance(seconds=10)
+        assert peer.call(STATISTICS, asked).json()["statsMinute"]["sum"] == 1
+        asked["statsName"] = "TOPIC_PUT_SIZE"
+        assert peer.call(STATISTICS, asked).json()["statsMinute"]["sum"] == len(records(mq.store, "orders")[0].raw)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from ferromq.broker.check_back import CheckBack, Report
 from ferromq.broker.check_requests import CheckRequests
 from ferromq.broker.clients import Client, ClientTable
 from ferromq.broker.halves import GROUP, Halves
-from ferromq.broker.transactions import Decision, End, Transactions
+from ferromq.broker.transactions import Decision, End, EndRefused, Transactions
 from ferromq.config import TransactionConfig
 
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -227,8 +228,37 @@ def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker)
     assert (kept.body, kept.properties["TRANSACTION_CHECK_TIMES"], kept.tag) == (b"paid", "2", "t")
     assert (kept.properties["REAL_TOPIC"], kept.properties["REAL_QID"]) == ("orders", "3")
     assert broker.checks.total == Report(asked=1, unasked=1, discarded=1)
-    assert not broker.ends.end(answer(broker))
+    with pytest.raises(EndRefused, match="given up"):
+        broker.ends.end(answer(broker))
+    assert not broker.ends.end(answer(broker, Decision.ROLLBACK))
     assert broker.seen() == []
+
+
+def resume(broker: Broker, message_id: str) -> tuple[int, str | None]:
+    """Ask with request 323 that a transaction is asked about again; return code and remark."""
+    request: Any = SimpleNamespace(fields={"topic": DISCARDED, "msgId": message_id}, peer="10.0.0.7:1")
+    return broker.checks.resume(request)[:2]
+
+
+def test_a_transaction_that_was_given_up_can_be_asked_about_again(broker: Broker) -> None:
+    """As RocketMQ's tools do; once, however often they do, and not when it was committed since."""
+    broker.config = TransactionConfig(transaction_check_max=1)
+    broker.half(b"other", UNIQ_KEY="other")
+    first = broker.half(b"paid")
+    assert broker.round() == Report(asked=2)
+    assert broker.round() == Report(discarded=2)
+    given_up = broker.seen(DISCARDED, 0)[1].offset_message_id
+    assert resume(broker, given_up) == (0, None)
+    assert resume(broker, given_up) == (0, None)
+    broker.begin()
+    assert resume(broker, given_up) == (0, None)
+    assert broker.round() == Report(asked=1)
+    assert broker.ends.end(answer(broker))
+    assert [message.body for message in broker.seen()] == [b"paid"]
+    assert resume(broker, given_up) == (1, f"the transaction of {given_up} was committed")
+    assert not broker.ends.end(first)
+    wrong = broker.seen()[0].offset_message_id
+    assert resume(broker, wrong) == (1, f"{wrong} is no message in {DISCARDED}")
 
 
 def test_a_transaction_older_than_what_is_kept_is_given_up(broker: Broker) -> None:

@@ -166,6 +166,20 @@ def test_a_committed_message_with_a_delay_level_waits(store: Store, clock: Clock
     assert waiting.sys_flag & 12 == Decision.COMMIT
 
 
+def test_a_committed_message_with_a_time_of_its_own_waits(store: Store, clock: Clock) -> None:
+    """In the topic of timers; one that is too far ahead is refused, and the transaction stays open."""
+    mine = transactions(store)
+    assert mine.end(half(store, TIMER_DELAY_SEC="5"))
+    (waiting,) = seen(store, "rmq_sys_wheel_timer", 0)
+    assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("orders", "3")
+    assert waiting.sys_flag & 12 == Decision.COMMIT
+    far = half(store, TIMER_DELAY_SEC="999999999")
+    with pytest.raises(EndRefused) as refused:
+        mine.end(far)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert mine.end(changed(far, decision=Decision.ROLLBACK))
+
+
 @pytest.mark.parametrize(
     ("fields", "remark"),
     [

@@ -371,6 +371,14 @@ impl PyServer {
         Ok(())
     }
 
+    /// Count messages that were stored otherwise than by a send.
+    fn count_put(&self, topic: &str, messages: u64, size: u64) -> PyResult<()> {
+        if let Some(hot) = self.0.get()?.server.hot() {
+            hot.traffic.count_put(topic, messages, size);
+        }
+        Ok(())
+    }
+
     /// Return messages and bytes by topic and group, summed since the start.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let server = &self.0.get()?.server;

@@ -213,7 +213,11 @@ impl PyStore {
 
     /// Store messages of which all are there after a crash or none, wait until they are durable; return where each is.
     #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
-    fn append_as_one(&self, py: Python<'_>, messages: Vec<Bound<'_, PyDict>>) -> PyResult<Vec<(u64, u64)>> {
+    fn append_as_one(
+        &self,
+        py: Python<'_>,
+        messages: Vec<Bound<'_, PyDict>>,
+    ) -> PyResult<Vec<(u64, u64, u32)>> {
         let open = self.0.get()?;
         let given = messages.iter().map(GivenMessage::read).collect::<PyResult<Vec<_>>>()?;
         let now_ms = open.clock.0.now_ms();
@@ -223,7 +227,8 @@ impl PyStore {
             store.wait_durable(appended.end)?;
             Ok(appended)
         })?;
-        Ok(appended.locations.iter().map(|place| (place.queue_offset, place.physical_offset)).collect())
+        let places = appended.locations.iter();
+        Ok(places.map(|place| (place.queue_offset, place.physical_offset, place.len)).collect())
     }
 
     /// Return topic, queue and properties of a message with a delay level while it waits.

@@ -15,9 +15,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ferromq import _names
-from ferromq._ferromq import Store, StoredMessage
+from ferromq._codes import ResponseCode
+from ferromq._ferromq import Request, Store, StoredMessage
+from ferromq._remoting import Answer, failure, required, success
 from ferromq._transaction_config import TransactionConfig
 from ferromq.broker.check_requests import CheckRequests
+from ferromq.broker.client_calls import physical_offset
 from ferromq.broker.halves import CHECK_TIMES, IMMUNITY_SECONDS, QUEUE, REAL_TOPIC, Halves, Place, origin_of, read
 from ferromq.broker.transactions import REAL_QUEUE, op_message
 from ferromq.errors import FerromqError, MessageTooLarge
@@ -147,6 +150,31 @@ class CheckBack:
             )
         return report
 
+    def resume(self, request: Request) -> Answer:
+        """
+        Answer request 323: ask once more about a transaction that was given up.
+
+        `msgId` is the offset message id of its message in TRANS_CHECK_MAX_TIME_TOPIC. One that is asked about again
+        already stays as it is; one that was committed in the meantime is refused.
+        """
+        if self._is_slave():
+            return failure(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave; ask its master")
+        name = required(request.fields, "msgId")
+        half = self._store.message_at(physical_offset(name))
+        if half is None or half.topic != _names.DISCARD_TOPIC:
+            return failure(ResponseCode.SYSTEM_ERROR, f"{name} is no message in {_names.DISCARD_TOPIC}")
+        if self._halves.is_committed(half):
+            return failure(ResponseCode.SYSTEM_ERROR, f"the transaction of {name} was committed")
+        properties = {**half.properties, CHECK_TIMES: "0"}
+
+        def put() -> Place:
+            (place,) = self._store.append_as_one([copy_of(half, _names.HALF_TOPIC, properties)])
+            return Place(*place[:2])
+
+        if self._halves.resume(half, put):
+            _log.warning("transaction asked about again message_id=%s peer=%s", half.message_id, request.peer)
+        return success()
+
     def _commit(self) -> int:
         lost = self._halves.commit()
         if lost:
@@ -195,8 +223,8 @@ class CheckBack:
                 return []
             messages = [due.copy() for due in batch]
             messages.append(op_message(*(due.half.queue_offset for due in batch)))
-            *places, (op_offset, _) = self._store.append_as_one(messages)
-            batch = [replace(due, place=Place(*place)) for due, place in zip(batch, places, strict=True)]
+            *places, (op_offset, _, _) = self._store.append_as_one(messages)
+            batch = [replace(due, place=Place(*place[:2])) for due, place in zip(batch, places, strict=True)]
             self._halves.move(
                 ((due.half, None if due.verdict is Verdict.DISCARD else due.place) for due in batch), op_offset
             )
@@ -230,19 +258,24 @@ class _Due:
     """Where it lies now."""
 
     def copy(self) -> "NewStoredMessage":
-        half = self.half
-        return {
-            "topic": _names.DISCARD_TOPIC if self.verdict is Verdict.DISCARD else _names.HALF_TOPIC,
-            "queue_id": QUEUE,
-            "body": half.body,
-            "properties": self.properties,
-            "flag": half.flag,
-            "sys_flag": half.sys_flag,
-            "born_timestamp": half.born_timestamp,
-            "born_host": half.born_host,
-            "reconsume_times": half.reconsume_times,
-            "prepared_transaction_offset": origin_of(half),
-        }
+        is_given_up = self.verdict is Verdict.DISCARD
+        return copy_of(self.half, _names.DISCARD_TOPIC if is_given_up else _names.HALF_TOPIC, self.properties)
+
+
+def copy_of(half: StoredMessage, topic: str, properties: Mapping[str, str]) -> "NewStoredMessage":
+    """Return a half message as it goes to another place, which says where it lay first."""
+    return {
+        "topic": topic,
+        "queue_id": QUEUE,
+        "body": half.body,
+        "properties": properties,
+        "flag": half.flag,
+        "sys_flag": half.sys_flag,
+        "born_timestamp": half.born_timestamp,
+        "born_host": half.born_host,
+        "reconsume_times": half.reconsume_times,
+        "prepared_transaction_offset": origin_of(half),
+    }
 
 
 def times_checked(properties: Mapping[str, str]) -> int:

@@ -105,7 +105,7 @@ class ClientCalls:
             fields["topicSysFlag"] = str(config.sys_flag)
         if group is not None:
             fields["groupSysFlag"] = str(group.others.get("groupSysFlag", 0))
-        offset = _physical_offset(required(fields, "msgId"))
+        offset = physical_offset(required(fields, "msgId"))
         message = self._store.message_at(offset)
         if message is None:
             return failure(ResponseCode.SYSTEM_ERROR, f"no message begins at the physical offset {offset}")
@@ -258,7 +258,7 @@ def _said(client: Client, answer: pb.TelemetryCommand) -> str:
     return f"the gRPC client {client.client_id} answered {code}: {answer.status.message}"
 
 
-def _physical_offset(message_id: str) -> int:
+def physical_offset(message_id: str) -> int:
     """Return the place an offset message id names, which are its last 16 digits. Raises `BadRequest` for another id."""
     if not _MESSAGE_ID.match(message_id):
         raise BadRequest(f"msgId is {message_id[:100]!r}; an offset message id of 32 or 56 hex digits is expected")

@@ -310,7 +310,7 @@ class BrokerController:
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
-            transactions=self._transactions.ends,
+            transactions=self._transactions,
         )
         self.topics.push_all()
         self.groups.push_all()

@@ -9,7 +9,7 @@ message ends is `transactions`, who moves one on is `check_back`.
 import logging
 import threading
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,7 +30,8 @@ REAL_TOPIC = "REAL_TOPIC"
 KIND_BITS = 12
 """What a record's system flag says of a transaction."""
 COMMITTED = 8
-_MAY_WAIT = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+MAY_WAIT = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+"""Properties of a message that is delivered later."""
 _READ_AT_ONCE = 1_000
 _UNKNOWN = (1 << 63) - 1
 
@@ -194,6 +195,16 @@ class Halves:
                     self._moved[origin] = place
             self._ops.add(op_offset, max(half.queue_offset for half, _, _ in known))
 
+    def resume(self, half: StoredMessage, put: Callable[[], Place]) -> bool:
+        """Let a half message that was given up lie where *put* puts it; False where it lies somewhere already."""
+        origin = origin_of(half)
+        with self._changed:
+            if origin in self._moved:
+                return False
+            # Nobody may resume it twice at the same time.
+            self._moved[origin] = put()
+        return True
+
     def commit(self) -> int:
         """
         Commit how far everything has ended, as RocketMQ does, and return how many open half messages were lost.
@@ -256,32 +267,44 @@ class Halves:
         for half in read(self._store, _names.HALF_TOPIC, begin, end):
             if half.queue_offset in self._ended:
                 continue
-            if self._is_committed(half):
+            if self.is_committed(half):
                 self._ended.add(half.queue_offset)
             elif half.prepared_transaction_offset:
                 self._moved[half.prepared_transaction_offset] = Place(half.queue_offset, half.physical_offset)
 
-    def _is_committed(self, half: StoredMessage) -> bool:
+    def is_committed(self, half: StoredMessage) -> bool:
         """
-        Say whether a half message without an op message was committed.
+        Say whether a half message without an op message was committed, by what is stored.
 
         RocketMQ stores the op message up to three seconds after the committed message, and not at all where it is
         killed or stopped meanwhile. The committed message names the half message, or the one that was put back.
         """
+        is_copy = CHECK_TIMES in half.properties
+        return any(
+            found.prepared_transaction_offset == half.physical_offset
+            or (is_copy and found.born_timestamp == half.born_timestamp)
+            for found in self._committed_ones(half)
+        )
+
+    def is_given_up(self, half: StoredMessage) -> bool:
+        """Say whether a half message that ended was moved to the discard topic, and not committed since."""
+        key = half.properties.get(UNIQUE_KEY)
+        found = self._store.query_by_unique_key(_names.DISCARD_TOPIC, key) if key is not None else ()
+        return any(each.born_timestamp == half.born_timestamp for each in found) and not any(
+            each.born_timestamp == half.born_timestamp for each in self._committed_ones(half)
+        )
+
+    def _committed_ones(self, half: StoredMessage) -> Iterator[StoredMessage]:
+        """Yield the committed messages with the id of a half message; a producer that sends twice keeps the id."""
         properties = half.properties
         key, topic = properties.get(UNIQUE_KEY), properties.get(REAL_TOPIC)
         if key is None or topic is None:
-            return False
-        waits = (_names.SCHEDULE_TOPIC, _names.TIMER_TOPIC) if _MAY_WAIT & properties.keys() else ()
-        return any(
-            found.sys_flag & KIND_BITS == COMMITTED
-            and (
-                found.prepared_transaction_offset == half.physical_offset
-                or (CHECK_TIMES in properties and found.born_timestamp == half.born_timestamp)
-            )
-            for place in (topic, *waits)
-            for found in self._store.query_by_unique_key(place, key)
-        )
+            return
+        waits = (_names.SCHEDULE_TOPIC, _names.TIMER_TOPIC) if MAY_WAIT & properties.keys() else ()
+        for place in (topic, *waits):
+            for found in self._store.query_by_unique_key(place, key):
+                if found.sys_flag & KIND_BITS == COMMITTED:
+                    yield found
 
 
 def read(store: Store, topic: str, begin: int, end: int, at_once: int = _READ_AT_ONCE) -> Iterator[StoredMessage]:

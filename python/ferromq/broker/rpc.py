@@ -23,7 +23,7 @@ from ferromq.broker.routes import Routes
 from ferromq.broker.runtime import Runtime
 from ferromq.broker.settings import SettingsAnswers
 from ferromq.broker.statistics import Statistics
-from ferromq.broker.transactions import Transactions
+from ferromq.broker.transaction_rooms import TransactionRooms
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Rooms:
     runtime: Runtime
     settings: SettingsAnswers
     statistics: Statistics
-    transactions: Transactions
+    transactions: TransactionRooms
 
 
 _CHANGING = frozenset(
@@ -111,7 +111,7 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
         RequestCode.HEART_BEAT: heartbeats.heartbeat,
         RequestCode.UNREGISTER_CLIENT: heartbeats.unregister,
-        RequestCode.END_TRANSACTION: rooms.transactions.end_transaction,
+        RequestCode.END_TRANSACTION: rooms.transactions.ends.end_transaction,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.members.consumer_list,
         RequestCode.LOCK_BATCH_MQ: clients.locking.lock,
         RequestCode.UNLOCK_BATCH_MQ: clients.locking.unlock,
@@ -140,7 +140,7 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         RequestCode.CLEAN_UNUSED_TOPIC: rooms.admin.clean_unused,
         RequestCode.GET_BROKER_CONSUME_STATS: rooms.reports.all_groups,
         RequestCode.QUERY_CONSUME_QUEUE: rooms.reports.consume_queue,
-        RequestCode.RESUME_CHECK_HALF_MESSAGE: _remoting.refused("half messages are not checked back"),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: rooms.transactions.checks.resume,
         RequestCode.SEND_REPLY_MESSAGE: clients.replies.reply,
         RequestCode.SEND_REPLY_MESSAGE_V2: clients.replies.short_reply,
         RequestCode.GET_ALL_PRODUCER_INFO: connections.all_producers,
@@ -162,7 +162,9 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         "NotifyClientTermination": rpc(
             pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, clients.grpc.notify_termination
         ),
-        "EndTransaction": rpc(pb.EndTransactionRequest, pb.EndTransactionResponse, rooms.transactions.end_over_grpc),
+        "EndTransaction": rpc(
+            pb.EndTransactionRequest, pb.EndTransactionResponse, rooms.transactions.ends.end_over_grpc
+        ),
         "SyncLiteSubscription": rpc(
             pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse, lite.sync_subscription
         ),

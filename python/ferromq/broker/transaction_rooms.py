@@ -24,13 +24,17 @@ class TransactionRooms:
     ) -> None:
         """Find out from *store* which half messages are open."""
         halves = Halves(store)
-        self.ends = Transactions(store, halves, is_slave=lambda: config().membership.is_slave)
+
+        def is_slave() -> bool:
+            return config().membership.is_slave
+
+        self.ends = Transactions(store, halves, is_slave=is_slave, count_put=server.count_put)
         self.checks = CheckBack(
             store,
             halves,
             CheckRequests(server, config().name, clients),
             config=lambda: config().transactions,
-            is_slave=lambda: config().membership.is_slave,
+            is_slave=is_slave,
             now_ms=clock.now_ms,
         )
         interval = config().transactions.transaction_check_interval

@@ -19,7 +19,7 @@ from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
 from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
 from ferromq.broker._grpc import OK, Refused, topic_name
-from ferromq.broker.halves import COMMITTED, KIND_BITS, OP_TAG, QUEUE, REAL_TOPIC, UNIQUE_KEY, Halves
+from ferromq.broker.halves import COMMITTED, KIND_BITS, MAY_WAIT, OP_TAG, QUEUE, REAL_TOPIC, UNIQUE_KEY, Halves
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ _RESOLUTIONS = {
     pb.TransactionResolution.COMMIT: Decision.COMMIT,
     pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
 }
+_GIVEN_UP = f"the transaction was given up; its message is in {_names.DISCARD_TOPIC}, request 323 puts it back"
 _GRPC_CODES = {
     ResponseCode.SYSTEM_ERROR: pb.Code.INVALID_TRANSACTION_ID,
     ResponseCode.MESSAGE_ILLEGAL: pb.Code.MESSAGE_BODY_TOO_LARGE,
@@ -83,10 +84,19 @@ _GRPC_CODES = {
 class Transactions:
     """Ends transactions; thread-safe."""
 
-    def __init__(self, store: Store, halves: Halves, *, is_slave: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        halves: Halves,
+        *,
+        is_slave: Callable[[], bool] = lambda: False,
+        count_put: Callable[[str, int, int], None] = lambda _topic, _messages, _size: None,
+    ) -> None:
+        """*count_put* hears of committed messages: topic, how many, bytes of their records."""
         self._store = store
         self._halves = halves
         self._is_slave = is_slave
+        self._count_put = count_put
 
     def end_transaction(self, request: Request) -> Answer:
         """Answer request 37: end a half message as its producer decided, once however often it is asked."""
@@ -129,13 +139,18 @@ class Transactions:
         half = self._half(end)
         with self._halves.turn(half) as place:
             if place is None:
+                if end.decision is Decision.COMMIT and self._halves.is_given_up(half):
+                    raise EndRefused(ResponseCode.SYSTEM_ERROR, _GIVEN_UP)
                 return False
             if place.physical_offset != half.physical_offset:
                 half = self._store.message_at(place.physical_offset) or half
             messages = [op_message(half.queue_offset)]
             if end.decision is Decision.COMMIT:
                 messages.insert(0, self._committed(half))
-            self._halves.end(half, self._append(messages))
+            places = self._append(messages)
+            self._halves.end(half, places[-1][0])
+        if end.decision is Decision.COMMIT:
+            self._count_put(messages[0]["topic"], 1, places[0][2])
         return True
 
     def _half(self, end: End) -> StoredMessage:
@@ -143,11 +158,12 @@ class Transactions:
         half = self._store.message_at(end.physical_offset) if end.physical_offset >= 0 else None
         if half is None or half.topic != _names.HALF_TOPIC:
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        properties = half.properties
         for is_wrong, what in (
-            (half.properties.get(PRODUCER_GROUP) != end.group, "The producer group"),
+            (properties.get(PRODUCER_GROUP) != end.group, "The producer group"),
             (half.queue_offset != end.queue_offset, "The transaction state table offset"),
-            (end.topic not in {None, half.properties.get(REAL_TOPIC)}, "The topic"),
-            (end.message_id not in {None, half.properties.get(UNIQUE_KEY)}, "The message id"),
+            (end.topic is not None and properties.get(REAL_TOPIC) != end.topic, "The topic"),
+            (end.message_id is not None and properties.get(UNIQUE_KEY) != end.message_id, "The message id"),
         ):
             if is_wrong:
                 raise EndRefused(ResponseCode.SYSTEM_ERROR, f"{what} wrong")
@@ -155,13 +171,20 @@ class Transactions:
 
     def _committed(self, half: StoredMessage) -> "NewStoredMessage":
         """Return the message consumers will see, or that waits where it has a delay level."""
-        topic, queue_id = half.properties.get(REAL_TOPIC), half.properties.get(REAL_QUEUE, "")
+        properties = half.properties
+        topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
         if not topic or not queue_id.isdecimal():
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it goes")
         sys_flag = (half.sys_flag & ~KIND_BITS) | Decision.COMMIT
-        properties = {name: value for name, value in half.properties.items() if name not in _HALF_PROPERTIES}
-        place = (topic, int(queue_id), properties)
-        topic, queue, properties = self._store.delayed(*place, sys_flag=sys_flag) or place
+        for name in _HALF_PROPERTIES:
+            properties.pop(name, None)
+        queue = int(queue_id)
+        if MAY_WAIT & properties.keys():
+            try:
+                waiting = self._store.delayed(topic, queue, properties, sys_flag=sys_flag)
+            except ValueError as error:
+                raise EndRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            topic, queue, properties = waiting or (topic, queue, properties)
         return {
             "topic": topic,
             "queue_id": queue,
@@ -175,10 +198,9 @@ class Transactions:
             "prepared_transaction_offset": half.physical_offset,
         }
 
-    def _append(self, messages: "list[NewStoredMessage]") -> int:
-        """Store messages as one and return the queue offset of the last."""
+    def _append(self, messages: "list[NewStoredMessage]") -> list[tuple[int, int, int]]:
         try:
-            return self._store.append_as_one(messages)[-1][0]
+            return self._store.append_as_one(messages)
         except MessageTooLarge as error:
             raise EndRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except StoreFull as error:
