@@ -126,7 +126,6 @@ def test_a_grpc_client_is_asked_for_its_threads(
 def test_a_grpc_client_verifies_a_message(
     shared: ferromq.Embedded,
     remoting: RemotingClient,
-    request: pytest.FixtureRequest,
     eventually: Callable[[Callable[[], bool]], bool],
     status: int | None,
     answered: tuple[int, str],
@@ -134,7 +133,6 @@ def test_a_grpc_client_verifies_a_message(
     """It gets the message itself; how it ended is told in RocketMQ's words, and that it never ended, too."""
     group = f"verify-{status}"
     consumer = Consumer(shared, group)
-    request.addfinalizer(consumer.close)
     with shared.producer() as producer:
         sent = producer.send("t", b"to verify", tag="a", properties={"b": "c"})
     with shared.admin() as admin:
@@ -154,6 +152,7 @@ def test_a_grpc_client_verifies_a_message(
     thread = consumer.answering(verify)
     code, remark, _, body = ask(shared, remoting, CONSUME_DIRECTLY, group, msgId=stored.offset_message_id)
     thread.join()
+    consumer.close()
     assert (code, answered[1] in (body.decode() or str(remark))) == (answered[0], True), (remark, body)
     assert (seen[0].body, seen[0].system_properties.tag, dict(seen[0].user_properties)) == (
         b"to verify",
