@@ -64,9 +64,12 @@ class Admin:
         body = self._ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(_json.loads_object(body).get("topicList") or ())
 
-    def create_topic(self, name: str, queues: int = 8) -> None:
+    def create_topic(self, name: str, queues: int = 8, *, message_type: str | None = None) -> None:
         """
         Create a topic with *queues* queues on every master, or change an existing one.
+
+        *message_type* is the kind of messages it takes: NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY, where a broker
+        checks it. None: NORMAL, or what it was.
 
         Raises `IllegalName`, and `RequestError` where a broker refuses.
         """
@@ -83,6 +86,8 @@ class Admin:
             "topicSysFlag": "0",
             "order": "false",
         }
+        if message_type is not None:
+            fields["attributes"] = f"+message.type={message_type}"
         for master in self._masters():
             self._ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
@@ -112,14 +117,18 @@ class Admin:
         for master in self._masters():
             self._ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
 
-    def create_group(self, name: str) -> None:
+    def create_group(self, name: str, *, fifo: bool = False, retries: int = 16) -> None:
         """
-        Create a consumer group on every master, or set an existing one to RocketMQ's defaults.
+        Create a consumer group on every master, or set an existing one to RocketMQ's defaults and what is given.
+
+        *fifo*: it consumes message groups in order. *retries*: how often a message that failed comes again before it
+        is a dead letter.
 
         Raises `IllegalName`, and `RequestError` where a broker refuses.
         """
         _names.check_group(name)
-        body = _json.dumps({"groupName": name})
+        group = {"groupName": name, "consumeMessageOrderly": fifo, "retryMaxTimes": retries}
+        body = _json.dumps(group)
         for master in self._masters():
             self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=body)
 

@@ -29,6 +29,7 @@ from ferromq._listener_config import ListenerConfig
 from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
 from ferromq._rocketmq import WITHOUT_EFFECT
+from ferromq._send_config import SendConfig
 from ferromq._transaction_config import TransactionConfig
 from ferromq.errors import ConfigError, IllegalName
 
@@ -37,6 +38,7 @@ __all__ = [
     "BrokerConfig",
     "MembershipConfig",
     "NameServerConfig",
+    "SendConfig",
     "StoreConfig",
     "TransactionConfig",
 ]
@@ -223,8 +225,6 @@ class BrokerConfig(Config):
     """Whether a consumer group is created on first use."""
     default_queues: int = 8
     """Queues of a topic created on first use."""
-    mixed_topics: bool = False
-    """Whether an administrator may make a topic MIXED, which takes messages of every kind."""
     client_lease: timedelta = timedelta(seconds=120)
     """How long a client without a heartbeat counts as there."""
     notify_consumers: bool = True
@@ -237,14 +237,12 @@ class BrokerConfig(Config):
     """`module:function` that takes each file before it is deleted; empty: none."""
     trace_topic: str = ""
     """Topic for the traces of clients, made at start; empty: none."""
-    region: str = "DefaultRegion"
-    """What messages of remoting clients are stamped with as the region they were sent in."""
-    trace: bool = True
-    """Whether the traces of messages are worth keeping, which their senders are told."""
     membership: MembershipConfig = field(default_factory=MembershipConfig)
     """The options of the broker as a member of its cluster; they too are named without `membership`."""
     connections: ListenerConfig = field(default_factory=ListenerConfig)
     """The options of its remoting connections; they too are named without `connections`."""
+    sends: SendConfig = field(default_factory=SendConfig)
+    """The options for messages that are sent to it; they too are named without `sends`."""
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     """The options for transactions; they too are named without `transactions`."""
     storage: StoreConfig = field(default_factory=StoreConfig)
@@ -266,9 +264,7 @@ class BrokerConfig(Config):
         "autoCreateTopicEnable": lambda text: {"auto_create_topics": boolean(text)},
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
-        "enableMixedMessageType": lambda text: {"mixed_topics": boolean(text)},
-        "regionId": lambda text: {"region": text},
-        "traceOn": lambda text: {"trace": boolean(text)},
+        **SendConfig.properties,
         **TransactionConfig.properties,
         **MembershipConfig.properties,
         "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
@@ -287,6 +283,7 @@ class BrokerConfig(Config):
     parts: ClassVar[Mapping[str, type[Config]]] = {
         "membership": MembershipConfig,
         "connections": ListenerConfig,
+        "sends": SendConfig,
         "transactions": TransactionConfig,
         "storage": StoreConfig,
     }
@@ -305,7 +302,7 @@ class BrokerConfig(Config):
                 split_advertised(getattr(self, name) or "unset")
             except ValueError as error:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; {error}") from error
-        for name in ("name", "cluster", "store", "region"):
+        for name in ("name", "cluster", "store"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty")
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:

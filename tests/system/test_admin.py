@@ -126,6 +126,10 @@ def test_a_group_is_created_where_first_use_creates_none() -> None:
         assert mq.broker.groups.get("billing") is not None
         with pytest.raises(ferromq.IllegalName):
             admin.create_group("two words")
+        admin.create_group("patient", fifo=True, retries=3)
+        made = mq.broker.groups.get("patient")
+        assert made is not None
+        assert (made.fifo, made.max_attempts) == (True, 4)
 
 
 def test_a_missing_topic_says_how_to_create_it(mq: ferromq.Embedded) -> None:

@@ -394,6 +394,26 @@ def test_an_administrator_creates_and_changes_topics(mq: ferromq.Embedded, remot
         assert remark
 
 
+def test_kinds_are_checked_where_the_options_say_so(tmp_path: Path) -> None:
+    """Producers are told, and told again where it changes; an administrator's topic takes its kind alone."""
+    with ferromq.embedded(tmp_path) as mq, mq.admin() as admin:
+        rpc = Rpc(mq.endpoint)
+        admin.create_topic("later", message_type="DELAY")
+        with pytest.raises(ferromq.RequestError, match="LETTER"):
+            admin.create_topic("letters", message_type="LETTER")
+        kinds = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("later"))).message_queues[0].accept_message_types
+        assert list(kinds) == [pb.MessageType.DELAY]
+        settings = pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[topic("later")])))
+        assert telemetry(rpc, settings)[0].settings.publishing.validate_message_type
+        mq.broker.settings.update({"check_types": "none"}, {})
+        assert not telemetry(rpc, settings)[0].settings.publishing.validate_message_type
+        with mq.producer() as producer:
+            producer.send("later", b"now")
+        with pytest.raises(ferromq.ConfigError, match="none, grpc, all"):
+            mq.broker.settings.update({"check_types": "some"}, {})
+        rpc.channel.close()
+
+
 def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
     """With auto-creation off in the second run: they come from the files."""
     with ferromq.embedded(tmp_path) as mq:

@@ -17,7 +17,7 @@ from ferromq.errors import RequestError
 
 def topics(directory: Path, **options: Any) -> TopicTable:
     """Return the topics of the broker in *directory*."""
-    config = BrokerConfig(**options)
+    config = BrokerConfig.from_options(options)
     return TopicTable(lambda: config, directory, lambda: 0, lambda *_: None, lambda *_: None)
 
 

@@ -31,7 +31,15 @@ class Broker:
         self.groups = GroupTable(lambda: config, directory, lambda: self.now, lambda *_: None)
         self.table = ClientTable(120_000, lambda _change: None)
         self.calls = GrpcCalls(self.send_telemetry)
-        self.clients = Clients(self, self.table, self.groups, self.calls, max_body_size=1_000, now_ms=lambda: self.now)
+        self.clients = Clients(
+            self,
+            self.table,
+            self.groups,
+            self.calls,
+            max_body_size=1_000,
+            validates=lambda: True,
+            now_ms=lambda: self.now,
+        )
         self.groups.listen(self.clients.group_changed)
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:

@@ -72,16 +72,23 @@ def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer
 
 
 def topic_name(resource: pb.Resource) -> str:
-    """Return the name of a topic; raises `Refused` for an illegal one."""
+    """Return the name of a topic; raises `Refused` for an illegal one, and for one of RocketMQ itself."""
     try:
         _names.check_topic(resource.name)
     except IllegalName as error:
         raise Refused(pb.Code.ILLEGAL_TOPIC, str(error)) from error
+    if _names.is_system_topic(resource.name):
+        raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(resource.name))
     return resource.name
 
 
+def system_topic(name: str) -> str:
+    """Return what to tell who wants to use a topic that brokers have for themselves."""
+    return f"the topic {name} belongs to RocketMQ or to the broker itself; choose another name"
+
+
 def group_name(resource: pb.Resource) -> str:
-    """Return the name of a consumer group; raises `Refused` for an illegal one."""
+    """Return the name of a consumer group; raises `Refused` for an illegal one, and for one of RocketMQ itself."""
     try:
         _names.check_group(resource.name)
     except IllegalName as error:

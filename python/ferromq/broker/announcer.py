@@ -124,12 +124,13 @@ class Announcer:
         self._server.put_forbidden(group, topics)
 
     def push_send_policy(self, config: BrokerConfig) -> None:
-        """Tell the hot path what messages are stamped with, and whether half messages are taken."""
+        """Tell the hot path what messages are stamped with, and which are taken."""
         self._server.set_send_policy(
             cluster=config.cluster,
-            region=config.region,
-            trace=config.trace,
+            region=config.sends.region,
+            trace=config.sends.trace,
             reject_transactions=config.transactions.reject_transactions,
+            check_types=config.sends.check_types,
         )
 
     def register(self, *, is_forced: bool = True) -> None:

@@ -66,6 +66,7 @@ class ClientRooms:
             groups,
             grpc_calls,
             max_body_size=store.options()["max_message_size"],
+            validates=lambda: config().sends.check_types != "none",
             now_ms=now_ms,
         )
         groups.listen(self.grpc.group_changed)

@@ -329,7 +329,7 @@ class BrokerController:
             self.topics.configure("options")
         if "register_interval" in changed:
             self._announcer.set_period(registration_period(after.membership.register_interval))
-        if changed & {"region", "trace", "reject_transactions"}:
+        if changed & {"region", "trace", "reject_transactions", "check_types"}:
             self._announcer.push_send_policy(after)
         self._transactions.options_changed(changed, after)
         if changed & frozenset(_MEMBERSHIP):

@@ -65,6 +65,7 @@ class Clients:
         calls: GrpcCalls,
         *,
         max_body_size: int,
+        validates: Callable[[], bool],
         now_ms: Callable[[], int],
     ) -> None:
         self._server = server
@@ -72,6 +73,7 @@ class Clients:
         self._groups = groups
         self._calls = calls
         self._max_body_size = max_body_size
+        self._validates = validates
         self._now_ms = now_ms
         # What consumers said last, by stream: told again when their group changes. What is sent last is what holds.
         self._telling = threading.Lock()
@@ -155,7 +157,7 @@ class Clients:
             # RocketMQ calls the producer group of a gRPC client by the topic.
             for topic in {topic_name(topic) for topic in settings.publishing.topics}:
                 self._table.produce(topic, client, now, stream=stream)
-            answer = grpc_settings.publishing(settings, self._max_body_size)
+            answer = grpc_settings.publishing(settings, self._max_body_size, validates=self._validates())
             self._send(stream, answer)
             return
         if kind is None:

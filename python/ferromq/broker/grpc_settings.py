@@ -16,11 +16,11 @@ _RECEIVE_BATCH = 32
 _LONG_POLLING_MS = 20_000
 
 
-def publishing(asked: pb.Settings, max_body_size: int) -> pb.TelemetryCommand:
-    """Return what a producer is told."""
+def publishing(asked: pb.Settings, max_body_size: int, *, validates: bool) -> pb.TelemetryCommand:
+    """Return what a producer is told; *validates*: whether messages must be of the kind their topics take."""
     answer = _copy(asked)
     answer.publishing.max_body_size = max_body_size
-    answer.publishing.validate_message_type = True
+    answer.publishing.validate_message_type = validates
     answer.backoff_policy.max_attempts = _PUBLISH_ATTEMPTS
     backoff = answer.backoff_policy.exponential_backoff
     backoff.initial.FromMilliseconds(_PUBLISH_BACKOFF_MS[0])

@@ -12,7 +12,7 @@ import threading
 from ferromq import _names
 from ferromq._ferromq import Request, Store
 from ferromq._proto import messages as pb
-from ferromq.broker._grpc import OK, Refused, group_name, topic_name
+from ferromq.broker._grpc import OK, Refused, group_name, system_topic, topic_name
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, NameServerFailed, NameServers
 from ferromq.broker.topics import TopicConfig, TopicTable, Wait
@@ -203,11 +203,6 @@ def endpoints(address: str) -> pb.Endpoints:
     except ValueError:
         scheme = pb.AddressScheme.DOMAIN_NAME
     return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host.strip("[]"), port=int(port))])
-
-
-def system_topic(name: str) -> str:
-    """Return what to tell who wants to use a topic that brokers have for themselves."""
-    return f"the topic {name} belongs to RocketMQ or to the broker itself; choose another name"
 
 
 def missing_topic(name: str) -> str:

@@ -32,7 +32,8 @@ _FOREVER_HOURS = (1 << 31) - 1
 # What RocketMQ says of the flush where its keys are left out.
 _FLUSH = {"interval": "500", "pages": "0", "thorough": "10000"}
 _CHANGEABLE = frozenset(
-    {"auto_create_topics", "auto_create_groups", "default_queues", "mixed_topics", "flush", "flush_every"}
+    {"auto_create_topics", "auto_create_groups", "default_queues", "mixed_topics", "check_types"}
+    | {"flush", "flush_every"}
     | {"permission", "force_register", "sync_interval", "register_interval"}
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
     | {"reject_transactions"}

@@ -255,7 +255,7 @@ class TopicTable:
 
     def put_all(self, changes: Sequence[tuple[TopicConfig, Mapping[str, str | None]]], peer: str) -> list[TopicConfig]:
         """Create or replace several topics as `put` does: all of them, with one write and one registration, or none."""
-        mixed = self._config().mixed_topics
+        mixed = self._config().sends.mixed_topics
         for topic, attributes in changes:
             _names.check_topic(topic.name)
             if self.is_system(topic.name):
