@@ -11,6 +11,7 @@ This file only names what is public. Servers are started by `ferromq.cli`, Spark
 from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq._time import Clock
 from ferromq.admin import Admin
+from ferromq.client._filters import Sql
 from ferromq.client._tls import Tls
 from ferromq.client.consumer import Consumer
 from ferromq.client.producer import Producer, Transaction
@@ -24,6 +25,7 @@ from ferromq.errors import (
     Forbidden,
     ForkedProcess,
     GroupNotFound,
+    IllegalFilter,
     IllegalName,
     MessageTooLarge,
     NotDurable,
@@ -56,6 +58,7 @@ __all__ = [
     "Forbidden",
     "ForkedProcess",
     "GroupNotFound",
+    "IllegalFilter",
     "IllegalName",
     "Message",
     "MessageTooLarge",
@@ -71,6 +74,7 @@ __all__ = [
     "SendReceipt",
     "SendSummary",
     "ServerError",
+    "Sql",
     "StoreClosed",
     "StoreConfig",
     "StoreError",

@@ -17,6 +17,7 @@ catches: what may I do now? The classes that have a builtin base beside them can
     │ ├ GroupNotFound                       create the consumer group
     │ ├ MessageTooLarge (ValueError)        make the message smaller
     │ ├ IllegalName (ValueError)            choose another topic or group name
+    │ ├ IllegalFilter (ValueError)          correct the expression
     │ ├ Forbidden                           the permission is missing
     │ ├ Throttled                           wait, then try again
     │ ├ ReceiptHandleExpired                drop the message; it comes again
@@ -39,6 +40,7 @@ __all__ = [
     "Forbidden",
     "ForkedProcess",
     "GroupNotFound",
+    "IllegalFilter",
     "IllegalName",
     "MessageTooLarge",
     "NotDurable",
@@ -121,6 +123,10 @@ class MessageTooLarge(RequestError, ValueError):
 
 class IllegalName(RequestError, ValueError):
     """A topic or group name breaks RocketMQ's rules; the text names the rule."""
+
+
+class IllegalFilter(RequestError, ValueError):
+    """The expression of a subscription is none; the text names the position and the reason."""
 
 
 class Forbidden(RequestError):

@@ -95,7 +95,7 @@ def test_only_wanted_tags_come(mq: ferromq.Embedded) -> None:
     with mq.producer() as producer:
         for tag in ("new", "old", "paid", None):
             producer.send("orders", (tag or "none").encode(), tag=tag)
-    with mq.consumer("billing", "orders", tags="new||paid") as consumer:
+    with mq.consumer("billing", "orders", filter="new || paid") as consumer:
         bodies = set()
         while messages := consumer.receive(wait=timedelta(milliseconds=200)):
             consumer.ack(messages)

@@ -11,6 +11,7 @@ from ferromq import _ferromq
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.client import _plans, _send_plans
+from ferromq.client._filters import filter_expression
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import (
     Call,
@@ -260,7 +261,7 @@ def received(*bodies: bytes, code: int = pb.OK) -> Packets:
 
 def receive(server: Server, wait: float = 5.0) -> list[MessageView]:
     """Run a receive."""
-    subscription = Subscription("billing", "orders", "a||b")
+    subscription = Subscription("billing", "orders", filter_expression("a||b"))
     return server.run(_plans.receive(server.common, subscription, Wish(32, wait, 30.0), Keeper()))
 
 
@@ -338,7 +339,7 @@ def test_acknowledgements_name_those_refused() -> None:
     server = Server()
     server.script = [received(b"1", b"2")]
     messages = receive(server)
-    subscription = Subscription("billing", "orders", "*")
+    subscription = Subscription("billing", "orders", filter_expression("*"))
     server.script = [acked(("2", pb.Code.INVALID_RECEIPT_HANDLE), code=pb.MULTIPLE_RESULTS)]
     (refused,) = server.run(_plans.ack(server.common, subscription, ONE, messages))
     assert refused[0] == "2"
@@ -357,7 +358,11 @@ def test_a_changed_lease_has_a_new_handle() -> None:
     (message,) = receive(server)
     response = pb.ChangeInvisibleDurationResponse(status=pb.Status(code=pb.OK), receipt_handle="new")
     server.script = [response.SerializeToString()]
-    server.run(_plans.change_invisible_duration(server.common, Subscription("g", "t", "*"), message, 0.5, suspend=True))
+    server.run(
+        _plans.change_invisible_duration(
+            server.common, Subscription("g", "t", filter_expression("*")), message, 0.5, suspend=True
+        )
+    )
     request = pb.ChangeInvisibleDurationRequest.FromString(server.calls[-1].request)
     assert (request.receipt_handle, request.invisible_duration.nanos, request.suspend) == ("h", 500_000_000, True)
     assert message.receipt_handle == "new"

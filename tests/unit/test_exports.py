@@ -19,6 +19,7 @@ PUBLIC = [
     "Resolution",
     "SendReceipt",
     "SendSummary",
+    "Sql",
     "StoreConfig",
     "StoredMessage",
     "Tls",

@@ -4,19 +4,22 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from ferromq import _names
 from ferromq.aio._connection import AsyncClient
+from ferromq.aio._push import Runner
 from ferromq.client import _plans
 from ferromq.client._client import Options
 from ferromq.client._connection import remaining
+from ferromq.client._filters import Sql, filter_expression
 from ferromq.client._leases import FLUSH_AFTER, FLUSH_COUNT, Acks, Ahead, by_endpoint
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
+from ferromq.client._retry import InOrder, Retry
 from ferromq.client._tls import Tls, TlsFile
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
@@ -45,7 +48,7 @@ class Consumer:
         group: str,
         topic: str,
         *,
-        tags: str = "*",
+        filter: str | Sql = "*",  # noqa: A002 (what it is called everywhere)
         invisible_duration: timedelta | float = timedelta(seconds=30),
         timeout: timedelta | float = 3.0,
         attempts: int = 3,
@@ -53,7 +56,7 @@ class Consumer:
     ) -> None:
         _names.check_topic(topic)
         _names.check_group(group)
-        self._subscription = Subscription(group, topic, tags)
+        self._subscription = Subscription(group, topic, filter_expression(filter))
         self._client = AsyncClient("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
         self._leases = _Leases(self._client, self._subscription)
@@ -64,6 +67,8 @@ class Consumer:
         self._batch_begin = 0.0
         self._next: asyncio.Task[list[MessageView]] | None = None
         self._closing = False
+        self._runner: Runner | None = None
+        self._in_order: InOrder | None = None
 
     async def receive(
         self,
@@ -94,6 +99,41 @@ class Consumer:
         self._client.check()
         await self._leases.change_invisible_duration(message, duration)
 
+    async def forward_to_dead_letter(self, message: MessageView) -> None:
+        """Put *message* into the group's dead letter queue, and end its life in the group."""
+        self._client.check()
+        await self._leases.forward_to_dead_letter(message)
+
+    async def run(
+        self,
+        handler: Callable[[MessageView], Awaitable[object]],
+        *,
+        tasks: int = 1,
+        stop_timeout: timedelta | float = timedelta(seconds=30),
+    ) -> None:
+        """
+        Await *handler* with each message, in *tasks* tasks, until `stop` or `close` is called.
+
+        What becomes of the messages is said at `ferromq.Consumer.run`. At the end handlers that need longer than
+        *stop_timeout* are cancelled; cancelling `run` itself cancels them at once. Either way what was not handled is
+        given back.
+        """
+        self._client.check()
+        if tasks < 1:
+            raise ValueError(f"at least one task is needed, not {tasks}")
+        if self._runner is not None:
+            raise RuntimeError("this consumer runs already; give run more tasks, or make another consumer")
+        self._runner = Runner(self, self._leases, self._invisible, lambda: Retry.of(self._client.base.settings))
+        try:
+            await self._runner.run(handler, tasks, seconds(stop_timeout))
+        finally:
+            self._runner = None
+
+    def stop(self) -> None:
+        """End `run`: it returns once the handlers under way have ended. The consumer stays usable. Not thread-safe."""
+        if self._runner is not None:
+            self._runner.stop()
+
     async def flush(self) -> None:
         """Send the acknowledgements that wait; raises the first failure since the last `flush`."""
         self._client.check()
@@ -109,8 +149,10 @@ class Consumer:
         while True:
             if self._closing:
                 raise StopAsyncIteration
-            if self._batch and time.monotonic() <= self._usable_until:
-                return self._batch.popleft()
+            while self._batch and time.monotonic() <= self._usable_until:
+                message = self._batch.popleft()
+                if self._in_order is None or self._in_order.may_use(message):
+                    return message
             # Leases that ended meanwhile: those messages come again, maybe elsewhere.
             self._batch.clear()
             await self._next_batch()
@@ -131,7 +173,12 @@ class Consumer:
         except FerromqError:
             self._next = None
             raise
-        self._next = asyncio.create_task(self._receive_ahead())
+        if Retry.of(self._client.base.settings).is_fifo:
+            # Nothing ahead: what comes depends on what is acknowledged.
+            self._next = None
+            self._in_order = self._leases.in_order = InOrder() if self._runner is None else None
+        else:
+            self._next = asyncio.create_task(self._receive_ahead())
         self._batch.extend(messages)
         self._batch_size, self._batch_begin = len(messages), time.monotonic()
         self._usable_until = self._batch_begin + self._invisible
@@ -160,6 +207,9 @@ class Consumer:
         until = time.monotonic() + seconds(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
             return
+        if self._runner is not None:
+            self._runner.stop()
+            await self._runner.wait(remaining(until))
         self._closing = True
         unused = list(self._batch)
         self._batch.clear()
@@ -200,12 +250,15 @@ class _Leases:
         self._client = client
         self._subscription = subscription
         self.acks = Acks()
+        self.in_order: InOrder | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
         self._client.check()
+        if self.in_order is not None:
+            self.in_order.acknowledged(message)
         self.acks.messages.append(message)
         count = len(self.acks.messages)
         if count >= FLUSH_COUNT:
@@ -223,6 +276,11 @@ class _Leases:
             _plans.change_invisible_duration(common, self._subscription, message, seconds(duration), suspend=suspend)
         )
 
+    async def forward_to_dead_letter(self, message: MessageView) -> None:
+        """Put a message into the dead letter queue."""
+        self._client.check()
+        await self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message))
+
     async def send(self, grouped: dict[str, list[MessageView]]) -> list[tuple[int, FerromqError]]:
         """Send acknowledgements, and return for each failure how many messages it concerns."""
         failures: list[tuple[int, FerromqError]] = []
@@ -232,6 +290,9 @@ class _Leases:
                 failures += [(1, error) for _, error in await self._client.run(plan)]
             except FerromqError as error:
                 failures.append((len(messages), error))
+            if self.in_order is not None:
+                for message in messages:
+                    self.in_order.acknowledged(message)
         return failures
 
     async def send_waiting(self) -> None:

@@ -102,6 +102,7 @@ class Client:
 
     def _on_settings(self, settings: pb.Settings) -> None:
         self.settings = settings
+        self.common.max_attempts = settings.backoff_policy.max_attempts
         if settings.publishing.max_body_size > 0:
             self.common.max_body = settings.publishing.max_body_size
 

@@ -7,8 +7,9 @@ business of those who run plans.
 """
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ferromq import _ferromq, _names
@@ -37,6 +38,7 @@ from ferromq.errors import (
     Forbidden,
     NotDurable,
     OutcomeUnknown,
+    ReceiptHandleExpired,
     RequestTimeout,
     ServerError,
 )
@@ -74,6 +76,8 @@ class Common:
     attempts: int
     routes: Routes
     max_body: int = MAX_BODY
+    max_attempts: int = 0
+    """How often a message of the consumer's group is delivered, once its settings have come."""
     now: Callable[[], float] = time.monotonic
     wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     """Milliseconds since 1970, from which delays count."""
@@ -160,16 +164,12 @@ class Subscription:
 
     group: str
     topic: str
-    tags: str
+    wanted: pb.FilterExpression
 
     def settings(self) -> pb.Subscription:
         """Return it as settings."""
-        entry = pb.SubscriptionEntry(topic=resource(self.topic), expression=self.filter())
+        entry = pb.SubscriptionEntry(topic=resource(self.topic), expression=self.wanted)
         return pb.Subscription(group=resource(self.group), subscriptions=[entry])
-
-    def filter(self) -> pb.FilterExpression:
-        """Return the filter."""
-        return pb.FilterExpression(type=pb.FilterType.TAG, expression=self.tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,7 @@ class Wish:
     max_messages: int
     wait: float
     invisible: float
+    attempt_id: str = ""
 
 
 def receive(common: Common, subscription: Subscription, wish: Wish, lease: "LeaseKeeper") -> Plan[list[MessageView]]:
@@ -190,6 +191,8 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
     topic = subscription.topic
     until = common.now() + wish.wait
     failures = 0
+    # The same over repetitions: what a lost answer held comes again, although nobody else may have it now.
+    attempt_id = str(uuid.uuid4())
     while True:
         left = max(0.0, until - common.now())
         try:
@@ -199,7 +202,7 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
                 common,
                 subscription,
                 route,
-                Wish(wish.max_messages, min(left, _TURN) if several else left, wish.invisible),
+                replace(wish, wait=min(left, _TURN) if several else left, attempt_id=attempt_id),
                 lease,
             )
         except RETRYABLE:
@@ -227,10 +230,11 @@ def _receive_once(
             permission=pb.Permission.READ,
             broker=pb.Broker(name=broker_name, endpoints=endpoints_message([endpoint])),
         ),
-        filter_expression=subscription.filter(),
+        filter_expression=subscription.wanted,
         batch_size=wish.max_messages,
         invisible_duration=duration(wish.invisible),
         long_polling_timeout=duration(wish.wait),
+        attempt_id=wish.attempt_id,
     )
     answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), wish.wait + GRACE)
     status, messages = _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
@@ -298,6 +302,33 @@ def change_invisible_duration(
     check(response.status)
     if response.receipt_handle:
         message.renew(response.receipt_handle)
+
+
+def forward_to_dead_letter(common: Common, subscription: Subscription, message: MessageView) -> Plan[None]:
+    """Put a message into the group's dead letter queue and end its lease."""
+    request = pb.ForwardMessageToDeadLetterQueueRequest(
+        group=resource(subscription.group),
+        topic=resource(subscription.topic),
+        receipt_handle=message.receipt_handle,
+        message_id=message.message_id,
+        delivery_attempt=message.delivery_attempt,
+        max_delivery_attempts=common.max_attempts,
+    ).SerializeToString()
+    uncertain = False
+
+    def once(_tries: Tries) -> Plan[None]:
+        nonlocal uncertain
+        try:
+            answer = yield Call(message.endpoint, "ForwardMessageToDeadLetterQueue", request, common.timeout)
+            check(pb.ForwardMessageToDeadLetterQueueResponse.FromString(answer).status)
+        except OutcomeUnknown:
+            uncertain = True
+            raise
+        except ReceiptHandleExpired:
+            if not uncertain:  # else the lost answer most likely said OK
+                raise
+
+    yield from common.attempt(subscription.topic, once)
 
 
 def no_answer(what: str, timeout: float) -> RequestTimeout:

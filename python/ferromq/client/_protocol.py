@@ -22,6 +22,7 @@ from ferromq.errors import (
     FerromqError,
     Forbidden,
     GroupNotFound,
+    IllegalFilter,
     IllegalName,
     MessageTooLarge,
     NotDurable,
@@ -168,6 +169,7 @@ def resource(name: str) -> pb.Resource:
 _ERRORS: dict[int, type[RequestError]] = {
     pb.Code.ILLEGAL_TOPIC: IllegalName,
     pb.Code.ILLEGAL_CONSUMER_GROUP: IllegalName,
+    pb.Code.ILLEGAL_FILTER_EXPRESSION: IllegalFilter,
     pb.Code.INVALID_RECEIPT_HANDLE: ReceiptHandleExpired,
     pb.Code.UNAUTHORIZED: Forbidden,
     pb.Code.FORBIDDEN: Forbidden,

@@ -1,0 +1,42 @@
+"""Which messages of a topic a consumer wants: tags, or an SQL condition over properties."""
+
+from dataclasses import dataclass
+
+from ferromq import _ferromq
+from ferromq._proto import messages as pb
+from ferromq.errors import IllegalFilter
+
+__all__ = ["Sql"]
+
+_KINDS = {pb.FilterType.TAG: "TAG", pb.FilterType.SQL: "SQL92"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """
+    A condition over the properties of a message, in RocketMQ's SQL92: `Sql("price > 3 AND region IN ('eu', 'us')")`.
+
+    Raises `IllegalFilter` for one that is none, with the position where it goes wrong.
+    """
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        _check(pb.FilterType.SQL, self.expression)
+
+
+def filter_expression(wanted: "str | Sql") -> pb.FilterExpression:
+    """Return a filter as the protocol writes it: tags joined by `||`, or `Sql`. Raises `IllegalFilter`."""
+    if isinstance(wanted, Sql):
+        return pb.FilterExpression(type=pb.FilterType.SQL, expression=wanted.expression)
+    if not isinstance(wanted, str):
+        raise TypeError(f"a filter is tags joined by || or a ferromq.Sql, not {type(wanted).__name__}")
+    _check(pb.FilterType.TAG, wanted)
+    return pb.FilterExpression(type=pb.FilterType.TAG, expression=wanted)
+
+
+def _check(kind: pb.FilterType, expression: str) -> None:
+    wrong = _ferromq.check_filter(_KINDS[kind], expression)
+    if wrong is not None:
+        position, reason = wrong
+        raise IllegalFilter(f"the filter {expression!r} goes wrong at position {position}: {reason}")

@@ -1,0 +1,215 @@
+"""
+Calls a handler with each message, on threads, and does what its outcome asks for.
+
+What becomes of a message that failed is decided in `_retry`; the asynchronous twin is `aio._push`.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from ferromq.client._client import Client
+from ferromq.client._connection import remaining
+from ferromq.client._holding import Leases, ReceiveAhead
+from ferromq.client._plans import Subscription
+from ferromq.client._retry import Retry, order_of
+from ferromq.errors import FerromqError
+from ferromq.message import MessageView
+
+_log = logging.getLogger("ferromq.client")
+
+AHEAD = 2
+"""Messages a thread may have waiting, so that none waits for the broker."""
+RENEWALS = 3
+"""How often a lease is renewed within its length."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A message that is handled or waits for it, and when its lease was last made longer (monotonic)."""
+
+    message: MessageView
+    renewed: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_over: bool = False
+
+
+class Orders:
+    """Which messages wait for one of their order that is under way. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Held]] = {}
+
+    def may_begin(self, held: Held) -> bool:
+        """Say whether a message may begin; otherwise it waits here."""
+        waiting = self._waiting.setdefault(order_of(held.message), deque())
+        waiting.append(held)
+        return len(waiting) == 1
+
+    def after(self, held: Held) -> Held | None:
+        """Return what may begin now that *held* has ended."""
+        order = order_of(held.message)
+        waiting = self._waiting[order]
+        waiting.popleft()
+        if waiting:
+            return waiting[0]
+        del self._waiting[order]
+        return None
+
+
+class Runner:
+    """One call of `Consumer.run`."""
+
+    def __init__(self, client: Client, subscription: Subscription, leases: Leases, invisible: float) -> None:
+        self._client = client
+        self._leases = leases
+        self._invisible = invisible
+        self._ahead = ReceiveAhead(client, subscription, leases, invisible, keeps_order=False)
+        self._messages = self._ahead.messages()
+        self._taking = threading.Lock()
+        self._lock = threading.Lock()
+        self._orders = Orders()
+        self._held: set[Held] = set()
+        self._unused: list[MessageView] = []
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._room = threading.Semaphore(0)
+        self._workers: list[threading.Thread] = []
+
+    def run(self, handler: Callable[[MessageView], object], threads: int, stop_timeout: float) -> None:
+        """Work until it is stopped; see `Consumer.run`."""
+        self._workers = [
+            threading.Thread(target=self._work, args=(handler,), name=f"ferromq-handler-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        self._room.release(threads * AHEAD)
+        for worker in self._workers:
+            worker.start()
+        threading.Thread(target=self._renew, name="ferromq-renew", daemon=True).start()
+        try:
+            self._stopping.wait()
+        finally:
+            self._finish(time.monotonic() + stop_timeout)
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Take no more messages; `run` returns soon."""
+        self._stopping.set()
+
+    def wait(self, until: float) -> None:
+        """Wait until `run` has ended, unless a handler asks for it, at most *until* (monotonic)."""
+        if threading.current_thread() not in self._workers:
+            self._ended.wait(remaining(until))
+
+    def _finish(self, until: float) -> None:
+        self._stopping.set()
+        unused = self._ahead.stop()
+        self._room.release(len(self._workers))  # those that wait for room
+        for worker in self._workers:
+            worker.join(remaining(until))
+        busy = sum(worker.is_alive() for worker in self._workers)
+        if busy:
+            _log.warning("handlers still work, their messages may come again count=%d", busy)
+        with self._taking:
+            self._messages.close()  # puts back what it was at
+        unused += self._ahead.stop() + self._unused
+        self._leases.flush(until)
+        self._leases.give_back(unused, until)
+        self._ended.set()
+
+    def _work(self, handler: Callable[[MessageView], object]) -> None:
+        try:
+            while (held := self._take()) is not None:
+                while held is not None:
+                    self._handle(handler, held)
+                    held = self._after(held)
+        except BaseException as error:  # noqa: BLE001 (raised by `run`)
+            self._failure = self._failure or error
+            self._stopping.set()
+
+    def _take(self) -> Held | None:
+        """Return the next message whose order is free, None when it is over."""
+        while True:
+            self._room.acquire()
+            if self._stopping.is_set():
+                return None
+            with self._taking:
+                message = next(self._messages, None)
+                if message is None:
+                    self._stopping.set()
+                    return None
+                held = Held(message, time.monotonic())
+                with self._lock:
+                    self._held.add(held)
+                    if not self._retry().is_fifo or self._orders.may_begin(held):
+                        return held
+
+    def _after(self, held: Held) -> Held | None:
+        """Return the next message of the order, None where there is none or no order."""
+        with self._lock:
+            self._held.discard(held)
+            self._room.release()
+            return self._orders.after(held) if self._retry().is_fifo else None
+
+    def _retry(self) -> Retry:
+        return Retry.of(self._client.settings)
+
+    def _handle(self, handler: Callable[[MessageView], object], held: Held) -> None:
+        message, retry = held.message, self._retry()
+        attempt = message.delivery_attempt
+        while not self._stopping.is_set():
+            try:
+                handler(message)
+            except Exception:  # noqa: BLE001 (whatever it is, the message was not handled)
+                delay = retry.after(attempt)
+                say_failed(message, attempt, delay)
+            else:
+                self._end(held, message.ack)
+                return
+            if delay is None:
+                self._end(held, partial(self._leases.forward_to_dead_letter, message))
+                return
+            if not retry.is_fifo:
+                self._end(held, partial(self._leases.change_invisible_duration, message, delay))
+                return
+            attempt += 1
+            self._stopping.wait(delay)
+        with held.lock:
+            held.is_over = True
+        self._unused.append(message)
+
+    def _end(self, held: Held, end: Callable[[], object]) -> None:
+        """End a lease, while it is not made longer."""
+        with held.lock:
+            held.is_over = True
+            try:
+                end()
+            except FerromqError as error:
+                _log.warning("a message comes again message_id=%s: %s", held.message.message_id, error)
+
+    def _renew(self) -> None:
+        period = self._invisible / RENEWALS
+        while not self._ended.wait(period / 2):
+            with self._lock:
+                old = [held for held in self._held if time.monotonic() - held.renewed >= period]
+            for held in old:
+                with held.lock:
+                    if held.is_over or self._ended.is_set():
+                        continue
+                    held.renewed = time.monotonic()
+                    try:
+                        self._leases.change_invisible_duration(held.message, self._invisible)
+                    except FerromqError as error:
+                        _log.warning("lease not renewed message_id=%s: %s", held.message.message_id, error)
+
+
+def say_failed(message: MessageView, attempt: int, delay: float | None) -> None:
+    """Log what a handler raised, and what becomes of the message; called while it is handled."""
+    then = "it goes to the dead letter queue" if delay is None else f"it comes again after {delay:g} s"
+    _log.warning("handler failed message_id=%s attempt=%d, %s", message.message_id, attempt, then, exc_info=True)

@@ -1,0 +1,92 @@
+"""
+What a consumer that is called does with a message whose handler failed, as the settings of its group say.
+
+No I/O and no threads: `_push` and `aio._push` carry it out.
+"""
+
+from dataclasses import dataclass
+
+from ferromq._ferromq import MessageView
+from ferromq._proto import messages as pb
+
+# RocketMQ's own, for a server whose settings say nothing.
+_DELAYS = (1.0, 5.0, 10.0, 30.0, 60.0)
+_MAX_ATTEMPTS = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The retry policy of a group; times in seconds."""
+
+    is_fifo: bool
+    max_attempts: int
+    delays: tuple[float, ...] = ()
+    """Customised: after the first attempt, the second, …; the last one goes on."""
+    initial: float = 0.0
+    maximum: float = 0.0
+    multiplier: float = 1.0
+
+    @classmethod
+    def of(cls, settings: pb.Settings) -> "Retry":
+        """Take it from the settings that a broker answered."""
+        policy = settings.backoff_policy
+        is_fifo, attempts = settings.subscription.fifo, policy.max_attempts
+        if policy.WhichOneof("strategy") == "exponential_backoff":
+            backoff = policy.exponential_backoff
+            initial, maximum = backoff.initial.ToTimedelta(), backoff.max.ToTimedelta()
+            return cls(
+                is_fifo,
+                attempts,
+                initial=initial.total_seconds(),
+                maximum=maximum.total_seconds(),
+                multiplier=backoff.multiplier,
+            )
+        delays = tuple(delay.ToTimedelta().total_seconds() for delay in policy.customized_backoff.next)
+        return cls(is_fifo, attempts if delays else _MAX_ATTEMPTS, delays or _DELAYS)
+
+    def after(self, attempt: int) -> float | None:
+        """Return when a message comes again after *attempt* (1 is the first) failed; None: it has had its attempts."""
+        if attempt >= self.max_attempts:
+            return None
+        if self.delays:
+            return self.delays[min(attempt, len(self.delays)) - 1]
+        # Beyond any maximum long before it is too large for a float.
+        return min(self.initial * self.multiplier ** min(attempt - 1, 64), self.maximum)
+
+
+def order_of(message: MessageView) -> str:
+    """Return what messages that must be handled one after the other share, in a group that keeps order."""
+    group = message.message_group
+    return f"group {group}" if group is not None else f"queue {message.endpoint} {message.queue_id}"
+
+
+class InOrder:
+    """Which messages received together may be used: the next of an order once the one before it is acknowledged."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, MessageView] = {}
+        self._acknowledged: set[tuple[str, int, int]] = set()
+
+    def acknowledged(self, message: MessageView) -> None:
+        """Note an acknowledgement."""
+        self._acknowledged.add(_place(message))
+
+    def may_use(self, message: MessageView) -> bool:
+        """Say whether it may be used now; if not it comes again, after the one before it."""
+        order = order_of(message)
+        before = self._last.get(order)
+        if before is not None:
+            if _place(before) not in self._acknowledged:
+                return False
+            self._acknowledged.discard(_place(before))
+        self._last[order] = message
+        return True
+
+    def next_batch(self) -> None:
+        """Forget: what is received from now on was released by the broker."""
+        self._last.clear()
+        self._acknowledged.clear()
+
+
+def _place(message: MessageView) -> tuple[str, int, int]:
+    return message.endpoint, message.queue_id, message.queue_offset
