@@ -8,7 +8,7 @@ use std::{
     net::{self, SocketAddr},
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -36,7 +36,7 @@ use crate::{
     remoting::RemotingCommand,
     routes::Routes,
     tables::Tables,
-    tls::{Accepted, ServerTls, Tls},
+    tls::{Accepted, GrpcTls, HANDSHAKE_PATIENCE, ServerTls, Tls, TlsMode},
 };
 
 /// Connection numbers are unique in the process, so that servers can share a control plane.
@@ -54,6 +54,8 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Bytes of gRPC requests under way and of answers nobody has taken yet; requests past it are refused.
     pub grpc_bytes: usize,
+    /// How long a new gRPC connection may take to begin, its TLS handshake included.
+    pub handshake: Duration,
     /// Bytes of requests pushed to clients and not yet written; more are refused.
     pub pushed_bytes: usize,
     /// Calls of clients under way; more wait.
@@ -70,6 +72,7 @@ impl Default for ServerOptions {
         Self {
             max_connections: 16_384,
             grpc_bytes: 1 << 30,
+            handshake: HANDSHAKE_PATIENCE,
             pushed_bytes: 64 << 20,
             calls: 64,
             one_way: 256,
@@ -107,6 +110,9 @@ struct Inner {
     routes: Arc<Routes>,
     peers: Peers,
     tls: Tls,
+    grpc_tls: Arc<Tls>,
+    /// Somebody said which certificate, or one was made up.
+    is_grpc_tls_set: AtomicBool,
     slots: Arc<Semaphore>,
     one_way: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
@@ -134,8 +140,12 @@ impl Server {
         });
         let numbers = Arc::clone(&NEXT_CONNECTION);
         let slots = Arc::new(Semaphore::new(options.max_connections));
-        let limits = GrpcLimits { slots: Arc::clone(&slots), bytes: options.grpc_bytes };
-        let grpc = GrpcServer::new(hot.clone(), Arc::clone(&cold), Arc::clone(&counters), numbers, limits);
+        let (bytes, handshake) = (options.grpc_bytes, options.handshake);
+        let limits = GrpcLimits { slots: Arc::clone(&slots), bytes, handshake };
+        let grpc_tls = Arc::new(Tls::speaking(b"h2"));
+        let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
+        let tls = Arc::clone(&grpc_tls);
+        let grpc = GrpcServer::new(hot.clone(), of_cold, of_counters, numbers, limits, tls);
         Self(Arc::new(Inner {
             runtime,
             options,
@@ -147,6 +157,8 @@ impl Server {
             routes: Arc::default(),
             peers: Peers::new(options.pushed_bytes, options.calls),
             tls: Tls::default(),
+            grpc_tls,
+            is_grpc_tls_set: AtomicBool::new(false),
             slots,
             one_way: Arc::new(Semaphore::new(options.one_way.min(Semaphore::MAX_PERMITS))),
             phase: watch::Sender::new(Phase::Running),
@@ -170,9 +182,15 @@ impl Server {
 
     /// Serves gRPC connections of a bound listener and returns its address.
     ///
+    /// They may speak TLS or plaintext, as [`Self::set_grpc_tls`] says, or else with a certificate made up now.
+    ///
     /// # Errors
-    /// `Io` where the runtime does not take the listener, or the server has stopped.
+    /// `Io` where the runtime does not take the listener, or the server has stopped; `Tls` where no certificate can
+    /// be made.
     pub fn listen_grpc(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
+        if !self.0.is_grpc_tls_set.swap(true, Ordering::Relaxed) {
+            self.0.grpc_tls.set_own(TlsMode::Permissive)?;
+        }
         let (listener, address) = self.adopt(listener)?;
         let server = self.clone();
         self.keep(async move {
@@ -209,13 +227,27 @@ impl Server {
         self.0.tls.set(options)
     }
 
+    /// Takes gRPC connections as `options` say, from the next one on; without files, with a certificate made up now.
+    ///
+    /// # Errors
+    /// `Tls` naming the file; everything stays as it was.
+    pub fn set_grpc_tls(&self, options: GrpcTls) -> Result<(), TransportError> {
+        match options {
+            GrpcTls::Files(options) => self.0.grpc_tls.set(options)?,
+            GrpcTls::Own(mode) => self.0.grpc_tls.set_own(mode)?,
+        }
+        self.0.is_grpc_tls_set.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Looks at the files of TLS: a key and its certificate are taken once both have changed, as RocketMQ does,
     /// trusted certificates at once. Files that are not good are logged once and change nothing.
     ///
     /// Returns whether anything changed. Reads files: not for threads of the runtime.
     #[must_use]
     pub fn reload_tls(&self) -> bool {
-        self.0.tls.reload()
+        let (remoting, grpc) = (self.0.tls.reload(), self.0.grpc_tls.reload());
+        remoting || grpc
     }
 
     /// Sends a one-way request to a remoting client; false where its connection is gone or takes no more.

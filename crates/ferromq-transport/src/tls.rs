@@ -1,10 +1,12 @@
-//! TLS of remoting connections: which files, which mode, and when changed files are taken.
+//! TLS of both listeners: which files, which mode, and when changed files are taken.
 //!
 //! One port takes plaintext and TLS as RocketMQ's `tls.server.mode` says: a first byte of 0x16 begins a
 //! handshake, and no frame within the limits begins with it. Certificates are PEM files. What happens on a
 //! connection afterwards is the business of `connection`.
 
 mod files;
+pub(crate) mod opening;
+mod own;
 mod verify;
 
 use std::{
@@ -25,7 +27,8 @@ use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     client::TlsStream as ClientStream,
     rustls::{
-        ClientConfig, RootCertStore, ServerConfig, pki_types::ServerName, server::WebPkiClientVerifier,
+        ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier, pki_types::ServerName,
+        server::WebPkiClientVerifier,
     },
     server::TlsStream as ServerStream,
 };
@@ -37,7 +40,7 @@ use files::{Contents, certificates, private_key, roots};
 /// The first byte of a TLS record that begins a handshake.
 const HANDSHAKE: u8 = 0x16;
 /// A handshake takes some round trips; who needs longer is not meant well.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Which connections a server takes, RocketMQ's `tls.server.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -121,6 +124,15 @@ pub struct ServerTls {
     pub trust: Option<PathBuf>,
 }
 
+/// What a gRPC listener shows.
+#[derive(Debug, Clone)]
+pub enum GrpcTls {
+    /// The certificate in these files.
+    Files(ServerTls),
+    /// A certificate made up now, which nobody signed; none where TLS is disabled.
+    Own(TlsMode),
+}
+
 /// What a client asks of servers, and shows.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTls {
@@ -138,6 +150,8 @@ pub struct ClientTls {
 pub(crate) struct Tls {
     current: ArcSwapOption<(TlsMode, TlsAcceptor)>,
     loaded: Mutex<Option<Loaded>>,
+    /// What is spoken behind the handshake; none: nobody is asked.
+    protocol: Option<&'static [u8]>,
 }
 
 struct Loaded {
@@ -154,6 +168,38 @@ pub(crate) enum Accepted {
 }
 
 impl Tls {
+    /// For connections that speak `protocol`, named as ALPN does; a client that asks for others only is refused.
+    pub(crate) fn speaking(protocol: &'static [u8]) -> Self {
+        Self { protocol: Some(protocol), ..Self::default() }
+    }
+
+    /// Shows a certificate made up now, that nobody signed, to connections from now on.
+    ///
+    /// # Errors
+    /// `Tls` where none can be made.
+    pub(crate) fn set_own(&self, mode: TlsMode) -> Result<(), TransportError> {
+        let mut loaded = self.loaded.lock();
+        if mode == TlsMode::Disabled {
+            self.current.store(None);
+            *loaded = None;
+            return Ok(());
+        }
+        let (certificate, key) = own::certificate()?;
+        let wrong = |reason: String| TransportError::Tls { path: PathBuf::from("own certificate"), reason };
+        let config = builder(Path::new("own certificate"))?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .map_err(|error| wrong(error.to_string()))?;
+        *loaded = None;
+        self.store(mode, config);
+        Ok(())
+    }
+
+    /// How connections that come now begin; `None`: as plaintext.
+    pub(crate) fn current(&self) -> Option<Arc<(TlsMode, TlsAcceptor)>> {
+        self.current.load_full()
+    }
+
     /// Reads the files and shows them to connections from now on.
     ///
     /// # Errors
@@ -204,9 +250,13 @@ impl Tls {
     }
 
     fn show(&self, options: &ServerTls, contents: &Contents) -> Result<(), TransportError> {
-        let acceptor = TlsAcceptor::from(server_config(options, contents)?);
-        self.current.store(Some(Arc::new((options.mode, acceptor))));
+        self.store(options.mode, server_config(options, contents)?);
         Ok(())
+    }
+
+    fn store(&self, mode: TlsMode, mut config: ServerConfig) {
+        config.alpn_protocols.extend(self.protocol.map(<[u8]>::to_vec));
+        self.current.store(Some(Arc::new((mode, TlsAcceptor::from(Arc::new(config))))));
     }
 
     /// Does the handshake where there is one; `None` where the connection is not taken.
@@ -233,13 +283,17 @@ impl Tls {
     }
 }
 
-fn server_config(options: &ServerTls, contents: &Contents) -> Result<Arc<ServerConfig>, TransportError> {
+fn builder(certificate: &Path) -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, TransportError> {
+    ServerConfig::builder_with_provider(verify::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TransportError::Tls { path: certificate.to_owned(), reason: error.to_string() })
+}
+
+fn server_config(options: &ServerTls, contents: &Contents) -> Result<ServerConfig, TransportError> {
     let wrong = |path: &Path, reason: String| TransportError::Tls { path: path.to_owned(), reason };
     let chain = certificates(&options.certificate, &contents.certificate)?;
     let key = private_key(&options.key, &contents.key)?;
-    let builder = ServerConfig::builder_with_provider(verify::provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&options.certificate, error.to_string()))?;
+    let builder = builder(&options.certificate)?;
     let builder = match (options.client_auth, &options.trust, &contents.trust) {
         (ClientAuth::None, ..) => builder.with_no_client_auth(),
         (auth, Some(path), Some(pem)) => {
@@ -257,9 +311,7 @@ fn server_config(options: &ServerTls, contents: &Contents) -> Result<Arc<ServerC
         }
     };
     // It fails where the key does not belong to the certificate.
-    let config =
-        builder.with_single_cert(chain, key).map_err(|error| wrong(&options.key, error.to_string()))?;
-    Ok(Arc::new(config))
+    builder.with_single_cert(chain, key).map_err(|error| wrong(&options.key, error.to_string()))
 }
 
 /// Makes the outgoing half of a client's connections.

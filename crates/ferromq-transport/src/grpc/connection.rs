@@ -17,14 +17,19 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    sync::{OwnedSemaphorePermit, oneshot},
     time::Sleep,
 };
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-use crate::{ColdHandler, hot::Counters};
+use super::GrpcLimits;
+use crate::{
+    ColdHandler,
+    hot::Counters,
+    tls::{Tls, opening::Wire},
+};
 
 /// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -35,7 +40,8 @@ pub(super) struct Connections {
     next: Arc<AtomicU64>,
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
-    slots: Arc<Semaphore>,
+    limits: GrpcLimits,
+    tls: Arc<Tls>,
 }
 
 impl Connections {
@@ -43,9 +49,10 @@ impl Connections {
         cold: Arc<dyn ColdHandler>,
         counters: Arc<Counters>,
         next: Arc<AtomicU64>,
-        slots: Arc<Semaphore>,
+        limits: GrpcLimits,
+        tls: Arc<Tls>,
     ) -> Arc<Self> {
-        Arc::new(Self { open: Mutex::default(), next, cold, counters, slots })
+        Arc::new(Self { open: Mutex::default(), next, cold, counters, limits, tls })
     }
 
     /// Cuts a connection off; false where it is not open.
@@ -60,7 +67,7 @@ impl Connections {
 
     /// Takes a connection, unless too many are open.
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> Option<GrpcStream> {
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+        let Ok(slot) = Arc::clone(&self.limits.slots).try_acquire_owned() else {
             self.counters.refused_connections.add(1);
             warn!(%peer, "connection refused, too many are open");
             return None;
@@ -73,6 +80,7 @@ impl Connections {
         self.open.lock().insert(id, keep);
         self.counters.connections.add(1);
         let link = Link(Arc::new(LinkInner { id, peer, connections: Arc::clone(self), _slot: slot }));
+        let stream = Wire::new(stream, self.tls.current(), self.limits.handshake);
         Some(GrpcStream { stream, cut, is_cut: false, link })
     }
 }
@@ -147,9 +155,9 @@ impl Stream for Incoming {
     }
 }
 
-/// A TCP connection that can be cut off from outside.
+/// A connection that can be cut off from outside.
 pub(super) struct GrpcStream {
-    stream: TcpStream,
+    stream: Wire,
     /// Resolves when the other half, in the table of open connections, is dropped.
     cut: oneshot::Receiver<()>,
     is_cut: bool,

@@ -34,6 +34,7 @@ use tonic::transport::Server;
 use crate::{
     ColdHandler, TransportError,
     hot::{Counters, Hot},
+    tls::Tls,
 };
 use budget::Budget;
 use connection::{Connections, Incoming};
@@ -60,6 +61,8 @@ pub struct GrpcLimits {
     pub slots: Arc<Semaphore>,
     /// Bytes of requests under way and of answers nobody has taken yet.
     pub bytes: usize,
+    /// How long a new connection may take to begin.
+    pub handshake: Duration,
 }
 
 /// The gRPC half of a server; clones share it.
@@ -80,15 +83,17 @@ impl GrpcServer {
     ///
     /// `next_connection` gives out connection numbers; share it with the remoting half.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         hot: Option<Arc<Hot>>,
         cold: Arc<dyn ColdHandler>,
         counters: Arc<Counters>,
         next_connection: Arc<AtomicU64>,
         limits: GrpcLimits,
+        tls: Arc<Tls>,
     ) -> Self {
-        let (slots, budget) = (limits.slots, Budget::new(limits.bytes));
-        let connections = Connections::new(Arc::clone(&cold), Arc::clone(&counters), next_connection, slots);
+        let budget = Budget::new(limits.bytes);
+        let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
+        let connections = Connections::new(of_cold, of_counters, next_connection, limits, tls);
         let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
         Self(Arc::new(Inner { hot, cold, counters, connections, telemetry, budget }))
     }

@@ -1,0 +1,173 @@
+//! A connection whose first byte tells whether it speaks TLS, as a stream: the task that serves it does the handshake,
+//! so that one that takes long, or never comes to its end, keeps nobody waiting.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Sleep, sleep},
+};
+use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
+
+use super::{HANDSHAKE, TlsMode};
+
+/// A connection of a listener that takes TLS, plaintext, or both.
+pub(crate) enum Wire {
+    Opening(Box<Opening>),
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Wire {
+    /// Takes a connection as `tls` says, which may take `patience` to begin; without it, as plaintext.
+    pub(crate) fn new(
+        stream: TcpStream,
+        tls: Option<Arc<(TlsMode, TlsAcceptor)>>,
+        patience: Duration,
+    ) -> Self {
+        match tls {
+            None => Self::Plain(stream),
+            Some(tls) => {
+                let stage = Stage::First(stream, tls);
+                Self::Opening(Box::new(Opening { stage, patience: Box::pin(sleep(patience)) }))
+            }
+        }
+    }
+
+    /// Whoever reads or writes goes on with the handshake first.
+    fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Self::Opening(opening) = self {
+            *self = ready!(opening.poll(context))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What is known of a connection that is not open yet.
+pub(crate) struct Opening {
+    stage: Stage,
+    patience: Pin<Box<Sleep>>,
+}
+
+enum Stage {
+    First(TcpStream, Arc<(TlsMode, TlsAcceptor)>),
+    Handshake(Accept<TcpStream>),
+    /// It failed.
+    Over,
+}
+
+impl Opening {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Wire>> {
+        if self.patience.as_mut().poll(context).is_ready() {
+            self.stage = Stage::Over;
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        loop {
+            match &mut self.stage {
+                Stage::First(stream, _) => {
+                    let first = ready!(poll_first(stream, context));
+                    let Stage::First(stream, tls) = std::mem::replace(&mut self.stage, Stage::Over) else {
+                        return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+                    };
+                    match (first?, tls.0) {
+                        (HANDSHAKE, _) => self.stage = Stage::Handshake(tls.1.accept(stream)),
+                        (_, TlsMode::Enforcing) => {
+                            let refused =
+                                io::Error::new(io::ErrorKind::InvalidData, "plaintext, but TLS is enforced");
+                            return Poll::Ready(Err(refused));
+                        }
+                        _ => return Poll::Ready(Ok(Wire::Plain(stream))),
+                    }
+                }
+                Stage::Handshake(accept) => {
+                    let opened = ready!(Pin::new(accept).poll(context));
+                    self.stage = Stage::Over;
+                    return Poll::Ready(opened.map(|stream| Wire::Tls(Box::new(stream))));
+                }
+                Stage::Over => return Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+            }
+        }
+    }
+}
+
+/// The first byte, which stays to be read.
+fn poll_first(stream: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<u8>> {
+    let mut byte = [0];
+    match ready!(stream.poll_peek(context, &mut ReadBuf::new(&mut byte))) {
+        Ok(0) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+        outcome => Poll::Ready(outcome.map(|_| byte[0])),
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_open(context))?;
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
+            Self::Opening(_) => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_open(context))?;
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_write(context, bytes),
+            Self::Opening(_) => Poll::Pending,
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_open(context))?;
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(context, parts),
+            Self::Opening(_) => Poll::Pending,
+        }
+    }
+
+    /// It is asked before the first byte came, and all of them are.
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
+            // Nothing was written yet.
+            Self::Opening(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+            // Nothing was said, so there is nothing to end; dropping it closes it.
+            Self::Opening(_) => Poll::Ready(Ok(())),
+        }
+    }
+}

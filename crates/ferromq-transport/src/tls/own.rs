@@ -1,0 +1,26 @@
+//! A certificate nobody signed, for listeners that were given none: some clients insist on TLS, and look at no name.
+
+use std::path::PathBuf;
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::TransportError;
+
+/// Makes a certificate for this host and its key, which is nowhere else.
+///
+/// # Errors
+/// `Tls` where the system gives no random numbers.
+pub(super) fn certificate() -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), TransportError> {
+    let failed = |error: rcgen::Error| TransportError::Tls {
+        path: PathBuf::from("own certificate"),
+        reason: error.to_string(),
+    };
+    let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    let mut params = CertificateParams::new(names).map_err(failed)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "ferromq, self-signed");
+    let key = KeyPair::generate().map_err(failed)?;
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    Ok((certificate.der().clone(), PrivateKeyDer::from(key)))
+}
