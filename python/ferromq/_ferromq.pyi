@@ -494,6 +494,15 @@ class Server:
         `require`; *trust*: PEM file of those that sign theirs. Raises `ConfigError` naming the file.
         """
 
+    def set_grpc_tls(
+        self, mode: str = "permissive", *, certificate: Path | None = None, key: Path | None = None
+    ) -> None:
+        """
+        Take gRPC connections from the next one on as *mode* says: `disabled`, `permissive` (both) or `enforcing`.
+
+        Without files a certificate is made up. Raises ConfigError naming the file that is wrong.
+        """
+
     def reload_tls(self) -> bool:
         """Take the files of TLS anew where they have changed; return whether they had."""
 

@@ -29,6 +29,7 @@ class SendConfig(Config):
 
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "enableMixedMessageType": lambda text: {"mixed_topics": boolean(text)},
+        "enableTopicMessageTypeCheck": lambda text: {"check_types": "all" if boolean(text) else "none"},
         "regionId": lambda text: {"region": text},
         "traceOn": lambda text: {"trace": boolean(text)},
     }

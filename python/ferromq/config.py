@@ -25,6 +25,7 @@ from ferromq._config import (
     whole,
 )
 from ferromq._ferromq import Store
+from ferromq._grpc_config import GrpcConfig
 from ferromq._listener_config import ListenerConfig
 from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
@@ -36,6 +37,7 @@ from ferromq.errors import ConfigError, IllegalName
 __all__ = [
     "LIMIT_FOR_QUEUES",
     "BrokerConfig",
+    "GrpcConfig",
     "MembershipConfig",
     "NameServerConfig",
     "SendConfig",
@@ -243,6 +245,8 @@ class BrokerConfig(Config):
     """The options of its remoting connections; they too are named without `connections`."""
     sends: SendConfig = field(default_factory=SendConfig)
     """The options for messages that are sent to it; they too are named without `sends`."""
+    grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    """The options of its gRPC listener; they too are named without `grpc`."""
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     """The options for transactions; they too are named without `transactions`."""
     storage: StoreConfig = field(default_factory=StoreConfig)
@@ -278,12 +282,14 @@ class BrokerConfig(Config):
         tuple(_TRACE): _trace,
         **MembershipConfig.joined,
         **ListenerConfig.joined,
+        **GrpcConfig.joined,
         **StoreConfig.joined,
     }
     parts: ClassVar[Mapping[str, type[Config]]] = {
         "membership": MembershipConfig,
         "connections": ListenerConfig,
         "sends": SendConfig,
+        "grpc": GrpcConfig,
         "transactions": TransactionConfig,
         "storage": StoreConfig,
     }

@@ -13,7 +13,7 @@ use ferromq_transport::{
     hot::SendPolicy,
     subscriptions::Subscription,
     tables::{GroupEntry, MessageType, TopicEntry},
-    tls::{ServerTls, TlsMode},
+    tls::{ClientAuth, GrpcTls, ServerTls, TlsMode},
 };
 use pyo3::{
     PyTraverseError, PyVisit,
@@ -266,6 +266,35 @@ impl PyServer {
         let server = &self.0.get()?.server;
         py.detach(|| server.set_tls(ServerTls { mode, certificate, key, client_auth, trust }))
             .map_err(|failure| error::of_transport(py, &failure))
+    }
+
+    /// Take gRPC connections as *mode* says; without files, with a certificate made up now.
+    #[pyo3(signature = (mode="permissive", *, certificate=None, key=None))]
+    fn set_grpc_tls(
+        &self,
+        py: Python<'_>,
+        mode: &str,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+    ) -> PyResult<()> {
+        let mode: TlsMode = mode.parse().map_err(value_error)?;
+        let options = match (certificate, key) {
+            (Some(certificate), Some(key)) => GrpcTls::Files(ServerTls {
+                mode,
+                certificate,
+                key,
+                client_auth: ClientAuth::None,
+                trust: None,
+            }),
+            (None, None) => GrpcTls::Own(mode),
+            _ => {
+                return Err(raised::ConfigError::new_err(
+                    "a certificate and its key belong together; give both",
+                ));
+            }
+        };
+        let server = &self.0.get()?.server;
+        py.detach(|| server.set_grpc_tls(options)).map_err(|failure| error::of_transport(py, &failure))
     }
 
     /// Take the files of TLS anew where they have changed; return whether they had.

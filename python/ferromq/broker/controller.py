@@ -182,7 +182,7 @@ class BrokerController:
             **self.config.connections.limits(),
         )
         started.callback(self._server.stop, timeout=_STOP_SECONDS)
-        if self.config.connections.set_up(self._server):
+        if self.config.connections.set_up(self._server) | self.config.grpc.set_up(self._server):
             reload = Timer("ferromq-tls", self._clock, RELOAD_INTERVAL, lambda _now: self._server.reload_tls())
             started.callback(reload.stop)
             reload.start()

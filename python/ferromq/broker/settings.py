@@ -240,6 +240,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "defaultTopicQueueNums": str(options["default_queues"]),
         "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),
         "enableMixedMessageType": own_text(options["mixed_topics"]),
+        "enableTopicMessageTypeCheck": own_text(options["check_types"] != "none"),
         "enabledAppendPropCRC": own_text(options["property_crc"]),
         "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),
         "flushConsumerOffsetInterval": str(options["progress_interval"] // _MILLISECOND),

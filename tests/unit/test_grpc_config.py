@@ -1,0 +1,42 @@
+"""The options of the gRPC listener, and the keys of RocketMQ's proxy for them."""
+
+from pathlib import Path
+
+import pytest
+
+from ferromq.config import BrokerConfig
+from ferromq.errors import ConfigError
+
+
+def _read(tmp_path: Path, text: str) -> BrokerConfig:
+    file = tmp_path / "broker.conf"
+    file.write_text(text)
+    return BrokerConfig.load(file, environment={})
+
+
+def test_the_proxys_keys_name_a_certificate_or_ask_for_one_made_up(tmp_path: Path) -> None:
+    """Its test mode is the default here as there."""
+    grpc = _read(tmp_path, "tlsTestModeEnable=false\ntlsCertPath=/x/a.crt\ntlsKeyPath=/x/a.key\n").grpc
+    assert (grpc.grpc_tls_certificate, grpc.grpc_tls_key) == ("/x/a.crt", "/x/a.key")
+    assert _read(tmp_path, "tlsTestModeEnable=true\n").grpc == BrokerConfig().grpc
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("tlsTestModeEnable=true\ntlsCertPath=a\ntlsKeyPath=b\n", "makes a certificate up"),
+        ("tlsTestModeEnable=false\n", "give both"),
+        ("tlsCertPath=a\n", "belong together"),
+        ("grpc_tls_mode=tls\n", "permissive"),
+    ],
+)
+def test_what_contradicts_itself_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
+    """And the way out is named."""
+    with pytest.raises(ConfigError, match=reason):
+        _read(tmp_path, text)
+
+
+def test_types_are_checked_as_rocketmqs_key_says(tmp_path: Path) -> None:
+    """Left out: over gRPC alone, as in RocketMQ."""
+    wanted = {"": "grpc", "enableTopicMessageTypeCheck=true\n": "all", "enableTopicMessageTypeCheck=false\n": "none"}
+    assert {text: _read(tmp_path, text).sends.check_types for text in wanted} == wanted
