@@ -57,7 +57,7 @@ class GrpcConfig(Config):
             raise ConfigError("grpc_tls_certificate and grpc_tls_key belong together; give both or neither")
 
     def set_up(self, server: "Server") -> bool:
-        """Give TLS to *server*; say whether there are files that may change. Raises `ConfigError` naming the wrong one."""
+        """Give TLS to *server*; say whether files of it may change. Raises `ConfigError` naming the wrong one."""
         if self.grpc_tls_mode == "disabled" or not self.grpc_tls_certificate:
             server.set_grpc_tls(self.grpc_tls_mode)
             return False

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.config import BrokerConfig
+from ferromq.config import BrokerConfig, GrpcConfig
 from ferromq.errors import ConfigError
 
 
@@ -27,13 +27,18 @@ def test_the_proxys_keys_name_a_certificate_or_ask_for_one_made_up(tmp_path: Pat
         ("tlsTestModeEnable=true\ntlsCertPath=a\ntlsKeyPath=b\n", "makes a certificate up"),
         ("tlsTestModeEnable=false\n", "give both"),
         ("tlsCertPath=a\n", "belong together"),
-        ("grpc_tls_mode=tls\n", "permissive"),
     ],
 )
 def test_what_contradicts_itself_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
     """And the way out is named."""
     with pytest.raises(ConfigError, match=reason):
         _read(tmp_path, text)
+
+
+def test_a_mode_that_is_none_is_an_error() -> None:
+    """The modes are named."""
+    with pytest.raises(ConfigError, match="permissive"):
+        GrpcConfig(grpc_tls_mode="tls")
 
 
 def test_types_are_checked_as_rocketmqs_key_says(tmp_path: Path) -> None:
