@@ -847,9 +847,6 @@ class MessageIds:
 def batch_end(messages: list[Message | bytes], start: int, max_count: int, max_bytes: int) -> int:
     """Where the batch that begins at *start* ends: at *max_count* messages or about *max_bytes*; at least one."""
 
-def check_filter(expression_type: str, expression: str) -> tuple[int, str] | None:
-    """Of a filter (`TAG`, `SQL92`) that is none: the position where it goes wrong, and why."""
-
 def has_lanes(messages: list[Message | bytes]) -> bool:
     """Say whether any of the messages has a `lane`. Raises `TypeError` for what is no message."""
 

@@ -7,10 +7,10 @@ business; how records look, that of the Rust core.
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ferromq import _json, _names
 from ferromq._codes import RequestCode, ResponseCode
@@ -117,17 +117,30 @@ class Admin:
         for master in self._masters():
             self._ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
 
-    def create_group(self, name: str, *, fifo: bool = False, retries: int = 16) -> None:
+    def create_group(
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        retries: int = 16,
+        retry_delays: Sequence[timedelta | float] | None = None,
+    ) -> None:
         """
         Create a consumer group on every master, or set an existing one to RocketMQ's defaults and what is given.
 
         *fifo*: it consumes message groups in order. *retries*: how often a message that failed comes again before it
-        is a dead letter.
+        is a dead letter. *retry_delays*: what a gRPC consumer that calls a handler waits after the first failure, the
+        second, and so on; the last one goes on. None: RocketMQ's, from 1 s to 2 h.
 
         Raises `IllegalName`, and `RequestError` where a broker refuses.
         """
         _names.check_group(name)
-        group = {"groupName": name, "consumeMessageOrderly": fifo, "retryMaxTimes": retries}
+        group: dict[str, Any] = {"groupName": name, "consumeMessageOrderly": fifo, "retryMaxTimes": retries}
+        if retry_delays is not None:
+            delays_ms = [round(seconds(delay) * 1000) for delay in retry_delays]
+            if not delays_ms:
+                raise ValueError("retry_delays is empty; give at least one delay, or leave it out")
+            group["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": delays_ms}}
         body = _json.dumps(group)
         for master in self._masters():
             self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=body)

@@ -3,7 +3,6 @@
 //! Bindings of `ferromq_transport::grpc::client_codec`. The interpreter lock is kept: a batch of 256 KiB is
 //! copied in less time than it takes to get the lock back from a busy thread.
 
-use ferromq_store::MessageFilter;
 use ferromq_transport::grpc::{
     client_codec::{self as codec, Batch, Body, Headers, Kind, Received},
     wire::Malformed,
@@ -25,7 +24,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MessageView>()?;
     module.add_function(wrap_pyfunction!(batch_end, module)?)?;
     module.add_function(wrap_pyfunction!(encode_send, module)?)?;
-    module.add_function(wrap_pyfunction!(check_filter, module)?)?;
     module.add_function(wrap_pyfunction!(has_lanes, module)?)?;
     module.add_function(wrap_pyfunction!(queue_of_group, module)?)?;
     module.add_function(wrap_pyfunction!(decode_sent, module)?)?;
@@ -119,11 +117,6 @@ fn has_lanes(messages: &Bound<'_, PyList>) -> PyResult<bool> {
         }
     }
     Ok(false)
-}
-
-#[pyfunction]
-fn check_filter(expression_type: &str, expression: &str) -> Option<(usize, String)> {
-    MessageFilter::parse(expression_type, expression).err().map(|error| (error.position, error.reason))
 }
 
 #[pyfunction]

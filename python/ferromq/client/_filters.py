@@ -36,7 +36,7 @@ def filter_expression(wanted: "str | Sql") -> pb.FilterExpression:
 
 
 def _check(kind: pb.FilterType, expression: str) -> None:
-    wrong = _ferromq.check_filter(_KINDS[kind], expression)
-    if wrong is not None:
-        position, reason = wrong
-        raise IllegalFilter(f"the filter {expression!r} goes wrong at position {position}: {reason}")
+    try:
+        _ferromq.check_filter(_KINDS[kind], expression)
+    except ValueError as error:
+        raise IllegalFilter(f"{expression!r}: {error}") from None
