@@ -32,6 +32,10 @@ GOALS = {
     "java client: 16 threads, batches of 32": 2.0,
     "java client: consume a backlog": 2.0,
     "route of 1 of 1,000 topics, 16 connections": 1.0,
+    "grpc: send, 64 in flight": 5.0,
+    "python client: send, 16 threads": 2.0,
+    "python client: send, 16 threads, CPU per million": 4.0,
+    "python client: receive and acknowledge": 3.0,
 }
 LESS_IS_BETTER = {"us", "ms", "s", "MiB"}
 COMPARED = LESS_IS_BETTER | {"msg/s", "op/s"}

@@ -4,3 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")"
 ./store.sh
 ./remoting.sh
+./grpc.sh

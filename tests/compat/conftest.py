@@ -59,7 +59,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compat_peer.Cl
 def official(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[official_peer.Official]:
-    """Run a process of an official gRPC client for a module's tests, then one of the next; each uses names of its own."""
+    """Run a process of an official gRPC client for a module's tests, then one of the next; each uses its own names."""
     start = {"java": official_peer.java_client, "node": official_peer.node_client}[request.param]
     official = start(tmp_path_factory.mktemp(request.param))
     yield official

@@ -42,9 +42,9 @@ class Consumers:
             admin.create_topic(self.topic, queues=queues)
             admin.create_group(self.group)
 
-    def push(self, mode: str = "concurrent", failures: int = 0, *expression: str) -> str:
+    def push(self, mode: str = "concurrent", failures: int = 0, sql: str | None = None) -> str:
         """Start a push consumer, of what an SQL92 expression wants where one is given; return its name."""
-        return self._start("push", mode, failures, *expression)
+        return self._start("push", mode, failures, *(("sql", sql) if sql else ()))
 
     def lite(self) -> str:
         """Start a lite pull consumer; return its name."""

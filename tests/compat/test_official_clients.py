@@ -3,17 +3,21 @@
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import Event
 
 import pytest
-from official_peer import Got, Official
+from compat_peer import PeerError
+from official_peer import Got, Official, Sent
 
 import ferromq
 from ferromq.broker.groups import GroupConfig
+from ferromq.broker.retry_policy import Customized
 from ferromq.broker.topics import TopicConfig
 
 COUNT = 20
 HOUR_MS = 3_600_000
+PAUSE = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +35,7 @@ class Room:
         self.topic, self.group = f"{name}-topic", f"{name}-group"
         self._name = name
         self._numbers = itertools.count()
+        self._acknowledged: Counter[str] = Counter()
         self.open: list[str] = []
 
     def create(self, kind: str = "NORMAL", queues: int = 4, **group: object) -> None:
@@ -58,17 +63,47 @@ class Room:
         self.official.push(name, self.mq.endpoint, self.group, self.topic, **options)
         return name
 
-    def send(self, name: str, prefix: str, count: int = COUNT, **words: object) -> list[str]:
-        """Send messages PREFIX0, PREFIX1, …; return their ids."""
-        messages = [(self.topic, f"{prefix}{number}", words) for number in range(count)]
-        return [sent.message_id for sent in self.official.send(name, messages)]
+    def send(self, name: str, prefix: str, count: int = COUNT, **words: object) -> list[Sent]:
+        """Send messages PREFIX0, PREFIX1, …; return what the producer was told."""
+        return self.official.send(name, [(self.topic, f"{prefix}{number}", words) for number in range(count)])
 
     def receive_all(self, name: str, count: int) -> list[Got]:
-        """Let a simple consumer receive *count* messages, acknowledge them, and return them."""
+        """Let a simple consumer receive until it has *count* messages, acknowledge what is new, and return all."""
         got = self.official.receive_until(name, lambda taken: len(taken) >= count)
-        for number in range(len(got)):
+        for number in range(self._acknowledged[name], len(got)):
             self.official.ask("ack", name, number)
+        self._acknowledged[name] = len(got)
         return got
+
+    def bodies(self, name: str) -> list[str]:
+        """Return the bodies a consumer got, in the order they came."""
+        return [each.body for each in self.official.taken(name)]
+
+    def dead(self, count: int) -> list[str]:
+        """Wait until the group has so many dead letters, and return their bodies."""
+        with self.mq.consumer("undertaker", f"%DLQ%{self.group}") as consumer:
+            dead: list[str] = []
+            while len(dead) < count and (messages := consumer.receive(wait=30)):
+                dead += [message.body.decode() for message in messages]
+                consumer.ack(messages)
+        return sorted(dead)
+
+    def eventually(self, condition: Callable[[], bool]) -> bool:
+        """Wait two seconds at most until *condition* holds, and say whether it does."""
+        pause = Event()
+        return any(condition() or pause.wait(PAUSE) for _ in range(20))
+
+    def step_until_given(self, name: str, count: int) -> None:
+        """
+        Let time pass until a push consumer was given *count* messages.
+
+        A client tells the broker of a failure after its listener returned, so one step may come too early.
+        """
+        for _ in range(60):
+            self.mq.clock.advance(seconds=2)
+            if self.official.wait_for(name, count, 1) >= count:
+                return
+        pytest.fail(f"{self.bodies(name)} is less than {count}")
 
     def _new(self) -> str:
         return f"{self._name}-{next(self._numbers)}"
@@ -87,10 +122,10 @@ def test_normal_messages_come_as_they_were_sent(room: Room) -> None:
     """Body, tag, keys, properties and id, each message once."""
     room.create()
     producer, consumer = room.producer(), room.simple()
-    ids = room.send(producer, "m-", tag="blue", keys="k1,k2", color="azure", size=7)
+    sent = room.send(producer, "m-", tag="blue", keys="k1,k2", color="azure", size=7)
     got = room.receive_all(consumer, COUNT)
     assert sorted((each.message_id, each.body) for each in got) == sorted(
-        (message_id, f"m-{number}") for number, message_id in enumerate(ids)
+        (each.message_id, f"m-{number}") for number, each in enumerate(sent)
     )
     for each in got:
         assert (each.topic, each.tag, each.keys, each.attempt) == (room.topic, "blue", ("k1", "k2"), 1)
@@ -141,15 +176,47 @@ def test_an_unacknowledged_message_comes_again_with_its_attempts_counted(room: R
 
 def test_a_push_consumer_gets_every_message_and_what_failed_again(room: Room) -> None:
     """A failure comes again after the group's first delay, with one more attempt; all others come once."""
-    room.create(backoff_ms=(1_000,))
+    room.create(retry=Customized((1_000,)))
     producer, consumer = room.producer(), room.push()
     room.send(producer, "good-")
     room.send(producer, "bad-", 3, fail=1)
     assert room.official.wait_for(consumer, COUNT + 3) == COUNT + 3
-    for _ in range(60):
-        # The client tells the broker of a failure after the listener returned: one step of the clock may be too early.
-        room.mq.clock.advance(seconds=2)
-        if room.official.wait_for(consumer, COUNT + 6, 1) == COUNT + 6:
-            break
+    room.step_until_given(consumer, COUNT + 6)
     attempts = Counter((each.body[:3], each.attempt) for each in room.official.taken(consumer))
     assert attempts == {("goo", 1): COUNT, ("bad", 1): 3, ("bad", 2): 3}
+
+
+@pytest.mark.parametrize("verdict", ["commit", "rollback"])
+def test_a_transaction_ends_as_its_producer_says_also_when_asked_back(room: Room, verdict: str) -> None:
+    """Committed messages come, rolled back ones never; an open one is checked, and ends as the checker answers."""
+    room.create("TRANSACTION")
+    producer, consumer = room.producer(verdict=verdict), room.simple()
+    for end in ("commit", "rollback", "open"):
+        room.send(producer, f"{end}-", 3, transaction=end)
+    got = room.receive_all(consumer, 3)
+    assert sorted(each.body for each in got) == [f"commit-{number}" for number in range(3)]
+    for _ in range(60):
+        # The first check asks about all that are open; what is asked while an answer is on its way is asked twice.
+        room.mq.clock.advance(seconds=30)
+        if room.eventually(lambda: int(room.official.ask("checked", producer)) >= 3):
+            break
+    ends = ("commit", "open") if verdict == "commit" else ("commit",)
+    expected = [f"{end}-{number}" for end in ends for number in range(3)]
+    got = room.receive_all(consumer, len(expected))
+    assert sorted(each.body for each in got) == expected
+    assert room.official.receive(consumer) == len(expected)
+
+
+def test_sql_chooses_what_a_consumer_gets(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    """Properties as numbers and texts; a broken expression is refused, with the place of the error."""
+    room.create()
+    producer = room.producer()
+    for price, color in ((1, "red"), (5, "red"), (7, "blue"), (9, "green")):
+        room.send(producer, f"{price}-{color}-", 1, price=price, color=color)
+    expression = "price BETWEEN 2 AND 8 AND (color = 'red' OR color = 'blue')"
+    got = room.receive_all(room.simple(expression=expression, kind="sql"), 2)
+    assert sorted(each.body for each in got) == ["5-red-0", "7-blue-0"]
+    with pytest.raises(PeerError):
+        room.simple(expression="price >", kind="sql")
+    # The Java client does not tell what it was told.
+    assert "position 7" in caplog.text

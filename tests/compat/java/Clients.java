@@ -10,8 +10,9 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * <pre>
  * producer NAME NAMESRV GROUP              a DefaultMQProducer; see {@link Sender} for what it is told
  * transactions NAME NAMESRV GROUP          a TransactionMQProducer
- * push NAME NAMESRV GROUP TOPIC MODE FAIL  a DefaultMQPushConsumer: concurrent, orderly, broadcast or pop; see {@link Taker};
- *                                          with an SQL92 expression behind FAIL it gets what that wants
+ * push NAME NAMESRV GROUP TOPIC MODE FAIL [KIND EXPRESSION]
+ *                                          a DefaultMQPushConsumer: concurrent, orderly, broadcast or pop, that chooses by
+ *                                          tag or sql; see {@link Taker}
  * lite NAME NAMESRV GROUP TOPIC            a DefaultLitePullConsumer
  * replier NAME NAMESRV GROUP TOPIC         a consumer that answers each message
  * admin FILE ARGUMENT…                     mqadmin itself; what it prints goes to FILE, failures with their traces

@@ -17,12 +17,13 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * A producer. The body of message number i is {@code PREFIXi}, its key too, its tag {@code even} or {@code odd}, its
- * property {@code number} i.
+ * A producer. The body of message number i is {@code PREFIXi}, its key too, its tag {@code even} or {@code odd}, and its
+ * property {@code number} is i.
  *
  * <pre>
- * send HOW TOPIC PREFIX COUNT SIZE   HOW: sync, async, oneway, batch (of SIZE), delayed (at level SIZE) or selector (message
- *                                    i to queue i modulo SIZE);
+ * send HOW TOPIC PREFIX COUNT SIZE   HOW: sync, async, oneway, batch (of SIZE), delayed (at level SIZE), timed (SIZE
+ *                                    milliseconds later), large (so many bytes follow, which are compressed) or selector
+ *                                    (message i to queue i modulo SIZE);
  *                                    answers how many were taken with SEND_OK
  * request TOPIC PREFIX COUNT         request and reply; answers the replies, comma-joined
  * transact TOPIC PREFIX COUNT        message i is committed, rolled back or unknown as i modulo 3 says
@@ -85,6 +86,18 @@ final class Sender implements Clients.Driven {
           Message delayed = message(topic, prefix, number);
           delayed.setDelayTimeLevel(size);
           return producer.send(delayed);
+        });
+      case "timed":
+        return inTurn(count, number -> {
+          Message timed = message(topic, prefix, number);
+          timed.setDelayTimeMs(size);
+          return producer.send(timed);
+        });
+      case "large":
+        return inTurn(count, number -> {
+          Message large = message(topic, prefix, number);
+          large.setBody((prefix + number + "x".repeat(size)).getBytes(StandardCharsets.UTF_8));
+          return producer.send(large);
         });
       case "selector":
         return inTurn(count, number -> producer.send(

@@ -76,11 +76,9 @@ final class Taker implements Clients.Driven {
     push.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     push.setClientRebalance(!mode.equals("pop"));
     push.setMessageModel(mode.equals("broadcast") ? MessageModel.BROADCASTING : MessageModel.CLUSTERING);
-    if (args.length > 5) {
-      push.subscribe(args[2], MessageSelector.bySql(args[5]));
-    } else {
-      push.subscribe(args[2], "*");
-    }
+    boolean isChoosing = args.length > 6;
+    push.subscribe(args[2], isChoosing && args[5].equals("sql")
+        ? MessageSelector.bySql(args[6]) : MessageSelector.byTag(isChoosing ? args[6] : "*"));
     if (mode.equals("orderly")) {
       push.setSuspendCurrentQueueTimeMillis(100);
       push.registerMessageListener((MessageListenerOrderly) (messages, context) ->
