@@ -41,6 +41,15 @@ struct Bucket {
     ranges: VecDeque<(u64, u64)>,
 }
 
+/// The last receive in order of a queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// The name of the try; never empty.
+    pub attempt_id: Option<Box<str>>,
+    /// When its leases began, until they are renewed.
+    pub pop_time: i64,
+}
+
 /// The progress of one group in one queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct QueueLeases {
@@ -50,6 +59,8 @@ pub(crate) struct QueueLeases {
     expiries: BTreeMap<i64, Bucket>,
     /// Smallest pop time a new lease may get: above those of leases a rewind ended.
     pop_floor: i64,
+    /// Where the queue was received in order last time.
+    order: Option<Box<Order>>,
 }
 
 impl QueueLeases {
@@ -78,6 +89,50 @@ impl QueueLeases {
         self.expiries.first_key_value().map(|(&at, _)| at)
     }
 
+    /// When the last lease ends: until then nothing of a queue is received in order.
+    pub(crate) fn last_expiry(&self) -> Option<i64> {
+        self.expiries.last_key_value().map(|(&at, _)| at)
+    }
+
+    /// Says whether a lease has not ended yet.
+    pub(crate) fn is_held(&self, now: i64) -> bool {
+        self.last_expiry().is_some_and(|at| at > now)
+    }
+
+    /// The last receive in order, where the last receive was one.
+    pub(crate) fn order(&self) -> Option<&Order> {
+        self.order.as_deref()
+    }
+
+    /// Notes the last receive in order, or that the last one was not.
+    pub(crate) fn set_order(&mut self, order: Option<Order>) {
+        if self.order.is_some() || order.is_some() {
+            self.order = order.map(Box::new);
+        }
+    }
+
+    /// Says whether `attempt_id` names the last receive in order: whoever asks has lost its answer.
+    pub(crate) fn is_repeated(&self, attempt_id: Option<&str>) -> bool {
+        let last = self.order().and_then(|order| order.attempt_id.as_deref());
+        last.is_some() && last == attempt_id
+    }
+
+    /// Says whether a lease is one of the last receive in order.
+    fn is_in_order(&self, lease: Lease) -> bool {
+        self.order().is_some_and(|order| order.pop_time == lease.pop_time)
+    }
+
+    /// The lease of the lowest message at or above `offset` that has one.
+    pub(crate) fn in_flight_from(&self, offset: u64) -> Option<(u64, Lease)> {
+        self.in_flight.range(offset..).next().map(|(&offset, &lease)| (offset, lease))
+    }
+
+    /// Says whether a lease was taken out by the last receive in order under this name, so that taking it out again
+    /// is no further attempt.
+    pub(crate) fn is_same_attempt(&self, lease: Lease, attempt_id: Option<&str>) -> bool {
+        self.is_repeated(attempt_id) && self.is_in_order(lease)
+    }
+
     /// Passes over everything below `next` that was never handed out. Never goes back.
     pub(crate) fn skip_to(&mut self, next: u64) {
         self.next = self.next.max(next);
@@ -104,8 +159,21 @@ impl QueueLeases {
 
     /// Leases a message again whose lease has ended.
     pub(crate) fn renew(&mut self, offset: u64, now: i64, invisible_ms: i64) -> Option<Lease> {
-        let old = self.in_flight.get(&offset).copied().filter(|lease| lease.expires_at() <= now)?;
-        let lease = Lease { attempt: old.attempt.saturating_add(1), ..old.again(now, invisible_ms) };
+        self.in_flight.get(&offset).filter(|lease| lease.expires_at() <= now)?;
+        self.take_again(offset, now, invisible_ms, 1)
+    }
+
+    /// Leases a message again, whether its lease has ended or not, and counts `attempts` more.
+    pub(crate) fn take_again(
+        &mut self,
+        offset: u64,
+        now: i64,
+        invisible_ms: i64,
+        attempts: u32,
+    ) -> Option<Lease> {
+        let old = self.in_flight.get(&offset).copied()?;
+        let attempt = old.attempt.saturating_add(attempts);
+        let lease = Lease { attempt, ..old.again(now, invisible_ms) };
         self.remove(offset);
         self.insert(offset, lease);
         Some(lease)
@@ -118,7 +186,13 @@ impl QueueLeases {
         Ok(())
     }
 
-    /// Lets the lease end `invisible_ms` after `now`.
+    /// Says whether the lease is held.
+    pub(crate) fn holds(&self, offset: u64, pop_time: i64) -> bool {
+        self.held(offset, pop_time).is_ok()
+    }
+
+    /// Lets the lease end `invisible_ms` after `now`. One of the last receive in order keeps its pop time, and so its
+    /// handle: what is left of such a receive is found by it.
     pub(crate) fn change(
         &mut self,
         offset: u64,
@@ -127,7 +201,12 @@ impl QueueLeases {
         invisible_ms: i64,
     ) -> Result<Lease> {
         let old = self.held(offset, pop_time)?;
-        let lease = old.again(now, invisible_ms);
+        let lease = if self.is_in_order(old) {
+            let expires_at = now.saturating_add(invisible_ms.max(0));
+            Lease { invisible_ms: expires_at.saturating_sub(old.pop_time), ..old }
+        } else {
+            old.again(now, invisible_ms)
+        };
         self.remove(offset);
         self.insert(offset, lease);
         Ok(lease)

@@ -1,23 +1,26 @@
 //! `ferromq/leases`: a snapshot of all leases, so that they survive a restart.
 //!
 //! ```text
-//! 8  magic "FMQLEASE"      4  version, 2      8  log position: everything below is on disk
+//! 8  magic "FMQLEASE"      4  version, 3      8  log position: everything below is on disk
 //! 8  physical offset  8 store timestamp  4 CRC of the body: the anchor, see `anchor`
 //! per queue:  2+n group  2+n topic  4 queue id  8 committed  8 committed before  8 next  4 leases
 //!             per lease:  8 queue offset  8 pop time  8 invisible ms  4 attempt
+//!             1 whether it was received in order; if so  8 pop time  2+n attempt id, empty for none
 //! 4  CRC32 of all bytes before
 //! ```
 //! Integers are little-endian, texts UTF-8 after their length. `committed before` is what
 //! `consumerOffset.json` held when the snapshot was written: it is replaced just after, and either value
-//! proves that nobody else moved the offset meanwhile. Java does not read this file.
+//! proves that nobody else moved the offset meanwhile. Java does not read this file. Version 2 had nothing of order.
 
-use super::lease::{Lease, QueueLeases};
+use super::lease::{Lease, Order, QueueLeases};
 use crate::anchor::Anchor;
 
 const MAGIC: &[u8; 8] = b"FMQLEASE";
 /// Bytes before the first queue.
 const HEAD_LEN: usize = 40;
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// The last version that said nothing of order.
+const WITHOUT_ORDER: u32 = 2;
 
 /// The leases of one queue for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +73,15 @@ impl Writer {
             out.extend_from_slice(&lease.invisible_ms.to_le_bytes());
             out.extend_from_slice(&lease.attempt.to_le_bytes());
         }
+        out.push(u8::from(leases.order().is_some()));
+        if let Some(order) = leases.order() {
+            let attempt_id = order.attempt_id.as_deref().unwrap_or("");
+            out.extend_from_slice(&order.pop_time.to_le_bytes());
+            // Longer ones are not kept.
+            let len = u16::try_from(attempt_id.len()).unwrap_or(0);
+            out.extend_from_slice(&len.to_le_bytes());
+            out.extend(attempt_id.bytes().take(len.into()));
+        }
     }
 
     /// Ends the file; `log_position` is the end of the log that is on disk, `anchor` a record before it.
@@ -91,7 +103,8 @@ impl Writer {
 pub(crate) fn read(bytes: &[u8]) -> Result<(Anchor, Vec<QueueSnapshot>), &'static str> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
     let mut rest = body.strip_prefix(MAGIC).ok_or("wrong magic")?;
-    if u32::from_le_bytes(take(&mut rest)?) != VERSION {
+    let version = u32::from_le_bytes(take(&mut rest)?);
+    if !(WITHOUT_ORDER..=VERSION).contains(&version) {
         return Err("unknown version");
     }
     if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
@@ -105,12 +118,12 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Anchor, Vec<QueueSnapshot>), &'stati
     };
     let mut queues = Vec::new();
     while !rest.is_empty() {
-        queues.push(read_queue(&mut rest)?);
+        queues.push(read_queue(&mut rest, version)?);
     }
     Ok((anchor, queues))
 }
 
-fn read_queue(rest: &mut &[u8]) -> Result<QueueSnapshot, &'static str> {
+fn read_queue(rest: &mut &[u8], version: u32) -> Result<QueueSnapshot, &'static str> {
     let (group, topic) = (text(rest)?, text(rest)?);
     let queue_id = u32::from_le_bytes(take(rest)?);
     let committed = u64::from_le_bytes(take(rest)?);
@@ -125,7 +138,22 @@ fn read_queue(rest: &mut &[u8]) -> Result<QueueSnapshot, &'static str> {
             return Err("a lease outside of what was handed out");
         }
     }
+    if version > WITHOUT_ORDER {
+        leases.set_order(read_order(rest)?);
+    }
     Ok(QueueSnapshot { group, topic, queue_id, committed, committed_before, leases })
+}
+
+fn read_order(rest: &mut &[u8]) -> Result<Option<Order>, &'static str> {
+    match take(rest)? {
+        [0] => Ok(None),
+        [1] => {
+            let pop_time = i64::from_le_bytes(take(rest)?);
+            let attempt_id = Some(text(rest)?).filter(|id| !id.is_empty()).map(Into::into);
+            Ok(Some(Order { attempt_id, pop_time }))
+        }
+        _ => Err("a mark of order that is none"),
+    }
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], &'static str> {
@@ -151,6 +179,7 @@ mod tests {
         let mut leases = QueueLeases::new(3);
         leases.lease(3, 1_000, 500);
         leases.lease(4, 1_200, 500);
+        leases.set_order(Some(Order { attempt_id: Some("try".into()), pop_time: 1_200 }));
         let mut writer = Writer::new();
         writer.queue("group", "topic", 7, 2, &leases);
         writer.queue("other", "topic", 0, 0, &QueueLeases::new(9));
@@ -165,7 +194,24 @@ mod tests {
         assert_eq!((queues[0].queue_id, queues[0].committed, queues[0].committed_before), (7, 3, 2));
         assert_eq!(queues[0].leases.in_flight().len(), 2);
         assert_eq!(queues[0].leases.next_expiry(), Some(1_500));
+        assert!(queues[0].leases.is_repeated(Some("try")));
         assert_eq!(queues[1].leases.next(), 9);
+        assert_eq!(queues[1].leases.order(), None);
+    }
+
+    #[test]
+    fn a_snapshot_of_the_version_before_is_read() {
+        let mut leases = QueueLeases::new(3);
+        leases.lease(3, 1_000, 500);
+        let mut writer = Writer::new();
+        writer.queue("group", "topic", 7, 2, &leases);
+        let mut old = writer.finish(4096, Anchor { physical_offset: 4000, store_timestamp: 7, body_crc: 9 });
+        // It had no mark of order behind the leases.
+        old.truncate(old.len() - 5);
+        old[8] = 2;
+        let crc = crc32fast::hash(&old).to_le_bytes();
+        old.extend_from_slice(&crc);
+        assert_eq!(read(&old).unwrap().1[0].leases, leases);
     }
 
     #[test]

@@ -53,6 +53,8 @@ mod message;
 mod message_id;
 mod offset_file;
 mod open_files;
+mod order;
+mod order_file;
 mod pace;
 mod prepare;
 mod progress;

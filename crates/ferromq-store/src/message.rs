@@ -73,18 +73,27 @@ const SYS_FLAG_AT: usize = 36;
 ///
 /// Bytes too short for a record stay as they are.
 pub fn add_reconsume_times(record: &mut [u8], more: u32) {
-    let Some(flag) = record.get(SYS_FLAG_AT..SYS_FLAG_AT + 4).and_then(|bytes| bytes.try_into().ok()) else {
-        return;
-    };
-    let flag = i32::from_be_bytes(flag);
-    let host = |is_v6: i32| if flag & is_v6 == 0 { 8 } else { 20 };
-    let at = SYS_FLAG_AT + 4 + 8 + host(BORN_HOST_V6) + 8 + host(STORE_HOST_V6);
-    if let Some(bytes) = record.get_mut(at..at + 4)
+    if let Some(at) = reconsume_times_at(record)
+        && let Some(bytes) = record.get_mut(at..at + 4)
         && let Ok(old) = <[u8; 4]>::try_from(&*bytes)
     {
         let times = i32::from_be_bytes(old).saturating_add_unsigned(more);
         bytes.copy_from_slice(&times.to_be_bytes());
     }
+}
+
+/// The reconsume times a record tells of; 0 where it is too short to tell.
+pub(crate) fn reconsume_times(record: &[u8]) -> u32 {
+    let bytes = reconsume_times_at(record).and_then(|at| record.get(at..at + 4));
+    let times = bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_be_bytes);
+    u32::try_from(times).unwrap_or(0)
+}
+
+fn reconsume_times_at(record: &[u8]) -> Option<usize> {
+    let flag = record.get(SYS_FLAG_AT..SYS_FLAG_AT + 4)?.try_into().ok()?;
+    let flag = i32::from_be_bytes(flag);
+    let host = |is_v6: i32| if flag & is_v6 == 0 { 8 } else { 20 };
+    Some(SYS_FLAG_AT + 4 + 8 + host(BORN_HOST_V6) + 8 + host(STORE_HOST_V6))
 }
 
 /// Where the store timestamp lies in a record with this system flag.
@@ -553,6 +562,7 @@ mod tests {
             let mut again = record.clone();
             add_reconsume_times(&mut again, 3);
             let changed = MessageView::decode(&again, true).unwrap();
+            prop_assert_eq!(reconsume_times(&again), 5);
             prop_assert_eq!((changed.reconsume_times, changed.body, changed.topic), (5, &body[..], &topic[..]));
             add_reconsume_times(again.get_mut(..record.len().min(59)).unwrap(), 1);
         }

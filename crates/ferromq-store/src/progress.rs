@@ -20,6 +20,7 @@ use super::{
     lease::QueueLeases,
     lease_file::{self, QueueSnapshot, Writer},
     offset_file::OffsetFile,
+    order_file::OrderFile,
 };
 use crate::{Disk, Result, StoreError, anchor::Anchor};
 
@@ -59,16 +60,19 @@ pub(crate) struct Progress {
     is_file_due: AtomicBool,
     /// What consumerOffset.json holds. Never locked while the disk is asked for anything.
     on_disk: Mutex<Arc<OffsetFile>>,
+    /// What consumerOrderInfo.json holds, or is to hold where the next is set.
+    orders: Mutex<OrderFile>,
+    are_orders_due: AtomicBool,
     /// Held by whoever writes.
     writing: Mutex<()>,
 }
 
 impl Progress {
-    /// Reads both files from the store directory.
+    /// Reads the files from the store directory.
     ///
     /// `max_offset` gives the end of a queue in the recovered log: nothing read is kept past it. Offsets of
     /// queues it does not know (0) stay in the file until a group touches them. Leases count only where `is_trusted`
-    /// says of their anchor that nobody else had the store since.
+    /// says of their anchor that nobody else had the store since; else what RocketMQ knows of receives in order does.
     pub(crate) fn load<D: Disk>(
         disk: &D,
         directory: &Path,
@@ -76,7 +80,10 @@ impl Progress {
         is_trusted: impl Fn(Anchor) -> bool,
     ) -> Result<Self> {
         let file = OffsetFile::load(disk, directory)?;
-        let mut snapshots = load_snapshots(disk, directory, is_trusted)?;
+        let orders = OrderFile::load(disk, directory);
+        let snapshots = load_snapshots(disk, directory, is_trusted)?;
+        let is_ours = snapshots.is_some();
+        let mut snapshots = snapshots.unwrap_or_default();
         let progress = Self::default();
         for (name, offsets) in &file.offsets {
             let Some((topic, group)) = split_name(name) else { continue };
@@ -89,7 +96,9 @@ impl Progress {
                 let mut leases = snapshots
                     .remove(&key)
                     .filter(|snapshot| offset == snapshot.committed || offset == snapshot.committed_before)
-                    .map_or_else(|| QueueLeases::new(offset), |snapshot| snapshot.leases);
+                    .map(|snapshot| snapshot.leases)
+                    .or_else(|| orders.leases(name, queue_id, offset).filter(|_| !is_ours))
+                    .unwrap_or_else(|| QueueLeases::new(offset));
                 leases.clamp(end);
                 progress.insert(group, topic, queue_id, leases);
             }
@@ -105,6 +114,7 @@ impl Progress {
             }
         }
         *progress.on_disk.lock() = Arc::new(file);
+        *progress.orders.lock() = orders;
         progress.dirty.store(true, Ordering::Release);
         Ok(progress)
     }
@@ -135,9 +145,11 @@ impl Progress {
             .write()
             .values_mut()
             .for_each(|of_group| of_group.retain(|topic, _| !topics.contains(&**topic)));
+        let is_kept = |name: &str| split_name(name).is_none_or(|(topic, _)| !topics.contains(topic));
+        self.are_orders_due.fetch_or(self.orders.lock().retain(is_kept), Ordering::AcqRel);
         let mut on_disk = self.on_disk.lock();
         let mut file = OffsetFile::clone(&on_disk);
-        file.offsets.retain(|name, _| split_name(name).is_none_or(|(topic, _)| !topics.contains(topic)));
+        file.offsets.retain(|name, _| is_kept(name));
         if file != **on_disk {
             *on_disk = Arc::new(file);
             self.is_file_due.store(true, Ordering::Release);
@@ -160,6 +172,10 @@ impl Progress {
                 }
             }
         }
+        let is_kept = |name: &str| {
+            split_name(name).is_none_or(|(topic, of_group)| of_group != group || !is_meant(topic))
+        };
+        self.are_orders_due.fetch_or(self.orders.lock().retain(is_kept), Ordering::AcqRel);
         let mut on_disk = self.on_disk.lock();
         let mut file = OffsetFile::clone(&on_disk);
         file.offsets.retain(|name, _| match split_name(name) {
@@ -257,7 +273,7 @@ impl Progress {
         }
     }
 
-    /// Writes both files if something changed.
+    /// Writes the files if something changed.
     ///
     /// `anchor` is a record of the log, `flush` makes the log durable and returns its durable end: what is written here never speaks of
     /// messages that are not on disk. Where it fails nothing is written.
@@ -288,11 +304,14 @@ impl Progress {
     ) -> Result<()> {
         let on_disk = Arc::clone(&self.on_disk.lock());
         let mut file = OffsetFile::clone(&on_disk);
+        let mut orders = self.orders.lock().clone();
         let mut writer = Writer::new();
         self.for_each(
             |_, _| true,
             |group, topic, queue_id, leases| {
-                let queues = file.offsets.entry(join_name(topic, group)).or_default();
+                let name = join_name(topic, group);
+                orders.put(&name, queue_id, leases);
+                let queues = file.offsets.entry(name).or_default();
                 let before = queues.insert(queue_id, leases.committed()).unwrap_or(NOTHING_BEFORE);
                 writer.queue(group, topic, queue_id, before, leases);
             },
@@ -308,6 +327,12 @@ impl Progress {
             file.save(disk, directory)?;
             self.is_file_due.store(false, Ordering::Release);
             *self.on_disk.lock() = Arc::new(file);
+        }
+        let is_changed = orders != *self.orders.lock();
+        if is_changed || self.are_orders_due.load(Ordering::Acquire) {
+            orders.save(disk, directory)?;
+            self.are_orders_due.store(false, Ordering::Release);
+            *self.orders.lock() = orders;
         }
         Ok(())
     }
@@ -352,29 +377,32 @@ fn snapshot_path(directory: &Path) -> PathBuf {
 type SnapshotKey = (String, String, u32);
 
 /// A snapshot that cannot be read costs early redelivery, never a message: it is left out, and said so.
+///
+/// `None` where there is none that counts.
 fn load_snapshots<D: Disk>(
     disk: &D,
     directory: &Path,
     is_trusted: impl Fn(Anchor) -> bool,
-) -> Result<HashMap<SnapshotKey, QueueSnapshot>> {
+) -> Result<Option<HashMap<SnapshotKey, QueueSnapshot>>> {
     let path = snapshot_path(directory);
     let bytes = match disk.read_file(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(StoreError::Io { operation: "read", path, source }),
     };
     match lease_file::read(&bytes) {
         Ok((anchor, _)) if !is_trusted(anchor) => {
             tracing::info!(file = %path.display(), "lease snapshot is of another time: ignored");
-            Ok(HashMap::new())
+            Ok(None)
         }
         Ok((_, queues)) => {
             tracing::debug!(queues = queues.len(), "lease snapshot read");
-            Ok(queues.into_iter().map(|q| ((q.group.clone(), q.topic.clone(), q.queue_id), q)).collect())
+            let by_key = |q: QueueSnapshot| ((q.group.clone(), q.topic.clone(), q.queue_id), q);
+            Ok(Some(queues.into_iter().map(by_key).collect()))
         }
         Err(reason) => {
             tracing::warn!(file = %path.display(), reason, "lease snapshot ignored: unacknowledged messages come again early");
-            Ok(HashMap::new())
+            Ok(None)
         }
     }
 }

@@ -13,24 +13,27 @@ use crate::{
 /// thread for the whole backlog. What was passed over stays passed over; the next receive goes on from there.
 const MAX_FRUITLESS_READS: usize = 64;
 
+/// How long the dead are kept from others. Whoever fails to keep them elsewhere gets them again then.
+const DEAD_HOLD_MS: i64 = 30_000;
+
 /// A receive under way: what it may still take, and what it took.
-struct Taking<'a, R: Region> {
-    request: &'a ReceiveRequest<'a>,
-    now: i64,
+pub(crate) struct Taking<'a, R: Region> {
+    pub request: &'a ReceiveRequest<'a>,
+    pub now: i64,
     /// When its leases begin: now, or a little later where the first message was leased within this millisecond.
-    pop_time: i64,
+    pub pop_time: i64,
     /// At least 1: a lease that ends at once would be taken again by the same receive.
-    invisible_ms: i64,
+    pub invisible_ms: i64,
     count: usize,
     bytes: usize,
     fruitless_reads: usize,
-    received: Received<R>,
+    pub received: Received<R>,
     /// Something is different from what was written last.
-    has_changed: bool,
+    pub has_changed: bool,
 }
 
 impl<R: Region> Taking<'_, R> {
-    fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.count == 0 || self.bytes == 0
     }
 
@@ -40,7 +43,7 @@ impl<R: Region> Taking<'_, R> {
     }
 
     /// Says whether a record still fits; the first one always does. One that does not ends the receive.
-    fn fits(&mut self, record: &Record<R>) -> bool {
+    pub(crate) fn fits(&mut self, record: &Record<R>) -> bool {
         if record.bytes().len() > self.bytes && !self.received.messages.is_empty() {
             self.bytes = 0;
         }
@@ -49,7 +52,7 @@ impl<R: Region> Taking<'_, R> {
 
     /// Says whether a lease that may begin at `earliest` may begin with the others; the first one decides. One
     /// that may not ends the receive.
-    fn begins_with_others(&mut self, earliest: i64) -> bool {
+    pub(crate) fn begins_with_others(&mut self, earliest: i64) -> bool {
         if self.received.messages.is_empty() {
             self.pop_time = self.now.max(earliest);
         } else if earliest > self.pop_time {
@@ -58,7 +61,31 @@ impl<R: Region> Taking<'_, R> {
         !self.is_full()
     }
 
-    fn take(&mut self, record: Record<R>, queue_id: u32, queue_offset: u64, lease: Lease) {
+    /// Says whether a message that was leased `attempt` times has had all its deliveries.
+    pub(crate) fn is_dead(&self, record: &Record<R>, attempt: u32) -> bool {
+        let limit = self.request.max_attempts;
+        limit > 0 && record.reconsume_times().saturating_add(attempt) >= limit
+    }
+
+    /// Takes a message to those that are dead. Where there are messages it stays where it is and comes to the next
+    /// receive: what is received is not to wait until the dead are kept elsewhere.
+    pub(crate) fn bury(
+        &mut self,
+        record: Record<R>,
+        queue_id: u32,
+        offset: u64,
+        leases: &mut QueueLeases,
+    ) -> bool {
+        let is_alone = self.received.messages.is_empty() && self.received.dead.len() < self.request.max_count;
+        if is_alone && let Some(lease) = leases.take_again(offset, self.now, DEAD_HOLD_MS, 0) {
+            self.has_changed = true;
+            let handle = receipt(queue_id, offset, lease);
+            self.received.dead.push(Leased { record, handle, attempt: lease.attempt });
+        }
+        is_alone
+    }
+
+    pub(crate) fn take(&mut self, record: Record<R>, queue_id: u32, queue_offset: u64, lease: Lease) {
         self.count = self.count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(record.bytes().len());
         let handle = receipt(queue_id, queue_offset, lease);
@@ -70,11 +97,16 @@ impl<R: Region> Taking<'_, R> {
 impl<D: Disk> MessageStore<D> {
     /// Leases messages to a consumer: those whose lease ended first, then new ones.
     ///
-    /// Messages the filter does not want are passed over for good. `Closed` after [`Self::close`].
+    /// In order it takes nothing of a queue while one of its leases lasts, and then begins at the lowest message
+    /// that has one; who repeats a receive by its attempt id does not wait. Messages the filter does not want are
+    /// passed over for good. `Closed` after [`Self::close`].
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
         let count = request.queue_count.max(1);
         let first = request.first_queue % count;
-        self.receive_of(request, (0..request.queue_count).map(|step| (first + step) % count))
+        match request.by_priority {
+            true => self.receive_of(request, (0..request.queue_count).rev()),
+            false => self.receive_of(request, (0..request.queue_count).map(|step| (first + step) % count)),
+        }
     }
 
     /// As [`Self::receive`], of one queue only: where it begins and how many there are does not matter.
@@ -115,12 +147,25 @@ impl<D: Disk> MessageStore<D> {
                 inner.first_offset(request, queue_id)
             });
             let mut leases = queue.lock();
-            inner.receive_expired(&mut taking, queue_id, &mut leases);
-            inner.receive_new(&mut taking, queue_id, &mut leases);
-            let expiries = [taking.received.next_expiry_ms, leases.next_expiry()];
+            let next_expiry = match request.order {
+                Some(order) => {
+                    inner.receive_in_order(&mut taking, queue_id, &mut leases, order);
+                    leases.last_expiry()
+                }
+                None => {
+                    leases.set_order(None);
+                    inner.receive_expired(&mut taking, queue_id, &mut leases);
+                    inner.receive_new(&mut taking, queue_id, &mut leases);
+                    leases.next_expiry()
+                }
+            };
+            let expiries = [taking.received.next_expiry_ms, next_expiry];
             taking.received.next_expiry_ms = expiries.into_iter().flatten().min();
+            if !taking.received.dead.is_empty() {
+                break;
+            }
         }
-        taking.received.more = taking.is_over();
+        taking.received.more = taking.is_over() || !taking.received.dead.is_empty();
         if taking.has_changed {
             self.progress().touch();
         }
@@ -132,26 +177,44 @@ impl<D: Disk> MessageStore<D> {
     pub fn ahead(&self, group: &str, topic: &str, queue_id: u32, begin: Begin) -> Ahead {
         let (min_offset, max_offset) = (self.min_offset(topic, queue_id), self.max_offset(topic, queue_id));
         let held = self.progress().group_topic(group, topic).and_then(|found| found.queue(queue_id));
-        let (next, next_expiry_ms) = match held {
+        let ahead = |next: u64| {
+            let next_offset = next.clamp(min_offset, max_offset.max(min_offset));
+            let unread = max_offset.saturating_sub(next_offset);
+            Ahead { next_offset, unread, next_expiry_ms: None, last_expiry_ms: None, in_flight: 0 }
+        };
+        match held {
             Some(queue) => {
                 let leases = queue.lock();
-                (leases.next(), leases.next_expiry())
+                Ahead {
+                    next_expiry_ms: leases.next_expiry(),
+                    last_expiry_ms: leases.last_expiry(),
+                    in_flight: leases.in_flight().len(),
+                    ..ahead(leases.next())
+                }
             }
             None => {
                 let listed = self.progress().listed(group, topic, queue_id);
-                (listed.unwrap_or_else(|| begin.offset(min_offset, max_offset)), None)
+                ahead(listed.unwrap_or_else(|| begin.offset(min_offset, max_offset)))
             }
-        };
-        let next_offset = next.clamp(min_offset, max_offset.max(min_offset));
-        Ahead { next_offset, unread: max_offset.saturating_sub(next_offset), next_expiry_ms }
+        }
     }
 
-    /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
-    pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
+    /// Ends the message's life in the group. Says whether its queue was received in order and may go on now.
+    ///
+    /// `StaleReceipt` where the lease is no longer held.
+    pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<bool> {
         self.check_open()?;
         self.with_leases(group, topic, handle.queue_id, |leases| {
-            leases.ack(handle.queue_offset, handle.pop_time)
+            leases.ack(handle.queue_offset, handle.pop_time)?;
+            Ok(leases.order().is_some() && !leases.is_held(self.clock().now_ms()))
         })
+    }
+
+    /// Says whether a lease is held: its message was neither acknowledged nor received again.
+    #[must_use]
+    pub fn holds(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
+        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
+        found.is_some_and(|queue| queue.lock().holds(handle.queue_offset, handle.pop_time))
     }
 
     /// Lets the lease end `invisible_ms` from now and returns its new handle; the old one is stale.
@@ -232,21 +295,18 @@ impl<D: Disk> Inner<D> {
     fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
         while !taking.is_full() {
             let Some(offset) = leases.first_expired_offset(taking.now) else { return };
-            let found = self.read(taking.request.topic, queue_id, offset, 1, usize::MAX, &MessageFilter::All);
-            let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) else {
-                taking.has_changed = true;
-                if matches!(found.status, GetStatus::OffsetTooSmall | GetStatus::MessageWasRemoving) {
-                    // Retention deleted it: there is nothing left to deliver.
-                    leases.forget(offset);
-                } else {
-                    // Nobody deleted it, so it is kept; those behind it do not wait for it.
-                    tracing::error!(topic = taking.request.topic, queue_id, offset, status = ?found.status,
-                        "a leased message is not readable");
-                    leases.renew(offset, taking.now, taking.invisible_ms);
+            let Some(record) = self.leased_record(taking, queue_id, offset, leases) else { continue };
+            let attempt = leases.in_flight_from(offset).map_or(0, |(_, lease)| lease.attempt);
+            if taking.is_dead(&record, attempt) {
+                if taking.bury(record, queue_id, offset, leases) {
+                    continue;
                 }
-                continue;
-            };
-            if !taking.fits(&record) || !taking.begins_with_others(leases.earliest_pop_time(offset)) {
+                return;
+            }
+            if !taking.received.dead.is_empty()
+                || !taking.fits(&record)
+                || !taking.begins_with_others(leases.earliest_pop_time(offset))
+            {
                 return;
             }
             let Some(lease) = leases.renew(offset, taking.pop_time, taking.invisible_ms) else { return };
@@ -254,13 +314,55 @@ impl<D: Disk> Inner<D> {
         }
     }
 
+    /// The record of a message that has a lease. One that retention deleted is forgotten; one that cannot be read is
+    /// leased again, so that those behind it do not wait for it.
+    pub(crate) fn leased_record(
+        &self,
+        taking: &mut Taking<'_, D::Region>,
+        queue_id: u32,
+        offset: u64,
+        leases: &mut QueueLeases,
+    ) -> Option<Record<D::Region>> {
+        let found = self.read(taking.request.topic, queue_id, offset, 1, usize::MAX, &MessageFilter::All);
+        let status = found.status;
+        if let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) {
+            return Some(record);
+        }
+        taking.has_changed = true;
+        if matches!(status, GetStatus::OffsetTooSmall | GetStatus::MessageWasRemoving) {
+            leases.forget(offset);
+        } else {
+            tracing::error!(
+                topic = taking.request.topic,
+                queue_id,
+                offset,
+                ?status,
+                "a leased message is not readable"
+            );
+            leases.take_again(offset, taking.now, taking.invisible_ms, 1);
+        }
+        None
+    }
+
     /// Leases messages nobody received yet. Says whether it saw the end of the queue or is full.
-    fn receive_new(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
-        while !taking.is_over() {
+    pub(crate) fn receive_new(
+        &self,
+        taking: &mut Taking<'_, D::Region>,
+        queue_id: u32,
+        leases: &mut QueueLeases,
+    ) {
+        while !taking.is_over() && taking.received.dead.is_empty() {
             let (request, from) = (taking.request, leases.next());
             let found = self.read(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
             let is_fruitless = found.messages.is_empty();
             for (offset, record) in found.messages {
+                if taking.is_dead(&record, 0) {
+                    if taking.received.messages.is_empty() {
+                        leases.lease(offset, taking.now, taking.invisible_ms);
+                        taking.bury(record, queue_id, offset, leases);
+                    }
+                    return;
+                }
                 if !taking.fits(&record) || !taking.begins_with_others(leases.earliest_pop_time(offset)) {
                     return;
                 }

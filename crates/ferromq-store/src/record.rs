@@ -25,6 +25,11 @@ impl<R: Region> Record<R> {
         message::is_at(self.bytes(), physical_offset, size)
     }
 
+    /// How often the message was delivered before it was written.
+    pub(crate) fn reconsume_times(&self) -> u32 {
+        message::reconsume_times(self.bytes())
+    }
+
     /// The record's bytes as they lie on disk; decode them with [`crate::MessageView`].
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

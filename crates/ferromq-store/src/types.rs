@@ -148,6 +148,10 @@ pub struct Ahead {
     pub unread: u64,
     /// When the first lease ends, where one is held.
     pub next_expiry_ms: Option<i64>,
+    /// When the last one does: nothing of the queue is received in order before.
+    pub last_expiry_ms: Option<i64>,
+    /// Messages that were received and not acknowledged.
+    pub in_flight: usize,
 }
 
 /// Asks for messages under a lease.

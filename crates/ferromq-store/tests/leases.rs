@@ -172,10 +172,15 @@ fn a_receive_of_one_queue_leaves_the_others_alone() {
     send(&store, 0, 2);
     send(&store, 1, 3);
     let ahead = |queue_id| store.ahead("g", "t", queue_id, Begin::AtMin);
-    assert_eq!(ahead(1), Ahead { next_offset: 0, unread: 3, next_expiry_ms: None });
+    let nothing =
+        Ahead { next_offset: 0, unread: 3, next_expiry_ms: None, last_expiry_ms: None, in_flight: 0 };
+    assert_eq!(ahead(1), nothing);
     let received = store.receive_of_queue(&request(2), 1).unwrap().messages;
     assert!(received.iter().all(|leased| leased.handle.queue_id == 1));
-    assert_eq!(ahead(1), Ahead { next_offset: 2, unread: 1, next_expiry_ms: Some(START + 10_000) });
+    let ends = Some(START + 10_000);
+    let leased =
+        Ahead { next_offset: 2, unread: 1, next_expiry_ms: ends, last_expiry_ms: ends, in_flight: 2 };
+    assert_eq!(ahead(1), leased);
     assert_eq!(ahead(0).unread, 2);
     assert_eq!(store.committed_offset("g", "t", 0), None);
     assert_eq!(store.ahead("other", "t", 1, Begin::AtMax).unread, 0);
@@ -325,7 +330,7 @@ fn a_reset_ends_all_leases_and_brings_back_what_was_acknowledged_above_it() {
     let store = open(directory.path(), &clock);
     send(&store, 0, 6);
     let leased = receive(&store, 5);
-    leased.iter().skip(1).for_each(|leased| store.ack("g", "t", &leased.handle).unwrap());
+    leased.iter().skip(1).for_each(|leased| drop(store.ack("g", "t", &leased.handle).unwrap()));
     assert_eq!(committed(&store), Some(0));
     store.reset_offset("g", "t", 0, 3).unwrap();
     assert_eq!(committed(&store), Some(3));

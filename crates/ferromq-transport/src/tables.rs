@@ -117,6 +117,12 @@ impl TopicEntry {
         priority.min(self.write_queues.saturating_sub(1))
     }
 
+    /// Says whether the number of a queue is the priority of its messages.
+    #[must_use]
+    pub fn is_by_priority(&self) -> bool {
+        self.message_type == MessageType::Priority
+    }
+
     /// Says whether producers may write.
     #[must_use]
     pub const fn is_writable(&self) -> bool {
@@ -139,6 +145,14 @@ pub struct GroupEntry {
     pub retry_queues: u32,
     /// Whether its gRPC consumers receive each queue in order, one at a time.
     pub ordered: bool,
+}
+
+impl GroupEntry {
+    /// Deliveries of a message before it is dead: a group that wants no retries has one.
+    #[must_use]
+    pub fn deliveries(&self) -> u32 {
+        self.max_attempts.max(1)
+    }
 }
 
 type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    convert::{Refusal, check_group, check_topic, code, parse_handle, put_status, write_handle},
+    convert::{Refusal, check_group, check_topic, code, is_in_order, parse_handle, put_status, write_handle},
     proto::{ChangeInvisibleDurationRequest, UpdateOffsetRequest},
     receive::{name, queue_id, readable, topic_name},
     wire::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
@@ -149,7 +149,8 @@ fn change(hot: &Hot, request: &ChangeInvisibleDurationRequest) -> Result<String,
     let (handle, physical_offset) = parse_handle(&request.receipt_handle, &hot.broker_name)?;
     let new = hot.change_invisible(group, topic, &handle, duration)?;
     let mut text = String::new();
-    write_handle(&mut text, &new, &hot.broker_name, physical_offset);
+    let is_ordered = is_in_order(&request.receipt_handle);
+    write_handle(&mut text, &new, &hot.broker_name, physical_offset, is_ordered);
     Ok(text)
 }
 

@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt::Write};
 use ferromq_store::{ReceiptHandle, StoreError};
 
 use super::wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len};
-use crate::TransportError;
+use crate::{TransportError, hot::receive::IN_ORDER};
 
 /// `apache.rocketmq.v2.Code`, as far as the hot path answers with it.
 pub mod code {
@@ -139,19 +139,26 @@ pub(super) fn put_duration(out: &mut Vec<u8>, number: u32, ms: i64) {
 
 /// Appends RocketMQ's text of a receipt handle: start offset, pop time, invisible milliseconds, revive
 /// queue, kind of topic, broker, queue, queue offset, physical offset. We have no revive queues and lease
-/// messages one by one, so those fields are 0 and the message's own offset.
+/// messages one by one, so those fields are 0, or RocketMQ's mark of a receive in order, and the message's own offset.
 pub(super) fn write_handle(
     out: &mut String,
     handle: &ReceiptHandle,
     broker_name: &str,
     physical_offset: i64,
+    is_ordered: bool,
 ) {
     let ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms } = *handle;
+    let revive_queue = if is_ordered { IN_ORDER } else { 0 };
     // Writing to a String cannot fail.
     let _ = write!(
         out,
-        "{queue_offset} {pop_time} {invisible_ms} 0 0 {broker_name} {queue_id} {queue_offset} {physical_offset}"
+        "{queue_offset} {pop_time} {invisible_ms} {revive_queue} 0 {broker_name} {queue_id} {queue_offset} {physical_offset}"
     );
+}
+
+/// Says whether a receipt handle is of a receive in order.
+pub(super) fn is_in_order(handle: &str) -> bool {
+    handle.split(' ').nth(3).and_then(|field| field.parse().ok()) == Some(IN_ORDER)
 }
 
 /// Reads a receipt handle of this broker; the second value is the physical offset, -1 where it has none.
@@ -309,8 +316,13 @@ mod tests {
     fn a_handle_has_the_fields_rocketmq_reads() {
         let handle = ReceiptHandle { queue_id: 3, queue_offset: 17, pop_time: 1_700, invisible_ms: 30_000 };
         let mut text = String::new();
-        write_handle(&mut text, &handle, "broker-a", 4_096);
+        write_handle(&mut text, &handle, "broker-a", 4_096, true);
+        assert_eq!(text, "17 1700 30000 999 0 broker-a 3 17 4096");
+        assert!(is_in_order(&text));
+        text.clear();
+        write_handle(&mut text, &handle, "broker-a", 4_096, false);
         assert_eq!(text, "17 1700 30000 0 0 broker-a 3 17 4096");
+        assert!(!is_in_order(&text));
         assert_eq!(parse_handle(&text, "broker-a").unwrap(), (handle, 4_096));
         assert_eq!(parse_handle("17 1700 30000 0 0 broker-a 3 17", "broker-a").unwrap(), (handle, -1));
         assert_eq!(parse_handle(&text, "broker-b").unwrap_err().code, code::INVALID_RECEIPT_HANDLE);

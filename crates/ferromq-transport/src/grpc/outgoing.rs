@@ -43,6 +43,8 @@ pub(super) struct LeaseInfo<'a> {
     /// 1 the first time.
     pub attempt: u32,
     pub broker_name: &'a str,
+    /// Whether it was received in order.
+    pub is_ordered: bool,
 }
 
 /// Writes messages one after the other, with its buffers kept.
@@ -188,7 +190,8 @@ impl MessageWriter {
 
     fn put_lease(&mut self, message: &MessageView<'_>, lease: LeaseInfo<'_>) {
         self.text.clear();
-        write_handle(&mut self.text, lease.handle, lease.broker_name, message.physical_offset.cast_signed());
+        let place = message.physical_offset.cast_signed();
+        write_handle(&mut self.text, lease.handle, lease.broker_name, place, lease.is_ordered);
         put_bytes_field(&mut self.system, 12, self.text.as_bytes());
         put_duration(&mut self.system, 15, lease.handle.invisible_ms);
     }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{Begin, GetStatus, Leased, MessageFilter, MessageView, Ordered, Record};
+use ferromq_store::{Begin, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Ordered, Record};
 use prost::Message as _;
 
 use super::{
@@ -84,8 +84,9 @@ pub(super) async fn receive_message(
             let bytes = leased.iter().map(|leased| leased.record.bytes().len() + 256).sum();
             packer = Packer::new(terms.packed, bytes);
             put_status_item(&mut packer, code::OK, "OK");
-            put_leased(&mut packer, hot, leased, terms.digest());
             let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
+            let is_ordered = hot.tables.group(group).is_some_and(|group| group.ordered);
+            put_leased(&mut packer, hot, leased, terms.digest(), is_ordered);
             return_to =
                 Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: topic.to_owned() });
         }
@@ -115,6 +116,10 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
     if !group_entry.enabled {
         return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
     }
+    let order = match group_entry.ordered {
+        true => Some(Ordered { attempt_id: attempt_id(request)? }),
+        false => None,
+    };
     let receive = Receive {
         group,
         topic,
@@ -125,13 +130,24 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
         invisible_duration,
         filter: &filter,
         begin: if group_entry.from_beginning { Begin::AtMin } else { Begin::AtMax },
-        order: group_entry.ordered.then(|| Ordered { attempt_id: request.attempt_id.as_deref() }),
-        max_attempts: group_entry.max_attempts,
-        by_priority: false,
+        order,
+        max_attempts: group_entry.deliveries(),
+        by_priority: order.is_none() && entry.is_by_priority(),
         peer: terms.peer,
         wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
     };
     Ok(hot.receive(&receive).await?.messages)
+}
+
+/// The name of a try, which is kept until the next one.
+fn attempt_id(request: &ReceiveMessageRequest) -> Result<Option<&str>, Refusal> {
+    match request.attempt_id.as_deref() {
+        Some(id) if id.len() > MAX_ATTEMPT_ID => {
+            let why = format!("the attempt id has {} bytes; it may have up to {MAX_ATTEMPT_ID}", id.len());
+            Err(Refusal::new(code::BAD_REQUEST, why))
+        }
+        id => Ok(id),
+    }
 }
 
 /// A lease is longer than nothing and at most twelve hours.
@@ -142,10 +158,10 @@ fn check_invisible(duration: Option<Duration>) -> Result<Duration, Refusal> {
     }
 }
 
-fn put_leased(packer: &mut Packer, hot: &Hot, leased: Vec<Leased>, digest: BodyDigest) {
+fn put_leased(packer: &mut Packer, hot: &Hot, leased: Vec<Leased>, digest: BodyDigest, is_ordered: bool) {
     let mut writer = MessageWriter::new(digest);
     for Leased { record, handle, attempt } in leased {
-        let lease = LeaseInfo { handle: &handle, attempt, broker_name: &hot.broker_name };
+        let lease = LeaseInfo { handle: &handle, attempt, broker_name: &hot.broker_name, is_ordered };
         put_message(packer, &mut writer, &record, Some(lease));
     }
 }

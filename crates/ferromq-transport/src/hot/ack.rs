@@ -9,8 +9,11 @@ use super::{Hot, receive::millis};
 impl Hot {
     /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
-        self.counted(self.store.ack(group, topic, handle))?;
+        let may_go_on = self.counted(self.store.ack(group, topic, handle))?;
         self.counters.acked.add(1);
+        if may_go_on {
+            self.polls.wake_receive(topic, group, handle.queue_id);
+        }
         Ok(())
     }
 
@@ -31,7 +34,9 @@ impl Hot {
 
     /// Sets the group's committed offset of a queue.
     pub fn update_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
-        self.store.commit_offset(group, topic, queue_id, offset)
+        self.store.commit_offset(group, topic, queue_id, offset)?;
+        self.polls.wake_receive(topic, group, queue_id);
+        Ok(())
     }
 
     /// Gives back messages that could not be delivered: they are received again at once.

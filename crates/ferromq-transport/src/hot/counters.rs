@@ -45,6 +45,8 @@ counters! {
     stale_receipts,
     /// Messages given back because their receiver was gone.
     given_back,
+    /// Messages kept as dead because their last delivery was not acknowledged, or their consumer gave them up.
+    dead,
     /// Leases whose length was changed.
     invisible_changed,
     /// Polls that wait for messages now.

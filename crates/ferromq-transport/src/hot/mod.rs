@@ -5,6 +5,7 @@
 
 pub mod ack;
 mod counters;
+pub(crate) mod dead_letters;
 mod demote;
 pub mod half;
 pub mod message_group;

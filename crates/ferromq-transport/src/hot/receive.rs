@@ -10,6 +10,9 @@ use tokio::{
 
 use super::Hot;
 
+/// What RocketMQ's receipt handles have for a revive queue where messages were received in order.
+pub(crate) const IN_ORDER: i32 = 999;
+
 /// A receive as every wire format says it.
 #[derive(Debug)]
 pub struct Receive<'a> {
@@ -54,6 +57,8 @@ pub struct Watch<'a> {
     pub queue_count: u32,
     /// The only queue to watch, if it is one.
     pub queue: Option<u32>,
+    /// Whether it is to be received in order, so that a queue somebody holds has nothing to receive.
+    pub in_order: bool,
     /// How long to wait for a message, in real time.
     pub wait: Duration,
 }
@@ -67,7 +72,8 @@ impl Watch<'_> {
 impl Hot {
     /// Leases messages, waiting for the first one; nothing where none came in time or the server stops.
     ///
-    /// Dropping the future while it waits leases nothing.
+    /// Dropping the future while it waits leases nothing. Messages that are dead go to the group's dead-letter topic
+    /// on the way.
     pub async fn receive(&self, request: &Receive<'_>) -> Result<Received> {
         let received = self.receive_round(request).await?;
         if !received.messages.is_empty() || request.wait.is_zero() {
@@ -136,10 +142,12 @@ impl Hot {
         let (now, mut next_expiry_ms) = (self.clock.now_ms(), None::<i64>);
         for queue_id in watch.queues() {
             let ahead = self.store.ahead(watch.group, watch.topic, queue_id, Begin::AtMin);
-            if ahead.unread > 0 || ahead.next_expiry_ms.is_some_and(|at| at <= now) {
+            let expiry = if watch.in_order { ahead.last_expiry_ms } else { ahead.next_expiry_ms };
+            let is_held = watch.in_order && expiry.is_some_and(|at| at > now);
+            if !is_held && (ahead.unread > 0 || expiry.is_some_and(|at| at <= now)) {
                 return (true, None);
             }
-            next_expiry_ms = [next_expiry_ms, ahead.next_expiry_ms].into_iter().flatten().min();
+            next_expiry_ms = [next_expiry_ms, expiry].into_iter().flatten().min();
         }
         (false, next_expiry_ms)
     }
@@ -155,6 +163,10 @@ impl Hot {
     async fn receive_round(&self, request: &Receive<'_>) -> Result<Received> {
         loop {
             let received = self.receive_now(request)?;
+            if !received.dead.is_empty() {
+                self.bury(request, received.dead).await;
+                continue;
+            }
             if !received.messages.is_empty() || !received.more {
                 return Ok(received);
             }

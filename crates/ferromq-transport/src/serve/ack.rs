@@ -59,7 +59,8 @@ fn change(hot: &Hot, command: &RemotingCommand, popped: &Popped<'_>) -> Result<R
     let mut answer = command.respond(response::SUCCESS, None);
     answer.fields = Fields::default()
         .with("popTime", new.pop_time)
-        .with("invisibleTime", invisible_ms)
+        // In order the pop time stays, so that the answers of one pop keep belonging together.
+        .with("invisibleTime", if popped.revive_queue == IN_ORDER { new.invisible_ms } else { invisible_ms })
         .with("reviveQid", popped.revive_queue);
     Ok(answer)
 }
@@ -77,10 +78,6 @@ fn popped<'a>(hot: &Hot, command: &'a RemotingCommand) -> Result<Popped<'a>, Ref
         return Err(Refused::new(command, response::MESSAGE_ILLEGAL, why));
     }
     let Handle { pop_time, invisible_ms, revive_queue } = extra_info::parse(required(command, "extraInfo")?)?;
-    if revive_queue == IN_ORDER {
-        let why = "messages popped in order are not supported yet";
-        return Err(Refused::new(command, response::SYSTEM_ERROR, why));
-    }
     let Ok(queue_offset) = u64::try_from(queue_offset) else { return Err(stale(command)) };
     Ok(Popped {
         group,

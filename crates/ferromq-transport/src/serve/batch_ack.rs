@@ -6,7 +6,7 @@
 use ferromq_store::ReceiptHandle;
 use serde_json::Value;
 
-use super::extra_info::{IN_ORDER, marked_topic};
+use super::extra_info::marked_topic;
 
 /// Bytes of a body; what a client acknowledges at once fits many times.
 const MAX_BODY: usize = 1 << 20;
@@ -53,9 +53,6 @@ fn ack(entry: &Value, left: &mut usize) -> Result<BatchAck, &'static str> {
     let queue_id = queue_id.ok_or("an ack names no queue (q)")?;
     let pop_time = number("pt", "popTime").ok_or("an ack has no pop time (pt)")?;
     let invisible_ms = number("it", "invisibleTime").unwrap_or(0);
-    if number("rq", "reviveQueueId") == Some(i64::from(IN_ORDER)) {
-        return Err("messages popped in order are not supported yet");
-    }
     let bits = bits(get("b", "bitSet").ok_or("an ack has no bit set (b)")?)?;
     let mut handles = Vec::new();
     for (index, byte) in bits.iter().enumerate() {
@@ -137,7 +134,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        let ordered = body("\"AQ==\"").replace("\"rq\":2", "\"rq\":999");
         for (bad, why) in [
             ("[", "JSON"),
             (r#"{"acks":1}"#, "array"),
@@ -146,7 +142,6 @@ mod tests {
             (&body("[256]"), "byte"),
             (&body("1"), "neither"),
             (&body("\"AQ==\"").replace("\"so\":5", "\"so\":-5"), "start"),
-            (&ordered, "in order"),
             (&body(&format!("\"{}\"", "/".repeat(100_000))), "65536"),
             (&" ".repeat(MAX_BODY + 1), "1 MiB"),
         ] {

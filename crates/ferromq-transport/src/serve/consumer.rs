@@ -25,6 +25,10 @@ pub(super) struct Consumer<'a> {
     pub topic: &'a str,
     pub queue: Option<u32>,
     pub queue_count: u32,
+    /// Deliveries of a message before it is dead.
+    pub deliveries: u32,
+    /// Whether the topic is one of priorities.
+    pub is_by_priority: bool,
 }
 
 impl<'a> Consumer<'a> {
@@ -51,11 +55,13 @@ impl<'a> Consumer<'a> {
             );
             return Err(Refused::new(command, response::INVALID_PARAMETER, why));
         }
-        if !hot.group(group, peer).await?.enabled {
+        let of_group = hot.group(group, peer).await?;
+        if !of_group.enabled {
             let why = format!("subscription group no permission, {group}: it may not consume");
             return Err(Refused::new(command, response::NO_PERMISSION, why));
         }
-        Ok(Self { group, topic, queue, queue_count })
+        let (deliveries, is_by_priority) = (of_group.deliveries(), entry.is_by_priority());
+        Ok(Self { group, topic, queue, queue_count, deliveries, is_by_priority })
     }
 
     /// The queues it reads.

@@ -11,9 +11,7 @@ use std::fmt::Write as _;
 use ferromq_store::Leased;
 
 use crate::TransportError;
-
-/// The revive queue of messages that are popped in order.
-pub(super) const IN_ORDER: i32 = 999;
+pub(super) use crate::hot::receive::IN_ORDER;
 
 /// `%RETRY%`, the prefix of retry topics.
 const RETRY_PREFIX: &str = "%RETRY%";
@@ -25,6 +23,30 @@ pub(super) struct OffsetInfo {
     pub start: String,
     /// `mark queue offset,offset,…` of each queue, in the order of the body.
     pub messages: String,
+}
+
+/// Tells how often the messages of a pop in order were delivered before: `mark qoQUEUE%OFFSET times` of each that was,
+/// and for old clients `mark queue times` of each queue, the least of its messages.
+pub(super) fn order_counts(topic: &str, leased: &[Leased]) -> String {
+    let of = |leased: &Leased| {
+        (leased.handle.queue_id, leased.handle.queue_offset, leased.attempt.saturating_sub(1))
+    };
+    count_offsets(mark(topic), &leased.iter().map(of).collect::<Vec<_>>())
+}
+
+fn count_offsets(mark: u8, messages: &[(u32, u64, u32)]) -> String {
+    let mut out = String::new();
+    for queue in messages.chunk_by(|a, b| a.0 == b.0) {
+        let Some(&(queue_id, ..)) = queue.first() else { continue };
+        // Writing to a String cannot fail.
+        for (_, offset, times) in queue.iter().filter(|(.., times)| *times > 0) {
+            let _ = write!(out, "{mark} qo{queue_id}%{offset} {times};");
+        }
+        let least = queue.iter().map(|(.., times)| *times).min().unwrap_or_default();
+        let _ = write!(out, "{mark} {queue_id} {least};");
+    }
+    out.pop();
+    out
 }
 
 /// Describes messages as they lie in the body: those of a queue one after the other.
@@ -102,6 +124,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn counts_of_a_pop_in_order_are_those_of_java() {
+        let text = count_offsets(0, &[(3, 7, 2), (3, 8, 0), (1, 4, 1), (1, 5, 3)]);
+        assert_eq!(text, "0 qo3%7 2;0 3 0;0 qo1%4 1;0 qo1%5 3;0 1 1");
+        assert_eq!(count_offsets(0, &[]), "");
+    }
 
     #[test]
     fn the_texts_are_those_java_reads() {

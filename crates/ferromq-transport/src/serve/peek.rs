@@ -6,7 +6,7 @@ use ferromq_store::{Begin, MessageFilter};
 
 use super::{
     consumer::{Consumer, wait},
-    fields::{number, number_or},
+    fields::{is_set, number, number_or},
     pull::join,
     refused::{Refused, settle},
 };
@@ -78,6 +78,7 @@ async fn watch(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result
         topic: consumer.topic,
         queue_count: consumer.queue_count,
         queue: consumer.queue,
+        in_order: is_set(command, "order"),
         wait: wait(number_or(command, "pollTime", 0)?),
     };
     let has_messages = hot.wait_for_messages(&watch).await;

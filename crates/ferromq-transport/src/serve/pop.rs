@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{Begin, Leased, add_reconsume_times};
+use ferromq_store::{Begin, Leased, MAX_ATTEMPT_ID, Ordered, add_reconsume_times};
 
 use super::{
     consumer::{Consumer, filter, wait},
-    extra_info::describe,
+    extra_info::{IN_ORDER, describe, order_counts},
     fields::{is_set, number, number_or},
     refused::{Refused, settle},
 };
@@ -41,9 +41,9 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
     else {
         return Err(refused("maxMsgNums must be 1 to 32"));
     };
-    if is_set(command, "order") {
-        let why = "pop in order is not supported yet; consume the topic with pull, which keeps the order of each queue";
-        return Err(Refused::new(command, response::SYSTEM_ERROR, why));
+    let order = is_set(command, "order").then(|| Ordered { attempt_id: command.field("attemptId") });
+    if order.and_then(|order| order.attempt_id).is_some_and(|id| id.len() > MAX_ATTEMPT_ID) {
+        return Err(refused("attemptId is longer than 256 bytes"));
     }
     let invisible_ms: i64 = number(command, "invisibleTime")?;
     let Some(invisible) = u64::try_from(invisible_ms).ok().filter(|ms| *ms > 0) else {
@@ -69,24 +69,28 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         invisible_duration: Duration::from_millis(invisible),
         filter: &filter,
         begin,
-        order: None,
-        max_attempts: 0,
-        by_priority: false,
+        order,
+        max_attempts: consumer.deliveries,
+        by_priority: order.is_none() && consumer.is_by_priority,
         peer,
         wait: wait(number_or(command, "pollTime", 0)?),
     };
     let leased = hot.receive(&receive).await?.messages;
-    let rest =
-        consumer.queues().map(|queue| hot.store.ahead(consumer.group, consumer.topic, queue, begin).unread);
-    Ok(respond(command, hot, consumer.topic, &leased, invisible_ms, rest.sum()))
+    let now = hot.clock.now_ms();
+    let rest = consumer.queues().map(|queue| {
+        let ahead = hot.store.ahead(consumer.group, consumer.topic, queue, begin);
+        // What nobody may take now is no reason to ask again.
+        let is_held = order.is_some() && ahead.last_expiry_ms.is_some_and(|at| at > now);
+        if is_held { 0 } else { ahead.unread }
+    });
+    Ok(respond(command, hot, &receive, &leased, rest.sum()))
 }
 
 fn respond(
     command: &RemotingCommand,
     hot: &Hot,
-    topic: &str,
+    request: &Receive<'_>,
     leased: &[Leased],
-    invisible_ms: i64,
     rest: u64,
 ) -> RemotingCommand {
     let (code, remark) = match leased.is_empty() {
@@ -94,15 +98,18 @@ fn respond(
         false => (response::SUCCESS, "FOUND"),
     };
     let pop_time = leased.first().map_or_else(|| hot.clock.now_ms(), |first| first.handle.pop_time);
-    let info = describe(topic, leased);
+    let info = describe(request.topic, leased);
     let mut answer = command.respond(code, Some(remark.to_owned()));
     answer.fields = Fields::of_answer()
         .with("popTime", pop_time)
-        .with("invisibleTime", invisible_ms)
-        .with("reviveQid", 0)
+        .with("invisibleTime", request.invisible_duration.as_millis())
+        .with("reviveQid", if request.order.is_some() { IN_ORDER } else { 0 })
         .with("restNum", rest)
         .with("startOffsetInfo", info.start)
         .with("msgOffsetInfo", info.messages);
+    if request.order.is_some() && !leased.is_empty() {
+        answer.fields.put("orderCountInfo", order_counts(request.topic, leased));
+    }
     answer.body = join(leased);
     answer
 }

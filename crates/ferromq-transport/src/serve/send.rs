@@ -9,7 +9,7 @@ use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, TIMER_TOPIC
 
 use super::{
     batch, flushed,
-    send_back::{DLQ_PREFIX, DLQ_QUEUES, RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries, topic_of_group},
+    send_back::{RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries},
     send_header::SendHeader,
     send_properties::{self, Marks},
 };
@@ -17,6 +17,7 @@ use crate::{
     Missing, TransportError,
     hot::{
         Hot, SendPolicy,
+        dead_letters::{DLQ_PREFIX, DLQ_QUEUES},
         half::{HALF_TOPIC, TRANSACTION_BITS},
         recall,
     },
@@ -132,11 +133,11 @@ async fn store_retry(
     if header.reconsume_times <= max_times {
         let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
         let queues = group.retry_queues.max(1);
-        let topic = topic_of_group(hot, peer, header.topic, queues, sys_flag).await?;
+        let topic = hot.topic_of_group(peer, header.topic, queues, sys_flag).await?;
         return store(hot, peer, command, header, &topic);
     }
     let dead = format!("{DLQ_PREFIX}{name}");
-    let topic = topic_of_group(hot, peer, &dead, DLQ_QUEUES, 0).await?;
+    let topic = hot.topic_of_group(peer, &dead, DLQ_QUEUES, 0).await?;
     // It waits no more: it stays where it is until somebody looks at it.
     let mut text = Vec::with_capacity(header.properties.len());
     send_properties::write_if(&mut text, header.properties, |name| name != "DELAY");

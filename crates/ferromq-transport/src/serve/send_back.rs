@@ -4,20 +4,20 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{MessageView, NewMessage, OffsetMessageId, properties};
+use ferromq_store::{MessageView, NewMessage, properties};
 
 use super::fields::{is_set, number, number_or, required};
 use crate::{
-    Missing, TransportError,
-    hot::Hot,
+    TransportError,
+    hot::{
+        Hot,
+        dead_letters::{DLQ_PREFIX, DLQ_QUEUES, properties_of_retry},
+    },
     remoting::{RemotingCommand, codes::response},
-    tables::{GroupEntry, TopicEntry},
+    tables::GroupEntry,
 };
 
 pub(super) const RETRY_PREFIX: &str = "%RETRY%";
-pub(super) const DLQ_PREFIX: &str = "%DLQ%";
-/// A dead-letter topic has one queue.
-pub(super) const DLQ_QUEUES: u32 = 1;
 /// The level of a first retry; each further one waits a level longer.
 const FIRST_LEVEL: i32 = 3;
 /// System flag of a topic that consumers of a unit read.
@@ -50,8 +50,8 @@ pub(super) async fn send_back(
         if is_dead { (DLQ_PREFIX, DLQ_QUEUES) } else { (RETRY_PREFIX, group.retry_queues) };
     let sys_flag = if is_set(command, "unitMode") && !is_dead { UNIT_SUBSCRIPTION } else { 0 };
     let topic = format!("{prefix}{name}");
-    let entry = topic_of_group(hot, peer, &topic, queues, sys_flag).await?;
-    let text = text(&message, level);
+    let entry = hot.topic_of_group(peer, &topic, queues, sys_flag).await?;
+    let text = properties_of_retry(&message, level);
     let back = NewMessage {
         topic: &topic,
         queue_id: hot.pick_queue(&topic, &entry).cast_signed(),
@@ -74,47 +74,4 @@ pub(super) async fn send_back(
 /// How often a message comes again before it counts as dead.
 pub(super) fn max_retries(group: &GroupEntry) -> i32 {
     i32::try_from(group.max_attempts.saturating_sub(1)).unwrap_or(i32::MAX)
-}
-
-/// The entry of a group's retry or dead-letter topic, which is made where it is missing.
-///
-/// # Errors
-/// Those of `Hot::topic_or`, and `TopicForbidden`.
-pub(super) async fn topic_of_group(
-    hot: &Hot,
-    peer: SocketAddr,
-    name: &str,
-    queues: u32,
-    sys_flag: i32,
-) -> Result<TopicEntry, TransportError> {
-    let entry = match hot.tables.topic(name) {
-        Some(entry) => entry,
-        None => {
-            let missing = Missing::TopicOfGroup { name: name.to_owned(), queues, sys_flag };
-            hot.topic_or(missing, peer).await?
-        }
-    };
-    if entry.is_writable() {
-        Ok(entry)
-    } else {
-        Err(TransportError::TopicForbidden { topic: name.to_owned(), done: "written" })
-    }
-}
-
-/// The properties of a message that goes back: it tells where it was read first, and by which id.
-fn text(message: &MessageView<'_>, level: i32) -> Vec<u8> {
-    let place = OffsetMessageId { store_host: message.store_host, physical_offset: message.physical_offset };
-    let (place, level_text) = (place.to_string(), level.to_string());
-    let known = |name| properties::get(message.properties, name);
-    let mut set = Vec::with_capacity(3);
-    if known("RETRY_TOPIC").is_none() {
-        set.push(("RETRY_TOPIC", message.topic));
-    }
-    if known("ORIGIN_MESSAGE_ID").is_none() {
-        set.push(("ORIGIN_MESSAGE_ID", place.as_str()));
-    }
-    if level > 0 {
-        set.push(("DELAY", level_text.as_str()));
-    }
-    properties::replace(message.properties, &["DELAY"], &set)
 }

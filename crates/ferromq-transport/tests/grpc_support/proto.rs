@@ -215,6 +215,8 @@ pub struct ReceiveMessageRequest {
     pub invisible_duration: Option<Time>,
     #[prost(message, optional, tag = "7")]
     pub long_polling_timeout: Option<Time>,
+    #[prost(string, optional, tag = "8")]
+    pub attempt_id: Option<String>,
 }
 
 /// Receives up to 32 of `flights` for `audit`, leased for 30 s.
@@ -226,6 +228,7 @@ pub fn receive(wait: Duration) -> ReceiveMessageRequest {
         batch_size: 32,
         invisible_duration: Some(Duration::from_secs(30).into()),
         long_polling_timeout: Some(wait.into()),
+        attempt_id: None,
     }
 }
 

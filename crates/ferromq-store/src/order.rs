@@ -1,0 +1,76 @@
+//! Receiving a queue in order: one receiver at a time, and again from the lowest message that is not acknowledged.
+//!
+//! What was acknowledged out of turn does not come again. Whose turn it is the leases themselves say: as long as one
+//! of them lasts, the queue is somebody's.
+
+use crate::{
+    Disk, Ordered,
+    lease::{Order, QueueLeases},
+    receive::Taking,
+    store::Inner,
+    types::MAX_ATTEMPT_ID,
+};
+
+impl<D: Disk> Inner<D> {
+    /// Leases messages of a queue in order, first those that were received before, where no lease of it lasts or the
+    /// request repeats the last receive.
+    pub(crate) fn receive_in_order(
+        &self,
+        taking: &mut Taking<'_, D::Region>,
+        queue_id: u32,
+        leases: &mut QueueLeases,
+        order: Ordered<'_>,
+    ) {
+        let attempt_id = order.attempt_id.filter(|id| !id.is_empty() && id.len() <= MAX_ATTEMPT_ID);
+        if leases.is_held(taking.now) && !leases.is_repeated(attempt_id) {
+            return;
+        }
+        let before = taking.received.messages.len();
+        let is_through = self.receive_again(taking, queue_id, leases, attempt_id);
+        if is_through && taking.received.dead.is_empty() {
+            self.receive_new(taking, queue_id, leases);
+        }
+        if taking.received.messages.len() > before {
+            let attempt_id = attempt_id.map(Into::into);
+            leases.set_order(Some(Order { attempt_id, pop_time: taking.pop_time }));
+        }
+    }
+
+    /// Leases the messages that were received before, in their order. Says whether it took all of them.
+    fn receive_again(
+        &self,
+        taking: &mut Taking<'_, D::Region>,
+        queue_id: u32,
+        leases: &mut QueueLeases,
+        attempt_id: Option<&str>,
+    ) -> bool {
+        let mut from = 0;
+        while let Some((offset, lease)) = leases.in_flight_from(from) {
+            if taking.is_full() {
+                return false;
+            }
+            from = offset.saturating_add(1);
+            let Some(record) = self.leased_record(taking, queue_id, offset, leases) else { continue };
+            let is_same_attempt = leases.is_same_attempt(lease, attempt_id);
+            if !is_same_attempt && taking.is_dead(&record, lease.attempt) {
+                if taking.bury(record, queue_id, offset, leases) {
+                    continue;
+                }
+                return false;
+            }
+            if !taking.received.dead.is_empty()
+                || !taking.fits(&record)
+                || !taking.begins_with_others(leases.earliest_pop_time(offset))
+            {
+                return false;
+            }
+            let attempts = u32::from(!is_same_attempt);
+            let Some(lease) = leases.take_again(offset, taking.pop_time, taking.invisible_ms, attempts)
+            else {
+                return false;
+            };
+            taking.take(record, queue_id, offset, lease);
+        }
+        true
+    }
+}
