@@ -95,6 +95,8 @@ class Do:
 STEPS: Final[tuple[Step | Do, ...]] = (
     Step("updateTopic -c DefaultCluster -t orders -r 4 -w 4 -a +message.type=NORMAL"),
     Step("updateTopic -b {broker} -t single -r 2 -w 2"),
+    Step("updateTopic -b {broker} -t single -r 2 -w 2 -a +message.type=PRIORITY"),
+    Step("updateTopic -b {broker} -t single -r 2 -w 2 -a +message.type=LETTER", succeeded),
     Step("updateSubGroup -c DefaultCluster -g readers -r 3"),
     Step("sendMessage -t orders -p body -k key-1 -c tag-1 -b broker-a -i 0"),
     Do("producer", lambda clients, namesrv: clients.start("producer", "writer", namesrv, "writers")),

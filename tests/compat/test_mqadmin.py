@@ -1,9 +1,12 @@
 """RocketMQ's mqadmin prints the same facts of ferromq as it does of Apache RocketMQ."""
 
+import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import grpc
 import mqadmin_script
 import pytest
 from compat_peer import Clients
@@ -12,6 +15,7 @@ from mqadmin_script import BROKER, CLUSTER, Step
 
 import ferromq
 from ferromq._ferromq import RemotingClient
+from ferromq._proto import messages as pb
 
 ROUTE = 105
 # Of a store in RocksDB, and of delays of any length, which are not there yet.
@@ -85,3 +89,60 @@ def test_mqadmin_prints_the_same_facts(tmp_path: Path) -> None:
         and (difference := _difference(step, step.facts(java[step.words]), step.facts(ours[step.words])))
     }
     assert not differences
+
+
+class GrpcConsumer:
+    """A gRPC consumer that is nothing but its telemetry stream, and does what it is told there."""
+
+    def __init__(self, endpoint: str, group: str, topic: str) -> None:
+        self._channel = grpc.insecure_channel(endpoint)
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        call = self._channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")
+        self._incoming = call(iter(self._outgoing.get, None), metadata=(("x-mq-client-id", "me@here"),))
+        entry = pb.SubscriptionEntry(topic=pb.Resource(name=topic))
+        wanted = pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry])
+        self._say(settings=pb.Settings(client_type=pb.ClientType.PUSH_CONSUMER, subscription=wanted))
+        assert pb.TelemetryCommand.FromString(next(self._incoming)).status.code == pb.Code.OK
+        self._answering = threading.Thread(target=self._answer)
+        self._answering.start()
+
+    def _say(self, **command: Any) -> None:
+        self._outgoing.put(pb.TelemetryCommand(**command).SerializeToString())
+
+    def _answer(self) -> None:
+        done = pb.Status(code=pb.Code.OK)
+        for each in self._incoming:
+            command = pb.TelemetryCommand.FromString(each)
+            if command.WhichOneof("command") == "print_thread_stack_trace_command":
+                nonce = command.print_thread_stack_trace_command.nonce
+                trace = pb.ThreadStackTrace(nonce=nonce, thread_stack_trace="worker-7: waits")
+                self._say(status=done, thread_stack_trace=trace)
+            elif command.WhichOneof("command") == "verify_message_command":
+                nonce = command.verify_message_command.nonce
+                self._say(status=done, verify_message_result=pb.VerifyMessageResult(nonce=nonce))
+
+    def close(self) -> None:
+        """End the stream."""
+        self._outgoing.put(None)
+        self._answering.join()
+        self._channel.close()
+
+
+def test_mqadmin_asks_a_grpc_client(tmp_path: Path) -> None:
+    """What it is subscribed to, the stacks of its threads, and how it ends with a message."""
+    clients = Clients(tmp_path / "clients")
+    with ferromq.embedded(tmp_path / "store") as mq:
+        consumer = GrpcConsumer(mq.endpoint, "askers", "asked")
+        with mq.producer() as producer, mq.admin() as admin:
+            sent, pause = producer.send("asked", b"x"), threading.Event()
+            assert any(admin.query_by_id("asked", sent.message_id) or pause.wait(0.1) for _ in range(100))
+        try:
+            status = clients.admin("consumerStatus", "-g", "askers", "-i", "me@here", "-s", "-n", mq.namesrv)
+            place = ("-t", "asked", "-i", sent.message_id, "-g", "askers", "-d", "me@here")
+            verified = clients.admin("queryMsgById", *place, "-n", mq.namesrv)
+        finally:
+            clients.end()
+            consumer.close()
+    assert "worker-7: waits" in status
+    assert "asked" in status
+    assert "CR_SUCCESS" in verified

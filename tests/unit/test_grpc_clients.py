@@ -14,6 +14,7 @@ from ferromq.broker.clients import ClientTable
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.grpc_calls import GrpcCalls
 from ferromq.broker.grpc_clients import Clients
+from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
 
@@ -31,11 +32,13 @@ class Broker:
         self.groups = GroupTable(lambda: config, directory, lambda: self.now, lambda *_: None)
         self.table = ClientTable(120_000, lambda _change: None)
         self.calls = GrpcCalls(self.send_telemetry)
+        self.topics = TopicTable(lambda: config, directory, lambda: self.now, lambda *_: None, lambda *_: None)
         self.clients = Clients(
             self,
             self.table,
             self.groups,
             self.calls,
+            topics=self.topics,
             max_body_size=1_000,
             validates=lambda: True,
             now_ms=lambda: self.now,
@@ -104,6 +107,15 @@ def test_consumers_are_told_when_their_group_changes(broker: Broker) -> None:
     broker.say(2, None)
     broker.groups.put(GroupConfig("g"), {}, "test")
     assert [len(broker.sent[stream]) for stream in (1, 2, 3)] == [3, 2, 1]
+
+
+def test_a_consumers_group_has_its_retry_topic(broker: Broker) -> None:
+    """By its route RocketMQ's tools find the brokers of a group; a group without one gets none."""
+    broker.consume(1, "g")
+    assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1)
+    broker.groups.put(GroupConfig.from_request({"groupName": "none", "retryQueueNums": 0}), {}, "test")
+    broker.consume(2, "none")
+    assert broker.topics.get("%RETRY%none") is None
 
 
 def test_what_holds_is_told_last(broker: Broker) -> None:

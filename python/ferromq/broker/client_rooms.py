@@ -65,6 +65,7 @@ class ClientRooms:
             table,
             groups,
             grpc_calls,
+            topics=topics,
             max_body_size=store.options()["max_message_size"],
             validates=lambda: config().sends.check_types != "none",
             now_ms=now_ms,

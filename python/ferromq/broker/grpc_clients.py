@@ -12,6 +12,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
+from ferromq import _names
 from ferromq._ferromq import Request, check_filter
 from ferromq._proto import messages as pb
 from ferromq.broker import grpc_settings
@@ -21,6 +22,7 @@ from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.grpc_calls import GrpcCalls
 from ferromq.broker.lite import NO_LITE
 from ferromq.broker.routes import unknown_group
+from ferromq.broker.topics import TopicTable
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -64,6 +66,7 @@ class Clients:
         groups: GroupTable,
         calls: GrpcCalls,
         *,
+        topics: TopicTable,
         max_body_size: int,
         validates: Callable[[], bool],
         now_ms: Callable[[], int],
@@ -72,6 +75,7 @@ class Clients:
         self._table = table
         self._groups = groups
         self._calls = calls
+        self._topics = topics
         self._max_body_size = max_body_size
         self._validates = validates
         self._now_ms = now_ms
@@ -167,7 +171,11 @@ class Clients:
             what = enum_name(pb.ClientType.Name, settings.client_type)
             raise Refused(pb.Code.UNRECOGNIZED_CLIENT_TYPE, f"a client with a subscription is a consumer, not {what}")
         wanted = [_wanted(entry, now) for entry in settings.subscription.subscriptions]
-        group = self._group(settings.subscription.group, peer).name
+        config = self._group(settings.subscription.group, peer)
+        group = config.name
+        if config.retry_queues:
+            # Where it is, RocketMQ's tools find the brokers of a group.
+            self._topics.ensure_of_group(_names.RETRY_PREFIX + group, config.retry_queues, 0, peer)
         consume_type = _CONSUMERS[settings.client_type]
         with self._telling:
             self._asked[stream] = settings
