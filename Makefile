@@ -95,6 +95,7 @@ proto: $(CACHE)/venv.stamp
 bench: setup
 	cargo bench --workspace --exclude ferromq-python --locked
 	$(BIN)/pytest benches --benchmark-only --benchmark-columns=median,iqr,rounds
+	$(BIN)/python benches/wake.py
 
 # The released Apache RocketMQ from Maven, fetched once.
 jars: $(CACHE)/jars.stamp $(CACHE)/client-jars.stamp

@@ -143,6 +143,19 @@ def test_a_body_up_to_the_limit_passes_both_ways(room: Room) -> None:
     assert got.body == f"{limit}:{hashlib.sha256(b'0123456789abcdef' * (limit // 16)).hexdigest()}"
 
 
+def test_tls_and_plaintext_are_served_on_one_port(room: Room) -> None:
+    """With the certificate the broker made for itself, as a client that insists on TLS accepts it."""
+    room.create()
+    sent = []
+    for security in room.official.securities:
+        sent += room.send(room.producer(security=security), f"{security}-")
+    for security in room.official.securities:
+        consumer = room.simple(security=security)
+        got = room.official.receive_until(consumer, lambda got: len(got) >= len(sent), invisible_ms=1_000)
+        assert {each.message_id for each in got} == {each.message_id for each in sent}
+        room.mq.clock.advance(seconds=2)
+
+
 def test_tags_choose_what_a_consumer_gets(room: Room) -> None:
     """`a || b` gets both, and nothing else; what is left out does not come later."""
     room.create()
