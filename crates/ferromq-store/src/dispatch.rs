@@ -17,6 +17,7 @@ use crate::{
     index_file::{IndexKey, key_hash},
     message::{self, MessageView},
     store::Inner,
+    timer::TIMER_TOPIC,
 };
 
 /// Most bytes of the log in a round: bounds memory and how long a reader waits for what is at its beginning.
@@ -180,6 +181,10 @@ impl<D: Disk> Dispatcher<D> {
         if self.batches.iter().take(self.used).any(|batch| batch.queue.topic() == SCHEDULE_TOPIC) {
             inner.schedule.ask();
         }
+        if self.batches.iter().take(self.used).any(|batch| batch.queue.topic() == TIMER_TOPIC) {
+            inner.timer.ask();
+        }
+        inner.timer.dispatched(to);
         if let Some(listener) = inner.listener() {
             for batch in self.batches.iter().take(self.used) {
                 listener(&Arrival {

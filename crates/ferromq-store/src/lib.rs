@@ -24,6 +24,7 @@ mod delay_file;
 mod derive;
 mod disk;
 mod dispatch;
+mod due;
 mod error;
 #[cfg(test)]
 #[path = "../tests/common/fake_disk.rs"]
@@ -82,6 +83,11 @@ mod store;
 mod tail;
 mod time_search;
 mod timer;
+mod timer_delivery;
+mod timer_files;
+mod timer_log;
+mod timer_state;
+mod timer_wheel;
 mod turns;
 mod types;
 mod unflushed;
@@ -107,6 +113,7 @@ pub use schedule::ScheduleStats;
 pub use sql::SqlFilter;
 pub use store::MessageStore;
 pub use timer::{TIMER_TOPIC, TimerConfig, is_timed};
+pub use timer_delivery::TimerStats;
 pub use types::{
     Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, MAX_ATTEMPT_ID,
     Ordered, QueryResult, ReceiptHandle, ReceiveRequest, Received, StoreStats,

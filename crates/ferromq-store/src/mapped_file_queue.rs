@@ -499,6 +499,7 @@ fn staged_name(kind: RowKind) -> &'static str {
     match kind {
         RowKind::Log => "commitlog.new",
         RowKind::Derived => "consumequeue.new",
+        RowKind::Timer => "timerlog.new",
     }
 }
 

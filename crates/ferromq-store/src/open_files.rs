@@ -77,6 +77,8 @@ pub(crate) enum RowKind {
     Log,
     /// Many small ones, of which little is ever touched: only their number counts.
     Derived,
+    /// The timer log: as those.
+    Timer,
 }
 
 /// The file that is appended to, and the one prepared to follow it.
@@ -257,7 +259,7 @@ impl<R: Region> OpenFiles<R> {
         let entry = Entry { row: Arc::downgrade(row), base };
         match row.kind {
             RowKind::Log => open.logs.push_back(entry),
-            RowKind::Derived => open.derived.push_back(entry),
+            RowKind::Derived | RowKind::Timer => open.derived.push_back(entry),
         }
         self.shrink(open, row.kind);
     }

@@ -10,19 +10,21 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread::JoinHandle,
     time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    Appended, Disk, GetStatus, MessageFilter, MessageStore, MessageView, NewMessage, Record, Result,
-    StoreError,
-    consume_queue::{ConsumeQueue, check_name},
+    Disk, GetStatus, MessageFilter, MessageStore, MessageView, Record, Result,
+    consume_queue::ConsumeQueue,
     delay::{self, Delayed, SCHEDULE_TOPIC},
     delay_file::DelayFile,
+    due::{OUTLIVED, Target, renewed},
     signal::Signal,
     store::{Inner, join, spawn},
+    timer_delivery::TimerDelivery,
 };
 
 /// Most messages of a level in one turn: bounds how long another level waits for its turn.
@@ -31,9 +33,6 @@ const TURN_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 1 << 20;
 /// Pause where the log takes nothing or a queue cannot be read, and nobody can tell when that ends.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Half messages wait for their producer's decision, so nothing may be delivered there; nor back among the waiting.
-const NO_DESTINATIONS: [&str; 2] = ["RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC];
-
 /// What is shared between the delivering thread and whoever asks for it.
 #[derive(Default)]
 pub(crate) struct Schedule {
@@ -85,14 +84,14 @@ impl Schedule {
 }
 
 impl<D: Disk> MessageStore<D> {
-    /// Begins to deliver messages that wait at a delay level; only a master may, a slave gets them from its master.
+    /// Begins to deliver messages that wait at a delay level or for a time of their own; only a master may, a slave gets them from its master.
     ///
     /// Idempotent. Each message comes at its time or after it, at least once; after a kill what was delivered since
-    /// `config/delayOffset.json` was last written comes again. Errors: `Corrupt` and `Io` of that file, `Closed`.
+    /// `config/delayOffset.json` and `config/timercheck` were last written comes again. Errors: `Corrupt` and `Io` of that file, `Closed`.
     pub fn start_schedule(&self) -> Result<()> {
         self.check_open()?;
-        let mut thread = self.schedule_thread();
-        if thread.is_some() {
+        let mut threads = self.schedule_threads();
+        if !threads.is_empty() {
             return Ok(());
         }
         let inner = self.inner();
@@ -103,9 +102,11 @@ impl<D: Disk> MessageStore<D> {
         *schedule.file.lock() = file;
         *schedule.offsets.lock() = Some(offsets);
         schedule.due.begin();
-        *thread = Some(spawn(self.shared(), "ferromq-schedule", |inner| {
+        threads.push(spawn(self.shared(), "ferromq-schedule", |inner| {
             Delivery { inner, is_stuck: false, seen: BTreeMap::new() }.run()
         })?);
+        inner.timer.due.begin();
+        threads.push(spawn(self.shared(), "ferromq-timer", |inner| TimerDelivery::new(inner).run())?);
         Ok(())
     }
 
@@ -115,12 +116,18 @@ impl<D: Disk> MessageStore<D> {
         if self.check_open().is_err() {
             return Ok(());
         }
-        let mut thread = self.schedule_thread();
-        inner.schedule.due.stop();
-        join(thread.take());
-        let written = inner.persist_schedule();
+        self.end_schedule(&mut self.schedule_threads());
+        let written = inner.persist_schedule().and(inner.persist_timers());
         *inner.schedule.offsets.lock() = None;
         written
+    }
+
+    /// Stops the delivering threads and waits for their end.
+    pub(crate) fn end_schedule(&self, threads: &mut Vec<JoinHandle<()>>) {
+        let inner = self.inner();
+        inner.schedule.due.stop();
+        inner.timer.due.stop();
+        threads.drain(..).for_each(|thread| join(Some(thread)));
     }
 
     /// Sets the listener the delivering thread tells of each message it delivered: its topic, and the bytes of its record.
@@ -189,16 +196,6 @@ impl<D: Disk> Inner<D> {
             (level, offset)
         };
         levels.into_iter().map(correct).collect()
-    }
-
-    /// Says whether the topic was deleted after a message for it was stored at `physical_offset`.
-    fn was_deleted_since(&self, topic: &str, physical_offset: u64) -> bool {
-        self.queues.deleted_to.load(Ordering::Acquire) > physical_offset
-            && self
-                .queues
-                .of_topic(topic)
-                .iter()
-                .any(|queue| queue.marks.floor().physical_end > physical_offset)
     }
 }
 
@@ -364,91 +361,27 @@ impl<D: Disk> Delivery<'_, D> {
                 Verdict::GiveUp(_) => {}
             }
         }
-        let sizes = self.store(&messages)?;
+        let sizes = self.inner.append_due(&messages)?;
         self.count(&views, &verdicts, &sizes, records.len() - views.len());
         Ok(())
     }
 
-    /// Appends the messages; those the store never takes are left out and told of. Returns the size of each record, 0 of
-    /// those left out.
-    fn store(&self, messages: &[NewMessage<'_>]) -> Result<Vec<u32>> {
-        let is_never_taken =
-            |error: &StoreError| matches!(error, StoreError::TooLarge { .. } | StoreError::Invalid { .. });
-        if messages.is_empty() {
-            return Ok(Vec::new());
-        }
-        let sizes = |appended: Appended| appended.locations.into_iter().map(|location| location.len);
-        match self.inner.append(messages) {
-            Ok(appended) => return Ok(sizes(appended).collect()),
-            Err(error) if !is_never_taken(&error) => return Err(error),
-            Err(_) => {}
-        }
-        let is_kept = |message: &NewMessage<'_>| {
-            let tell = |error: &StoreError| {
-                tracing::error!(%error, topic = message.topic, "due message is not to be stored: given up");
-            };
-            self.inner.check(message).inspect_err(tell).is_ok()
-        };
-        let is_kept: Vec<bool> = messages.iter().map(is_kept).collect();
-        let kept: Vec<NewMessage<'_>> = messages
-            .iter()
-            .zip(&is_kept)
-            .filter(|(_, is_kept)| **is_kept)
-            .map(|(message, _)| *message)
-            .collect();
-        let appended = if kept.is_empty() { None } else { Some(self.inner.append(&kept)?) };
-        let mut sizes = appended.map(sizes).into_iter().flatten();
-        Ok(is_kept.into_iter().map(|is_kept| if is_kept { sizes.next().unwrap_or(0) } else { 0 }).collect())
-    }
-
     fn verdict(&self, level: u32, view: &MessageView<'_>) -> Verdict {
-        let Some((topic, queue_id)) = delay::destination(view.properties) else {
-            return Verdict::GiveUp("it does not say where it goes");
-        };
-        let Ok(queue) = check_name(topic, queue_id) else {
-            return Verdict::GiveUp("where it goes is no queue");
-        };
-        if NO_DESTINATIONS.contains(&topic) {
-            return Verdict::GiveUp("nothing is delivered to that topic");
-        }
-        if self.inner.was_deleted_since(topic, view.physical_offset) {
-            return Verdict::GiveUp("its topic was deleted");
-        }
-        match self.open_queue(topic, queue) {
-            Some(queue_id) => Verdict::Deliver {
-                topic: topic.to_owned(),
-                queue_id: queue_id.cast_signed(),
-                properties: delay::due_properties(view.properties),
-            },
-            None if self.is_too_old(level, topic, view) => {
-                Verdict::GiveUp("its topic has had closed queues alone for as long as messages are kept")
+        let highest = self.inner.config.delay_levels.count();
+        match self.inner.target(view) {
+            Target::Queue(topic, queue_id) => {
+                Verdict::Deliver { topic, queue_id, properties: delay::due_properties(view.properties) }
             }
-            None => {
-                let higher = (level + 1).min(self.inner.config.delay_levels.count());
-                Verdict::PutBack(delay::at_level(higher, topic, queue_id, view.properties))
+            Target::Nowhere(reason) => Verdict::GiveUp(reason),
+            // Where it cannot wait at a higher level it would be stored again and again for ever.
+            Target::Closed(topic, _) if level >= highest && self.inner.is_outlived(&topic, view) => {
+                Verdict::GiveUp(OUTLIVED)
+            }
+            Target::Closed(topic, queue_id) => {
+                let higher = (level + 1).min(highest);
+                Verdict::PutBack(delay::at_level(higher, &topic, queue_id, view.properties))
             }
         }
-    }
-
-    /// Says whether a message that cannot wait at a higher level has reached the age at which messages of its topic go:
-    /// else it would be stored again and again for ever.
-    fn is_too_old(&self, level: u32, topic: &str, view: &MessageView<'_>) -> bool {
-        let config = &self.inner.config;
-        let age = config.retention.age_by_topic.get(topic).copied().or(config.retention.age);
-        let born_ago = self.inner.clock.now_ms().saturating_sub(view.born_timestamp);
-        level >= config.delay_levels.count()
-            && age.is_some_and(|age| i128::from(born_ago) >= age.as_millis().cast_signed())
-    }
-
-    /// The queue where it takes messages, else another one of the topic that does.
-    fn open_queue(&self, topic: &str, queue_id: u32) -> Option<u32> {
-        let wanted = self.inner.queues.find_any(topic, queue_id);
-        if wanted.is_none_or(|queue| queue.marks.takes_messages()) {
-            return Some(queue_id);
-        }
-        let others = self.inner.queues.of_topic(topic);
-        let open = others.iter().filter(|queue| queue.marks.takes_messages() && !queue.marks.is_deleted());
-        open.map(|queue| queue.queue_id()).min()
     }
 
     fn count(&self, views: &[MessageView<'_>], verdicts: &[Verdict], sizes: &[u32], unreadable: usize) {
@@ -474,26 +407,5 @@ impl<D: Disk> Delivery<'_, D> {
         schedule.delivered.fetch_add(delivered, Ordering::Relaxed);
         schedule.put_back.fetch_add(put_back, Ordering::Relaxed);
         schedule.undeliverable.fetch_add(given_up, Ordering::Relaxed);
-    }
-}
-
-/// The message of a record, for another queue.
-fn renewed<'a>(
-    view: &MessageView<'a>,
-    topic: &'a str,
-    queue_id: i32,
-    properties: &'a [u8],
-) -> NewMessage<'a> {
-    NewMessage {
-        topic,
-        queue_id,
-        flag: view.flag,
-        sys_flag: view.sys_flag,
-        born_timestamp: view.born_timestamp,
-        born_host: view.born_host,
-        reconsume_times: view.reconsume_times,
-        prepared_transaction_offset: 0,
-        body: view.body,
-        properties,
     }
 }

@@ -38,6 +38,8 @@ use crate::{
     signal::Signal,
     stop::{Left, mark_closed, mark_open, read_left, remove_abort, take_over},
     tail,
+    timer_delivery::Timer,
+    timer_state::TimerState,
 };
 
 type Listener = Arc<dyn Fn(&Arrival<'_>) + Send + Sync>;
@@ -69,6 +71,7 @@ pub(crate) struct Inner<D: Disk> {
     pub(crate) changing_queues: Mutex<()>,
     pub(crate) cleaner: Cleaner,
     pub(crate) schedule: Schedule,
+    pub(crate) timer: Timer<D>,
     /// Wakes the thread that looks at the disk.
     pub(crate) space_due: Arc<Signal>,
     dispatched: AtomicU64,
@@ -276,11 +279,12 @@ impl<D: Disk> Inner<D> {
         self.progress().persist(&self.disk, &self.root, self.anchor(), || self.log.flush())
     }
 
-    /// Writes how far groups and delay levels are, each whether or not the other can be written; the first error.
+    /// Writes how far groups, delay levels and timers are, each whether or not the others can be written; the first error.
     fn persist_offsets(&self) -> Result<()> {
         let progress = self.persist_progress();
         let schedule = self.persist_schedule();
-        progress.and(schedule)
+        let timers = self.persist_timers();
+        progress.and(schedule).and(timers)
     }
 
     pub(crate) fn progress(&self) -> &Progress {
@@ -292,7 +296,7 @@ impl<D: Disk> Inner<D> {
 pub struct MessageStore<D: Disk = RealDisk> {
     pub(crate) inner: Arc<Inner<D>>,
     threads: Mutex<Threads>,
-    schedule_thread: Mutex<Option<JoinHandle<()>>>,
+    schedule_threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -347,11 +351,12 @@ impl<D: Disk> MessageStore<D> {
         let _ = inner.recovered.set(recovered);
         inner.write_checkpoint(false)?;
         take_over(&inner, left)?;
+        inner.timer.state.lock().recover(&inner)?;
         let max_offset =
             |topic: &str, queue_id| inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset());
         let progress = Progress::load(&inner.disk, directory, max_offset, |anchor| inner.is_trusted(anchor))?;
         let _ = inner.progress.set(progress);
-        let store = Self { inner, threads: Mutex::default(), schedule_thread: Mutex::default() };
+        let store = Self { inner, threads: Mutex::default(), schedule_threads: Mutex::default() };
         store.start(dispatcher)?;
         Ok(store)
     }
@@ -366,6 +371,7 @@ impl<D: Disk> MessageStore<D> {
             if let Some(inner) = log.upgrade() {
                 inner.log.flushing.due.ring();
                 inner.schedule.ask();
+                inner.timer.ask();
             }
         });
         threads.flusher = Some(spawn(inner, "ferromq-flush", |inner| inner.log.run_flushes(&inner.clock))?);
@@ -419,6 +425,7 @@ impl<D: Disk> MessageStore<D> {
             mismatches: inner.counters.mismatches.load(Ordering::Relaxed),
             is_full: inner.log.is_full(),
             schedule: inner.schedule.stats(),
+            timer: inner.timer.stats(),
             cleaning: inner.cleaner.stats(),
         }
     }
@@ -444,8 +451,7 @@ impl<D: Disk> MessageStore<D> {
         if inner.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        inner.schedule.due.stop();
-        join(self.schedule_thread().take());
+        self.end_schedule(&mut self.schedule_threads());
         inner.log.close();
         let mut threads = std::mem::take(&mut *self.threads.lock());
         inner.space_due.stop();
@@ -507,8 +513,8 @@ impl<D: Disk> MessageStore<D> {
         &self.inner
     }
 
-    pub(crate) fn schedule_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.schedule_thread.lock()
+    pub(crate) fn schedule_threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.schedule_threads.lock()
     }
 }
 
@@ -540,6 +546,7 @@ fn open_parts<D: Disk>(
     let left = read_left(&disk, root, &files)?;
     let flush_mark = FlushMark::open(&disk, root, files.span().is_none())?;
     let log = CommitLog::new(disk.clone(), files, flush_mark, &config);
+    let timer = Timer::new(TimerState::load(&disk, root, &names, &open_files, &config)?);
     Ok(Inner {
         left,
         arrived: Arc::clone(&log.arrived),
@@ -559,6 +566,7 @@ fn open_parts<D: Disk>(
         changing_queues: Mutex::default(),
         cleaner,
         schedule: Schedule::default(),
+        timer,
         space_due: Arc::default(),
         dispatched: AtomicU64::new(0),
         dispatched_mark: Mutex::new((0, 0, Anchor::NONE)),

@@ -274,6 +274,8 @@ pub struct StoreStats {
     pub failed_puts: BTreeMap<&'static str, u64>,
     /// What became of messages that waited at a delay level.
     pub schedule: ScheduleStats,
+    /// What became of messages with a time of delivery.
+    pub timer: crate::TimerStats,
     /// Reads of a queue that gave no message, since open, by status.
     pub missed_gets: BTreeMap<GetStatus, u64>,
     /// Records not served, since open, because they are not those their consume queue entries tell of.

@@ -4,6 +4,7 @@
 pub mod delays;
 pub mod fake_disk;
 pub mod fuzz_targets;
+pub mod timers;
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 

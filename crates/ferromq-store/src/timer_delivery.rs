@@ -1,0 +1,440 @@
+//! Delivers messages with a time of their own once they are due.
+//!
+//! One thread fills the wheel from the queue of its topic and empties it. A message that takes another one back counts if it
+//! was stored before that one's time: so before anything is delivered everything stored by then is in the wheel.
+
+use std::{
+    cmp::Reverse,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Disk, MessageStore, MessageView, NewMessage, Record, Result, TIMER_TOPIC, delay,
+    due::{OUTLIVED, Target, renewed},
+    properties,
+    signal::Signal,
+    store::Inner,
+    timer,
+    timer_log::Unit,
+    timer_state::TimerState,
+};
+
+/// Most messages and bytes stored at once: bounds how long a send waits for its turn.
+const TURN_MESSAGES: usize = 64;
+const TURN_BYTES: usize = 1 << 20;
+/// Pause where the log takes nothing or something cannot be read, and nobody can tell when that ends.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How much later a message is tried again whose topic has only closed queues.
+const CLOSED_PAUSE_MS: i64 = 60_000;
+/// Nobody waits for the dispatcher.
+const NOBODY: u64 = u64::MAX;
+
+/// What is shared between the thread and whoever asks for it.
+pub(crate) struct Timer<D: Disk> {
+    /// Wakes the thread.
+    pub(crate) due: Signal,
+    asked: AtomicBool,
+    /// Where the dispatcher must get to before the thread goes on.
+    awaited: AtomicU64,
+    pub(crate) state: Mutex<TimerState<D>>,
+    delivered: AtomicU64,
+    rolled: AtomicU64,
+    recalled: AtomicU64,
+    put_back: AtomicU64,
+    undeliverable: AtomicU64,
+}
+
+/// What became of messages with a time of delivery since the store was opened, and how far the wheel is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TimerStats {
+    /// Messages stored in the queue they were meant for.
+    pub delivered: u64,
+    /// Messages stored anew on their way, because their time was further away than the wheel turns.
+    pub rolled: u64,
+    /// Messages that were taken back.
+    pub recalled: u64,
+    /// Messages whose topic had only closed queues: they wait a minute more.
+    pub put_back: u64,
+    /// Messages given up, each with a line in the log: their topic was deleted, or they are not to be stored.
+    pub undeliverable: u64,
+    /// Messages that waited longer than the log kept them, or that were damaged.
+    pub lost: u64,
+    /// Spans before it are done, milliseconds since 1970; 0 where no message ever waited.
+    pub read_time: i64,
+    /// The next message of the wheel's queue to be put into the wheel.
+    pub queue_offset: u64,
+}
+
+impl<D: Disk> Timer<D> {
+    pub(crate) fn new(state: TimerState<D>) -> Self {
+        Self {
+            due: Signal::default(),
+            asked: AtomicBool::new(false),
+            awaited: AtomicU64::new(NOBODY),
+            state: Mutex::new(state),
+            delivered: AtomicU64::new(0),
+            rolled: AtomicU64::new(0),
+            recalled: AtomicU64::new(0),
+            put_back: AtomicU64::new(0),
+            undeliverable: AtomicU64::new(0),
+        }
+    }
+
+    /// Messages came that wait, or the clock was moved.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.due.ring();
+    }
+
+    /// The dispatcher got to `end`, which readers see already.
+    pub(crate) fn dispatched(&self, end: u64) {
+        // Pairs with the fence in `Signal::wait`: either the thread sees how far it is, or it is seen waiting.
+        fence(Ordering::SeqCst);
+        if self.awaited.load(Ordering::Relaxed) <= end {
+            self.due.ring();
+        }
+    }
+
+    pub(crate) fn stats(&self) -> TimerStats {
+        let state = self.state.lock();
+        TimerStats {
+            delivered: self.delivered.load(Ordering::Relaxed),
+            rolled: self.rolled.load(Ordering::Relaxed),
+            recalled: self.recalled.load(Ordering::Relaxed),
+            put_back: self.put_back.load(Ordering::Relaxed),
+            undeliverable: self.undeliverable.load(Ordering::Relaxed) + state.strange,
+            lost: state.lost,
+            read_time: state.read_time,
+            queue_offset: state.next_offset,
+        }
+    }
+}
+
+impl<D: Disk> MessageStore<D> {
+    /// How far the wheel of timed messages is, in the form a RocketMQ slave reads it (56 bytes).
+    #[must_use]
+    pub fn timer_check_point(&self) -> Vec<u8> {
+        self.inner().timer.state.lock().check().encode()
+    }
+
+    /// How many timed messages wait by topic, as RocketMQ's `timermetrics` (JSON).
+    #[must_use]
+    pub fn timer_metrics(&self) -> String {
+        self.inner().timer.state.lock().metrics.encode()
+    }
+
+    /// Messages of which memory knows: those of the slot that is being delivered.
+    #[must_use]
+    pub fn timed_in_memory(&self) -> usize {
+        self.inner().timer.state.lock().active.as_ref().map_or(0, |active| active.waiting.len())
+    }
+
+    /// Messages in the wheel that are not done, and how many of its topic's queue are not in it yet.
+    #[must_use]
+    pub fn timed_waiting(&self) -> (i64, u64) {
+        let inner = self.inner();
+        let state = inner.timer.state.lock();
+        let in_wheel = state.wheel.as_ref().map_or(0, |wheel| wheel.count(state.read_time));
+        (in_wheel, inner.max_offset(TIMER_TOPIC, 0).saturating_sub(state.next_offset))
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Writes down how far the wheel is, where that has changed; what it tells of is durable before.
+    pub(crate) fn persist_timers(&self) -> Result<()> {
+        let _held = self.hold()?;
+        self.timer.state.lock().persist(self)
+    }
+}
+
+/// When to look again.
+enum Next {
+    Now,
+    At(i64),
+    /// Once the dispatcher got there.
+    Dispatched(u64),
+    OnArrival,
+    AfterPause,
+}
+
+/// The delivering thread.
+pub(crate) struct TimerDelivery<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    /// A failure was told of, and nothing went well since.
+    is_stuck: bool,
+    /// Everything stored before this time is in the wheel.
+    filled_until: i64,
+    /// Once the log is dispatched up to here everything stored before that time can be put into the wheel.
+    awaited: Option<(i64, u64)>,
+}
+
+/// What becomes of a message.
+enum Verdict {
+    Deliver { topic: String, queue_id: i32, properties: Vec<u8> },
+    Roll(Vec<u8>),
+    PutBack(Vec<u8>),
+    Recalled,
+    GiveUp(&'static str),
+}
+
+impl<'a, D: Disk> TimerDelivery<'a, D> {
+    pub(crate) fn new(inner: &'a Inner<D>) -> Self {
+        Self { inner, is_stuck: false, filled_until: i64::MIN, awaited: None }
+    }
+
+    pub(crate) fn run(mut self) {
+        let timer = &self.inner.timer;
+        while !timer.due.is_stopped() {
+            timer.asked.store(false, Ordering::Release);
+            let next = self.turn(&mut timer.state.lock());
+            let asked = || timer.asked.load(Ordering::Acquire);
+            match next {
+                Next::Now => {}
+                Next::OnArrival => timer.due.wait(asked, None),
+                Next::AfterPause => timer.due.wait(|| false, Some(RETRY_PAUSE)),
+                Next::At(_) if self.inner.clock.is_manual() => timer.due.wait(asked, None),
+                Next::At(time) => {
+                    let left = time.saturating_sub(self.inner.clock.now_ms());
+                    timer.due.wait(asked, Some(Duration::from_millis(u64::try_from(left).unwrap_or(0))));
+                }
+                Next::Dispatched(end) => {
+                    timer.awaited.store(end, Ordering::SeqCst);
+                    timer.due.wait(|| self.inner.dispatched() >= end || asked(), None);
+                    timer.awaited.store(NOBODY, Ordering::SeqCst);
+                }
+            }
+        }
+        self.stop();
+    }
+
+    /// A stop is clean where nothing comes twice after it.
+    fn stop(&self) {
+        let mut state = self.inner.timer.state.lock();
+        let settled = self.inner.log.flush().and_then(|_| state.settle());
+        if let Err(error) = settled {
+            tracing::warn!(%error, "what was delivered in the last second is not noted: it comes again");
+        }
+        state.pass_empty(self.inner.clock.now_ms());
+    }
+
+    fn turn(&mut self, state: &mut TimerState<D>) -> Next {
+        let now = self.inner.clock.now_ms();
+        let filled = self.awaited.filter(|(_, end)| self.inner.dispatched() >= *end);
+        if state.is_behind(now) {
+            self.filled_until = now;
+        } else {
+            match state.fill(self.inner, None) {
+                Ok(true) => return Next::Now,
+                Ok(false) => {}
+                Err(error) => {
+                    return self.stuck(&error, "timed messages not put into the wheel, trying again");
+                }
+            }
+            if let Some((time, _)) = filled {
+                self.filled_until = time;
+                self.awaited = None;
+            }
+        }
+        let Some(active) = &state.active else {
+            return match state.next_slot() {
+                None => Next::OnArrival,
+                Some(time) if time > now => Next::At(time),
+                Some(time) => {
+                    state.activate(self.inner, time);
+                    Next::Now
+                }
+            };
+        };
+        match active.waiting.peek() {
+            Some(Reverse((due, _))) if *due > now => Next::At(*due),
+            Some(Reverse((due, _))) if *due > self.filled_until => match self.awaited {
+                Some((_, end)) => Next::Dispatched(end),
+                None => {
+                    self.awaited = Some((now, self.inner.log.written()));
+                    Next::Now
+                }
+            },
+            Some(_) => match self.deliver(state) {
+                Ok(()) => {
+                    self.is_stuck = false;
+                    Next::Now
+                }
+                Err(error) => self.stuck(&error, "due messages not delivered, trying again"),
+            },
+            None => {
+                let end = active.time.saturating_add(state.config.precision_ms());
+                if end > now {
+                    return Next::At(end);
+                }
+                state.finish();
+                Next::Now
+            }
+        }
+    }
+
+    fn stuck(&mut self, error: &crate::StoreError, what: &str) -> Next {
+        if !std::mem::replace(&mut self.is_stuck, true) {
+            tracing::warn!(%error, "{what}");
+        }
+        Next::AfterPause
+    }
+
+    /// Delivers what is due of the active slot, as much as a turn holds. An error: nothing of it is, try again.
+    fn deliver(&self, state: &mut TimerState<D>) -> Result<()> {
+        let Some(active) = &mut state.active else { return Ok(()) };
+        let (mut taken, mut bytes) = (Vec::with_capacity(TURN_MESSAGES), 0);
+        while let Some(Reverse(next)) =
+            active.waiting.peek().filter(|Reverse((due, _))| *due <= self.filled_until)
+            && taken.len() < TURN_MESSAGES
+            && bytes < TURN_BYTES
+        {
+            let unit = state.log.read(next.1);
+            bytes += unit.map_or(0, |unit| unit.size as usize);
+            taken.push((*next, unit));
+            active.waiting.pop();
+        }
+        let mut lost = 0;
+        let done = self.store(state, &taken, &mut lost);
+        match (&done, &mut state.active) {
+            (Ok(()), Some(active)) => active.is_begun = true,
+            (Err(_), Some(active)) => active.waiting.extend(taken.iter().map(|(next, _)| Reverse(*next))),
+            _ => {}
+        }
+        if done.is_ok() {
+            state.lost += lost;
+            state.is_changed = true;
+        }
+        done
+    }
+
+    fn store(
+        &self,
+        state: &mut TimerState<D>,
+        taken: &[((i64, u64), Option<Unit>)],
+        lost: &mut u64,
+    ) -> Result<()> {
+        let inner = self.inner;
+        let mut file = None;
+        let mut records: Vec<(Unit, Record<D::Region>)> = Vec::with_capacity(taken.len());
+        for (next, unit) in taken {
+            let record = match unit {
+                Some(unit) => inner.log.record_in(&mut file, unit.physical_offset, unit.size)?,
+                None => None,
+            };
+            match unit.zip(record) {
+                Some(found) => records.push(found),
+                None => {
+                    *lost += 1;
+                    tracing::error!(place = next.1, "message that waited is removed or damaged: lost");
+                }
+            }
+        }
+        let mut found = Vec::with_capacity(records.len());
+        for (unit, record) in &records {
+            match MessageView::decode(record.bytes(), true) {
+                Ok(view) if view.topic == TIMER_TOPIC && view.physical_offset == unit.physical_offset => {
+                    let verdict = self.verdict(state, unit, &view);
+                    found.push((view, verdict));
+                }
+                _ => {
+                    *lost += 1;
+                    tracing::error!(
+                        physical_offset = unit.physical_offset,
+                        "message that waited is damaged: lost"
+                    );
+                }
+            }
+        }
+        let messages: Vec<NewMessage<'_>> =
+            found.iter().filter_map(|(view, verdict)| made(view, verdict)).collect();
+        let sizes = inner.append_due(&messages)?;
+        self.count(state, &found, &sizes);
+        Ok(())
+    }
+
+    fn verdict(&self, state: &TimerState<D>, unit: &Unit, view: &MessageView<'_>) -> Verdict {
+        let now = self.inner.clock.now_ms();
+        let (dequeued, enqueued) = (now.to_string(), unit.written_at.to_string());
+        let mut set = vec![(timer::ENQUEUED_MS, enqueued.as_str()), (timer::DEQUEUED_MS, dequeued.as_str())];
+        if unit.is_rolled() {
+            let known =
+                properties::get(view.properties, timer::ROLLS).and_then(|text| text.parse::<u32>().ok());
+            let rolls = known.unwrap_or(0).saturating_add(1).to_string();
+            set.push((timer::ROLLS, rolls.as_str()));
+            return Verdict::Roll(properties::replace(view.properties, &[], &set));
+        }
+        if state
+            .active
+            .as_ref()
+            .is_some_and(|active| !active.recalled.is_empty() && is_recalled(&active.recalled, view))
+        {
+            return Verdict::Recalled;
+        }
+        match self.inner.target(view) {
+            Target::Queue(topic, queue_id) => Verdict::Deliver {
+                topic,
+                queue_id,
+                properties: properties::replace(view.properties, &[], &set),
+            },
+            Target::Nowhere(reason) => Verdict::GiveUp(reason),
+            Target::Closed(topic, _) if self.inner.is_outlived(&topic, view) => Verdict::GiveUp(OUTLIVED),
+            Target::Closed(..) => {
+                let again = timer::slot_time(state.config.precision_ms(), now + CLOSED_PAUSE_MS).to_string();
+                set.push((timer::OUT_MS, again.as_str()));
+                Verdict::PutBack(properties::replace(view.properties, &[], &set))
+            }
+        }
+    }
+
+    fn count(&self, state: &mut TimerState<D>, found: &[(MessageView<'_>, Verdict)], sizes: &[u32]) {
+        let (timer, now) = (&self.inner.timer, self.inner.clock.now_ms());
+        let listener = self.inner.schedule.listener.read().clone();
+        let mut sizes = sizes.iter().copied();
+        for (view, verdict) in found {
+            if let Verdict::Recalled = verdict {
+                timer.recalled.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            if let Some((topic, _)) = delay::destination(view.properties) {
+                let is_delete = properties::get(view.properties, timer::DELETES).is_some();
+                state.metrics.add(topic, if is_delete { 1 } else { -1 }, now);
+            }
+            if let Verdict::GiveUp(reason) = verdict {
+                tracing::warn!(physical_offset = view.physical_offset, reason, "timed message given up");
+                timer.undeliverable.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let counter = match (verdict, sizes.next().unwrap_or(0)) {
+                (_, 0) => &timer.undeliverable,
+                (Verdict::Deliver { topic, .. }, size) => {
+                    listener.iter().for_each(|listener| listener(topic, size));
+                    &timer.delivered
+                }
+                (Verdict::Roll(_), _) => &timer.rolled,
+                _ => &timer.put_back,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The record to be stored for a message, where one is.
+fn made<'a>(view: &MessageView<'a>, verdict: &'a Verdict) -> Option<NewMessage<'a>> {
+    match verdict {
+        Verdict::Deliver { topic, queue_id, properties } => Some(renewed(view, topic, *queue_id, properties)),
+        Verdict::Roll(properties) | Verdict::PutBack(properties) => {
+            Some(renewed(view, TIMER_TOPIC, 0, properties))
+        }
+        Verdict::Recalled | Verdict::GiveUp(_) => None,
+    }
+}
+
+/// Says whether the message, or one with its topic and unique key, was taken back.
+fn is_recalled(recalled: &std::collections::HashSet<String>, view: &MessageView<'_>) -> bool {
+    let topic = delay::destination(view.properties).map(|(topic, _)| topic);
+    let key = properties::get(view.properties, "UNIQ_KEY");
+    topic.zip(key).is_some_and(|(topic, key)| recalled.contains(&format!("{topic}+{key}")))
+}

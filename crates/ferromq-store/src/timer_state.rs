@@ -1,0 +1,485 @@
+//! The wheel of a store: recovered, filled from the queue of its topic, emptied slot by slot, written down.
+//!
+//! Everything is derived from that queue. The timer log must never tell of more than the commit log holds, so it is cut
+//! with it at open; and nothing is kept in memory for each message but those of the slot that is being delivered.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+    path::Path,
+    sync::Arc,
+};
+
+use crate::{
+    Disk, GetStatus, MessageFilter, MessageView, Record, Result, StoreConfig, StoreError, TIMER_TOPIC, delay,
+    file_places::Names,
+    mapped_file::MappedFile,
+    open_files::OpenFiles,
+    properties,
+    stop::Left,
+    store::Inner,
+    timer::{self, TimerConfig},
+    timer_files::{TimerCheck, TimerMetrics},
+    timer_log::{TimerLog, Unit, topic_hash},
+    timer_wheel::{Slot, Wheel},
+};
+
+/// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.
+const TURN_MESSAGES: usize = 256;
+const TURN_BYTES: usize = 4 << 20;
+
+/// The slot whose messages are being delivered.
+pub(crate) struct Active {
+    pub(crate) time: i64,
+    /// Due time and place in the timer log of what is not delivered yet.
+    pub(crate) waiting: BinaryHeap<Reverse<(i64, u64)>>,
+    /// What was taken back: topic and unique key.
+    pub(crate) recalled: HashSet<String>,
+    /// A message was delivered whose unit is still in the chain.
+    pub(crate) is_begun: bool,
+}
+
+/// The wheel with its files.
+pub(crate) struct TimerState<D: Disk> {
+    pub(crate) config: TimerConfig,
+    pub(crate) log: TimerLog<D>,
+    /// There from the first message on.
+    pub(crate) wheel: Option<Wheel<D>>,
+    check: TimerCheck,
+    pub(crate) metrics: TimerMetrics,
+    /// Spans before it are done.
+    pub(crate) read_time: i64,
+    /// The next message of the queue to be put into the wheel.
+    pub(crate) next_offset: u64,
+    /// The next used slot: not known, or none.
+    next_slot: Option<Option<i64>>,
+    pub(crate) active: Option<Active>,
+    /// Messages that are gone: their records or their units.
+    pub(crate) lost: u64,
+    /// Messages of the wheel's topic that are no timed messages.
+    pub(crate) strange: u64,
+    pub(crate) is_changed: bool,
+}
+
+impl<D: Disk> TimerState<D> {
+    pub(crate) fn load(
+        disk: &D,
+        root: &Path,
+        names: &Arc<Names>,
+        open_files: &Arc<OpenFiles<D::Region>>,
+        config: &StoreConfig,
+    ) -> Result<Self> {
+        Ok(Self {
+            config: config.timer.clone(),
+            log: TimerLog::load(disk, root, names, open_files, config.timer.log_file_size)?,
+            wheel: None,
+            check: TimerCheck::default(),
+            metrics: TimerMetrics::default(),
+            read_time: 0,
+            next_offset: 0,
+            next_slot: None,
+            active: None,
+            lost: 0,
+            strange: 0,
+            is_changed: false,
+        })
+    }
+
+    pub(crate) fn floor(&self, time: i64) -> i64 {
+        let precision = self.config.precision_ms();
+        time.div_euclid(precision) * precision
+    }
+
+    /// Reads the files as they were left. What they tell of messages that the commit log does not hold any more is cut off,
+    /// and where they are missing or damaged they are made anew from the queue.
+    pub(crate) fn recover(&mut self, inner: &Inner<D>) -> Result<()> {
+        let (disk, root) = (&inner.disk, &inner.root);
+        let found = TimerCheck::load(disk, root)?;
+        let queue = inner.queues.find(TIMER_TOPIC, 0);
+        let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
+        if found.is_none() && self.log.is_empty() && max == 0 {
+            return Ok(());
+        }
+        self.check = found.unwrap_or_default();
+        self.metrics = TimerMetrics::load(disk, root);
+        self.wheel = Wheel::open(disk, root, self.config.precision_ms())?;
+        let half_turn = self.wheel_span() / 2;
+        let oldest = self.floor(inner.clock.now_ms()) - half_turn;
+        self.read_time = if self.check.read_time > 0 { self.floor(self.check.read_time) } else { oldest };
+        self.next_offset = self.check.queue_offset;
+        let is_closed =
+            matches!(inner.left(), Left::Closed { .. }) && found.is_some() && self.wheel.is_some();
+        if !(is_closed && self.log.trust(self.check.log_end)?) {
+            self.is_changed = true;
+            if !self.rebuild(inner)? {
+                tracing::warn!("timer log is missing or damaged: made anew from the messages that wait");
+                self.redo(inner, max)?;
+            }
+        }
+        let known = self.next_offset;
+        self.next_offset = known.clamp(min, max.max(min));
+        if self.next_offset != known {
+            self.is_changed = true;
+            self.lost += self.next_offset.saturating_sub(known);
+            tracing::warn!(known, min, max, "timer's queue offset lies outside of its queue: corrected");
+        }
+        Ok(())
+    }
+
+    fn wheel_span(&self) -> i64 {
+        let made = i64::from(self.config.wheel_slots) * 2 * self.config.precision_ms();
+        self.wheel.as_ref().map_or(made, Wheel::span_ms)
+    }
+
+    /// Says whether so much time has passed that what comes now could share slots with what is not done.
+    pub(crate) fn is_behind(&self, now_ms: i64) -> bool {
+        self.wheel.is_some() && self.read_time < self.floor(now_ms) - self.wheel_span() / 2
+    }
+
+    /// Makes the wheel from the timer log, which is cut where it is not sound. `false` where it lacks what was durable.
+    fn rebuild(&mut self, inner: &Inner<D>) -> Result<bool> {
+        let half = self.wheel.as_ref().map_or(self.config.wheel_slots, Wheel::half);
+        let precision = self.config.precision_ms();
+        let wheel = Wheel::make(&inner.disk, &inner.root, precision, half)?;
+        let (log_end, read_time) = (inner.log.written(), self.read_time);
+        let (mut last, mut is_beyond, mut relinked) = (None, false, Vec::new());
+        self.log.recover(|at, unit| {
+            if unit.physical_offset.saturating_add(unit.size.into()) > log_end {
+                is_beyond = true;
+                return Ok(false);
+            }
+            last = Some(unit);
+            let time = unit.time.div_euclid(precision) * precision;
+            if time < read_time {
+                return Ok(true);
+            }
+            let before = wheel.get(time);
+            if unit.before != before.map(|slot| slot.last) {
+                relinked.push((at, Unit { before: before.map(|slot| slot.last), ..unit }));
+            }
+            wheel.put(linked(before, time, at, &unit))?;
+            Ok(true)
+        })?;
+        for (at, unit) in relinked {
+            self.log.rewrite(at, &unit)?;
+        }
+        self.wheel = Some(wheel);
+        if let Some(record) = last.and_then(|unit| inner.log.checked_record(unit.physical_offset))
+            && let Ok(view) = MessageView::decode(record.bytes(), false)
+            && view.topic == TIMER_TOPIC
+        {
+            self.next_offset = self.next_offset.max(view.queue_offset + 1);
+        }
+        Ok(is_beyond
+            || (self.log.end() >= self.check.log_end && !(self.log.is_empty() && self.next_offset > 0)))
+    }
+
+    /// Makes timer log and wheel anew from the queue; what the checkpoint says is done stays out.
+    fn redo(&mut self, inner: &Inner<D>, end: u64) -> Result<()> {
+        self.log.clear()?;
+        self.metrics.clear();
+        let half = self.wheel.as_ref().map_or(self.config.wheel_slots, Wheel::half);
+        self.wheel = Some(Wheel::make(&inner.disk, &inner.root, self.config.precision_ms(), half)?);
+        let done = self.check;
+        self.next_offset = inner.min_offset(TIMER_TOPIC, 0);
+        while self.next_offset < end {
+            if !self.fill(inner, Some(&done))? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts messages of the queue into the wheel, as many as a turn holds; `done` says which were delivered before.
+    /// `false` where there is none.
+    pub(crate) fn fill(&mut self, inner: &Inner<D>, done: Option<&TimerCheck>) -> Result<bool> {
+        let Some(queue) = inner.queues.find(TIMER_TOPIC, 0) else { return Ok(false) };
+        let from = self.next_offset.max(queue.min_offset());
+        if from > self.next_offset {
+            tracing::error!(
+                lost = from - self.next_offset,
+                "messages were removed before they were put into the wheel"
+            );
+            self.lost += from - self.next_offset;
+            self.next_offset = from;
+        }
+        if from >= queue.max_offset() {
+            return Ok(false);
+        }
+        let found = inner.read(TIMER_TOPIC, 0, from, TURN_MESSAGES, TURN_BYTES, &MessageFilter::All);
+        if found.status == GetStatus::QueueClosed || found.next_offset == from {
+            let (what, reason) = ("timer queue", "it is closed, or cannot be read now");
+            return Err(StoreError::Invalid { what, reason });
+        }
+        self.make_wheel(inner)?;
+        let mut next = from;
+        for (offset, record) in &found.messages {
+            next = next.max(*offset);
+            let Ok(view) = MessageView::decode(record.bytes(), false) else { continue };
+            // Where this fails what went before is in the wheel, and must not come again.
+            self.next_offset = *offset;
+            self.put(inner, *offset, &view, done)?;
+        }
+        let missing = (found.next_offset - from).saturating_sub(found.messages.len() as u64);
+        if missing > 0 {
+            tracing::error!(from, missing, "records of messages that wait are lost");
+            self.lost += missing;
+        }
+        self.next_offset = found.next_offset;
+        self.is_changed = true;
+        Ok(true)
+    }
+
+    fn make_wheel(&mut self, inner: &Inner<D>) -> Result<()> {
+        if self.wheel.is_none() {
+            let (precision, half) = (self.config.precision_ms(), self.config.wheel_slots);
+            self.wheel = Some(Wheel::make(&inner.disk, &inner.root, precision, half)?);
+        }
+        if self.read_time == 0 {
+            self.read_time = self.floor(inner.clock.now_ms());
+        }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        inner: &Inner<D>,
+        offset: u64,
+        view: &MessageView<'_>,
+        done: Option<&TimerCheck>,
+    ) -> Result<()> {
+        let precision = self.config.precision_ms();
+        let due = timer::due_at(precision, view.properties, view.store_timestamp);
+        let (Some(due), Some((topic, _))) = (due, delay::destination(view.properties)) else {
+            self.strange += 1;
+            tracing::error!(
+                physical_offset = view.physical_offset,
+                "message of the timer topic has no time or no topic: given up"
+            );
+            return Ok(());
+        };
+        let Some(wheel) = &self.wheel else { return Ok(()) };
+        let written_at = self.floor(if done.is_some() { view.store_timestamp } else { inner.clock.now_ms() });
+        let out = timer::slot_time(precision, due);
+        let stop = rolled_time(self.config.roll_slots(wheel.half()), precision, written_at, out);
+        if done.is_some_and(|done| offset < done.queue_offset && stop.unwrap_or(out) < done.read_time) {
+            return Ok(());
+        }
+        // What is late goes with what is due now.
+        let time = stop.unwrap_or(out).max(self.read_time);
+        let deletes = properties::get(view.properties, timer::DELETES);
+        let at = self.log.next_place()?;
+        let before = wheel.get(time);
+        let unit = Unit {
+            before: before.map(|slot| slot.last),
+            magic: Unit::magic(stop.is_some(), deletes.is_some()),
+            written_at,
+            time,
+            physical_offset: view.physical_offset,
+            size: view.total_size,
+            topic_hash: topic_hash(topic),
+            due: if stop.is_some() { 0 } else { due },
+        };
+        self.log.append(&unit)?;
+        wheel.put(linked(before, time, at, &unit))?;
+        self.metrics.add(topic, if unit.is_delete() { -1 } else { 1 }, inner.clock.now_ms());
+        if let Some(active) = self.active.as_mut().filter(|active| active.time == time) {
+            match deletes.filter(|_| !unit.is_rolled()) {
+                Some(key) => drop(active.recalled.insert(key.to_owned())),
+                None => active.waiting.push(Reverse((due_of(&unit, precision), at))),
+            }
+        }
+        if let Some(next) = &mut self.next_slot {
+            *next = Some(next.map_or(time, |next| next.min(time)));
+        }
+        Ok(())
+    }
+
+    /// When the next used slot begins.
+    pub(crate) fn next_slot(&mut self) -> Option<i64> {
+        if let Some(next) = self.next_slot {
+            return next;
+        }
+        let next = self.wheel.as_ref()?.next(self.read_time).map(|slot| slot.time);
+        self.next_slot = Some(next);
+        next
+    }
+
+    /// Begins to deliver the slot at `time`, whose units are gone through: what they take back is known from here on.
+    pub(crate) fn activate(&mut self, inner: &Inner<D>, time: i64) {
+        let precision = self.config.precision_ms();
+        let (waiting, recalled) = (BinaryHeap::new(), HashSet::new());
+        let mut active = Active { time, waiting, recalled, is_begun: false };
+        self.read_time = time;
+        let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(time));
+        let (mut found, mut file) = (0i64, None);
+        let end = self.chain(slot, |at, unit| {
+            if unit.is_delete() && !unit.is_rolled() {
+                let record = self.record(inner, &mut file, unit);
+                let key = record.and_then(|record| key_of(&record));
+                active.recalled.extend(key);
+                found -= 1;
+            } else {
+                active.waiting.push(Reverse((due_of(unit, precision), at)));
+                found += if unit.is_delete() { -1 } else { 1 };
+            }
+        });
+        if let (Some(place), Some(slot)) = (end, slot) {
+            let lost = i64::from(slot.count).saturating_sub(found).max(1).cast_unsigned();
+            tracing::error!(
+                place,
+                time,
+                lost,
+                "chain of the timer log is broken: messages that wait are lost"
+            );
+            self.lost += lost;
+        }
+        self.active = Some(active);
+        self.is_changed = true;
+    }
+
+    /// Goes over the units of a slot, newest first. Returns the place where the chain breaks.
+    fn chain(&self, slot: Option<Slot>, mut visit: impl FnMut(u64, &Unit)) -> Option<u64> {
+        let slot = slot?;
+        let mut next = Some(slot.last);
+        while let Some(at) = next {
+            let unit = self.log.read(at).filter(|unit| self.floor(unit.time) == slot.time);
+            let Some(unit) = unit.filter(|unit| unit.before.is_none_or(|before| before < at)) else {
+                return Some(at);
+            };
+            visit(at, &unit);
+            next = unit.before;
+        }
+        None
+    }
+
+    /// The record a unit tells of, where the log still holds it.
+    fn record(
+        &self,
+        inner: &Inner<D>,
+        file: &mut Option<Arc<MappedFile<D::Region>>>,
+        unit: &Unit,
+    ) -> Option<Record<D::Region>> {
+        inner.log.record_in(file, unit.physical_offset, unit.size).ok().flatten()
+    }
+
+    /// The slot that was delivered is done.
+    pub(crate) fn finish(&mut self) {
+        if let Some(active) = self.active.take() {
+            self.read_time = active.time + self.config.precision_ms();
+            self.next_slot = None;
+            self.is_changed = true;
+        }
+    }
+
+    /// Makes what was delivered of the active slot count as done, so that a clean stop delivers nothing twice: its units move to
+    /// a span that is over. To be asked once what was delivered is durable.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        let Some(active) = self.active.take() else {
+            self.next_slot = None;
+            return Ok(());
+        };
+        self.next_slot = None;
+        if !active.is_begun {
+            return Ok(());
+        }
+        let waiting: HashSet<u64> = active.waiting.iter().map(|Reverse((_, at))| *at).collect();
+        let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(active.time));
+        let mut units = Vec::new();
+        self.chain(slot, |at, unit| units.push((at, *unit)));
+        let is_kept = |at: u64, unit: &Unit| {
+            waiting.contains(&at) || (unit.is_delete() && !unit.is_rolled() && !waiting.is_empty())
+        };
+        let past = active.time - self.config.precision_ms();
+        for (at, unit) in units.iter().filter(|(at, unit)| !is_kept(*at, unit)) {
+            self.log.rewrite(*at, &Unit { time: past, ..*unit })?;
+        }
+        let mut last: Option<Slot> = None;
+        for (at, unit) in units.iter().rev().filter(|(at, unit)| is_kept(*at, unit)) {
+            self.log.rewrite(*at, &Unit { before: last.map(|slot| slot.last), ..*unit })?;
+            last = Some(linked(last, active.time, *at, unit));
+        }
+        self.is_changed = true;
+        match (last, &self.wheel) {
+            (Some(slot), Some(wheel)) => wheel.put(slot),
+            (None, Some(wheel)) => wheel.blank(active.time),
+            _ => Ok(()),
+        }
+    }
+
+    /// Spans that hold nothing are done, too, up to the present one.
+    pub(crate) fn pass_empty(&mut self, now_ms: i64) {
+        if self.active.is_none() && self.read_time > 0 {
+            let next = self.next_slot().unwrap_or(i64::MAX);
+            let passed = self.floor(now_ms).min(next);
+            self.is_changed |= passed > self.read_time;
+            self.read_time = self.read_time.max(passed);
+        }
+    }
+
+    /// How far the wheel is.
+    pub(crate) fn check(&self) -> TimerCheck {
+        TimerCheck {
+            read_time: self.read_time,
+            log_end: self.log.flushed(),
+            queue_offset: self.next_offset,
+            master_queue_offset: self.next_offset,
+            ..self.check
+        }
+    }
+
+    /// Writes everything down: what was delivered first, then what that makes true.
+    pub(crate) fn persist(&mut self, inner: &Inner<D>) -> Result<()> {
+        if !self.is_changed {
+            return Ok(());
+        }
+        inner.log.flush()?;
+        self.log.flush()?;
+        if let Some(wheel) = &self.wheel {
+            wheel.flush()?;
+        }
+        self.check = self.check();
+        self.check.counter += 1;
+        self.check.changed_at = inner.clock.now_ms();
+        self.check.save(&inner.disk, &inner.root)?;
+        self.metrics.save(&inner.disk, &inner.root)?;
+        self.is_changed = false;
+        self.log.clean(inner.log.start())
+    }
+}
+
+/// The slot with one unit more.
+fn linked(before: Option<Slot>, time: i64, at: u64, unit: &Unit) -> Slot {
+    let change = if unit.is_delete() { -1 } else { 1 };
+    match before {
+        Some(slot) => Slot { last: at, count: slot.count.saturating_add(change), ..slot },
+        None => Slot { time, first: at, last: at, count: change },
+    }
+}
+
+/// When a unit's message is to be delivered, or stored anew. What RocketMQ put there is due when its span ends.
+pub(crate) fn due_of(unit: &Unit, precision: i64) -> i64 {
+    let end = unit.time.saturating_add(precision);
+    match unit.due {
+        _ if unit.is_rolled() => unit.time,
+        due if due > 0 && due <= end => due,
+        _ => end,
+    }
+}
+
+/// Where a message too far ahead for the wheel stops on its way, as RocketMQ decides it: near its time with enough left for
+/// another turn.
+fn rolled_time(slots: i64, precision: i64, now: i64, out: i64) -> Option<i64> {
+    let ahead = out - now;
+    if ahead < slots * precision {
+        return None;
+    }
+    let is_near = ahead - slots * precision < slots / 3 * precision;
+    Some(now + if is_near { slots / 2 * precision } else { slots * precision })
+}
+
+/// Topic and unique key of what a message takes back.
+fn key_of<R: crate::Region>(record: &Record<R>) -> Option<String> {
+    let view = MessageView::decode(record.bytes(), false).ok()?;
+    properties::get(view.properties, timer::DELETES).map(str::to_owned)
+}

@@ -1,0 +1,173 @@
+//! RocketMQ's file `timerwheel`: for each span of time where the chain of its messages in the timer log begins and ends.
+//!
+//! Slots of 32 bytes, big-endian; a slot's place is its time, in spans, modulo their number. It is derived from the timer
+//! log, and it knows nothing of what a chain holds.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Allocation, Disk, Result, StoreError, mapped_file::MappedFile};
+
+const SLOT: usize = 32;
+const SLOT_LEN: u64 = SLOT as u64;
+/// Slots looked at in one piece.
+const STEP: u64 = 2048;
+
+/// One slot: the units of the timer log whose messages are due in its span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Milliseconds since 1970 at which the span begins.
+    pub(crate) time: i64,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Messages, less those that take one back.
+    pub(crate) count: i32,
+}
+
+impl Slot {
+    fn encode(self, precision: i64) -> [u8; SLOT] {
+        let mut bytes = [0; SLOT];
+        let (time, rest) = bytes.split_at_mut(8);
+        time.copy_from_slice(&(self.time / precision).to_be_bytes());
+        let (first, rest) = rest.split_at_mut(8);
+        first.copy_from_slice(&self.first.to_be_bytes());
+        let (last, rest) = rest.split_at_mut(8);
+        last.copy_from_slice(&self.last.to_be_bytes());
+        let (count, _) = rest.split_at_mut(4);
+        count.copy_from_slice(&self.count.to_be_bytes());
+        bytes
+    }
+
+    /// The slot in 32 bytes; `None` for one that is not used.
+    pub(crate) fn decode(bytes: &[u8], precision: i64) -> Option<Self> {
+        let (time, rest) = bytes.split_first_chunk::<8>()?;
+        let (first, rest) = rest.split_first_chunk::<8>()?;
+        let (last, rest) = rest.split_first_chunk::<8>()?;
+        let (count, _) = rest.split_first_chunk::<4>()?;
+        let time = i64::from_be_bytes(*time).checked_mul(precision).filter(|time| *time > 0)?;
+        // RocketMQ writes -1 where there is none.
+        let last = u64::try_from(i64::from_be_bytes(*last)).ok()?;
+        Some(Self { time, first: u64::from_be_bytes(*first), last, count: i32::from_be_bytes(*count) })
+    }
+}
+
+/// The open file.
+pub(crate) struct Wheel<D: Disk> {
+    file: MappedFile<D::Region>,
+    precision: i64,
+    slots: u64,
+}
+
+impl<D: Disk> Wheel<D> {
+    pub(crate) fn path(root: &Path) -> PathBuf {
+        root.join("timerwheel")
+    }
+
+    /// Opens the file where there is one whose length can be a wheel's; its number of slots is what it has.
+    pub(crate) fn open(disk: &D, root: &Path, precision: i64) -> Result<Option<Self>> {
+        let path = Self::path(root);
+        let failed = |source| StoreError::io("open", &path, source);
+        match disk.len(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(failed(source)),
+            Ok(len) if len == 0 || len % (2 * SLOT_LEN) != 0 => {
+                tracing::warn!(file = %path.display(), len, "timer wheel has an impossible length: made anew");
+                return Ok(None);
+            }
+            Ok(_) => {}
+        }
+        let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
+        let file = MappedFile::new(0, path, region);
+        let slots = file.len() / SLOT_LEN;
+        Ok(Some(Self { file, precision, slots }))
+    }
+
+    /// Makes an empty file of twice `half` slots in place of whatever is there.
+    pub(crate) fn make(disk: &D, root: &Path, precision: i64, half: u32) -> Result<Self> {
+        let (path, staged) = (Self::path(root), root.join("ferromq").join("timerwheel.new"));
+        let failed = |source| StoreError::io("create", &path, source);
+        match disk.remove(&staged) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let slots = u64::from(half) * 2;
+        let region = disk.create(&staged, slots * SLOT_LEN, Allocation::Sparse).map_err(failed)?;
+        disk.rename(&staged, &path).map_err(failed)?;
+        disk.sync_dir(root).map_err(failed)?;
+        Ok(Self { file: MappedFile::new(0, path, region), precision, slots })
+    }
+
+    /// Half its slots, as RocketMQ counts them.
+    pub(crate) fn half(&self) -> u32 {
+        (self.slots / 2) as u32
+    }
+
+    /// The time the wheel tells apart: what is further from each other shares slots.
+    pub(crate) fn span_ms(&self) -> i64 {
+        self.slots.cast_signed() * self.precision
+    }
+
+    fn place(&self, time: i64) -> u64 {
+        (time.div_euclid(self.precision)).rem_euclid(self.slots.cast_signed()).cast_unsigned() * SLOT_LEN
+    }
+
+    /// The slot of the span that begins at `time`, where it is used.
+    pub(crate) fn get(&self, time: i64) -> Option<Slot> {
+        let at = self.place(time);
+        Slot::decode(self.file.read(at..at + SLOT_LEN), self.precision).filter(|slot| slot.time == time)
+    }
+
+    pub(crate) fn put(&self, slot: Slot) -> Result<()> {
+        self.file.write(self.place(slot.time), &[&slot.encode(self.precision)])
+    }
+
+    /// The slot is not used any more.
+    pub(crate) fn blank(&self, time: i64) -> Result<()> {
+        self.file.write(self.place(time), &[&[0; SLOT]])
+    }
+
+    /// The first used slot whose span begins at `from` or after it, before the wheel comes round.
+    pub(crate) fn next(&self, from: i64) -> Option<Slot> {
+        let begin = self.place(from);
+        let end = self.slots * SLOT_LEN;
+        let spans = |place: u64| (place / SLOT_LEN).cast_signed() * self.precision;
+        self.next_in(begin, end, from - spans(begin))
+            .or_else(|| self.next_in(0, begin, from - spans(begin) + self.span_ms()))
+    }
+
+    /// The first used slot from place to place, where the span of place 0 begins at `base`.
+    fn next_in(&self, from: u64, to: u64, base: i64) -> Option<Slot> {
+        let mut at = from;
+        while at < to {
+            // Holes of the file hold no slots.
+            let data = self.file.next_data(at) / SLOT_LEN * SLOT_LEN;
+            at = at.max(data);
+            let stop = to.min(at + STEP * SLOT_LEN);
+            for bytes in self.file.read(at..stop.max(at)).chunks_exact(SLOT) {
+                let time = base + (at / SLOT_LEN).cast_signed() * self.precision;
+                let slot = Slot::decode(bytes, self.precision).filter(|slot| slot.time == time);
+                if slot.is_some() {
+                    return slot;
+                }
+                at += SLOT_LEN;
+            }
+        }
+        None
+    }
+
+    /// Messages in slots from `from` on.
+    pub(crate) fn count(&self, from: i64) -> i64 {
+        let (mut at, mut count) = (from, 0);
+        while let Some(slot) = self.next(at).filter(|slot| slot.time < from + self.span_ms()) {
+            count += i64::from(slot.count);
+            at = slot.time + self.precision;
+            if at >= from + self.span_ms() {
+                break;
+            }
+        }
+        count
+    }
+
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.file.flush(0..self.file.len())
+    }
+}

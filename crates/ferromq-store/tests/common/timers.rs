@@ -1,0 +1,86 @@
+//! What the tests of timed messages share.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::{path::Path, time::Duration};
+
+use ferromq_store::{
+    Clock, Disk, MessageStore, MessageView, NewMessage, StoreConfig, TimerConfig, properties,
+};
+
+use super::{ALL, asynchronous, message, settle};
+
+/// A whole minute of the wheel's seconds.
+pub const START: i64 = 1_700_000_040_000;
+
+/// A wheel of 7 minutes, so that messages 2 minutes ahead roll, and small files.
+pub fn small() -> TimerConfig {
+    TimerConfig { roll_window: 100, wheel_slots: 200, log_file_size: 4096, ..TimerConfig::default() }
+}
+
+/// How far it is is written at close alone.
+pub fn config() -> StoreConfig {
+    let progress_interval = Duration::from_secs(3_600);
+    StoreConfig { timer: small(), progress_interval, ..asynchronous() }
+}
+
+pub fn open(directory: &Path, clock: &Clock) -> MessageStore {
+    MessageStore::open(directory, config(), clock.clone()).unwrap()
+}
+
+/// Stores a message to `orders` that is due at a time, or takes one back, durably.
+pub fn put<D: Disk>(store: &MessageStore<D>, topic: &str, body: &str, due: i64, takes_back: bool) {
+    let mut text = Vec::new();
+    properties::push(&mut text, "UNIQ_KEY", body);
+    properties::push(&mut text, "TIMER_DELIVER_MS", &due.to_string());
+    if takes_back {
+        properties::push(&mut text, "TIMER_DEL_UNIQKEY", &format!("{topic}+{body}"));
+    }
+    let given = message(topic, 0, body.as_bytes(), &text);
+    let delayed = store.delayed(&given).unwrap().expect("it lies ahead");
+    let waiting = NewMessage {
+        topic: delayed.topic,
+        queue_id: delayed.queue_id,
+        properties: &delayed.properties,
+        ..given
+    };
+    store.append_durable(&[waiting]).unwrap();
+    settle(store);
+}
+
+/// What came to a topic: body and when it was stored.
+pub fn came<D: Disk>(store: &MessageStore<D>, topic: &str) -> Vec<(String, i64)> {
+    let (mut all, mut next) = (Vec::new(), 0);
+    while next < store.max_offset(topic, 0) {
+        let found = store.get(topic, 0, next, 32, 1 << 20, ALL);
+        for (_, record) in &found.messages {
+            let view = MessageView::decode(record.bytes(), true).unwrap();
+            all.push((String::from_utf8(view.body.to_vec()).unwrap(), view.store_timestamp));
+        }
+        assert!(found.next_offset > next, "{:?}", found.status);
+        next = found.next_offset;
+    }
+    all
+}
+
+/// Waits until a topic has so many messages, which readers see.
+pub fn wait_for<D: Disk>(store: &MessageStore<D>, topic: &str, count: u64) {
+    for _ in 0..60_000 {
+        if store.max_offset(topic, 0) >= count {
+            settle(store);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{topic} never had {count} messages: {:?} {:?}", store.stats().timer, store.timed_waiting());
+}
+
+/// Waits until everything due before `due`, which lies ahead, was delivered; moves the clock there.
+pub fn deliver_all<D: Disk>(store: &MessageStore<D>, clock: &Clock, due: i64) {
+    let before = store.max_offset("last", 0);
+    put(store, "last", "last", due, false);
+    // Step by step, as messages that roll want it.
+    while clock.now_ms() < due {
+        clock.advance(10_000.min(due - clock.now_ms()));
+    }
+    wait_for(store, "last", before + 1);
+}

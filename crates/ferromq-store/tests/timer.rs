@@ -1,0 +1,293 @@
+//! Messages with a time of delivery come at their millisecond, at least once, whatever happens meanwhile.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod common;
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use common::{
+    ALL, copy_as_killed,
+    fake_disk::FakeDisk,
+    settle, synchronous,
+    timers::{START, came, config, deliver_all, open, put, small, wait_for},
+};
+use ferromq_store::{Clock, MessageStore, MessageView, StoreConfig, TIMER_TOPIC, properties};
+use proptest::prelude::*;
+
+#[test]
+fn a_timed_message_comes_at_its_millisecond_and_as_it_was_sent() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    for (body, due) in [("late", START + 5_300), ("soon", START + 5_299), ("whole", START + 5_000)] {
+        put(&store, "orders", body, due, false);
+    }
+    clock.advance(5_298);
+    wait_for(&store, "orders", 1);
+    clock.advance(1);
+    wait_for(&store, "orders", 2);
+    clock.advance(1);
+    wait_for(&store, "orders", 3);
+    let wanted = [("whole", START + 5_298), ("soon", START + 5_299), ("late", START + 5_300)];
+    assert_eq!(came(&store, "orders"), wanted.map(|(body, at)| (body.to_owned(), at)));
+    let found = store.get("orders", 0, 1, 1, 1 << 20, ALL);
+    let view = MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
+    let get = |name| properties::get(view.properties, name);
+    assert_eq!((get("UNIQ_KEY"), get("TIMER_OUT_MS")), (Some("soon"), Some("1700000045000")));
+    assert_eq!(
+        (get("TIMER_ENQUEUE_MS"), get("TIMER_DEQUEUE_MS")),
+        (Some("1700000040000"), Some("1700000045299"))
+    );
+}
+
+#[test]
+fn a_message_that_was_taken_back_never_comes_also_after_a_restart() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    // Far enough to roll, and near; one of another topic has the same key.
+    for (topic, body, due) in
+        [("orders", "far", 250_500), ("orders", "near", 3_000), ("flights", "near", 3_000)]
+    {
+        put(&store, topic, body, START + due, false);
+    }
+    put(&store, "orders", "far", START + 250_500, true);
+    store.close().unwrap();
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    put(&store, "orders", "near", START + 3_000, true);
+    drop(store);
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    deliver_all(&store, &clock, START + 260_000);
+    assert_eq!(came(&store, "orders"), []);
+    assert_eq!(came(&store, "flights").len(), 1);
+}
+
+#[test]
+fn a_clean_stop_in_the_middle_of_a_second_delivers_nothing_twice_and_loses_nothing() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    let sent: Vec<String> = (0..200).map(|number| format!("{number}")).collect();
+    sent.iter().zip(0..).for_each(|(body, ms)| put(&store, "orders", body, START + 2_001 + 5 * ms, false));
+    clock.advance(2_500);
+    wait_for(&store, "orders", 100);
+    store.close().unwrap();
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    clock.advance(600);
+    wait_for(&store, "orders", 200);
+    let bodies: Vec<String> = came(&store, "orders").into_iter().map(|(body, _)| body).collect();
+    assert_eq!(bodies, sent);
+}
+
+#[test]
+fn without_its_files_the_wheel_is_made_anew_and_what_is_done_stays_done() {
+    for lost in ["timerwheel", "timerlog", "both", "torn"] {
+        let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+        let root = directory.path();
+        let store = open(root, &clock);
+        store.start_schedule().unwrap();
+        for (body, due) in [("done", 1_000), ("waits", 50_000), ("rolls", 250_000)] {
+            put(&store, "orders", body, START + due, false);
+        }
+        put(&store, "orders", "gone", START + 50_000, false);
+        put(&store, "orders", "gone", START + 50_000, true);
+        clock.advance(1_000);
+        wait_for(&store, "orders", 1);
+        clock.advance(1_000);
+        store.close().unwrap();
+        if lost == "timerwheel" || lost == "both" {
+            fs::remove_file(root.join("timerwheel")).unwrap();
+        }
+        if lost == "timerlog" || lost == "both" {
+            fs::remove_dir_all(root.join("timerlog")).unwrap();
+        }
+        if lost == "torn" {
+            fs::write(root.join("timerwheel"), b"torn").unwrap();
+            fs::write(root.join("timerlog").join(format!("{:020}", 0)), vec![7; 4096]).unwrap();
+        }
+        let store = open(root, &clock);
+        store.start_schedule().unwrap();
+        deliver_all(&store, &clock, START + 260_000);
+        let bodies: Vec<String> = came(&store, "orders").into_iter().map(|(body, _)| body).collect();
+        assert_eq!(bodies, ["done", "waits", "rolls"], "{lost}");
+    }
+}
+
+#[test]
+fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
+    let (directory, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let clock = Clock::manual(START);
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    (0..100).for_each(|number| put(&store, "orders", &format!("kept {number}"), START + 9_000, false));
+    let end = store.stats().max_physical_offset;
+    (0..100).for_each(|number| put(&store, "orders", &format!("cut {number}"), START + 9_000, false));
+    while store.timed_waiting() != (200, 0) {
+        std::thread::yield_now();
+    }
+    // The wheel's files tell of all, the log of the first half.
+    store.stop_schedule().unwrap();
+    copy_as_killed(directory.path(), copy.path());
+    drop(store);
+    let log = copy.path().join("commitlog").join(format!("{:020}", 0));
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[end as usize..].fill(0);
+    fs::write(&log, bytes).unwrap();
+    let store = open(copy.path(), &clock);
+    assert_eq!(store.max_offset(TIMER_TOPIC, 0), 100);
+    assert_eq!(store.stats().timer.queue_offset, 100, "not ahead of its queue");
+    assert_eq!(store.timed_waiting(), (100, 0));
+    // What comes in place of the lost end is put into the wheel, and nothing else comes in its stead.
+    (0..30).for_each(|number| put(&store, "orders", &format!("new {number}"), START + 9_000, false));
+    store.start_schedule().unwrap();
+    clock.advance(9_000);
+    wait_for(&store, "orders", 130);
+    let bodies: Vec<String> = came(&store, "orders").into_iter().map(|(body, _)| body).collect();
+    assert!(bodies.iter().all(|body| !body.starts_with("cut")), "{bodies:?}");
+    assert_eq!((store.max_offset("orders", 0), store.stats().timer.lost), (130, 0));
+}
+
+#[test]
+fn a_million_waiting_messages_are_in_files_and_not_in_memory() {
+    // What is kept in memory is one slot's: here is nothing due, so nothing at all.
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    (0..500)
+        .for_each(|number| put(&store, "orders", &format!("{number}"), START + 2_000 + number * 200, false));
+    while store.timed_waiting() != (500, 0) {
+        std::thread::yield_now();
+    }
+    assert_eq!(store.timed_in_memory(), 0);
+    clock.advance(2_000);
+    wait_for(&store, "orders", 1);
+    assert!(store.timed_in_memory() <= 5, "one second's messages");
+}
+
+#[test]
+fn the_files_are_those_of_rocketmq() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    put(&store, "orders", "a", START + 5_300, false);
+    put(&store, "orders", "b", START + 5_000, false);
+    put(&store, "orders", "c", START + 6_000, true);
+    while store.stats().timer.queue_offset != 3 {
+        std::thread::yield_now();
+    }
+    store.close().unwrap();
+    let read = |name: &str| fs::read(directory.path().join(name)).unwrap();
+    let number = |bytes: &[u8], at: usize| i64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
+    let wheel = read("timerwheel");
+    assert_eq!(wheel.len(), 400 * 32);
+    let slot = |time: i64| {
+        let at = (time / 1000 % 400) as usize * 32;
+        let count = i32::from_be_bytes(wheel[at + 24..at + 28].try_into().unwrap());
+        (number(&wheel, at), number(&wheel, at + 8), number(&wheel, at + 16), count)
+    };
+    assert_eq!(
+        slot(START + 5_000),
+        ((START + 5_000) / 1000, 0, 104, 0),
+        "one message, and one that takes back"
+    );
+    assert_eq!(slot(START + 4_000), ((START + 4_000) / 1000, 52, 52, 1));
+    let log = read("timerlog/00000000000000000000");
+    let unit = &log[104..156];
+    assert_eq!(&unit[..4], &52i32.to_be_bytes());
+    assert_eq!((number(unit, 4), i32::from_be_bytes(unit[12..16].try_into().unwrap())), (0, 1 | 4));
+    assert_eq!((number(unit, 16), i32::from_be_bytes(unit[24..28].try_into().unwrap())), (START, 5_000));
+    assert_eq!(&unit[40..44], &(-1_008_770_331i32).to_be_bytes(), "\"orders\".hashCode()");
+    assert_eq!(number(&log, 4), -1);
+    let check = read("config/timercheck");
+    assert_eq!(check.len(), 4096);
+    let numbers: Vec<i64> = (0..4).map(|place| number(&check, place * 8)).collect();
+    assert_eq!(numbers, [START, 156, 3, 3]);
+    let metrics = String::from_utf8(read("config/timermetrics")).unwrap();
+    assert!(metrics.contains(r#""orders":{"count":1,"#), "{metrics}");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send { ahead: i64 },
+    TakeBack { which: prop::sample::Index },
+    Advance(i64),
+    Reopen,
+    Crash(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1..20_000i64).prop_map(|ahead| Step::Send { ahead }),
+        2 => (1..300i64).prop_map(|seconds| Step::Send { ahead: seconds * 1000 }),
+        2 => any::<prop::sample::Index>().prop_map(|which| Step::TakeBack { which }),
+        4 => (0..8_000i64).prop_map(Step::Advance),
+        1 => (0..100_000i64).prop_map(Step::Advance),
+        1 => Just(Step::Reopen),
+        2 => any::<u64>().prop_map(Step::Crash),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
+
+    /// On a disk that forgets what was not flushed: nothing answered is lost, nothing comes early or after it was taken
+    /// back, and without a crash nothing comes twice.
+    #[test]
+    fn whatever_happens_each_timed_message_comes_and_none_before_its_time(steps in prop::collection::vec(step(), 1..25)) {
+        let clock = Clock::manual(START);
+        let mut disk = FakeDisk::new();
+        let config = || StoreConfig { timer: small(), progress_interval: Duration::from_millis(20), ..synchronous() };
+        let open = |disk: &FakeDisk| {
+            let store = MessageStore::open_on(disk.clone(), Path::new("/store"), config(), clock.clone()).unwrap();
+            store.start_schedule().unwrap();
+            store
+        };
+        let mut store = open(&disk);
+        let (mut sent, mut has_crashed) = (BTreeMap::<String, (i64, bool)>::new(), false);
+        for step in steps {
+            match step {
+                Step::Send { ahead } => {
+                    let (body, due) = (format!("{}", sent.len()), clock.now_ms() + ahead);
+                    put(&store, "orders", &body, due, false);
+                    sent.insert(body, (due, false));
+                }
+                Step::TakeBack { which } => {
+                    let now = clock.now_ms();
+                    let open: Vec<_> = sent.iter_mut().filter(|(_, (due, _))| *due > now).collect();
+                    if !open.is_empty() {
+                        let at = which.index(open.len());
+                        let (body, state) = open.into_iter().nth(at).unwrap();
+                        put(&store, "orders", body, state.0, true);
+                        state.1 = true;
+                    }
+                }
+                Step::Advance(ms) => clock.advance(ms),
+                Step::Reopen => {
+                    store.close().unwrap();
+                    store = open(&disk);
+                }
+                Step::Crash(seed) => {
+                    disk = disk.crash(seed);
+                    drop(store);
+                    store = open(&disk);
+                    has_crashed = true;
+                }
+            }
+        }
+        deliver_all(&store, &clock, clock.now_ms() + 301_000);
+        settle(&store);
+        let mut times = BTreeMap::<String, u64>::new();
+        for (body, at) in came(&store, "orders") {
+            let (due, is_taken_back) = sent[&body];
+            prop_assert!(at >= due, "{body} came at {at}, due at {due}");
+            prop_assert!(!is_taken_back, "{body} was taken back");
+            *times.entry(body).or_default() += 1;
+        }
+        let wanted = sent.iter().filter(|(_, (_, is_taken_back))| !is_taken_back);
+        prop_assert!(times.keys().eq(wanted.map(|(body, _)| body)), "lost: {sent:?} {times:?}");
+        prop_assert!(has_crashed || times.values().all(|times| *times == 1), "{times:?}");
+    }
+}
