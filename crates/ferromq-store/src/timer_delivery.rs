@@ -224,7 +224,10 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         let now = self.inner.clock.now_ms();
         let filled = self.awaited.filter(|(_, end)| self.inner.dispatched() >= *end);
         if state.is_behind(now) {
-            self.filled_until = now;
+            state.pass_empty(now);
+        }
+        if state.is_behind(now) {
+            (self.filled_until, self.awaited) = (now, None);
         } else {
             match state.fill(self.inner, None) {
                 Ok(true) => return Next::Now,
@@ -242,6 +245,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             return match state.next_slot() {
                 None => Next::OnArrival,
                 Some(time) if time > now => Next::At(time),
+                Some(time) if time > self.filled_until => self.fill_until(now),
                 Some(time) => {
                     state.activate(self.inner, time);
                     Next::Now
@@ -250,13 +254,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         };
         match active.waiting.peek() {
             Some(Reverse((due, _))) if *due > now => Next::At(*due),
-            Some(Reverse((due, _))) if *due > self.filled_until => match self.awaited {
-                Some((_, end)) => Next::Dispatched(end),
-                None => {
-                    self.awaited = Some((now, self.inner.log.written()));
-                    Next::Now
-                }
-            },
+            Some(Reverse((due, _))) if *due > self.filled_until => self.fill_until(now),
             Some(_) => match self.deliver(state) {
                 Ok(()) => {
                     self.is_stuck = false;
@@ -275,6 +273,15 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
     }
 
+    /// Everything stored by now is to be in the wheel before anything else is done.
+    fn fill_until(&mut self, now: i64) -> Next {
+        if let Some((_, end)) = self.awaited {
+            return Next::Dispatched(end);
+        }
+        self.awaited = Some((now, self.inner.log.written()));
+        Next::Now
+    }
+
     fn stuck(&mut self, error: &crate::StoreError, what: &str) -> Next {
         if !std::mem::replace(&mut self.is_stuck, true) {
             tracing::warn!(%error, "{what}");
@@ -283,7 +290,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     }
 
     /// Delivers what is due of the active slot, as much as a turn holds. An error: nothing of it is, try again.
-    fn deliver(&self, state: &mut TimerState<D>) -> Result<()> {
+    fn deliver(&mut self, state: &mut TimerState<D>) -> Result<()> {
         let Some(active) = &mut state.active else { return Ok(()) };
         let (mut taken, mut bytes) = (Vec::with_capacity(TURN_MESSAGES), 0);
         while let Some(Reverse(next)) =
@@ -302,6 +309,10 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             (Ok(()), Some(active)) => active.is_begun = true,
             (Err(_), Some(active)) => active.waiting.extend(taken.iter().map(|(next, _)| Reverse(*next))),
             _ => {}
+        }
+        if taken.iter().any(|(_, unit)| unit.is_some_and(|unit| unit.is_rolled())) {
+            // What was stored anew must be in its slot before that one's turn comes.
+            self.filled_until = i64::MIN;
         }
         if done.is_ok() {
             state.lost += lost;

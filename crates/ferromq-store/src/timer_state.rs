@@ -133,7 +133,9 @@ impl<D: Disk> TimerState<D> {
 
     /// Says whether so much time has passed that what comes now could share slots with what is not done.
     pub(crate) fn is_behind(&self, now_ms: i64) -> bool {
-        self.wheel.is_some() && self.read_time < self.floor(now_ms) - self.wheel_span() / 2
+        let Some(wheel) = &self.wheel else { return false };
+        let furthest = now_ms + self.config.roll_slots(wheel.half()) * self.config.precision_ms();
+        self.read_time + wheel.span_ms() <= furthest
     }
 
     /// Makes the wheel from the timer log, which is cut where it is not sound. `false` where it lacks what was durable.
