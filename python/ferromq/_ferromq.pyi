@@ -150,6 +150,18 @@ class StoreStats(TypedDict):
     """Those that wait once more, because all queues of their topic are closed."""
     delayed_undeliverable: int
     """Those given up, each with a line in the log."""
+    timed_delivered: int
+    """Messages with a time of delivery that came to their queue."""
+    timed_rolled: int
+    """Those stored anew on their way."""
+    timed_recalled: int
+    """Those that were taken back."""
+    timed_put_back: int
+    """Those that wait a minute more, because all queues of their topic are closed."""
+    timed_undeliverable: int
+    """Those given up, each with a line in the log."""
+    timed_lost: int
+    """Those whose record was removed or damaged while they waited."""
     failed_puts_io: NotRequired[int]
     failed_puts_corrupt: NotRequired[int]
     failed_puts_too_large: NotRequired[int]
@@ -259,6 +271,15 @@ class Store:
 
     def delay_offset_json(self) -> str:
         """The same in the form of that file."""
+
+    def timer_check_point(self) -> bytes:
+        """How far the wheel of timed messages is, in the 56 bytes a RocketMQ slave reads."""
+
+    def timer_metrics(self) -> str:
+        """How many timed messages wait by topic, in the form of `config/timermetrics`."""
+
+    def timed_waiting(self) -> tuple[int, int, int]:
+        """Timed messages in the wheel, those not in it yet, and the time before which all are delivered, in milliseconds."""
 
     def get(
         self,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyTypeError, PyValueError},
     prelude::*,
-    types::{PyDict, PyMapping},
+    types::{PyBytes, PyDict, PyMapping},
 };
 
 use crate::{
@@ -283,6 +283,24 @@ impl PyStore {
         self.attempt(py, MessageStore::delay_offset_json)
     }
 
+    /// Return how far the wheel of timed messages is, as RocketMQ sends it to a slave.
+    fn timer_check_point<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.run(py, MessageStore::timer_check_point)?))
+    }
+
+    /// Return how many timed messages wait by topic, as RocketMQ's timermetrics has it.
+    fn timer_metrics(&self, py: Python<'_>) -> PyResult<String> {
+        self.run(py, MessageStore::timer_metrics)
+    }
+
+    /// Return the timed messages in the wheel, those not in it yet, and before which time all are delivered.
+    fn timed_waiting(&self, py: Python<'_>) -> PyResult<(i64, u64, i64)> {
+        self.run(py, |store| {
+            let (in_wheel, behind) = store.timed_waiting();
+            (in_wheel, behind, store.stats().timer.read_time)
+        })
+    }
+
     /// Read from a queue: status name, messages, next offset.
     #[pyo3(signature = (topic, queue_id, offset, max_count=32, tags="*", filter=None))]
     fn get(
@@ -484,6 +502,12 @@ impl PyStore {
             ("delayed_delivered", stats.schedule.delivered),
             ("delayed_put_back", stats.schedule.put_back),
             ("delayed_undeliverable", stats.schedule.undeliverable),
+            ("timed_delivered", stats.timer.delivered),
+            ("timed_rolled", stats.timer.rolled),
+            ("timed_recalled", stats.timer.recalled),
+            ("timed_put_back", stats.timer.put_back),
+            ("timed_undeliverable", stats.timer.undeliverable),
+            ("timed_lost", stats.timer.lost),
         ];
         let dict = PyDict::new(py);
         for (name, value) in named {

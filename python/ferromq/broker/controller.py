@@ -30,6 +30,7 @@ from ferromq.broker.name_servers import Identity, Master, NameServers
 from ferromq.broker.offsets import Offsets
 from ferromq.broker.query import Queries
 from ferromq.broker.replication import Replica, SlaveSync
+from ferromq.broker.recalls import Recalls
 from ferromq.broker.reports import Reports
 from ferromq.broker.route_cache import RouteCache
 from ferromq.broker.routes import Routes
@@ -297,6 +298,14 @@ class BrokerController:
                 subscribed=clients.connections.subscriptions,
             ),
             queries=Queries(self.store, self.topics),
+            recalls=Recalls(
+                self.store,
+                self.topics,
+                self.identity.name,
+                is_slave=lambda: settings.config.membership.is_slave,
+                region=lambda: settings.config.region,
+                now_ms=now_ms,
+            ),
             reports=Reports(
                 self.identity,
                 self.store,

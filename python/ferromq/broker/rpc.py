@@ -18,6 +18,7 @@ from ferromq.broker.catalog import Catalog
 from ferromq.broker.client_rooms import ClientRooms
 from ferromq.broker.offsets import Offsets
 from ferromq.broker.query import Queries
+from ferromq.broker.recalls import Recalls
 from ferromq.broker.reports import Reports
 from ferromq.broker.routes import Routes
 from ferromq.broker.runtime import Runtime
@@ -35,6 +36,7 @@ class Rooms:
     clients: ClientRooms
     offsets: Offsets
     queries: Queries
+    recalls: Recalls
     reports: Reports
     routes: Routes
     runtime: Runtime
@@ -118,6 +120,8 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         RequestCode.GET_ALL_CONSUMER_OFFSET: rooms.offsets.all_committed,
         RequestCode.GET_ALL_DELAY_OFFSET: rooms.offsets.all_delayed,
         RequestCode.CHECK_CLIENT_CONFIG: heartbeats.check,
+        RequestCode.GET_TIMER_CHECK_POINT: rooms.recalls.check_point,
+        RequestCode.GET_TIMER_METRICS: rooms.recalls.metrics,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: rooms.admin.put_group,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.groups,
         RequestCode.GET_TOPIC_STATS_INFO: rooms.reports.topic,
@@ -150,6 +154,7 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         RequestCode.GET_TOPIC_CONFIG: rooms.catalog.topic,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.group,
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: rooms.admin.forbid,
+        RequestCode.RECALL_MESSAGE: rooms.recalls.recall,
         RequestCode.QUERY_ASSIGNMENT: clients.assignments.query,
         RequestCode.SET_MESSAGE_REQUEST_MODE: clients.assignments.set_mode,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: clients.assignments.all_modes,
@@ -168,6 +173,7 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         "SyncLiteSubscription": rpc(
             pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse, lite.sync_subscription
         ),
+        "RecallMessage": rpc(pb.RecallMessageRequest, pb.RecallMessageResponse, rooms.recalls.recall_message),
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
     }

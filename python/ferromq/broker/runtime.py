@@ -135,6 +135,18 @@ class Runtime:
             f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(_names.SCHEDULE_TOPIC, level - 1)}"
             for level, offset in levels.items()
             if level > 0
+        } | self._of_timers()
+
+    def _of_timers(self) -> dict[str, str]:
+        in_wheel, behind, read_ms = self._store.timed_waiting()
+        # An idle wheel is not late.
+        late = max(0, self._now_ms() - read_ms) // 1000 if in_wheel and read_ms else 0
+        return {
+            "timerReadBehind": str(late),
+            "timerOffsetBehind": str(behind),
+            "timerCongestNum": str(in_wheel),
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
         }
 
 

@@ -15,8 +15,9 @@ use super::{
     verify::Whole,
 };
 use crate::{
-    Allocation, Disk, Region,
+    Allocation, Disk, Region, TIMER_TOPIC,
     offset_file::{OffsetFile, parse_json},
+    timer_files::{TimerCheck, TimerMetrics},
 };
 
 /// Larger files than this are not read whole.
@@ -92,6 +93,26 @@ pub(crate) fn check_files<D: Disk>(layout: &Layout<D>, sink: &Sink<'_>) {
             sink.find(&Finding::new(FindingKind::Config, &path, 0..file.bytes, "a JSON object", error));
         }
     }
+    check_timers(layout, sink);
+}
+
+/// Tells of files of timed messages that neither we nor RocketMQ can use: ours are made anew at open.
+fn check_timers<D: Disk>(layout: &Layout<D>, sink: &Sink<'_>) {
+    let path = TimerMetrics::path(&layout.root);
+    if let Ok(Some(bytes)) = read_small(&layout.disk, &path)
+        && let Err(error) = TimerMetrics::parse(&bytes)
+    {
+        let len = bytes.len() as u64;
+        sink.find(&Finding::new(FindingKind::Config, &path, 0..len, "the counts of timed messages", error));
+    }
+    let path = layout.root.join("timerwheel");
+    match layout.disk.len(&path) {
+        Ok(len) if len == 0 || len % 64 != 0 => {
+            let found = format!("{len} bytes");
+            sink.find(&Finding::new(FindingKind::FileSize, &path, 0..len, "a multiple of 64 bytes", found));
+        }
+        _ => {}
+    }
 }
 
 /// Names of the topics in `config/topics.json`; `None` where it is not there or cannot be read.
@@ -105,6 +126,7 @@ pub(crate) fn topics<D: Disk>(layout: &Layout<D>) -> Option<std::collections::BT
 pub(crate) struct Offsets {
     consumers: (PathBuf, BTreeMap<String, BTreeMap<u32, u64>>),
     delays: (PathBuf, BTreeMap<u32, u64>),
+    timer: Option<u64>,
 }
 
 impl Offsets {
@@ -117,6 +139,7 @@ impl Offsets {
         Self {
             consumers: (path, consumers.map(|file| file.offsets).unwrap_or_default()),
             delays: (delay_path, delays.unwrap_or_default()),
+            timer: TimerCheck::load(disk, root).ok().flatten().map(|check| check.queue_offset),
         }
     }
 
@@ -153,6 +176,9 @@ impl Offsets {
         for (level, offset) in &self.delays.1 {
             let what = format!("offset of the delay level {level}");
             tell(&self.delays.0, &what, SCHEDULE_TOPIC, level.saturating_sub(1), *offset);
+        }
+        if let Some(offset) = self.timer {
+            tell(Path::new("timercheck"), "offset of the timer", TIMER_TOPIC, 0, offset);
         }
     }
 }
