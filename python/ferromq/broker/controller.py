@@ -303,7 +303,6 @@ class BrokerController:
                 self.topics,
                 self.identity.name,
                 is_slave=lambda: settings.config.membership.is_slave,
-                region=lambda: settings.config.region,
                 now_ms=now_ms,
             ),
             reports=Reports(

@@ -22,6 +22,7 @@ _VERSION = "v1"
 _PARTS = 5
 _BODY = b"0"
 _TAG = "_RECALL_TAG_"
+_REGION = "DefaultRegion"
 
 
 class RecallRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
@@ -62,14 +63,12 @@ class Recalls:
         broker_name: str,
         *,
         is_slave: Callable[[], bool],
-        region: Callable[[], str],
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._topics = topics
         self._broker_name = broker_name
         self._is_slave = is_slave
-        self._region = region
         self._now_ms = now_ms
 
     def recall(self, request: Request) -> Answer:
@@ -80,7 +79,7 @@ class Recalls:
             key = self._recall(topic, handle, fields.get("producerGroup") or "", request.peer)
         except RecallRefused as error:
             return failure(error.code, str(error))
-        return success({"msgId": key, "MSG_REGION": self._region()})
+        return success({"msgId": key, "MSG_REGION": _REGION})
 
     def recall_message(self, message: pb.RecallMessageRequest, request: Request) -> pb.RecallMessageResponse:
         """Answer RecallMessage: as request 370, with the codes of RocketMQ's proxy."""
