@@ -148,6 +148,28 @@ consumer.shutdown()
 producer.shutdown()
 """
 
+PUSH_DEAD = """
+producer = Producer(config, (topic,))
+producer.startup()
+attempts, tried = [], threading.Event()
+
+class Listener(MessageListener):
+    def consume(self, message):
+        attempts.append(message.delivery_attempt)
+        if len(attempts) == 3:
+            tried.set()
+        return ConsumeResult.FAILURE
+
+sent = producer.send(message(topic, "deadly"))
+consumer = PushConsumer(config, "dying", Listener(), {topic: FilterExpression()})
+consumer.startup()
+tried.wait(40)
+dead = receive("undertaker", "%DLQ%dying", 1)
+print(attempts, *(each.body.decode() for each in dead), flush=True)
+consumer.shutdown()
+producer.shutdown()
+"""
+
 
 @pytest.fixture
 def mq() -> Iterator[ferromq.Embedded]:
@@ -201,3 +223,8 @@ def test_the_largest_body_passes_both_ways(mq: ferromq.Embedded) -> None:
 def test_filters_choose_messages(mq: ferromq.Embedded) -> None:
     """By SQL over properties and tag, and by tags."""
     assert run(mq, SETUP + SQL) == ["[6, 8]", "[1, 3, 5, 7, 9]"]
+
+
+def test_what_always_fails_becomes_a_dead_letter(mq: ferromq.Embedded) -> None:
+    """After as many attempts as the group allows, with its delays; a consumer of dead letters finds it."""
+    assert run(mq, SETUP + PUSH_DEAD) == ["[1, 2, 3] deadly"]
