@@ -29,6 +29,14 @@ def test_small_messages_fill_their_batches() -> None:
     assert [len(part.messages) for part in batches([b"x"] * (2 * MAX_MESSAGES + 1))] == [MAX_MESSAGES, MAX_MESSAGES, 1]
 
 
+def test_delayed_messages_travel_one_by_one() -> None:
+    """The broker takes one of them a request; what is sent with them is gathered as ever."""
+    delayed = Message(b"later", delay=1.0)
+    parts = list(batches([b"a", delayed, b"b", delayed]))
+    assert sorted(len(part.messages) for part in parts) == [1, 1, 2]
+    assert [len(batch.messages) for batch in Linger[int](1.0).add("topic", delayed, 5, 0, 0.0)] == [1]
+
+
 def test_what_is_no_message_is_refused() -> None:
     """The error says what a message is."""
     with pytest.raises(TypeError, match="Message or bytes, not str"):

@@ -32,6 +32,11 @@ class Slice(NamedTuple):
     lane: str | None = None
 
 
+def most_of(lane: str | None) -> int:
+    """Return how many messages of a lane travel together: of delayed ones, as with RocketMQ, one."""
+    return 1 if lane == "delayed" else MAX_MESSAGES
+
+
 def is_ordered(lane: str | None) -> bool:
     """Say whether the batches of a lane must be stored one after the other."""
     return lane is not None and lane.startswith("group:")
@@ -74,7 +79,7 @@ def _of_lanes(messages: list[Sendable], first: int) -> Iterator[Slice]:
     for lane, (some, numbers) in lanes.items():
         begin = 0
         while begin < len(some):
-            end = batch_end(some, begin, MAX_MESSAGES, MAX_BYTES)
+            end = batch_end(some, begin, most_of(lane), MAX_BYTES)
             yield Slice(some[begin:end], numbers[begin:end], lane)
             begin = end
 
@@ -134,7 +139,7 @@ class Linger(Generic[F]):
         batch.messages.append(message)
         batch.futures.append(future)
         batch.bytes += length
-        if len(batch.messages) >= MAX_MESSAGES:
+        if len(batch.messages) >= most_of(batch.lane):
             full.append(self._waiting.pop(key))
         return full
 
