@@ -6,6 +6,7 @@ use crate::{
     Appended, Disk, MessageView, NewMessage, Result, StoreError,
     consume_queue::check_name,
     delay::{self, SCHEDULE_TOPIC},
+    java_pops::REVIVE_PREFIX,
     store::Inner,
     timer::TIMER_TOPIC,
 };
@@ -15,6 +16,9 @@ const NO_DESTINATIONS: [&str; 3] = ["RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC, 
 
 /// Why a message is given up that [`Inner::is_outlived`].
 pub(crate) const OUTLIVED: &str = "its topic has had closed queues alone for as long as messages are kept";
+
+/// Why what a Java broker's pops left to wait goes nowhere: our leases tell it, and that broker must not read it again.
+pub(crate) const TAKEN_OVER: &str = "it was taken over when the store was opened";
 
 /// Where a message that is due goes.
 pub(crate) enum Target {
@@ -35,6 +39,9 @@ impl<D: Disk> Inner<D> {
         let Ok(queue) = check_name(topic, queue_id) else {
             return Target::Nowhere("where it goes is no queue");
         };
+        if topic.starts_with(REVIVE_PREFIX) {
+            return Target::Nowhere(TAKEN_OVER);
+        }
         if NO_DESTINATIONS.contains(&topic) {
             return Target::Nowhere("nothing is delivered to that topic");
         }

@@ -42,6 +42,7 @@ mod group_admin;
 mod index;
 mod index_file;
 pub mod inspect;
+mod java_pops;
 mod known_times;
 mod lease;
 mod lease_file;

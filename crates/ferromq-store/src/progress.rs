@@ -22,7 +22,7 @@ use super::{
     offset_file::OffsetFile,
     order_file::OrderFile,
 };
-use crate::{Disk, Result, StoreError, anchor::Anchor};
+use crate::{Disk, Result, StoreError, anchor::Anchor, java_pops::Held};
 
 type Queue = Arc<Mutex<QueueLeases>>;
 type Topics = HashMap<Box<str>, Arc<GroupTopic>>;
@@ -131,6 +131,39 @@ impl Progress {
         }
         let mut groups = self.groups.write();
         Arc::clone(groups.entry(group.into()).or_default().entry(topic.into()).or_default())
+    }
+
+    /// Adds leases of another broker's consumers, which committed what they were handed out; returns how many.
+    ///
+    /// A lease of a message that the group reads anyway, or that is no longer kept (`bounds` are the queue's offsets), is left
+    /// out. Where nothing is committed the group begins with the first message that was handed out.
+    pub(crate) fn take_over(
+        &self,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+        held: Held,
+        bounds: (u64, u64),
+    ) -> usize {
+        let queue = self.group_topic_or_new(group, topic).queue_or_begin(queue_id, || {
+            self.listed(group, topic, queue_id).unwrap_or(held.first).min(bounds.1)
+        });
+        let mut leases = queue.lock();
+        let kept = held.leases.into_iter().filter(|(offset, _)| *offset >= bounds.0);
+        kept.filter(|(offset, lease)| leases.restore(*offset, *lease)).count()
+    }
+
+    /// What a group committed of a queue.
+    pub(crate) fn committed_of(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
+        match self.group_topic(group, topic).and_then(|found| found.queue(queue_id)) {
+            Some(queue) => Some(queue.lock().committed()),
+            None => self.listed(group, topic, queue_id),
+        }
+    }
+
+    /// Sets the committed offset of a queue, whatever it was.
+    pub(crate) fn set(&self, group: &str, topic: &str, queue_id: u32, offset: u64) {
+        self.group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset).lock().reset(offset);
     }
 
     /// Committed offset from the file, for a queue no group has touched since open.

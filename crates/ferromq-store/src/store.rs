@@ -29,6 +29,7 @@ use crate::{
     file_places::{FilePlaces, Names, sync_parent},
     flush_mark::FlushMark,
     index::Index,
+    java_pops,
     mapped_file_queue::{FileForm, MappedFileQueue},
     open_files::{Budget, OpenFiles, RowKind},
     progress::{Progress, ProgressThread},
@@ -350,12 +351,17 @@ impl<D: Disk> MessageStore<D> {
         // A set value would mean a second recovery, which cannot be.
         let _ = inner.recovered.set(recovered);
         inner.write_checkpoint(false)?;
-        take_over(&inner, left)?;
         inner.timer.state.lock().recover(&inner)?;
         let max_offset =
             |topic: &str, queue_id| inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset());
         let progress = Progress::load(&inner.disk, directory, max_offset, |anchor| inner.is_trusted(anchor))?;
+        let is_taken_over = !left.is_ours() && java_pops::take_over(&inner, &progress)?;
         let _ = inner.progress.set(progress);
+        if is_taken_over {
+            // Until it is written, a kill must read as one of the other broker, whose consumers are looked for again.
+            inner.persist_progress()?;
+        }
+        take_over(&inner, left)?;
         let store = Self { inner, threads: Mutex::default(), schedule_threads: Mutex::default() };
         store.start(dispatcher)?;
         Ok(store)

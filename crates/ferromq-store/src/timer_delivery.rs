@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Disk, MessageStore, MessageView, NewMessage, Record, Result, TIMER_TOPIC, delay,
-    due::{OUTLIVED, Target, renewed},
+    due::{OUTLIVED, TAKEN_OVER, Target, renewed},
     properties,
     signal::Signal,
     store::Inner,
@@ -412,6 +412,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             if let Some((topic, _)) = delay::destination(view.properties) {
                 let is_delete = properties::get(view.properties, timer::DELETES).is_some();
                 state.metrics.add(topic, if is_delete { 1 } else { -1 }, now);
+            }
+            if let Verdict::GiveUp(TAKEN_OVER) = verdict {
+                continue;
             }
             if let Verdict::GiveUp(reason) = verdict {
                 tracing::warn!(physical_offset = view.physical_offset, reason, "timed message given up");
