@@ -25,7 +25,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent
 TARGET = ROOT.parent / "python" / "ferromq" / "_proto"
-SOURCES = ("apache/rocketmq/v2/definition.proto", "apache/rocketmq/v2/service.proto")
+SOURCES = ("apache/rocketmq/v2/definition.proto", "apache/rocketmq/v2/service.proto", "apache/rocketmq/v2/admin.proto")
 PACKAGE = ".apache.rocketmq.v2."
 
 HEADER = '''\

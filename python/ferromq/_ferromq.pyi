@@ -720,6 +720,9 @@ def pull_columns(parts: Sequence[bytes], packed: bool, until: int) -> dict[str, 
 def init_logging(filter: str) -> None:
     """Print Rust logs to stderr, filtered as `info,ferromq_store=debug`."""
 
+def change_logging(filter: str) -> bool:
+    """Filter Rust logs anew; False where `init_logging` was not called, and nothing changes."""
+
 def forked_child() -> None: ...
 
 # --- the client's messages -------------------------------------------------------------------------------------

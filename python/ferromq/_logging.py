@@ -20,6 +20,8 @@ _LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
+# What has a level of its own since `install`.
+_targets: list[str] = []
 _NAMES = {_TRACE: "TRACE", logging.WARNING: "WARN", logging.CRITICAL: "ERROR"}
 
 
@@ -39,6 +41,21 @@ def install(directives: str) -> None:
     logging.basicConfig(handlers=[handler], level=levels.pop("", logging.ERROR), force=True)
     for target, level in levels.items():
         logging.getLogger(target.replace("::", ".")).setLevel(level)
+    _targets[:] = levels
+
+
+def change(level: str) -> None:
+    """
+    Print everything of *level* and above from now on, whatever the filter was.
+
+    Raises `ConfigError` for what is no level, and where the logs are not ours: a library's are its program's to set.
+    """
+    parse(level)
+    if not _ferromq.change_logging(level):
+        raise ConfigError("the logs of this process belong to the program that runs it; set their level there")
+    for target in _targets:
+        logging.getLogger(target.replace("::", ".")).setLevel(logging.NOTSET)
+    logging.getLogger().setLevel(_LEVELS[level.lower()])
 
 
 def parse(directives: str) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 import json
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -247,3 +249,51 @@ def test_topics_of_a_group_have_routes_where_the_group_is_there(shared: ferromq.
     missing = route("%DLQ%nobody").status
     assert (missing.code, "consumer group nobody" in missing.message) == (pb.Code.TOPIC_NOT_FOUND, True)
     assert shared.broker.topics.find("%DLQ%nobody") is None
+
+
+LOGS = """
+import logging, sys
+import grpc
+import ferromq
+from ferromq import _logging
+from ferromq._ferromq import Clock, Server
+from ferromq._proto import messages as pb
+
+def change(mq, level):
+    with grpc.insecure_channel(mq.endpoint) as channel:
+        method = channel.unary_unary("/apache.rocketmq.v2.Admin/ChangeLogLevel")
+        answer = method(pb.ChangeLogLevelRequest(level=level).SerializeToString(), timeout=20)
+    print(pb.ChangeLogLevelResponse.FromString(answer).remark)
+
+with ferromq.embedded() as mq:
+    change(mq, 1)
+    _logging.install("error,ferromq::broker=error")
+    logging.getLogger("ferromq.broker").info("not shown")
+    change(mq, 2)
+    logging.getLogger("ferromq.broker").info("shown")
+    server = Server(Clock.system())
+    server.listen_remoting("127.0.0.1:0")
+    server.stop()
+    change(mq, 9)
+"""
+
+
+def test_the_log_level_changes_where_the_logs_are_ours() -> None:
+    """Of Rust and of Python; a library's logs are its program's, and unknown levels are refused."""
+    done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True, timeout=50)
+    first, second, third = done.stdout.splitlines()
+    assert "belong to the program" in first
+    assert second == "the log level is INFO"
+    assert "'9'" in third
+    logged = done.stderr.splitlines()
+    assert not [line for line in logged if "not shown" in line]
+    assert [line for line in logged if line.endswith("ferromq::broker shown")]
+    assert [line for line in logged if " INFO ferromq_transport::server " in line]
+
+
+def test_other_methods_of_the_admin_service_are_unimplemented(shared: ferromq.Embedded) -> None:
+    """By name."""
+    with grpc.insecure_channel(shared.endpoint) as channel, pytest.raises(grpc.RpcError) as error:
+        channel.unary_unary("/apache.rocketmq.v2.Admin/GetTopicRoute")(b"", timeout=10)
+    assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "GetTopicRoute" in (error.value.details() or "")

@@ -50,6 +50,19 @@ for each in receive("fifo-simple", FIFO, 30):
 print(*(groups[name] == list(range(number, 30, 3)) for number, name in enumerate(sorted(groups))), flush=True)
 """
 
+DELAYED = """
+producer = Producer(config, (DELAY,))
+producer.startup()
+due = int(time.time()) + 3
+producer.send(message(DELAY, "late", delivery_timestamp=due))
+taken_back = producer.send(message(DELAY, "never", delivery_timestamp=due))
+producer.recall_message(DELAY, taken_back.recall_handle)
+last = producer.send(message(DELAY, "last", delivery_timestamp=due + 1))
+found = receive("delay-simple", DELAY, 2)
+print(sorted(each.body.decode() for each in found), time.time() >= due, flush=True)
+producer.shutdown()
+"""
+
 TRANSACTIONS = """
 asked, committed = [], threading.Event()
 
@@ -197,6 +210,11 @@ def test_a_push_consumer_keeps_the_order_of_message_groups(mq: ferromq.Embedded)
     g0, g1 = run(mq, SETUP + PUSH_FIFO)
     assert g0.split() == ["g0", "g0-0", "g0-1", *(f"g0-{number}" for number in range(1, 6))]
     assert g1.split() == ["g1", *(f"g1-{number}" for number in range(6))]
+
+
+def test_delayed_messages_come_at_their_time_unless_recalled(mq: ferromq.Embedded) -> None:
+    """Not before, and the recalled one never: the one after it has come."""
+    assert run(mq, SETUP + DELAYED) == ["['last', 'late'] True"]
 
 
 def test_transactions_end_as_decided_or_as_their_producer_answers(mq: ferromq.Embedded) -> None:

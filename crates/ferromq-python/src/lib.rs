@@ -44,6 +44,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(filters::check_filter, module)?)?;
     module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(logging::init_logging, module)?)?;
+    module.add_function(wrap_pyfunction!(logging::change_logging, module)?)?;
     module.add_function(wrap_pyfunction!(process::forked_child, module)?)?;
     // An annotation of the stub that handlers import.
     let response = module.py().eval(c"bytes | tuple[int, str | None, dict[str, str], bytes]", None, None)?;

@@ -1,6 +1,6 @@
 //! Rust's logs as lines on stderr: `time LEVEL target event key=value …`. Never takes the interpreter.
 
-use std::{fmt, io};
+use std::{fmt, io, sync::OnceLock};
 
 use pyo3::{exceptions::PyValueError, prelude::*};
 use tracing::{Event, Subscriber};
@@ -13,6 +13,9 @@ use tracing_subscriber::{
     },
     registry::LookupSpan,
 };
+
+/// Takes another filter into use; there once logs are printed.
+static CHANGE: OnceLock<Box<dyn Fn(EnvFilter) -> bool + Send + Sync>> = OnceLock::new();
 
 struct Line;
 
@@ -38,15 +41,28 @@ where
 /// Print Rust's logs to stderr, filtered as `info,ferromq_store=debug`. A second call changes nothing.
 #[pyfunction]
 pub fn init_logging(filter: &str) -> PyResult<()> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| PyValueError::new_err(format!("{filter:?} is no log filter: {error}")))?;
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(parse(filter)?)
         .with_ansi(false)
         .with_writer(io::stderr)
         .event_format(Line)
-        .finish();
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
     // Refused where one is installed: the first caller, the command line, has the say.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    if tracing::subscriber::set_global_default(builder.finish()).is_ok() {
+        _ = CHANGE.set(Box::new(move |filter| handle.reload(filter).is_ok()));
+    }
     Ok(())
+}
+
+/// Filter Rust's logs anew, as `init_logging` takes it; False where that was not called, and nothing is changed.
+#[pyfunction]
+pub fn change_logging(filter: &str) -> PyResult<bool> {
+    let filter = parse(filter)?;
+    Ok(CHANGE.get().is_some_and(|change| change(filter)))
+}
+
+fn parse(filter: &str) -> PyResult<EnvFilter> {
+    EnvFilter::try_new(filter)
+        .map_err(|error| PyValueError::new_err(format!("{filter:?} is no log filter: {error}")))
 }

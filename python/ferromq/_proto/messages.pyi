@@ -770,3 +770,27 @@ class QueryOffsetResponse(_Base):
     status: Status
     offset: int
     def __init__(self, *, status: Status | None = ..., offset: int | None = ...) -> None: ...
+
+class ChangeLogLevelRequest(_Base):
+    class Level(int):
+        TRACE: ClassVar[ChangeLogLevelRequest.Level]
+        DEBUG: ClassVar[ChangeLogLevelRequest.Level]
+        INFO: ClassVar[ChangeLogLevelRequest.Level]
+        WARN: ClassVar[ChangeLogLevelRequest.Level]
+        ERROR: ClassVar[ChangeLogLevelRequest.Level]
+        @staticmethod
+        def Name(number: int) -> str: ...
+        @staticmethod
+        def Value(name: str) -> ChangeLogLevelRequest.Level: ...
+
+    TRACE: ClassVar[ChangeLogLevelRequest.Level]
+    DEBUG: ClassVar[ChangeLogLevelRequest.Level]
+    INFO: ClassVar[ChangeLogLevelRequest.Level]
+    WARN: ClassVar[ChangeLogLevelRequest.Level]
+    ERROR: ClassVar[ChangeLogLevelRequest.Level]
+    level: ChangeLogLevelRequest.Level
+    def __init__(self, *, level: ChangeLogLevelRequest.Level | int | None = ...) -> None: ...
+
+class ChangeLogLevelResponse(_Base):
+    remark: str
+    def __init__(self, *, remark: str | None = ...) -> None: ...

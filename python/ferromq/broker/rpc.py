@@ -11,7 +11,7 @@ from ferromq import _remoting
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Response
 from ferromq._proto import messages as pb
-from ferromq.broker import lite
+from ferromq.broker import grpc_admin, lite
 from ferromq.broker._grpc import rpc
 from ferromq.broker.admin import Administration
 from ferromq.broker.catalog import Catalog
@@ -176,6 +176,7 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         "RecallMessage": rpc(pb.RecallMessageRequest, pb.RecallMessageResponse, rooms.recalls.recall_message),
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
+        "Admin/ChangeLogLevel": grpc_admin.change_log_level,
     }
     masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}
     return {**{int(code): _remoting.guarded(handler) for code, handler in {**remoting, **masters}.items()}, **grpc}
