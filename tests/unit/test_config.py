@@ -11,7 +11,14 @@ import pytest
 from ferromq._ferromq import Clock, Store
 from ferromq._rocketmq import WITHOUT_EFFECT
 from ferromq.broker.controller import fast_address
-from ferromq.config import LIMIT_FOR_QUEUES, BrokerConfig, MembershipConfig, NameServerConfig, StoreConfig
+from ferromq.config import (
+    LIMIT_FOR_QUEUES,
+    BrokerConfig,
+    MembershipConfig,
+    NameServerConfig,
+    StoreConfig,
+    TransactionConfig,
+)
 from ferromq.errors import ConfigError
 
 
@@ -408,7 +415,7 @@ def test_every_option_of_the_store_is_in_the_quickstart() -> None:
     assert told == {field.name for field in fields(StoreConfig)} | {"archive"}
 
 
-@pytest.mark.parametrize("kind", [BrokerConfig, MembershipConfig, NameServerConfig, StoreConfig])
+@pytest.mark.parametrize("kind", [BrokerConfig, MembershipConfig, NameServerConfig, StoreConfig, TransactionConfig])
 def test_options_stay_few(kind: type) -> None:
     """At most 25 a group, and each has a default."""
     assert len(fields(kind)) <= 25
