@@ -29,9 +29,15 @@ class Runner:
     """One call of `Consumer.run`."""
 
     def __init__(
-        self, messages: AsyncIterator[MessageView], leases: _Leases, invisible: float, retry: Callable[[], Retry]
+        self,
+        messages: AsyncIterator[MessageView],
+        stop_ahead: Callable[[], Awaitable[list[MessageView]]],
+        leases: _Leases,
+        invisible: float,
+        retry: Callable[[], Retry],
     ) -> None:
         self._messages = messages
+        self._stop_ahead = stop_ahead
         self._leases = leases
         self._invisible = invisible
         self._retry = retry
@@ -79,8 +85,9 @@ class Runner:
 
     async def _give_back(self) -> None:
         try:
+            ahead = await self._stop_ahead()
             await self._leases.send_waiting()
-            for message in [*self._unused, *(held.message for held in self._held if not held.is_over)]:
+            for message in [*ahead, *self._unused, *(held.message for held in self._held if not held.is_over)]:
                 await self._leases.change_invisible_duration(message, 0.0, suspend=True)
         except FerromqError as error:
             _log.debug("not given back, the leases end by themselves: %s", error)

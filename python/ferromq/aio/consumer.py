@@ -123,7 +123,9 @@ class Consumer:
             raise ValueError(f"at least one task is needed, not {tasks}")
         if self._runner is not None:
             raise RuntimeError("this consumer runs already; give run more tasks, or make another consumer")
-        self._runner = Runner(self, self._leases, self._invisible, lambda: Retry.of(self._client.base.settings))
+        self._runner = Runner(
+            self, self._stop_ahead, self._leases, self._invisible, lambda: Retry.of(self._client.base.settings)
+        )
         try:
             await self._runner.run(handler, tasks, seconds(stop_timeout))
         finally:
@@ -167,7 +169,7 @@ class Consumer:
         try:
             messages = await asyncio.shield(self._next)
         except asyncio.CancelledError:
-            if self._closing and self._next.cancelled():
+            if self._closing and (self._next is None or self._next.cancelled()):
                 raise StopAsyncIteration from None
             raise
         except FerromqError:
@@ -197,6 +199,18 @@ class Consumer:
                     _log.warning("no messages for now topic=%s: %s", self._subscription.topic, error)
                 outage = True
 
+    async def _stop_ahead(self) -> list[MessageView]:
+        """Receive no more ahead, and return what was not used."""
+        unused = list(self._batch)
+        self._batch.clear()
+        coming, self._next = self._next, None
+        if coming is not None:
+            coming.cancel()
+            await asyncio.wait({coming})
+            if not coming.cancelled() and not coming.exception():
+                unused += coming.result()
+        return unused
+
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
         Send waiting acknowledgements, give back what was received ahead, say good-bye, and end.
@@ -211,12 +225,7 @@ class Consumer:
             self._runner.stop()
             await self._runner.wait(remaining(until))
         self._closing = True
-        unused = list(self._batch)
-        self._batch.clear()
-        if self._next is not None:
-            if self._next.done() and not self._next.cancelled() and not self._next.exception():
-                unused += self._next.result()
-            self._next.cancel()
+        unused = await self._stop_ahead()
         try:
             async with asyncio.timeout(remaining(until)):
                 await self._leases.send_waiting()

@@ -16,7 +16,7 @@ from datetime import timedelta
 from ferromq._fork import Owner
 from ferromq._proto import messages as pb
 from ferromq._time import Clock
-from ferromq.client._connection import Channels, Runner
+from ferromq.client._connection import Cancel, Channels, Runner
 from ferromq.client._plans import Common, no_answer
 from ferromq.client._protocol import Identity, Plan, T, duration, seconds
 from ferromq.client._routes import Routes, parse_endpoints
@@ -86,9 +86,9 @@ class Client:
         """Says whether this is the process that made the client."""
         return self._owner.is_here
 
-    def run(self, plan: Plan[T]) -> T:
-        """Run a plan in this thread."""
-        return self._runner.run(plan)
+    def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
+        """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""
+        return self._runner.run(plan, cancel)
 
     def _join(self, endpoint: str, timeout: float, topic: str | None) -> None:
         if topic is not None:

@@ -110,11 +110,15 @@ class Channels:
             raise ConnectionFailed(f"{method} did not get through to {endpoint}: {error}") from None
         return answer
 
-    def stream(self, endpoint: str, method: str, request: bytes, timeout: float) -> Packets:
+    def stream(
+        self, endpoint: str, method: str, request: bytes, timeout: float, cancel: "Cancel | None" = None
+    ) -> Packets:
         """Call a method that answers with a stream and return all of it."""
         metadata = (*self.identity.metadata(), (PACKED, "1"))
         try:
             call = self.method(endpoint, method, "unary_stream")(request, timeout, metadata)
+            if cancel is not None:
+                cancel.watch(call)
             return Packets(list(call), has_packed(call.initial_metadata()))
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
@@ -132,6 +136,39 @@ class Channels:
             channel.close()
 
 
+class Cancelled(Exception):  # noqa: N818 (what happened, on purpose)
+    """A plan was given up by its own `Cancel`."""
+
+
+class Cancel:
+    """Ends one plan from another thread, at once where it waits for a stream."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._is_set = False
+
+    def set(self) -> None:
+        """End the plan; it raises `Cancelled`."""
+        with self._lock:
+            self._is_set = True
+            call = self._call
+        if call is not None:
+            call.cancel()
+
+    def check(self) -> None:
+        """Raise `Cancelled` if it was set."""
+        if self._is_set:
+            raise Cancelled
+
+    def watch(self, call: Any) -> None:
+        """Note the call to end."""
+        with self._lock:
+            self._call = call
+        if self._is_set:
+            call.cancel()
+
+
 class Runner:
     """Runs plans in the calling thread."""
 
@@ -140,14 +177,16 @@ class Runner:
         self._join = join
         self._closed = threading.Event()
 
-    def run(self, plan: Plan[T]) -> T:
-        """Take the plan's steps and return its result."""
+    def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
+        """Take the plan's steps and return its result. Raises `Cancelled`."""
         try:
             step = next(plan)
             while True:
                 try:
-                    answer = self._take(step)
+                    answer = self._take(step, cancel)
                 except FerromqError as error:
+                    if cancel is not None:
+                        cancel.check()
                     step = plan.throw(error)
                 else:
                     step = plan.send(answer)
@@ -155,12 +194,12 @@ class Runner:
             result: T = end.value
             return result
 
-    def _take(self, step: Call | Stream | Join | Pause) -> Any:
+    def _take(self, step: Call | Stream | Join | Pause, cancel: Cancel | None) -> Any:
         match step:
             case Call(endpoint, method, request, timeout):
                 return self._channels.call(endpoint, method, request, timeout)
             case Stream(endpoint, method, request, timeout):
-                return self._channels.stream(endpoint, method, request, timeout)
+                return self._channels.stream(endpoint, method, request, timeout, cancel)
             case Join(endpoint, timeout, topic):
                 return self._join(endpoint, timeout, topic)
             case Pause(duration):

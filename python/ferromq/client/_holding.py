@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from ferromq.client import _plans
 from ferromq.client._client import Client
-from ferromq.client._connection import remaining
+from ferromq.client._connection import Cancel, Cancelled, remaining
 from ferromq.client._leases import FLUSH_AFTER, FLUSH_COUNT, Acks, Ahead, Leased
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
@@ -190,6 +190,7 @@ class ReceiveAhead:
         self._told = 0
         """How many of the failures were raised to somebody."""
         self._stopped = False
+        self._cancel = Cancel()
         self._wanted = 0
         """Who waits for a batch."""
         self._thread: threading.Thread | None = None
@@ -261,7 +262,10 @@ class ReceiveAhead:
                     return
             try:
                 wish = Wish(self._ahead.size, _LONG_POLL, self._invisible)
-                messages = self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
+                plan = _plans.receive(self._client.common, self._subscription, wish, self._leases)
+                messages = self._client.run(plan, self._cancel)
+            except Cancelled:
+                return
             except RETRYABLE as error:
                 if not outage and not self._stopped and not self._client.is_closed:
                     _log.warning("no messages for now topic=%s: %s", self._subscription.topic, error)
@@ -289,12 +293,18 @@ class ReceiveAhead:
         return self._stopped or (not self._batches and (not is_fifo or self._wanted > 0))
 
     def _finish_at_exit(self, until: float) -> None:
-        self._leases.give_back(self.stop(), until)
+        self._leases.give_back(self.stop(until), until)
 
-    def stop(self) -> list[MessageView]:
-        """End, and return what was not used."""
+    def stop(self, until: float) -> list[MessageView]:
+        """End before *until* (monotonic), and return what was not used; what is given back now comes to others."""
         with self._changed:
             self._stopped = True
+            thread = self._thread
+            self._changed.notify_all()
+        self._cancel.set()
+        if thread is not None:
+            thread.join(remaining(until))
+        with self._changed:
             unused = [message for batch in self._batches for message in batch.messages]
             self._batches.clear()
             self._changed.notify_all()

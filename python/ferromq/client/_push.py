@@ -35,6 +35,7 @@ class Held:
     message: MessageView
     renewed: float
     lock: threading.Lock = field(default_factory=threading.Lock)
+    is_begun: bool = False
     is_over: bool = False
 
 
@@ -109,7 +110,7 @@ class Runner:
 
     def _finish(self, until: float) -> None:
         self._stopping.set()
-        unused = self._ahead.stop()
+        unused = self._ahead.stop(until)
         self._room.release(len(self._workers))  # those that wait for room
         for worker in self._workers:
             worker.join(remaining(until))
@@ -118,7 +119,9 @@ class Runner:
             _log.warning("handlers still work, their messages may come again count=%d", busy)
         with self._taking:
             self._messages.close()  # puts back what it was at
-        unused += self._ahead.stop() + self._unused
+        # Of an order whose thread ended with an exception others may wait.
+        waiting = [held.message for held in self._held if not held.is_begun]
+        unused += self._ahead.stop(until) + self._unused + waiting
         self._leases.flush(until)
         self._leases.give_back(unused, until)
         self._ended.set()
@@ -163,12 +166,16 @@ class Runner:
     def _handle(self, handler: Callable[[MessageView], object], held: Held) -> None:
         message, retry = held.message, self._retry()
         attempt = message.delivery_attempt
+        held.is_begun = True
         while not self._stopping.is_set():
             try:
                 handler(message)
             except Exception:  # noqa: BLE001 (whatever it is, the message was not handled)
                 delay = retry.after(attempt)
                 say_failed(message, attempt, delay)
+            except BaseException:
+                self._unused.append(message)
+                raise
             else:
                 self._end(held, message.ack)
                 return

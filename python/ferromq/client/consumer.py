@@ -183,7 +183,7 @@ class Consumer:
         if runner is not None:
             runner.stop()
             runner.wait(until)
-        unused = self._ahead.stop()
+        unused = self._ahead.stop(until)
         self._leases.flush(until)
         self._leases.give_back(unused, until)
         if self._client.close(until):

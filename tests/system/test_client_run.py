@@ -1,0 +1,195 @@
+"""Consumers that call a handler: acknowledged on return, tried again on an exception, and an end that never hangs."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import ferromq
+from ferromq import Message, MessageView
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def mq() -> Iterator[ferromq.Embedded]:
+    """Yield an embedded broker."""
+    with ferromq.embedded() as embedded:
+        yield embedded
+
+
+def run(consumer: ferromq.Consumer, handler: object, threads: int = 1) -> threading.Thread:
+    """Run a consumer in the background."""
+    running = threading.Thread(target=consumer.run, args=(handler,), kwargs={"threads": threads}, daemon=True)
+    running.start()
+    return running
+
+
+def test_a_handler_gets_every_message_once_and_the_end_is_clean(mq: ferromq.Embedded) -> None:
+    """What it returned from is acknowledged; `stop` ends `run`, and the consumer stays usable."""
+    bodies = {b"%d" % number for number in range(200)}
+    with mq.producer() as producer:
+        producer.send_all("orders", sorted(bodies))
+    seen: list[bytes] = []
+    names: set[str] = set()
+    both = threading.Barrier(2)
+
+    def handler(message: MessageView) -> None:
+        if len(names) < 2:
+            names.add(threading.current_thread().name)
+            both.wait(PATIENCE)  # two of them work at once
+        seen.append(message.body)
+        if len(seen) == len(bodies):
+            consumer.stop()
+
+    with mq.consumer("billing", "orders") as consumer:
+        consumer.run(handler, threads=2)
+        assert sorted(seen) == sorted(bodies)
+        assert len(names) == 2
+    with mq.consumer("billing", "orders") as consumer:
+        assert consumer.receive(wait=0) == []
+
+
+def test_a_failed_message_comes_again_as_the_group_says_and_ends_as_a_dead_letter(
+    mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exception is in the log, other messages are not held up."""
+    with mq.admin() as admin:
+        admin.create_group("billing", retries=2, retry_delays=[0.01])
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"bad", b"good"])
+    attempts: list[int] = []
+    good = threading.Event()
+
+    def handler(message: MessageView) -> None:
+        if message.body == b"good":
+            good.set()
+            return
+        attempts.append(message.delivery_attempt)
+        raise ValueError("no such customer")
+
+    with mq.consumer("billing", "orders") as consumer, mq.consumer("look", "%DLQ%billing") as dead:
+        running = run(consumer, handler)
+        (message,) = dead.receive(wait=PATIENCE)
+        consumer.stop()
+        running.join(PATIENCE)
+        assert not running.is_alive()
+    assert message.body == b"bad"
+    assert attempts == [1, 2, 3]
+    assert good.is_set()
+    assert "no such customer" in caplog.text
+
+
+def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
+    """A message that fails is tried again in place; its group waits, others do not."""
+    with mq.admin() as admin:
+        admin.create_topic("steps", 2, message_type="FIFO")
+        admin.create_group("walker", fifo=True, retry_delays=[0.01])
+    with mq.producer() as producer:
+        producer.send_all("steps", [Message(b"%d" % n, message_group=f"g{n % 4}") for n in range(60)])
+    lock = threading.Lock()
+    tried: dict[bytes, int] = {}
+    done: dict[str | None, list[int]] = {}
+    working: set[str | None] = set()
+
+    def handler(message: MessageView) -> None:
+        group = message.message_group
+        with lock:
+            assert group not in working
+            working.add(group)
+            tried[message.body] = tried.get(message.body, 0) + 1
+        try:
+            if int(message.body) % 7 == 3 and tried[message.body] < 3:
+                raise ValueError("not yet")
+            with lock:
+                done.setdefault(group, []).append(int(message.body))
+                if sum(map(len, done.values())) == 60:
+                    consumer.stop()
+        finally:
+            with lock:
+                working.discard(group)
+
+    with mq.consumer("walker", "steps") as consumer:
+        consumer.run(handler, threads=4)
+    assert done == {f"g{group}": list(range(group, 60, 4)) for group in range(4)}
+    assert {tries for body, tries in tried.items() if int(body) % 7 == 3} == {3}
+
+
+def test_a_lease_is_renewed_while_its_handler_works(mq: ferromq.Embedded) -> None:
+    """A message that takes longer than its lease comes once."""
+    with mq.producer() as producer:
+        producer.send("orders", b"slow")
+    calls: list[int] = []
+
+    def handler(message: MessageView) -> None:
+        calls.append(message.delivery_attempt)
+        time.sleep(2.5)
+        consumer.stop()
+
+    with mq.consumer("billing", "orders", invisible_duration=1) as consumer:
+        consumer.run(handler, threads=2)
+    assert calls == [1]
+    with mq.consumer("billing", "orders") as consumer:
+        assert consumer.receive(wait=2) == []
+
+
+def test_closing_ends_run_and_gives_back_what_was_received_ahead(mq: ferromq.Embedded) -> None:
+    """From another thread, while a handler works; what it did is acknowledged, the rest comes to others at once."""
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"%d" % number for number in range(20)])
+    begun, go_on = threading.Event(), threading.Event()
+    handled: list[bytes] = []
+
+    def handler(message: MessageView) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        handled.append(message.body)
+
+    consumer = mq.consumer("billing", "orders", invisible_duration=600)
+    running = run(consumer, handler)
+    assert begun.wait(PATIENCE)
+    threading.Timer(0.2, go_on.set).start()
+    consumer.close(PATIENCE)
+    running.join(PATIENCE)
+    assert not running.is_alive()
+    left: list[bytes] = []
+    with mq.consumer("billing", "orders") as consumer:
+        while len(left) + len(handled) < 20:
+            messages = consumer.receive(wait=PATIENCE)
+            assert messages
+            left += [message.body for message in messages]
+            consumer.ack(messages)
+    assert sorted(left + handled) == sorted(b"%d" % number for number in range(20))
+
+
+def test_what_is_no_exception_ends_run(mq: ferromq.Embedded) -> None:
+    """A handler that asks the program to end is heard; its message comes again."""
+    with mq.producer() as producer:
+        producer.send("orders", b"x")
+
+    def handler(_message: MessageView) -> None:
+        raise SystemExit(3)
+
+    with mq.consumer("billing", "orders") as consumer:
+        with pytest.raises(SystemExit):
+            consumer.run(handler)
+        (message,) = consumer.receive(wait=PATIENCE)
+        assert message.body == b"x"
+
+
+def test_a_consumer_runs_once_at_a_time(mq: ferromq.Embedded) -> None:
+    """The second call says what to do instead; a group that may not be made ends it with its error."""
+    with mq.consumer("billing", "orders") as consumer:
+        begun = threading.Event()
+        with mq.producer() as producer:
+            producer.send("orders", b"x")
+        running = run(consumer, lambda _: begun.set())
+        assert begun.wait(PATIENCE)
+        with pytest.raises(RuntimeError, match="more threads"):
+            consumer.run(print)
+        consumer.stop()
+        running.join(PATIENCE)
+        assert not running.is_alive()
+        with pytest.raises(ValueError, match="at least one thread"):
+            consumer.run(print, threads=0)
