@@ -211,7 +211,7 @@ def test_a_failure_reaches_every_thread_that_iterates(mq: ferromq.Embedded, monk
         waiting = threading.Semaphore(0)
         fail = threading.Event()
 
-        def run(plan: Generator[object, object, object]) -> object:
+        def run(plan: Generator[object, object, object], _cancel: object) -> object:
             plan.close()
             fail.wait(10)
             raise ferromq.Forbidden("no", 40300, "why")
