@@ -1,0 +1,223 @@
+"""Every kind of message with the asynchronous client, and its consumer that awaits a handler."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+import ferromq
+from ferromq import Message, MessageView, Resolution, aio
+
+SOON = timedelta(seconds=10)
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def mq() -> Iterator[ferromq.Embedded]:
+    """Yield an embedded broker whose time is moved by hand."""
+    with ferromq.embedded(clock=ferromq.Clock.manual()) as embedded:
+        yield embedded
+
+
+async def received(consumer: aio.Consumer, count: int) -> list[MessageView]:
+    """Receive so many messages."""
+    messages: list[MessageView] = []
+    while len(messages) < count:
+        more = await consumer.receive(count - len(messages), wait=SOON)
+        assert more, f"only {len(messages)} of {count} messages came"
+        messages += more
+    return messages
+
+
+def test_message_groups_keep_the_order_of_sending(mq: ferromq.Embedded) -> None:
+    """In batches and one by one; iteration gives the next once the one before is acknowledged."""
+    with mq.admin() as admin:
+        admin.create_topic("steps", 4, message_type="FIFO")
+        admin.create_group("walker", fifo=True)
+    count = 600
+
+    async def main() -> dict[str | None, list[int]]:
+        messages = [Message(b"%d" % number, message_group=f"g{number % 3}") for number in range(count)]
+        came: dict[str | None, list[int]] = {}
+        async with (
+            aio.Producer(mq.endpoint, linger=0.001) as producer,
+            aio.Consumer(mq.endpoint, "walker", "steps") as consumer,
+        ):
+            await producer.send_all("steps", messages[: count // 2])
+            await asyncio.gather(*[await producer.submit("steps", message) for message in messages[count // 2 :]])
+            seen = 0
+            async for message in consumer:
+                came.setdefault(message.message_group, []).append(int(message.body))
+                message.ack()
+                seen += 1
+                if seen == count:
+                    break
+        return came
+
+    assert asyncio.run(main()) == {f"g{group}": list(range(group, count, 3)) for group in range(3)}
+
+
+def test_a_delayed_message_comes_when_it_is_due_unless_it_is_recalled(mq: ferromq.Embedded) -> None:
+    """The clock of the broker can be given to the producer."""
+
+    async def main() -> None:
+        async with (
+            aio.Producer(mq.endpoint, clock=mq.clock) as producer,
+            aio.Consumer(mq.endpoint, "desk", "reminders") as consumer,
+        ):
+            recalled = await producer.send("reminders", b"recalled", delay=3600)
+            await producer.send("reminders", b"kept", delay=timedelta(hours=1))
+            assert await producer.recall(recalled) == recalled.message_id
+            assert await consumer.receive(wait=0) == []
+            mq.clock.advance(hours=1, seconds=5)
+            (message,) = await received(consumer, 1)
+            assert message.body == b"kept"
+
+    with mq.admin() as admin:
+        admin.create_topic("reminders", 1, message_type="DELAY")
+    asyncio.run(main())
+
+
+def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: ferromq.Embedded) -> None:
+    """And one left open is settled by a checker that is awaited."""
+
+    async def checker(message: MessageView) -> Resolution:
+        await asyncio.sleep(0)
+        return Resolution.COMMIT if message.tag == "good" else Resolution.ROLLBACK
+
+    async def main() -> None:
+        async with (
+            aio.Producer(mq.endpoint, "payments", checker=checker) as producer,
+            aio.Consumer(mq.endpoint, "ledger", "payments") as consumer,
+        ):
+            async with producer.transaction() as tx:
+                await tx.send("payments", b"committed")
+            with pytest.raises(ZeroDivisionError):
+                await fail(producer)
+            (message,) = await received(consumer, 1)
+            assert message.body == b"committed"
+            await consumer.ack(message)
+            for tag in ("bad", "good"):
+                # Nobody holds them afterwards.
+                await producer.transaction().send("payments", tag.encode(), tag=tag)
+            for _ in range(100):
+                mq.clock.advance(seconds=31)
+                messages = await consumer.receive(wait=0.1)
+                if messages:
+                    break
+            assert [message.body for message in messages] == [b"good"]
+
+    async def fail(producer: aio.Producer) -> None:
+        async with producer.transaction() as tx:
+            await tx.send("payments", b"rolled back")
+            _ = 1 // 0
+
+    with mq.admin() as admin:
+        admin.create_topic("payments", 1, message_type="TRANSACTION")
+    asyncio.run(main())
+
+
+def test_a_handler_gets_every_message_that_a_condition_in_sql_chooses(mq: ferromq.Embedded) -> None:
+    """Several at once; what it returned from is acknowledged, and the consumer stays usable."""
+
+    async def main() -> list[bytes]:
+        seen: list[bytes] = []
+        most = working = 0
+
+        async def handler(message: MessageView) -> None:
+            nonlocal most, working
+            working += 1
+            most = max(most, working)
+            await asyncio.sleep(0.001)
+            working -= 1
+            seen.append(message.body)
+            if len(seen) == 50:
+                consumer.stop()
+
+        async with aio.Consumer(mq.endpoint, "buyer", "offers", filter=ferromq.Sql("price >= 50")) as consumer:
+            await asyncio.wait_for(consumer.run(handler, tasks=4), PATIENCE)
+            assert most > 1
+            mq.clock.advance(minutes=5)
+            assert await consumer.receive(wait=0) == []
+        return seen
+
+    with mq.producer() as producer:
+        offers = [Message(b"%d" % price, properties={"price": str(price)}) for price in range(100)]
+        producer.send_all("offers", offers)
+    assert sorted(map(int, asyncio.run(main()))) == list(range(50, 100))
+
+
+def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
+    """A message that fails is tried again in place; its group waits, others do not."""
+
+    async def main() -> None:
+        tried: dict[bytes, int] = {}
+        done: dict[str | None, list[int]] = {}
+
+        async def handler(message: MessageView) -> None:
+            tried[message.body] = tried.get(message.body, 0) + 1
+            if int(message.body) % 5 == 0 and tried[message.body] < 3:
+                raise ValueError("not yet")
+            done.setdefault(message.message_group, []).append(int(message.body))
+            if sum(map(len, done.values())) == 30:
+                consumer.stop()
+
+        async with aio.Consumer(mq.endpoint, "walker", "steps") as consumer:
+            await asyncio.wait_for(consumer.run(handler, tasks=3), PATIENCE)
+        assert done == {f"g{group}": list(range(group, 30, 3)) for group in range(3)}
+        assert {tries for body, tries in tried.items() if int(body) % 5 == 0} == {3}
+
+    with mq.admin() as admin:
+        admin.create_topic("steps", 2, message_type="FIFO")
+        admin.create_group("walker", fifo=True, retry_delays=[0.01])
+    with mq.producer() as producer:
+        producer.send_all("steps", [Message(b"%d" % n, message_group=f"g{n % 3}") for n in range(30)])
+    asyncio.run(main())
+
+
+def test_cancelling_run_gives_back_what_was_not_handled(mq: ferromq.Embedded) -> None:
+    """At once, although the leases are long."""
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handler(_message: MessageView) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with aio.Consumer(mq.endpoint, "billing", "orders", invisible_duration=600) as consumer:
+            running = asyncio.create_task(consumer.run(handler, tasks=2))
+            await asyncio.wait_for(begun.wait(), PATIENCE)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            messages = await received(consumer, 5)
+            assert sorted(message.body for message in messages) == [b"%d" % number for number in range(5)]
+
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"%d" % number for number in range(5)])
+    asyncio.run(main())
+
+
+def test_closing_ends_run(mq: ferromq.Embedded) -> None:
+    """The handler under way ends first."""
+
+    async def main() -> None:
+        begun, done = asyncio.Event(), []
+
+        async def handler(message: MessageView) -> None:
+            begun.set()
+            await asyncio.sleep(0.1)
+            done.append(message.body)
+
+        consumer = aio.Consumer(mq.endpoint, "billing", "orders")
+        running = asyncio.create_task(consumer.run(handler))
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await consumer.close(PATIENCE)
+        await asyncio.wait_for(running, PATIENCE)
+        assert done == [b"x"]
+
+    with mq.producer() as producer:
+        producer.send("orders", b"x")
+    asyncio.run(main())
