@@ -3,7 +3,7 @@
 //! Pure state: `now` is an argument, messages are queue offsets. Reading the messages is `receive`'s
 //! business, files are `progress`'s.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use crate::{Result, StoreError};
 
@@ -32,13 +32,13 @@ impl Lease {
     }
 }
 
-/// Leases that end in the same millisecond. Offsets are kept as ranges and checked against the leases when
-/// the time comes, so that a batch costs one entry and an acknowledgement only counts down.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Bucket {
-    live: usize,
-    /// Newest last; the second number is the end, exclusive.
-    ranges: VecDeque<(u64, u64)>,
+/// Messages one after the other whose leases end in the same millisecond. What of them was acknowledged or leased
+/// again meanwhile is checked against the leases when the time comes, so that a batch costs one entry and an
+/// acknowledgement only counts down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Run {
+    len: u32,
+    live: u32,
 }
 
 /// The last receive in order of a queue.
@@ -56,7 +56,8 @@ pub(crate) struct QueueLeases {
     /// Everything at and above was never handed out.
     next: u64,
     in_flight: BTreeMap<u64, Lease>,
-    expiries: BTreeMap<i64, Bucket>,
+    /// By their end and the offset of the first. Runs of one end never overlap.
+    expiries: BTreeMap<(i64, u64), Run>,
     /// Smallest pop time a new lease may get: above those of leases a rewind ended.
     pop_floor: i64,
     /// Where the queue was received in order last time.
@@ -86,12 +87,12 @@ impl QueueLeases {
 
     /// When the first lease ends.
     pub(crate) fn next_expiry(&self) -> Option<i64> {
-        self.expiries.first_key_value().map(|(&at, _)| at)
+        self.expiries.first_key_value().map(|(&(at, _), _)| at)
     }
 
     /// When the last lease ends: until then nothing of a queue is received in order.
     pub(crate) fn last_expiry(&self) -> Option<i64> {
-        self.expiries.last_key_value().map(|(&at, _)| at)
+        self.expiries.last_key_value().map(|(&(at, _), _)| at)
     }
 
     /// Says whether a lease has not ended yet.
@@ -265,34 +266,39 @@ impl QueueLeases {
     }
 
     fn first_expired(&mut self, now: i64) -> Option<(u64, Lease)> {
-        let mut entry = self.expiries.first_entry()?;
-        let at = *entry.key();
+        let (&(at, start), &run) = self.expiries.first_key_value()?;
         if at > now {
             return None;
         }
-        let bucket = entry.get_mut();
-        // A bucket lives as long as one of its leases does, so the loop ends at a lease.
-        while let Some(range) = bucket.ranges.front_mut() {
-            while range.0 < range.1 {
-                let lease = self.in_flight.get(&range.0).copied();
-                if let Some(lease) = lease.filter(|lease| lease.expires_at() == at) {
-                    return Some((range.0, lease));
-                }
-                range.0 += 1;
-            }
-            bucket.ranges.pop_front();
+        let offsets = start..start.saturating_add(run.len.into());
+        let is_live = |offset: u64| {
+            let lease = self.in_flight.get(&offset).copied();
+            lease.filter(|lease| lease.expires_at() == at).map(|lease| (offset, lease))
+        };
+        let Some((offset, lease)) = offsets.into_iter().find_map(is_live) else {
+            debug_assert!(false, "a run without leases");
+            self.expiries.remove(&(at, start));
+            return None;
+        };
+        if let Ok(passed @ 1..) = u32::try_from(offset - start) {
+            // Nobody has to pass over them again.
+            self.expiries.remove(&(at, start));
+            self.expiries.insert((at, offset), Run { len: run.len - passed, ..run });
         }
-        debug_assert!(false, "a bucket without leases");
-        entry.remove();
-        None
+        Some((offset, lease))
     }
 
     fn insert(&mut self, offset: u64, lease: Lease) {
-        let bucket = self.expiries.entry(lease.expires_at()).or_default();
-        bucket.live += 1;
-        match bucket.ranges.back_mut() {
-            Some((_, end)) if *end == offset => *end += 1,
-            _ => bucket.ranges.push_back((offset, offset.saturating_add(1))),
+        let at = lease.expires_at();
+        let before = self.expiries.range_mut((at, 0)..=(at, offset)).next_back();
+        match before.map(|(&(_, start), run)| (offset - start, run)) {
+            // It is of the run still, or again.
+            Some((distance, run)) if distance < u64::from(run.len) => run.live += 1,
+            Some((distance, run)) if distance == u64::from(run.len) && run.len < u32::MAX => {
+                run.len += 1;
+                run.live += 1;
+            }
+            _ => _ = self.expiries.insert((at, offset), Run { len: 1, live: 1 }),
         }
         self.in_flight.insert(offset, lease);
     }
@@ -300,207 +306,15 @@ impl QueueLeases {
     fn remove(&mut self, offset: u64) {
         let Some(lease) = self.in_flight.remove(&offset) else { return };
         let at = lease.expires_at();
-        if let Some(bucket) = self.expiries.get_mut(&at) {
-            bucket.live -= 1;
-            if bucket.live == 0 {
-                self.expiries.remove(&at);
+        if let Some((&key, run)) = self.expiries.range_mut((at, 0)..=(at, offset)).next_back() {
+            run.live -= 1;
+            if run.live == 0 {
+                self.expiries.remove(&key);
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn lease_expired(queue: &mut QueueLeases, now: i64, invisible_ms: i64) -> Option<(u64, Lease)> {
-        let offset = queue.first_expired_offset(now)?;
-        Some((offset, queue.renew(offset, now, invisible_ms).unwrap()))
-    }
-
-    #[test]
-    fn the_committed_offset_never_passes_an_unacknowledged_message() {
-        let mut queue = QueueLeases::new(5);
-        let first = queue.lease(5, 100, 10);
-        let second = queue.lease(6, 100, 10);
-        queue.ack(6, second.pop_time).unwrap();
-        assert_eq!(queue.committed(), 5);
-        queue.ack(5, first.pop_time).unwrap();
-        assert_eq!(queue.committed(), 7);
-    }
-
-    #[test]
-    fn an_expired_lease_can_be_acknowledged_until_somebody_receives_again() {
-        let mut queue = QueueLeases::new(0);
-        let a = queue.lease(0, 100, 10);
-        let b = queue.lease(1, 100, 10);
-        queue.ack(0, a.pop_time).unwrap();
-        let (offset, again) = lease_expired(&mut queue, 110, 10).unwrap();
-        assert_eq!((offset, again.attempt), (1, 2));
-        assert!(matches!(queue.ack(1, b.pop_time), Err(StoreError::StaleReceipt)));
-        queue.ack(1, again.pop_time).unwrap();
-        assert_eq!(queue.next_expiry(), None);
-    }
-
-    #[test]
-    fn a_lease_changed_in_the_same_millisecond_gets_a_new_handle() {
-        let mut queue = QueueLeases::new(0);
-        let old = queue.lease(0, 100, 1000);
-        let new = queue.change(0, old.pop_time, 100, 0).unwrap();
-        assert!(new.pop_time > old.pop_time);
-        assert!(queue.ack(0, old.pop_time).is_err());
-        assert_eq!(lease_expired(&mut queue, 100, 5).unwrap().1.attempt, 2);
-    }
-
-    #[test]
-    fn a_handle_from_before_a_rewind_is_stale_even_within_the_same_millisecond() {
-        let mut queue = QueueLeases::new(0);
-        let old = queue.lease(0, 100, 1000);
-        queue.lease(1, 100, 1000);
-        queue.ack(0, old.pop_time).unwrap();
-        queue.commit(0);
-        let new = queue.lease(0, 100, 1000);
-        assert!(new.pop_time > old.pop_time);
-    }
-
-    #[test]
-    fn acknowledged_messages_leave_no_memory_behind() {
-        let mut queue = QueueLeases::new(0);
-        for round in 0..100 {
-            let leases: Vec<_> =
-                (0..256).map(|i| (round * 256 + i, queue.lease(round * 256 + i, 7, 30))).collect();
-            assert_eq!(queue.expiries.values().map(|b| b.ranges.len()).sum::<usize>(), 1);
-            for (offset, lease) in leases {
-                queue.ack(offset, lease.pop_time).unwrap();
-            }
-        }
-        assert!(queue.in_flight.is_empty() && queue.expiries.is_empty());
-    }
-
-    /// The same promises kept by the simplest means: a list of messages that is searched.
-    #[derive(Default)]
-    struct Model {
-        next: u64,
-        leases: Vec<(u64, Lease)>,
-    }
-
-    impl Model {
-        fn committed(&self) -> u64 {
-            self.leases.iter().map(|(offset, _)| *offset).min().unwrap_or(self.next)
-        }
-        fn position(&self, offset: u64, pop_time: i64) -> Option<usize> {
-            self.leases.iter().position(|(o, l)| *o == offset && l.pop_time == pop_time)
-        }
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Receive { count: u64, invisible_ms: i64 },
-        ReceiveExpired { count: usize, invisible_ms: i64 },
-        Ack { pick: prop::sample::Index, stale: bool },
-        Change { pick: prop::sample::Index, invisible_ms: i64 },
-        Advance(i64),
-        Commit { ahead: i64 },
-        Clamp { below: u64 },
-        SkipTo { ahead: u64 },
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (1..6u64, 0..40i64).prop_map(|(count, invisible_ms)| Step::Receive { count, invisible_ms }),
-            4 => (1..6usize, 0..40i64).prop_map(|(count, invisible_ms)| Step::ReceiveExpired { count, invisible_ms }),
-            6 => (any::<prop::sample::Index>(), prop::bool::weighted(0.2))
-                .prop_map(|(pick, stale)| Step::Ack { pick, stale }),
-            3 => (any::<prop::sample::Index>(), 0..40i64)
-                .prop_map(|(pick, invisible_ms)| Step::Change { pick, invisible_ms }),
-            4 => (0..30i64).prop_map(Step::Advance),
-            1 => (-4..6i64).prop_map(|ahead| Step::Commit { ahead }),
-            1 => (0..4u64).prop_map(|below| Step::Clamp { below }),
-            1 => (0..3u64).prop_map(|ahead| Step::SkipTo { ahead }),
-        ]
-    }
-
-    fn run(steps: Vec<Step>) {
-        let (mut queue, mut model, mut now) = (QueueLeases::new(0), Model::default(), 1_000i64);
-        for step in steps {
-            match step {
-                Step::Receive { count, invisible_ms } => {
-                    for offset in queue.next()..queue.next() + count {
-                        let lease = queue.lease(offset, now, invisible_ms);
-                        assert_eq!((lease.attempt, lease.invisible_ms), (1, invisible_ms));
-                        model.leases.push((offset, lease));
-                        model.next = offset + 1;
-                    }
-                }
-                Step::ReceiveExpired { count, invisible_ms } => {
-                    for _ in 0..count {
-                        let first =
-                            model.leases.iter().map(|(_, l)| l.expires_at()).min().filter(|at| *at <= now);
-                        let got = lease_expired(&mut queue, now, invisible_ms);
-                        assert_eq!(first.is_some(), got.is_some());
-                        let Some((offset, lease)) = got else { break };
-                        let old = model.leases.iter_mut().find(|(o, _)| *o == offset).unwrap();
-                        assert_eq!(Some(old.1.expires_at()), first);
-                        assert!(lease.pop_time > old.1.pop_time && lease.pop_time >= now);
-                        assert_eq!(lease.attempt, old.1.attempt + 1);
-                        old.1 = lease;
-                    }
-                }
-                Step::Ack { pick, stale } => {
-                    if model.leases.is_empty() {
-                        continue;
-                    }
-                    let (offset, lease) = *pick.get(&model.leases);
-                    let pop_time = lease.pop_time - i64::from(stale);
-                    let at = model.position(offset, pop_time);
-                    assert_eq!(queue.ack(offset, pop_time).is_ok(), at.is_some());
-                    at.map(|at| model.leases.swap_remove(at));
-                }
-                Step::Change { pick, invisible_ms } => {
-                    if model.leases.is_empty() {
-                        continue;
-                    }
-                    let (offset, old) = *pick.get(&model.leases);
-                    let new = queue.change(offset, old.pop_time, now, invisible_ms).unwrap();
-                    assert!(new.pop_time > old.pop_time && new.attempt == old.attempt);
-                    assert_eq!(new.expires_at(), now + invisible_ms);
-                    let at = model.position(offset, old.pop_time).unwrap();
-                    model.leases[at].1 = new;
-                }
-                Step::Advance(ms) => now += ms,
-                Step::Commit { ahead } => {
-                    let offset = model.committed().saturating_add_signed(ahead);
-                    if offset < model.committed() {
-                        model = Model { next: offset, leases: Vec::new() };
-                    } else {
-                        model.leases.retain(|(o, _)| *o >= offset);
-                        model.next = model.next.max(offset);
-                    }
-                    queue.commit(offset);
-                }
-                Step::Clamp { below } => {
-                    let max_offset = model.next.saturating_sub(below);
-                    model.leases.retain(|(o, _)| *o < max_offset);
-                    model.next = max_offset;
-                    queue.clamp(max_offset);
-                }
-                Step::SkipTo { ahead } => {
-                    model.next += ahead;
-                    queue.skip_to(model.next);
-                }
-            }
-            assert_eq!((queue.committed(), queue.next()), (model.committed(), model.next));
-            assert_eq!(queue.next_expiry(), model.leases.iter().map(|(_, l)| l.expires_at()).min());
-            assert_eq!(queue.in_flight().len(), model.leases.len());
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn leases_behave_like_a_list_that_is_searched(steps in prop::collection::vec(step(), 1..120)) {
-            run(steps);
-        }
-    }
-}
+#[path = "lease_tests.rs"]
+mod tests;
