@@ -199,14 +199,15 @@ impl<D: Disk> MessageStore<D> {
         }
     }
 
-    /// Ends the message's life in the group. Says whether its queue was received in order and may go on now.
+    /// Ends the message's life in the group. Says of a queue that was received in order when it may go on: when the
+    /// last lease that is left ends, or ended.
     ///
     /// `StaleReceipt` where the lease is no longer held.
-    pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<bool> {
+    pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
         self.check_open()?;
         self.with_leases(group, topic, handle.queue_id, |leases| {
             leases.ack(handle.queue_offset, handle.pop_time)?;
-            Ok(leases.order().is_some() && !leases.is_held(self.clock().now_ms()))
+            Ok(leases.order().map(|_| leases.last_expiry().unwrap_or(handle.pop_time)))
         })
     }
 

@@ -118,17 +118,6 @@ impl LongPolls {
         }
     }
 
-    /// Wakes a receive of a group: a queue that was not to be received may go on.
-    pub(crate) fn wake_receive(&self, topic: &str, group: &str, queue_id: u32) {
-        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
-        if let Some(group) = topic.groups.read().get(group) {
-            group.any.work.notify_one();
-            if let Some(polls) = group.queues.get(&queue_id) {
-                polls.work.notify_one();
-            }
-        }
-    }
-
     /// Wakes the pulls of a queue: they are to look again.
     pub(crate) fn wake_pulls(&self, topic: &str, queue_id: u32) {
         let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };

@@ -176,6 +176,23 @@ async fn a_changed_message_of_an_ordered_group_comes_first_at_its_new_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_queue_goes_on_with_the_last_lease_that_is_left_not_with_one_that_was() {
+    let broker = ordered();
+    let client = broker.client().await;
+    send(&broker, &client, &["0", "1"]).await;
+    let (_, first) = client.receive(&receive(NOW)).await;
+    change(&client, &first[1].handle(), Duration::from_secs(60)).await;
+    let parked = tokio::spawn({
+        let client = client.clone();
+        async move { client.receive(&receive(SOON)).await.1 }
+    });
+    broker.until("parked", 1).await;
+    assert_eq!(acknowledge(&client, &[&first[1]]).await, 20_000);
+    broker.clock.advance(30_000);
+    assert_eq!(seen(&parked.await.unwrap()), expected(&[("0", 2)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn after_its_last_delivery_a_message_is_kept_as_dead_and_the_ordered_queue_goes_on() {
     let broker = ordered();
     let client = broker.client().await;

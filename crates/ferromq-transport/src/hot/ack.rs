@@ -9,10 +9,12 @@ use super::{Hot, receive::millis};
 impl Hot {
     /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
-        let may_go_on = self.counted(self.store.ack(group, topic, handle))?;
+        let goes_on = self.counted(self.store.ack(group, topic, handle))?;
         self.counters.acked.add(1);
-        if may_go_on {
-            self.polls.wake_receive(topic, group, handle.queue_id);
+        match goes_on {
+            Some(at) if at <= self.clock.now_ms() => self.polls.wake_receives(topic, group),
+            Some(at) => self.polls.lease_ends(topic, group, at),
+            None => {}
         }
         Ok(())
     }
@@ -35,7 +37,7 @@ impl Hot {
     /// Sets the group's committed offset of a queue.
     pub fn update_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
         self.store.commit_offset(group, topic, queue_id, offset)?;
-        self.polls.wake_receive(topic, group, queue_id);
+        self.polls.wake_receives(topic, group);
         Ok(())
     }
 
