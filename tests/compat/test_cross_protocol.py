@@ -65,6 +65,7 @@ KINDS = {
         *(("sync", 0), plain, "NORMAL"),
         *(("sql", "number BETWEEN 3 AND 8 AND TAGS <> 'odd'"), numbers(lambda number: number in {4, 6, 8})),
     ),
+    "timed": Kind(("timed", HOUR_MS), in_an_hour, "DELAY", wait=timedelta(hours=1), before=frozenset()),
     # Level 3 is ten seconds; gRPC knows no levels.
     "level": Kind(("delayed", 3), None, "DELAY", wait=timedelta(seconds=10), before=frozenset()),
     # What was left open is committed when its producer is asked.

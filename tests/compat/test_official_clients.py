@@ -12,7 +12,7 @@ from official_peer import Got, Official, Sent
 
 import ferromq
 from ferromq.broker.groups import GroupConfig
-from ferromq.broker.retry_policy import Customized
+from ferromq.broker.retry_policy import Customized, Exponential
 from ferromq.broker.topics import TopicConfig
 
 COUNT = 20
@@ -80,12 +80,16 @@ class Room:
         return [each.body for each in self.official.taken(name)]
 
     def dead(self, count: int) -> list[str]:
-        """Wait until the group has so many dead letters, and return their bodies."""
-        with self.mq.consumer("undertaker", f"%DLQ%{self.group}") as consumer:
-            dead: list[str] = []
-            while len(dead) < count and (messages := consumer.receive(wait=30)):
+        """Let time pass until the group has so many dead letters, and return their bodies."""
+        dead: list[str] = []
+        with self.mq.consumer(f"{self.group}-undertaker", f"%DLQ%{self.group}") as consumer:
+            for _ in range(60):
+                self.mq.clock.advance(seconds=2)
+                messages = consumer.receive(wait=1)
                 dead += [message.body.decode() for message in messages]
                 consumer.ack(messages)
+                if len(dead) >= count:
+                    break
         return sorted(dead)
 
     def eventually(self, condition: Callable[[], bool]) -> bool:
@@ -199,6 +203,68 @@ def test_a_push_consumer_gets_every_message_and_what_failed_again(room: Room) ->
     assert attempts == {("goo", 1): COUNT, ("bad", 1): 3, ("bad", 2): 3}
 
 
+def test_a_message_that_fails_too_often_is_dead(room: Room) -> None:
+    """It is delivered as often as the group allows, and then lies in the group's dead letter topic; others go on."""
+    room.create(retries=1, retry=Customized((1_000,)))
+    producer, consumer = room.producer(), room.push()
+    room.send(producer, "bad-", 2, fail=99)
+    room.send(producer, "good-", 2)
+    assert room.official.wait_for(consumer, 4) == 4
+    room.step_until_given(consumer, 6)
+    assert room.dead(2) == ["bad-0", "bad-1"]
+    assert Counter(room.bodies(consumer)) == {"bad-0": 2, "bad-1": 2, "good-0": 1, "good-1": 1}
+
+
+def test_messages_of_one_group_come_in_order_to_one_receiver_at_a_time(room: Room) -> None:
+    """Each message group in its order; what is not acknowledged holds back what follows it, and comes again first."""
+    room.create("FIFO", queues=1, fifo=True)
+    producer, first, second = room.producer(), room.simple(), room.simple()
+    room.send(producer, "m-", 6, group="g")
+    assert room.official.receive(first, 2, 30_000) == 2
+    assert room.official.receive(second, 32, 30_000) == 0
+    for number in range(2):
+        room.official.ask("ack", first, number)
+    got = room.official.receive_until(second, lambda got: len(got) >= 4, invisible_ms=30_000)
+    room.mq.clock.advance(seconds=31)
+    again = room.official.receive_until(first, lambda got: len(got) >= 6)
+    assert [(each.body, each.group, each.attempt) for each in again[:2]] == [("m-0", "g", 1), ("m-1", "g", 1)]
+    assert [(each.body, each.attempt) for each in got] == [(f"m-{number}", 1) for number in range(2, 6)]
+    assert [(each.body, each.attempt) for each in again[2:]] == [(f"m-{number}", 2) for number in range(2, 6)]
+    for number in range(2, 6):
+        room.official.ask("ack", first, number)
+
+
+def test_a_fifo_push_consumer_keeps_the_order_where_deliveries_fail(room: Room) -> None:
+    """The message that failed comes again before those after it."""
+    # The Node client knows no customised delays; each waits by its own clock.
+    room.create("FIFO", queues=1, fifo=True, retry=Exponential(initial_ms=1_000, max_ms=1_000))
+    producer, consumer = room.producer(), room.push()
+    room.send(producer, "a-", 2, group="g")
+    room.send(producer, "b-", 1, group="g", fail=2)
+    room.send(producer, "c-", 2, group="g")
+    assert room.official.wait_for(consumer, 7) == 7
+    assert room.bodies(consumer) == ["a-0", "a-1", "b-0", "b-0", "b-0", "c-0", "c-1"]
+
+
+def test_a_delayed_message_comes_when_it_is_due_unless_it_is_recalled(room: Room) -> None:
+    """An hour later and no second earlier; the handle of the receipt takes one back."""
+    room.create("DELAY")
+    producer, consumer = room.producer(), room.simple()
+    due = room.mq.clock.now_ms() + HOUR_MS
+    sent = room.send(producer, "m-", 3, at=due)
+    assert room.official.ask("recall", producer, room.topic, sent[1].recall_handle) == sent[1].message_id
+    room.mq.clock.advance(minutes=59)
+    assert room.official.receive(consumer) == 0
+    room.mq.clock.advance(minutes=1)
+    got = room.receive_all(consumer, 2)
+    assert sorted((each.message_id, each.body) for each in got) == sorted(
+        (sent[number].message_id, f"m-{number}") for number in (0, 2)
+    )
+    assert {each.deliver_at for each in got} == {str(due)}
+    room.mq.clock.advance(minutes=1)
+    assert room.official.receive(consumer) == 2
+
+
 @pytest.mark.parametrize("verdict", ["commit", "rollback"])
 def test_a_transaction_ends_as_its_producer_says_also_when_asked_back(room: Room, verdict: str) -> None:
     """Committed messages come, rolled back ones never; an open one is checked, and ends as the checker answers."""
@@ -233,3 +299,17 @@ def test_sql_chooses_what_a_consumer_gets(room: Room, caplog: pytest.LogCaptureF
         room.simple(expression="price >", kind="sql")
     # The Java client does not tell what it was told.
     assert "position 7" in caplog.text
+
+
+def test_higher_priorities_come_first(room: Room) -> None:
+    """Also where they were sent last."""
+    room.create("PRIORITY", queues=8)
+    producer, consumer = room.producer(), room.simple()
+    for priority in (1, 3, 5):
+        room.send(producer, f"{priority}-", 2, priority=priority)
+    for count in range(1, 7):
+        room.official.receive(consumer, 1)
+        assert len(room.official.taken(consumer)) == count
+    assert [(each.body, each.priority) for each in room.official.taken(consumer)] == [
+        (f"{priority}-{number}", str(priority)) for priority in (5, 3, 1) for number in range(2)
+    ]
