@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import ferromq
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig
 
 pytest.importorskip("rocketmq")
 
@@ -69,6 +72,27 @@ consumer.shutdown()
 """
 
 
+WIDE = """
+producer = Producer(config, (topic,))
+producer.startup()
+for number in range(16):
+    message = Message()
+    message.topic = topic
+    message.body = b"%d" % number
+    producer.send(message)
+producer.shutdown()
+consumer = SimpleConsumer(config, "wide-simple", {topic: FilterExpression()}, 2)
+consumer.startup()
+found, until = {}, time.monotonic() + 40
+while len(found) < 16 and time.monotonic() < until:
+    for message in consumer.receive(32, 15) or []:
+        found[int(message.body)] = str(message.endpoints)
+        consumer.ack(message)
+print(sorted(found) == list(range(16)), len(set(found.values())), flush=True)
+consumer.shutdown()
+"""
+
+
 @pytest.fixture
 def mq() -> Iterator[ferromq.Embedded]:
     """Yield an embedded broker."""
@@ -127,3 +151,17 @@ def test_its_push_consumer_is_pushed(mq: ferromq.Embedded) -> None:
     """Assignments, settings and long polls are as it expects them."""
     run(mq, SEND)
     assert run(mq, PUSH)[-1] == "20"
+
+
+def test_it_finds_every_broker_by_one(mq: ferromq.Embedded, tmp_path: Path) -> None:
+    """It knows one address, and learns the others from routes: it sends to all, and receives and acknowledges there."""
+    options = {"listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "commit_log_file_size": 1 << 20}
+    config = BrokerConfig.from_options({"store": tmp_path, "name": "other", "namesrv": (mq.namesrv,), **options})
+    other = BrokerController(config)
+    try:
+        with mq.admin() as admin:
+            admin.create_topic("wide", queues=2)
+        assert run(mq, WIDE, "wide") == ["True 2"]
+        assert sum(other.store.max_offset("wide", queue_id) for queue_id in range(2)) == 8
+    finally:
+        other.close()
