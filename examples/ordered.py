@@ -1,15 +1,8 @@
-"""Messages of one account in order, of several accounts at once; one that fails is tried again before the next comes."""
+"""The steps of each account in order, several accounts at once; one that fails is tried again before the next."""
 
 import ferromq
 
-STEPS = [
-    ("anna", "open"),
-    ("ben", "open"),
-    ("anna", "deposit"),
-    ("ben", "deposit"),
-    ("anna", "close"),
-    ("ben", "close"),
-]
+STEPS = [(account, step) for step in ("open", "deposit", "close") for account in ("anna", "ben")]
 
 
 def main() -> dict[str, list[str]]:

@@ -5,6 +5,8 @@ import sqlite3
 import ferromq
 from ferromq import MessageView, Resolution
 
+ORDERS = 2
+
 
 def main() -> list[str]:
     """Return the orders a consumer heard of."""
@@ -34,7 +36,7 @@ def main() -> list[str]:
             database.commit()
             del lost  # as if the process had died here: the row is there, the broker knows nothing
 
-            while len(heard) < 2:
+            while len(heard) < ORDERS:
                 for message in consumer.receive(wait=1):
                     print(f"ship {message.keys[0]}: {message.body.decode()}")
                     heard.append(message.keys[0])
