@@ -300,9 +300,9 @@ def test_bytes_that_are_no_message_are_a_bad_request(rpc: Rpc) -> None:
         assert answer.status.code == pb.Code.BAD_REQUEST
 
 
-def test_an_rpc_nobody_answers_yet_is_unimplemented(rpc: Rpc) -> None:
+def test_an_rpc_of_a_later_version_is_unimplemented(rpc: Rpc) -> None:
     """Not a hanging call."""
-    call = rpc.channel.unary_unary("/apache.rocketmq.v2.MessagingService/RecallMessage")
+    call = rpc.channel.unary_unary("/apache.rocketmq.v2.MessagingService/PopMessage")
     with pytest.raises(grpc.RpcError) as error:
         call(b"", metadata=CLIENT, timeout=10)
     assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -350,8 +350,13 @@ def test_offsets_are_answered(mq: ferromq.Embedded, rpc: Rpc, eventually: Eventu
     )
     assert [r.status.code for r in (begin, end, at)] == [pb.Code.OK] * 3
     assert (begin.offset, end.offset, at.offset) == (0, 3, 0)
-    late = pb.QueryOffsetRequest(message_queue=where, query_offset_policy=2)
-    assert rpc("QueryOffset", late).status.code == pb.Code.BAD_REQUEST
+    for wrong in (
+        {"query_offset_policy": 2},
+        {"query_offset_policy": 9},
+        {"query_offset_policy": 2, "timestamp": pb.Timestamp(seconds=1 << 62)},
+    ):
+        late = pb.QueryOffsetRequest(message_queue=where, **wrong)
+        assert rpc("QueryOffset", late).status.code == pb.Code.BAD_REQUEST
     ask = pb.GetOffsetRequest(group=topic("g"), message_queue=where)
     assert rpc("GetOffset", ask).status.code == pb.Code.OFFSET_NOT_FOUND
     mq.store.commit_offset("g", "orders", 1, 2)

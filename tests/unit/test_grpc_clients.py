@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ferromq._proto import messages as pb
 from ferromq.broker._grpc import Refused
@@ -220,3 +222,46 @@ def test_who_cannot_answer_is_not_waited_for(broker: Broker) -> None:
     broker.calls._send = lambda stream, message: (ending(stream, message), broker.say(stream, None))[0]
     with pytest.raises(ConnectionFailed, match="ended its telemetry stream"):
         broker.calls.print_threads(3, 30)
+
+
+NAMES = st.one_of(st.sampled_from(["g", "t", "%RETRY%g", "rmq_sys_x", "CID_RMQ_SYS_TRANS", ""]), st.text(max_size=130))
+ENTRIES = st.builds(
+    lambda topic, kind, text: pb.SubscriptionEntry(
+        topic=pb.Resource(name=topic), expression=pb.FilterExpression(type=kind, expression=text)
+    ),
+    NAMES,
+    st.integers(0, 5),
+    st.one_of(st.sampled_from(["*", "a || b", "price > 3", "price >"]), st.text(max_size=20)),
+)
+SETTINGS = st.one_of(
+    st.builds(
+        lambda kind, group, entries: pb.Settings(
+            client_type=kind, subscription=pb.Subscription(group=pb.Resource(name=group), subscriptions=entries)
+        ),
+        st.integers(-1, 9),
+        NAMES,
+        st.lists(ENTRIES, max_size=3),
+    ),
+    st.builds(
+        lambda names: pb.Settings(publishing=pb.Publishing(topics=[pb.Resource(name=name) for name in names])),
+        st.lists(NAMES, max_size=3),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(said=st.one_of(st.binary(max_size=60), SETTINGS.map(lambda each: pb.TelemetryCommand(settings=each))))
+def test_whatever_a_client_says_it_is_answered_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, said: bytes | pb.TelemetryCommand
+) -> None:
+    """Never by an error of ours; who is refused is nobody's member."""
+    broker = Broker(tmp_path_factory.mktemp("said"))
+    broker.say(1, said)
+    codes = [command.status.code for command in broker.sent.get(1, [])]
+    if 1 in broker.ended:
+        assert broker.ended[1][0] == 3
+        assert codes == [codes[0]]
+        assert pb.Code.BAD_REQUEST <= codes[0] < pb.Code.INTERNAL_ERROR
+        assert broker.table.all_producers() == {}
+    else:
+        assert codes in ([], [pb.Code.OK])

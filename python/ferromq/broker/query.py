@@ -64,8 +64,10 @@ class Queries:
             offset = self._store.min_offset(topic, queue_id)
         elif message.query_offset_policy == pb.QueryOffsetPolicy.END:
             offset = self._store.max_offset(topic, queue_id)
+        elif message.query_offset_policy != pb.QueryOffsetPolicy.TIMESTAMP:
+            raise Refused(pb.Code.BAD_REQUEST, f"the policy {int(message.query_offset_policy)} is unknown")
         elif message.HasField("timestamp"):
-            offset = self._store.offset_by_time(topic, queue_id, message.timestamp.ToMilliseconds())
+            offset = self._store.offset_by_time(topic, queue_id, _milliseconds(message.timestamp))
         else:
             raise Refused(pb.Code.BAD_REQUEST, "the policy is TIMESTAMP, and the timestamp is missing")
         return pb.QueryOffsetResponse(status=OK, offset=offset)
@@ -89,3 +91,10 @@ class Queries:
         if not 0 <= queue.id < topic.read_queues:
             raise Refused(pb.Code.BAD_REQUEST, f"{name} has the queues 0 to {topic.read_queues - 1}, not {queue.id}")
         return name, queue.id
+
+
+def _milliseconds(timestamp: pb.Timestamp) -> int:
+    try:
+        return timestamp.ToMilliseconds()
+    except ValueError as error:
+        raise Refused(pb.Code.BAD_REQUEST, f"the timestamp may not be: {error}") from error
