@@ -6,7 +6,10 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    convert::{Refusal, check_group, check_topic, code, is_in_order, parse_handle, put_status, write_handle},
+    convert::{
+        Refusal, check_group, check_topic, code, handle_topic, is_in_order, parse_handle, put_status,
+        write_handle,
+    },
     proto::{ChangeInvisibleDurationRequest, UpdateOffsetRequest},
     receive::{name, queue_id, readable, topic_name},
     wire::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
@@ -46,7 +49,8 @@ pub(super) fn ack_message(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed>
         if let (3, value) = field? {
             let (message_id, handle) = entry(value.bytes()?)?;
             let lease = parse_handle(handle, &hot.broker_name);
-            let done = lease.and_then(|(lease, _)| Ok(hot.ack(group, topic, &lease)?));
+            let (topic, _) = handle_topic(handle, group, topic);
+            let done = lease.and_then(|(lease, _)| Ok(hot.ack(group, &topic, &lease)?));
             results.put(message_id, handle, done);
         }
     }
@@ -147,10 +151,11 @@ fn change(hot: &Hot, request: &ChangeInvisibleDurationRequest) -> Result<String,
         return Err(Refusal::new(code::ILLEGAL_INVISIBLE_TIME, "the invisible duration must be 0 to 12 h"));
     };
     let (handle, physical_offset) = parse_handle(&request.receipt_handle, &hot.broker_name)?;
-    let new = hot.change_invisible(group, topic, &handle, duration)?;
+    let (topic, mark) = handle_topic(&request.receipt_handle, group, topic);
+    let new = hot.change_invisible(group, &topic, &handle, duration)?;
     let mut text = String::new();
     let is_ordered = is_in_order(&request.receipt_handle);
-    write_handle(&mut text, &new, &hot.broker_name, physical_offset, is_ordered);
+    write_handle(&mut text, &new, &hot.broker_name, physical_offset, is_ordered, mark);
     Ok(text)
 }
 

@@ -7,7 +7,10 @@ use std::{borrow::Cow, fmt::Write};
 use ferromq_store::{ReceiptHandle, StoreError};
 
 use super::wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len};
-use crate::{TransportError, hot::receive::IN_ORDER};
+use crate::{
+    TransportError,
+    hot::{pop_retries::marked_topic, receive::IN_ORDER},
+};
 
 /// `apache.rocketmq.v2.Code`, as far as the hot path answers with it.
 pub mod code {
@@ -146,14 +149,22 @@ pub(super) fn write_handle(
     broker_name: &str,
     physical_offset: i64,
     is_ordered: bool,
+    topic_mark: u8,
 ) {
     let ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms } = *handle;
     let revive_queue = if is_ordered { IN_ORDER } else { 0 };
     // Writing to a String cannot fail.
     let _ = write!(
         out,
-        "{queue_offset} {pop_time} {invisible_ms} {revive_queue} 0 {broker_name} {queue_id} {queue_offset} {physical_offset}"
+        "{queue_offset} {pop_time} {invisible_ms} {revive_queue} {topic_mark} {broker_name} {queue_id} {queue_offset} {physical_offset}"
     );
+}
+
+/// The topic in which the message of a receipt handle lies, which was received from `topic`, and its mark.
+pub(super) fn handle_topic<'a>(handle: &str, group: &str, topic: &'a str) -> (Cow<'a, str>, u8) {
+    let mark = handle.split(' ').nth(4).unwrap_or("0");
+    let found = marked_topic(topic, group, mark);
+    found.map_or((Cow::Borrowed(topic), 0), |found| (found, mark.parse().unwrap_or(0)))
 }
 
 /// Says whether a receipt handle is of a receive in order.
@@ -316,11 +327,11 @@ mod tests {
     fn a_handle_has_the_fields_rocketmq_reads() {
         let handle = ReceiptHandle { queue_id: 3, queue_offset: 17, pop_time: 1_700, invisible_ms: 30_000 };
         let mut text = String::new();
-        write_handle(&mut text, &handle, "broker-a", 4_096, true);
+        write_handle(&mut text, &handle, "broker-a", 4_096, true, 0);
         assert_eq!(text, "17 1700 30000 999 0 broker-a 3 17 4096");
         assert!(is_in_order(&text));
         text.clear();
-        write_handle(&mut text, &handle, "broker-a", 4_096, false);
+        write_handle(&mut text, &handle, "broker-a", 4_096, false, 0);
         assert_eq!(text, "17 1700 30000 0 0 broker-a 3 17 4096");
         assert!(!is_in_order(&text));
         assert_eq!(parse_handle(&text, "broker-a").unwrap(), (handle, 4_096));

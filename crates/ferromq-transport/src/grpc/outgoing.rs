@@ -45,6 +45,8 @@ pub(super) struct LeaseInfo<'a> {
     pub broker_name: &'a str,
     /// Whether it was received in order.
     pub is_ordered: bool,
+    /// RocketMQ's number of the form of topic it lies in.
+    pub topic_mark: u8,
 }
 
 /// Writes messages one after the other, with its buffers kept.
@@ -191,7 +193,14 @@ impl MessageWriter {
     fn put_lease(&mut self, message: &MessageView<'_>, lease: LeaseInfo<'_>) {
         self.text.clear();
         let place = message.physical_offset.cast_signed();
-        write_handle(&mut self.text, lease.handle, lease.broker_name, place, lease.is_ordered);
+        write_handle(
+            &mut self.text,
+            lease.handle,
+            lease.broker_name,
+            place,
+            lease.is_ordered,
+            lease.topic_mark,
+        );
         put_bytes_field(&mut self.system, 12, self.text.as_bytes());
         put_duration(&mut self.system, 15, lease.handle.invisible_ms);
     }

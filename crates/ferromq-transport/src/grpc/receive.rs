@@ -14,7 +14,12 @@ use super::{
     wire::{Malformed, bytes_field_len, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
-    hot::{Hot, pull::Pull, receive::Receive},
+    hot::{
+        Hot,
+        pop_retries::{lies_in, mark},
+        pull::Pull,
+        receive::Receive,
+    },
     tables::TopicEntry,
 };
 
@@ -86,9 +91,11 @@ pub(super) async fn receive_message(
             put_status_item(&mut packer, code::OK, "OK");
             let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
             let is_ordered = hot.tables.group(group).is_some_and(|group| group.ordered);
-            put_leased(&mut packer, hot, leased, terms.digest(), is_ordered);
-            return_to =
-                Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: topic.to_owned() });
+            let lies_in = lies_in(&leased, topic).to_owned();
+            let mark = if lies_in == topic { 0 } else { mark(&lies_in) };
+            let as_of = AsOf { topic, mark, is_ordered };
+            put_leased(&mut packer, hot, leased, terms.digest(), as_of);
+            return_to = Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: lies_in });
         }
         Err(refusal) => {
             packer = Packer::new(terms.packed, 128);
@@ -158,11 +165,24 @@ fn check_invisible(duration: Option<Duration>) -> Result<Duration, Refusal> {
     }
 }
 
-fn put_leased(packer: &mut Packer, hot: &Hot, leased: Vec<Leased>, digest: BodyDigest, is_ordered: bool) {
+/// How leased messages are shown.
+#[derive(Clone, Copy)]
+struct AsOf<'a> {
+    /// The topic that was asked for, whichever they lie in.
+    topic: &'a str,
+    /// Which that is.
+    mark: u8,
+    is_ordered: bool,
+}
+
+fn put_leased(packer: &mut Packer, hot: &Hot, leased: Vec<Leased>, digest: BodyDigest, as_of: AsOf<'_>) {
     let mut writer = MessageWriter::new(digest);
     for Leased { record, handle, attempt } in leased {
-        let lease = LeaseInfo { handle: &handle, attempt, broker_name: &hot.broker_name, is_ordered };
-        put_message(packer, &mut writer, &record, Some(lease));
+        let AsOf { topic, mark: topic_mark, is_ordered } = as_of;
+        let broker_name = &hot.broker_name;
+        let lease = LeaseInfo { handle: &handle, attempt, broker_name, is_ordered, topic_mark };
+        let shown = (topic_mark > 0).then_some(topic);
+        put_message(packer, &mut writer, &record, Some(lease), shown);
     }
 }
 
@@ -171,9 +191,11 @@ fn put_message(
     writer: &mut MessageWriter,
     record: &Record,
     lease: Option<LeaseInfo<'_>>,
+    topic: Option<&str>,
 ) {
     match MessageView::decode(record.bytes(), false) {
         Ok(message) => {
+            let message = MessageView { topic: topic.unwrap_or(message.topic), ..message };
             let len = writer.prepare(&message, lease);
             packer.put(bytes_field_len(2, len), lease.map(|lease| *lease.handle), |out| {
                 put_len_prefix(out, 2, len);
@@ -208,7 +230,7 @@ pub(super) async fn pull_message(
             }
             let mut writer = MessageWriter::new(terms.digest());
             for record in &records {
-                put_message(&mut packer, &mut writer, record, None);
+                put_message(&mut packer, &mut writer, record, None, None);
             }
             packer.put(1 + varint_len(next_offset), None, |out| put_varint_field(out, 3, next_offset));
         }

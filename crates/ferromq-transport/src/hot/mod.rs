@@ -10,6 +10,7 @@ mod demote;
 pub mod half;
 pub mod message_group;
 mod policy;
+pub(crate) mod pop_retries;
 pub mod pull;
 pub mod recall;
 pub mod receive;

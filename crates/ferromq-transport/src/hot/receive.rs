@@ -14,7 +14,7 @@ use super::Hot;
 pub(crate) const IN_ORDER: i32 = 999;
 
 /// A receive as every wire format says it.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Receive<'a> {
     /// Consumer group.
     pub group: &'a str,
@@ -149,6 +149,17 @@ impl Hot {
             }
             next_expiry_ms = [next_expiry_ms, expiry].into_iter().flatten().min();
         }
+        if !watch.in_order {
+            for (topic, queue_count) in self.pop_retries(watch.group, watch.topic) {
+                for queue_id in 0..queue_count {
+                    let ahead = self.store.ahead(watch.group, &topic, queue_id, Begin::AtMin);
+                    if ahead.unread > 0 || ahead.next_expiry_ms.is_some_and(|at| at <= now) {
+                        return (true, None);
+                    }
+                    next_expiry_ms = [next_expiry_ms, ahead.next_expiry_ms].into_iter().flatten().min();
+                }
+            }
+        }
         (false, next_expiry_ms)
     }
 
@@ -160,7 +171,35 @@ impl Hot {
 
     /// Receives until there is a message or every queue was seen to its end. Between the steps over what the
     /// filter does not want, other tasks of the thread have their turn.
+    ///
+    /// What a Java broker put into the group's retry topics of the topic comes first, and alone.
     async fn receive_round(&self, request: &Receive<'_>) -> Result<Received> {
+        let mut expiry: Option<i64> = None;
+        if request.order.is_none() {
+            for (topic, queue_count) in self.pop_retries(request.group, request.topic) {
+                let (filter, begin) = (&MessageFilter::All, Begin::AtMin);
+                let retries = Receive {
+                    topic: &topic,
+                    queue_count,
+                    queue: None,
+                    filter,
+                    begin,
+                    by_priority: false,
+                    ..*request
+                };
+                let received = self.receive_of_topic(&retries).await?;
+                if !received.messages.is_empty() {
+                    return Ok(Received { more: true, ..received });
+                }
+                expiry = [expiry, received.next_expiry_ms].into_iter().flatten().min();
+            }
+        }
+        let received = self.receive_of_topic(request).await?;
+        let next_expiry_ms = [expiry, received.next_expiry_ms].into_iter().flatten().min();
+        Ok(Received { next_expiry_ms, ..received })
+    }
+
+    async fn receive_of_topic(&self, request: &Receive<'_>) -> Result<Received> {
         loop {
             let received = self.receive_now(request)?;
             if !received.dead.is_empty() {

@@ -46,7 +46,8 @@ fn ack(entry: &Value, left: &mut usize) -> Result<BatchAck, &'static str> {
     let group = text("c", "consumerGroup").ok_or("an ack names no consumer group (c)")?;
     let topic = text("t", "topic").ok_or("an ack names no topic (t)")?;
     let mark = text("r", "retry").unwrap_or("0");
-    let topic = marked_topic(topic, group, mark).ok_or("an ack's kind of topic (r) is not 0, 1 or 2")?;
+    let topic =
+        marked_topic(topic, group, mark).ok_or("an ack's kind of topic (r) is not 0, 1 or 2")?.into_owned();
     let start = number("so", "startOffset").and_then(|start| u64::try_from(start).ok());
     let start = start.ok_or("an ack has no start offset (so)")?;
     let queue_id = number("q", "queueId").and_then(|queue| u32::try_from(queue).ok());

@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 use ferromq_store::Leased;
 
 use crate::TransportError;
-pub(super) use crate::hot::receive::IN_ORDER;
-
-/// `%RETRY%`, the prefix of retry topics.
-const RETRY_PREFIX: &str = "%RETRY%";
+pub(super) use crate::hot::{
+    pop_retries::{mark, marked_topic},
+    receive::IN_ORDER,
+};
 
 /// What an answer says of its messages.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -73,25 +73,6 @@ fn describe_offsets(mark: u8, offsets: &[(u32, u64)]) -> OffsetInfo {
         }
     }
     info
-}
-
-/// The mark of a topic's form.
-fn mark(topic: &str) -> u8 {
-    match topic.strip_prefix(RETRY_PREFIX) {
-        Some(rest) if rest.contains('+') => 2,
-        Some(_) => 1,
-        None => 0,
-    }
-}
-
-/// The topic a mark stands for, asked for as `topic`.
-pub(super) fn marked_topic(topic: &str, group: &str, mark: &str) -> Option<String> {
-    match mark {
-        "0" => Some(topic.to_owned()),
-        "1" => Some(format!("{RETRY_PREFIX}{group}_{topic}")),
-        "2" => Some(format!("{RETRY_PREFIX}{group}+{topic}")),
-        _ => None,
-    }
 }
 
 /// What of a client's handle finds the lease; queue and offset come beside it.

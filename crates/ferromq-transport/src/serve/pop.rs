@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{Begin, Leased, MAX_ATTEMPT_ID, Ordered, add_reconsume_times};
+use ferromq_store::{Begin, Leased, MAX_ATTEMPT_ID, MessageView, Ordered, add_reconsume_times, readdressed};
 
 use super::{
     consumer::{Consumer, filter, wait},
@@ -15,7 +15,11 @@ use super::{
 };
 use crate::{
     TransportError,
-    hot::{Hot, receive::Receive},
+    hot::{
+        Hot,
+        pop_retries::{lies_in, mark},
+        receive::Receive,
+    },
     remoting::{Fields, RemotingCommand, codes::response},
 };
 
@@ -98,7 +102,8 @@ fn respond(
         false => (response::SUCCESS, "FOUND"),
     };
     let pop_time = leased.first().map_or_else(|| hot.clock.now_ms(), |first| first.handle.pop_time);
-    let info = describe(request.topic, leased);
+    let topic = lies_in(leased, request.topic);
+    let info = describe(topic, leased);
     let mut answer = command.respond(code, Some(remark.to_owned()));
     answer.fields = Fields::of_answer()
         .with("popTime", pop_time)
@@ -110,7 +115,10 @@ fn respond(
     if request.order.is_some() && !leased.is_empty() {
         answer.fields.put("orderCountInfo", order_counts(request.topic, leased));
     }
-    answer.body = join(leased);
+    answer.body = match topic == request.topic {
+        true => join(leased),
+        false => join_readdressed(hot, request, topic, leased),
+    };
     answer
 }
 
@@ -126,6 +134,27 @@ fn join(leased: &[Leased]) -> Bytes {
         {
             add_reconsume_times(copy, attempt - 1);
         }
+    }
+    body.freeze()
+}
+
+/// Records of a retry topic as a client is to see them: of the topic it asked for, with the handle in a property, as
+/// a Java broker answers.
+fn join_readdressed(hot: &Hot, request: &Receive<'_>, topic: &str, leased: &[Leased]) -> Bytes {
+    let mut body = BytesMut::new();
+    for Leased { record, attempt, handle } in leased {
+        let Ok(view) = MessageView::decode(record.bytes(), false) else { continue };
+        let (offset, queue_id) = (handle.queue_offset, handle.queue_id);
+        let text = format!(
+            "{offset} {} {} 0 {} {} {queue_id} {offset}",
+            handle.pop_time,
+            handle.invisible_ms,
+            mark(topic),
+            hot.broker_name
+        );
+        let mut copy = readdressed(record.bytes(), &view, request.topic, ("POP_CK", &text));
+        add_reconsume_times(&mut copy, attempt - 1);
+        body.extend_from_slice(&copy);
     }
     body.freeze()
 }
