@@ -1,13 +1,16 @@
-//! A light load for brokers and name servers over remoting, ferromq's and Java's alike.
+//! A light load for brokers and name servers over remoting or gRPC, ferromq's and Java's alike.
 //!
 //! Each connection keeps some requests under way for a while. What came of it is one line:
 //! messages a second, latencies in microseconds, and how many answers were no success.
 //!
 //!     load --address HOST:PORT --mode send|batch|pull|route|topics|register [--connections 64] [--in-flight 1]
 //!          [--seconds 10] [--warm-up 2] [--size 1024] [--batch 32] [--topic load] [--queues 8] [--topics 1000]
-//!          [--header json|binary]
+//!          [--header json|binary] [--protocol remoting|grpc]
+//!
+//! Over gRPC there is `send` only.
 
 mod frames;
+mod grpc;
 mod histogram;
 
 use std::{
@@ -94,9 +97,13 @@ async fn run(options: &Options) -> Result<(), Failure> {
         .map(|number| {
             let options = options.clone();
             tokio::spawn(async move {
-                match options.text("mode", "send") {
-                    "pull" => pull(&options, number).await,
-                    _ => drive(&options, number).await,
+                match (options.text("protocol", "remoting"), options.text("mode", "send")) {
+                    ("remoting", "pull") => pull(&options, number).await,
+                    ("remoting", _) => drive(&options, number).await,
+                    ("grpc", "send") => grpc::drive(&options, number).await,
+                    (protocol, mode) => {
+                        Err(format!("there is no --mode {mode} over --protocol {protocol}").into())
+                    }
                 }
             })
         })
