@@ -123,6 +123,7 @@ nightly: setup
 	  PROPTEST_CASES=2000 \
 	  cargo test --release --package ferromq-store --locked --quiet
 	FERROMQ_KILL_ROUNDS=100 $(BIN)/pytest tests/system/test_kill.py
+	FERROMQ_TRANSACTION_KILL_ROUNDS=50 $(BIN)/pytest tests/system/test_transactions.py
 	$(MAKE) fuzz
 
 # Coverage-guided fuzzing with AFL++ (`cargo install cargo-afl`), so many seconds for each target.
