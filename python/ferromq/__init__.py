@@ -12,6 +12,7 @@ from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq._time import Clock
 from ferromq.admin import Admin
 from ferromq.client._filters import Sql
+from ferromq.client._pull_plans import Pulled, Queue
 from ferromq.client._tls import Tls
 from ferromq.client.consumer import Consumer
 from ferromq.client.producer import Producer, Transaction
@@ -67,6 +68,8 @@ __all__ = [
     "NotDurable",
     "OutcomeUnknown",
     "Producer",
+    "Pulled",
+    "Queue",
     "ReceiptHandleExpired",
     "RequestError",
     "RequestTimeout",

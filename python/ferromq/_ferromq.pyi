@@ -909,9 +909,11 @@ def decode_acked(answer: bytes) -> tuple[int, str, list[tuple[str, int, str]]]:
 
 def decode_received(
     packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str
-) -> tuple[tuple[int, str] | None, list[MessageView]]:
+) -> tuple[tuple[int, str] | None, list[MessageView], int | None]:
     """
-    Of a ReceiveMessage stream: its status (code, text), where it had one, and its messages.
+    Of a ReceiveMessage or PullMessage stream: its status (code, text), where it had one, and its messages.
+
+    Last, of a pull's, where the next one begins.
 
     *packed*: each packet is a row of length-prefixed responses, else one. Raises `ValueError` for other bytes.
     """

@@ -222,7 +222,7 @@ def test_received_messages_show_every_field(messages: list[pb.Message], packed: 
     """Packed in any number of packets or one by one, attributes are what was sent."""
     stream = responses(messages)
     packets = [packet(stream[:cut]), packet(stream[cut:])] if packed else stream
-    status, views = _ferromq.decode_received(packets, packed, Keeper(), "broker:8081")
+    status, views, _ = _ferromq.decode_received(packets, packed, Keeper(), "broker:8081")
     assert status == (20000, "OK")
     assert len(views) == len(messages)
     for view, message in zip(views, messages, strict=True):

@@ -432,4 +432,4 @@ def test_endpoints_and_durations_are_read() -> None:
 
 def test_the_smallest_packed_answer_is_understood() -> None:
     """An empty packet holds no response."""
-    assert _ferromq.decode_received([b""], packed=True, lease=Keeper(), endpoint=ONE) == (None, [])
+    assert _ferromq.decode_received([b""], packed=True, lease=Keeper(), endpoint=ONE) == (None, [], None)

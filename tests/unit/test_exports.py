@@ -16,6 +16,8 @@ PUBLIC = [
     "MessageView",
     "NameServerConfig",
     "Producer",
+    "Pulled",
+    "Queue",
     "Resolution",
     "SendReceipt",
     "SendSummary",

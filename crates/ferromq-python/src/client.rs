@@ -348,7 +348,7 @@ fn decode_acked(answer: &[u8]) -> PyResult<(i32, String, Vec<Refused>)> {
     Ok((status.code, status.message, failures))
 }
 
-type Receipt<'py> = (Option<(i32, String)>, Bound<'py, PyList>);
+type Receipt<'py> = (Option<(i32, String)>, Bound<'py, PyList>, Option<i64>);
 
 #[pyfunction]
 fn decode_received<'py>(
@@ -358,12 +358,13 @@ fn decode_received<'py>(
     lease: &Bound<'py, PyAny>,
     endpoint: &Bound<'py, PyString>,
 ) -> PyResult<Receipt<'py>> {
-    let mut status = None;
+    let (mut status, mut next_offset) = (None, None);
     let views = PyList::empty(py);
     for packet in packets {
-        let (told, messages) = codec::decode_received(packet.as_bytes(), packed).map_err(malformed)?;
-        status = told.map(|told| (told.code, told.message)).or(status);
-        for received in messages {
+        let told = codec::decode_received(packet.as_bytes(), packed).map_err(malformed)?;
+        status = told.status.map(|told| (told.code, told.message)).or(status);
+        next_offset = told.next_offset.or(next_offset);
+        for received in told.messages {
             views.append(MessageView {
                 answer: packet.clone().unbind(),
                 received,
@@ -373,5 +374,5 @@ fn decode_received<'py>(
             })?;
         }
     }
-    Ok((status, views))
+    Ok((status, views, next_offset))
 }

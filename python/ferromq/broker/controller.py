@@ -29,8 +29,8 @@ from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, Master, NameServers
 from ferromq.broker.offsets import Offsets
 from ferromq.broker.query import Queries
-from ferromq.broker.replication import Replica, SlaveSync
 from ferromq.broker.recalls import Recalls
+from ferromq.broker.replication import Replica, SlaveSync
 from ferromq.broker.reports import Reports
 from ferromq.broker.route_cache import RouteCache
 from ferromq.broker.routes import Routes

@@ -237,7 +237,7 @@ def _receive_once(
         attempt_id=wish.attempt_id,
     )
     answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), wish.wait + GRACE)
-    status, messages = _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
+    status, messages, _ = _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
     if status is None:
         if messages:
             return messages

@@ -44,6 +44,7 @@ class Route:
     not_readable: tuple[int, ...] = ()
     in_order: tuple[Queue, ...] = ()
     """The writable ones as the server told them: message groups count in this order."""
+    readable_queues: tuple[Queue, ...] = ()
     _turn: "count[int]" = field(default_factory=count)
 
     def next_writable(self, avoid: Iterable[str] = ()) -> Queue:
@@ -106,6 +107,11 @@ class Route:
             tuple(queue.id for queue in by_place if queue.permission not in _WRITE),
             tuple(queue.id for queue in by_place if queue.permission not in _READ),
             in_order,
+            tuple(
+                Queue(queue.id, queue.broker.name, endpoint_of(queue.broker.endpoints))
+                for queue in masters
+                if queue.permission in _READ
+            ),
         )
 
 
@@ -131,7 +137,7 @@ class Routes:
         """Keep what was heard; an equal route goes on where it was, so that turns are kept."""
         with self._lock:
             old = self._routes.get(topic)
-            if old and (old[0].in_order, old[0].readable) == (route.in_order, route.readable):
+            if old and (old[0].in_order, old[0].readable_queues) == (route.in_order, route.readable_queues):
                 route = old[0]
             self._routes[topic] = route, self._now() + MAX_AGE
         return route

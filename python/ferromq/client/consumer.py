@@ -7,18 +7,19 @@ What is asked and answered is in `_plans`; how much is received ahead in `_lease
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from ferromq import _names
-from ferromq.client import _plans
+from ferromq.client import _plans, _pull_plans
 from ferromq.client._client import Client, Options
 from ferromq.client._filters import Sql, filter_expression
 from ferromq.client._holding import Leases, ReceiveAhead
 from ferromq.client._leases import by_endpoint
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import seconds
+from ferromq.client._pull_plans import Pulled, Queue
 from ferromq.client._push import Runner
 from ferromq.client._tls import Tls, TlsFile
 from ferromq.errors import FerromqError
@@ -149,6 +150,41 @@ class Consumer:
         runner = self._runner
         if runner is not None:
             runner.stop()
+
+    def queues(self) -> list[Queue]:
+        """Return the queues of the topic, for those who keep their own offsets."""
+        self._client.check()
+        return self._client.run(_pull_plans.queues(self._client.common, self._subscription.topic))
+
+    def pull(self, queue: Queue, offset: int, max_messages: int = 32, *, wait: timedelta | float = 0.0) -> Pulled:
+        """
+        Read up to *max_messages* from *offset* on, waiting for the first; nothing is leased.
+
+        The result says where the next pull begins: past what the filter passed over, too. Keep the offset yourself, or
+        `commit_offset` it for the group. Raises `RequestError` for an offset the queue does not hold, saying which it
+        holds.
+        """
+        self._client.check()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        wish = Wish(max_messages, seconds(wait), 0.0)
+        plan = _pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
+        return self._client.run(plan)
+
+    def offset_at(self, queue: Queue, when: datetime | int | Literal["begin", "end"]) -> int:
+        """Return the offset of the first message stored at *when* or later, the min offset, or the max offset."""
+        self._client.check()
+        return self._client.run(_pull_plans.offset_at(self._client.common, self._subscription.topic, queue, when))
+
+    def committed_offset(self, queue: Queue) -> int | None:
+        """Return the next offset the group will read, None where it has read nothing of the queue."""
+        self._client.check()
+        return self._client.run(_pull_plans.committed_offset(self._client.common, self._subscription, queue))
+
+    def commit_offset(self, queue: Queue, offset: int) -> None:
+        """Set the next offset the group will read."""
+        self._client.check()
+        self._client.run(_pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 
     def flush(self, timeout: timedelta | float = 5.0) -> None:
         """

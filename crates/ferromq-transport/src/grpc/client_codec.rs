@@ -23,7 +23,7 @@ use super::wire::{
 };
 
 pub use headers::{Headers, IllegalHeader, Kind};
-pub use received::{Body, Received, Span, decode_received};
+pub use received::{Body, Packet, Received, Span, decode_received};
 
 /// `Code.OK`.
 pub const OK: i32 = 20_000;

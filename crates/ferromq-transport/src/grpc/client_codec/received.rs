@@ -181,11 +181,21 @@ fn decompress(body: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Decodes one packet of a ReceiveMessage stream: one response, or (`packed`) a row of length-prefixed ones.
-///
-/// Returns its messages, and the status where it holds one.
-pub fn decode_received(answer: &[u8], packed: bool) -> Result<(Option<Status>, Vec<Received>), Malformed> {
-    let (mut status, mut messages) = (None, Vec::new());
+/// What one packet of a stream of messages holds.
+#[derive(Debug, Default)]
+pub struct Packet {
+    /// The status, where it holds one.
+    pub status: Option<Status>,
+    /// The messages.
+    pub messages: Vec<Received>,
+    /// Where the next pull begins; only a pull's stream says it.
+    pub next_offset: Option<i64>,
+}
+
+/// Decodes one packet of a ReceiveMessage or PullMessage stream: one response, or (`packed`) a row of
+/// length-prefixed ones.
+pub fn decode_received(answer: &[u8], packed: bool) -> Result<Packet, Malformed> {
+    let Packet { mut status, mut messages, mut next_offset } = Packet::default();
     let mut rest = answer;
     loop {
         let response;
@@ -203,6 +213,8 @@ pub fn decode_received(answer: &[u8], packed: bool) -> Result<(Option<Status>, V
             match field? {
                 (1, value) => status = Some(Status::read(value.bytes()?)?),
                 (2, value) => messages.push(Received::read(value.bytes()?, answer)?),
+                // Of a receive's stream this field is a time.
+                (3, Value::Varint(value)) => next_offset = Some(value.cast_signed()),
                 _ => {}
             }
         }
@@ -210,7 +222,7 @@ pub fn decode_received(answer: &[u8], packed: bool) -> Result<(Option<Status>, V
             break;
         }
     }
-    Ok((status, messages))
+    Ok(Packet { status, messages, next_offset })
 }
 
 fn text_span(value: Value<'_>, answer: &[u8]) -> Result<Span, Malformed> {

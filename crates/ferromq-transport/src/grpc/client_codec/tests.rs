@@ -74,11 +74,11 @@ fn what_is_sent_is_what_is_received_packed_or_not() {
         put_varint(&mut packet, response.len() as u64);
         packet.extend_from_slice(response);
     }
-    let (status, messages) = decode_received(&packet, true).unwrap();
+    let Packet { status, messages, .. } = decode_received(&packet, true).unwrap();
     assert_eq!(status, None);
     assert_eq!(messages.len(), 2);
     assert_eq!(messages[1].body(&packet), Ok(Body::Plain(b"")));
-    let (_, alone) = decode_received(&one, false).unwrap();
+    let Packet { messages: alone, .. } = decode_received(&one, false).unwrap();
     for (message, answer) in [(messages[0], &packet), (alone[0], &one)] {
         assert_eq!(message.body(answer), Ok(Body::Plain(b"one")));
         assert_eq!(message.topic.text(answer), "orders");
@@ -106,14 +106,14 @@ fn a_body_that_grows_without_end_is_refused() {
     put_bytes_field(&mut message, 4, &bomb);
     let mut answer = Vec::new();
     put_bytes_field(&mut answer, 2, &message);
-    let (_, messages) = decode_received(&answer, false).unwrap();
+    let Packet { messages, .. } = decode_received(&answer, false).unwrap();
     assert!(messages[0].body(&answer).unwrap_err().contains("67108864"));
 }
 
 proptest! {
     #[test]
     fn bytes_from_outside_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), packed: bool) {
-        if let Ok((_, messages)) = decode_received(&bytes, packed) {
+        if let Ok(Packet { messages, .. }) = decode_received(&bytes, packed) {
             for message in messages {
                 let _ = message.body(&bytes);
                 let _ = message.properties(&bytes).count() + message.keys(&bytes).count();
@@ -129,7 +129,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = byte;
         bytes.truncate(cut.index(bytes.len()) + 1);
-        if let Ok((_, messages)) = decode_received(&bytes, false) {
+        if let Ok(Packet { messages, .. }) = decode_received(&bytes, false) {
             for message in messages {
                 let _ = message.body(&bytes);
                 let _ = (message.topic.text(&bytes), message.receipt_handle.text(&bytes));
