@@ -137,7 +137,7 @@ def _mqbroker(options: argparse.Namespace) -> int:
         flags = {"namesrv": options.namesrv, **_flags.given(options, BrokerConfig)}
         config = BrokerConfig.load(options.config, defaults=defaults, flags=flags)
         if options.print_all or options.print_known:
-            found = {**settings.flat(config), **Store.check(**config.storage.overrides())}
+            found = {**settings.flat(config), **Store.check(**config.storage.overrides(), **config.timers.overrides())}
             known = "".join(f"{key}={value}\n" for key, value in settings.rocketmq_names(found).items())
             _say((settings.as_lines(found) if options.print_all else known).rstrip())
             return 0

@@ -7,7 +7,7 @@ files are read is in `_config`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
 from ferromq._rocketmq import WITHOUT_EFFECT
 from ferromq._send_config import SendConfig
+from ferromq._timer_config import TimerConfig
 from ferromq._transaction_config import TransactionConfig
 from ferromq.errors import ConfigError, IllegalName
 
@@ -42,6 +43,7 @@ __all__ = [
     "NameServerConfig",
     "SendConfig",
     "StoreConfig",
+    "TimerConfig",
     "TransactionConfig",
 ]
 
@@ -117,18 +119,6 @@ class StoreConfig(Config):
     """Bytes that stay free on the disk; sends are refused below it."""
     delay_levels: str | None = None
     """How long each delay level lasts, level 1 first, each time with its unit: `1s 5s 10s 30s 1m 2h`."""
-    timer_enabled: bool | None = None
-    """Whether messages may have a time of delivery of their own."""
-    timer_max_delay: timedelta | None = None
-    """How far ahead such a time may be."""
-    timer_precision: timedelta | None = None
-    """The span of a slot in the file `timerwheel`; a Java broker that opens the directory must have the same."""
-    timer_roll_window: int | None = None
-    """Slots ahead beyond which a message with a time of delivery is stored anew on its way."""
-    timer_wheel_slots: int | None = None
-    """Half the slots of a new `timerwheel`; Java opens no other than the default."""
-    timer_log_file_size: int | None = None
-    """Size of a new file in `timerlog`, bytes."""
     progress_interval: timedelta | None = None
     """How often consumers' offsets and leases are written."""
     fast_boot: bool | None = None
@@ -156,11 +146,6 @@ class StoreConfig(Config):
         "maxHashSlotNum": lambda text: {"index_slots": whole(text)},
         "maxIndexNum": lambda text: {"index_entries": whole(text)},
         "messageDelayLevel": lambda text: {"delay_levels": text},
-        "timerWheelEnable": lambda text: {"timer_enabled": boolean(text)},
-        "timerMaxDelaySec": lambda text: {"timer_max_delay": timedelta(seconds=whole(text))},
-        "timerPrecisionMs": lambda text: {"timer_precision": timedelta(milliseconds=whole(text))},
-        "timerRollWindowSlot": lambda text: {"timer_roll_window": whole(text)},
-        "mappedFileSizeTimerLog": lambda text: {"timer_log_file_size": whole(text)},
         "deleteWhen": lambda text: {"retention_hours": text},
         "fileReservedTime": lambda text: {"retention_age": timedelta(hours=whole(text))},
         "flushConsumerOffsetInterval": lambda text: {"progress_interval": timedelta(milliseconds=whole(text))},
@@ -183,8 +168,7 @@ class StoreConfig(Config):
 
     def overrides(self) -> dict[str, Any]:
         """Return the options that were given."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in self.given().items() if value is not None}
 
 
 def _listen(given: Mapping[str, str]) -> dict[str, Any]:
@@ -251,6 +235,8 @@ class BrokerConfig(Config):
     """The options for transactions; they too are named without `transactions`."""
     storage: StoreConfig = field(default_factory=StoreConfig)
     """The options of the message store; files, environment and flags name them without `storage`."""
+    timers: TimerConfig = field(default_factory=TimerConfig)
+    """The options of the message store for times of delivery; they too are named without `timers`."""
 
     prefix: ClassVar[str] = "FERROMQ_BROKER_"
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
@@ -269,6 +255,7 @@ class BrokerConfig(Config):
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
         **SendConfig.properties,
+        **TimerConfig.properties,
         **TransactionConfig.properties,
         **MembershipConfig.properties,
         "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
@@ -290,6 +277,7 @@ class BrokerConfig(Config):
         "connections": ListenerConfig,
         "sends": SendConfig,
         "grpc": GrpcConfig,
+        "timers": TimerConfig,
         "transactions": TransactionConfig,
         "storage": StoreConfig,
     }

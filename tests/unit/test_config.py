@@ -16,7 +16,9 @@ from ferromq.config import (
     BrokerConfig,
     MembershipConfig,
     NameServerConfig,
+    SendConfig,
     StoreConfig,
+    TimerConfig,
     TransactionConfig,
 )
 from ferromq.errors import ConfigError
@@ -412,10 +414,12 @@ def test_every_option_of_the_store_is_in_the_quickstart() -> None:
     section = (Path(__file__).parents[2] / "docs/quickstart.md").read_text().partition("## Options of the broker")[2]
     rows = re.findall(r"^\| (`.*?) \|", section.partition("\n## ")[0], re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert told == {field.name for field in fields(StoreConfig)} | {"archive"}
+    assert told == {field.name for kind in (StoreConfig, TimerConfig) for field in fields(kind)} | {"archive"}
 
 
-@pytest.mark.parametrize("kind", [BrokerConfig, MembershipConfig, NameServerConfig, StoreConfig, TransactionConfig])
+@pytest.mark.parametrize(
+    "kind", [BrokerConfig, MembershipConfig, NameServerConfig, SendConfig, StoreConfig, TimerConfig, TransactionConfig]
+)
 def test_options_stay_few(kind: type) -> None:
     """At most 25 a group, and each has a default."""
     assert len(fields(kind)) <= 25
@@ -425,5 +429,7 @@ def test_options_stay_few(kind: type) -> None:
 def test_the_stores_options_are_those_of_the_core(tmp_path: Path) -> None:
     """By the same names; what a broker decides itself, its address, is no option."""
     store = Store(str(tmp_path), Clock.system(), commit_log_file_size=1 << 20)
-    assert {field.name for field in fields(StoreConfig)} == store.options().keys() - {"store_host"}
+    assert {field.name for kind in (StoreConfig, TimerConfig) for field in fields(kind)} == store.options().keys() - {
+        "store_host"
+    }
     store.close()

@@ -433,6 +433,7 @@ def _open_store(config: BrokerConfig, clock: Clock, identity: Identity) -> Store
         config.store,
         clock.raw,
         **config.storage.overrides(),
+        **config.timers.overrides(),
         store_host=_store_host(config, identity),
     )
 

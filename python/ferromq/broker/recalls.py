@@ -7,6 +7,7 @@ that waits for the same time: the store delivers neither.
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -44,13 +45,11 @@ class Handle(NamedTuple):
 
 def decode_handle(text: str) -> Handle:
     """Return what a handle says. Raises `RecallRefused` for what is none."""
-    try:
+    with contextlib.suppress(ValueError, binascii.Error):
         parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
-        if len(parts) < _PARTS or parts[0] != _VERSION or not parts[4]:
-            raise ValueError(text)
-        return Handle(parts[1], parts[2], int(parts[3]), parts[4])
-    except (ValueError, binascii.Error):
-        raise RecallRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid") from None
+        if len(parts) >= _PARTS and parts[0] == _VERSION and parts[4]:
+            return Handle(parts[1], parts[2], int(parts[3]), parts[4])
+    raise RecallRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
 
 
 class Recalls:
