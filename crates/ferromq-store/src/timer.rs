@@ -15,7 +15,7 @@ pub(crate) const DELAY_SECONDS: &str = "TIMER_DELAY_SEC";
 pub(crate) const DELAY_MS: &str = "TIMER_DELAY_MS";
 /// The broker's own mark: the begin of the span of the wheel in which the message is due.
 pub(crate) const OUT_MS: &str = "TIMER_OUT_MS";
-/// The message is none, but takes back the one whose topic and unique key it names, joined by `+`.
+/// The message is none, but takes back the one whose unique key it names, with its topic and a `+` before it or without.
 pub(crate) const DELETES: &str = "TIMER_DEL_UNIQKEY";
 pub(crate) const ENQUEUED_MS: &str = "TIMER_ENQUEUE_MS";
 pub(crate) const DEQUEUED_MS: &str = "TIMER_DEQUEUE_MS";

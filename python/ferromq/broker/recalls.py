@@ -117,7 +117,8 @@ class Recalls:
         if not 0 < handle.deliver_ms - self._now_ms() <= limit:
             raise _too_late()
         properties = {
-            "TIMER_DEL_UNIQKEY": f"{topic}+{handle.unique_key}",
+            # As RocketMQ 5.5.0 reads it; later ones put the topic before it.
+            "TIMER_DEL_UNIQKEY": handle.unique_key,
             "UNIQ_KEY": handle.unique_key,
             "TIMER_DELIVER_MS": str(handle.deliver_ms),
             "BORN_TIMESTAMP": str(self._now_ms()),
