@@ -65,7 +65,9 @@ def test_what_waits_at_java_comes_at_its_time_from_ferromq(tmp_path: Path) -> No
             clock.advance(HOUR_MS if clock.now_ms() > start + HOUR_MS else 250)
         while clock.now_ms() < sent["far"] + 1_000:
             clock.advance(HOUR_MS)
-        assert awaited(lambda: mq.store.max_offset("orders", 0) == len(sent)), str(mq.store.stats()) + str(mq.store.timed_waiting())
+        assert awaited(lambda: mq.store.max_offset("orders", 0) == len(sent)), str(mq.store.stats()) + str(
+            mq.store.timed_waiting()
+        )
         came = {message.body.decode(): message.store_timestamp for message in mq.store.get("orders", 0, 0, 64)[1]}
         assert came.keys() == sent.keys()
         assert all(came[body] >= due for body, due in sent.items())

@@ -136,7 +136,11 @@ def test_messages_wait_over_a_restart_and_a_committed_transaction_waits_too(
     clock = Clock.manual(START)
     with ferromq.embedded(tmp_path, clock=clock) as mq, Peer(mq.broker.address) as peer:
         assert send(peer, b"timed", TIMER_DELAY_SEC="60").code == 0
-        topic, queue_id, properties = mq.store.delayed("orders", 0, {"TIMER_DELIVER_MS": str(START + 60_000)}) or ("", 0, {})
+        topic, queue_id, properties = mq.store.delayed("orders", 0, {"TIMER_DELIVER_MS": str(START + 60_000)}) or (
+            "",
+            0,
+            {},
+        )
         assert (topic, properties["REAL_TOPIC"]) == ("rmq_sys_wheel_timer", "orders")
         mq.store.append(topic, queue_id, b"committed", properties)
     clock.advance(59_999)
