@@ -213,6 +213,15 @@ impl QueueLeases {
         Ok(lease)
     }
 
+    /// Ends a lease whose message nobody got: it was no attempt.
+    pub(crate) fn give_back(&mut self, offset: u64, pop_time: i64, now: i64) -> Result<Lease> {
+        let lease = self.change(offset, pop_time, now, 0)?;
+        if let Some(held) = self.in_flight.get_mut(&offset) {
+            held.attempt = held.attempt.saturating_sub(1);
+        }
+        Ok(lease)
+    }
+
     /// Forgets a message that is no longer in the log.
     pub(crate) fn forget(&mut self, offset: u64) {
         self.remove(offset);

@@ -234,6 +234,18 @@ impl<D: Disk> MessageStore<D> {
         Ok(receipt(handle.queue_id, handle.queue_offset, lease))
     }
 
+    /// Ends at once a lease whose message nobody got; it does not count as an attempt. Returns when it ended.
+    ///
+    /// `StaleReceipt` where the lease is no longer held.
+    pub fn give_back(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<i64> {
+        self.check_open()?;
+        let now = self.clock().now_ms();
+        let lease = self.with_leases(group, topic, handle.queue_id, |leases| {
+            leases.give_back(handle.queue_offset, handle.pop_time, now)
+        })?;
+        Ok(lease.expires_at())
+    }
+
     /// Next queue offset the group will read: never past the lowest unacknowledged message.
     #[must_use]
     pub fn committed_offset(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {

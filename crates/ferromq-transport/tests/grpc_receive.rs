@@ -207,7 +207,8 @@ async fn messages_the_connection_did_not_take_are_given_back() {
     while let (20_000, again) = staying.receive(&receive(NOW)).await {
         attempts.extend(again.iter().map(|message| message.system().delivery_attempt));
     }
-    assert!(attempts.contains(&Some(2)), "{attempts:?}");
+    // Three were under way, of which some were given back; that was no attempt.
+    assert!(attempts.len() > 13 && attempts.iter().all(|attempt| *attempt == Some(1)), "{attempts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

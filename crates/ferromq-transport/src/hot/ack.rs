@@ -41,11 +41,14 @@ impl Hot {
         Ok(())
     }
 
-    /// Gives back messages that could not be delivered: they are received again at once.
+    /// Gives back messages that could not be delivered: they are received again at once, and nobody's attempt is counted.
     pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
         for handle in handles {
-            match self.change_invisible(group, topic, handle, Duration::ZERO) {
-                Ok(_) => self.counters.given_back.add(1),
+            match self.store.give_back(group, topic, handle) {
+                Ok(ended) => {
+                    self.counters.given_back.add(1);
+                    self.polls.lease_ends(topic, group, ended);
+                }
                 // It was acknowledged or its lease ended meanwhile, or the store has closed: nothing to give back.
                 Err(error) => tracing::trace!(topic, group, %error, "message not given back"),
             }
