@@ -14,6 +14,7 @@ from ferromq._ferromq import RemotingClient, decode_records
 
 TOPIC, GROUP = "orders", "workers"
 COUNT = 1_000
+AGAIN, AGAIN_COUNT = "again", 20
 INVISIBLE_MS = 60_000
 POP, ACK = 200_050, 200_051
 PATIENCE = 60.0
@@ -22,8 +23,8 @@ PATIENCE = 60.0
 class Popper:
     """A pop consumer that speaks bytes, to whichever broker."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, topic: str = TOPIC, invisible_ms: int = INVISIBLE_MS) -> None:
+        self._address, self._topic, self._invisible_ms = address, topic, invisible_ms
         self._client = RemotingClient()
 
     def pop(self, count: int) -> dict[int, str]:
@@ -41,11 +42,11 @@ class Popper:
     def _pop_once(self) -> dict[int, str]:
         fields = {
             "consumerGroup": GROUP,
-            "topic": TOPIC,
+            "topic": self._topic,
             "queueId": "0",
             "maxMsgNums": "32",
             "order": "false",
-            "invisibleTime": str(INVISIBLE_MS),
+            "invisibleTime": str(self._invisible_ms),
             "pollTime": "0",
             "bornTime": str(int(time.time() * 1000)),
             "initMode": "0",
@@ -63,7 +64,13 @@ class Popper:
 
     def acknowledge(self, offset: int, handle: str) -> None:
         """Say that a message is done."""
-        fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "offset": str(offset), "extraInfo": handle}
+        fields = {
+            "consumerGroup": GROUP,
+            "topic": self._topic,
+            "queueId": "0",
+            "offset": str(offset),
+            "extraInfo": handle,
+        }
         code, remark, *_ = self._client.call(self._address, ACK, fields, timeout=20)
         assert code == 0, remark
 
@@ -79,12 +86,21 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_what_a_java_brokers_consumers_hold_comes_from_us(peer: Peer, tmp_path: Path) -> None:
-    """1,000 leased, every other one acknowledged: until the leases end nothing comes, and then the other 500."""
+    """
+    1,000 leased, every other one acknowledged: until the leases end nothing comes, and then the other 500.
+
+    What came back to that broker before, it put into a retry topic: it comes at once, as of its topic.
+    """
     directory = tmp_path / "store"
     peer.open("left", directory, JAVAS, broker=True)
     peer.ask("topic", "left", TOPIC, 1)
+    peer.ask("topic", "left", AGAIN, 1)
     peer.ask("group", "left", GROUP, 16)
     peer.put("left", [Message(TOPIC, 0) for _ in range(COUNT)], V4_BROKER)
+    peer.put("left", [Message(AGAIN, 0) for _ in range(AGAIN_COUNT)], V4_BROKER)
+    expiring = Popper(peer.ask("address", "left"), AGAIN, 2_000)
+    assert len(expiring.pop(AGAIN_COUNT)) == AGAIN_COUNT
+    expiring.close()
     began = int(time.time() * 1000)
     popper = Popper(peer.ask("address", "left"))
     handles = popper.pop(COUNT)
@@ -93,6 +109,7 @@ def test_what_a_java_brokers_consumers_hold_comes_from_us(peer: Peer, tmp_path: 
         popper.acknowledge(offset, handles[offset])
     popper.close()
     eventually(lambda: peer.ask("committed", "left", GROUP, TOPIC, 0) == str(COUNT))
+    eventually(lambda: peer.ask("end", "left", f"%RETRY%{GROUP}_{AGAIN}") == str(AGAIN_COUNT))
     peer.close("left")
 
     clock = ferromq.Clock.manual(began)
@@ -102,6 +119,13 @@ def test_what_a_java_brokers_consumers_hold_comes_from_us(peer: Peer, tmp_path: 
         clock.advance(milliseconds=2 * INVISIBLE_MS)
         assert sorted(popper.pop(COUNT // 2)) == list(range(1, COUNT, 2))
         popper.close()
+        with mq.consumer(GROUP, AGAIN) as consumer:
+            messages = consumer.receive(AGAIN_COUNT)
+            assert {(message.topic, message.delivery_attempt) for message in messages} == {(AGAIN, 2)}
+            assert len(messages) == AGAIN_COUNT
+            consumer.ack(messages)
+            clock.advance(hours=1)
+            assert consumer.receive(AGAIN_COUNT, wait=0) == []
 
 
 def test_what_our_consumers_hold_comes_from_a_java_broker(peer: Peer, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
  * <pre>
  * topic NAME TOPIC QUEUES ATTRIBUTE=VALUE…   makes a topic
  * group NAME GROUP RETRIES                   makes a consumer group
+ * end NAME TOPIC                             messages queue 0 of the topic has had
  * address NAME                               where it listens
  * commit NAME GROUP TOPIC QUEUE OFFSET       sets what the group reads next
  * committed NAME GROUP TOPIC QUEUE           says it
@@ -70,6 +71,8 @@ final class Broker extends Opened {
         group.setRetryMaxTimes(Integer.parseInt(args[1]));
         controller.getSubscriptionGroupManager().updateSubscriptionGroupConfig(group);
         return "";
+      case "end":
+        return String.valueOf(controller.getMessageStore().getMaxOffsetInQueue(args[0], 0));
       case "address":
         return "127.0.0.1:" + controller.getRemotingServer().localListenPort();
       case "commit":
