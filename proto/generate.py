@@ -1,7 +1,9 @@
 """
 Compiles the protocol files into `ferromq._proto`: a set of descriptors and the types that go with it.
 
-    python proto/generate.py            write both files
+The server also gets the descriptors of what it serves beside RocketMQ's service: health and reflection.
+
+    python proto/generate.py            write the files
     python proto/generate.py --check    write nothing; exit 1 where they are not up to date
 
 No `_pb2.py` modules: they would register `apache.rocketmq.v2` in protobuf's default pool, where RocketMQ's own
@@ -25,6 +27,12 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent
 TARGET = ROOT.parent / "python" / "ferromq" / "_proto"
+SERVER = ROOT.parent / "crates" / "ferromq-transport" / "src" / "grpc"
+SERVER_SOURCES = (
+    "grpc/health/v1/health.proto",
+    "grpc/reflection/v1/reflection.proto",
+    "grpc/reflection/v1alpha/reflection.proto",
+)
 SOURCES = ("apache/rocketmq/v2/definition.proto", "apache/rocketmq/v2/service.proto", "apache/rocketmq/v2/admin.proto")
 PACKAGE = ".apache.rocketmq.v2."
 
@@ -95,7 +103,7 @@ SCALARS = {
 }
 
 
-def compile_descriptors() -> bytes:
+def compile_descriptors(sources: tuple[str, ...]) -> bytes:
     """Run protoc and return the serialized FileDescriptorSet, imports included."""
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory() as directory:
@@ -106,7 +114,7 @@ def compile_descriptors() -> bytes:
             f"-I{well_known}",
             "--include_imports",
             f"--descriptor_set_out={out}",
-            *SOURCES,
+            *sources,
         ]
         if protoc.main(command) != 0:
             raise SystemExit("protoc refused the files; its words are above")
@@ -175,8 +183,12 @@ def field_types(field: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -
 
 def main() -> None:
     """Write the files, or say which is not up to date."""
-    descriptors = compile_descriptors()
-    files = {TARGET / "descriptors.bin": descriptors, TARGET / "messages.pyi": types(descriptors).encode()}
+    descriptors = compile_descriptors(SOURCES)
+    files = {
+        TARGET / "descriptors.bin": descriptors,
+        TARGET / "messages.pyi": types(descriptors).encode(),
+        SERVER / "services.bin": compile_descriptors(SERVER_SOURCES),
+    }
     if "--check" in sys.argv[1:]:
         stale = [str(path.name) for path, data in files.items() if not path.exists() or path.read_bytes() != data]
         if stale:

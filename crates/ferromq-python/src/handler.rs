@@ -3,7 +3,13 @@
 //! The network threads never wait here: they look a route up in a table and queue a job for a bounded pool of
 //! threads. Those wait for the interpreter, call, and hand the answer back.
 
-use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use ferromq_store::ExpiredFile;
@@ -124,10 +130,13 @@ impl ColdHandler for Handlers {
         // The reply waits outside of the job, so that a refused job can still be answered.
         let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
         let answer = Arc::clone(&reply);
-        let route = request.route.clone();
+        let (route, expires) = (request.route.clone(), request.expires);
         let job = self.job(
             route.to_string(),
-            move |functions| functions.routes.get(&route),
+            // Whose client gave up before its turn came is not begun.
+            move |functions| {
+                functions.routes.get(&route).filter(|_| expires.is_none_or(|at| at > Instant::now()))
+            },
             move |py, function| {
                 let is_rpc = matches!(request.route, Route::Rpc(_));
                 let argument = PyRequest::new(py, request)?;

@@ -335,6 +335,7 @@ impl Connection {
             language: command.language,
             version: command.version,
             is_one_way: command.is_one_way(),
+            expires: None,
             fields: std::mem::take(&mut command.fields),
             body: std::mem::take(&mut command.body),
         };

@@ -1,6 +1,6 @@
 //! The bridge to the control plane: requests nobody on the hot path answers.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -43,6 +43,8 @@ pub struct ColdRequest {
     pub version: i32,
     /// Whether the sender waits for no answer.
     pub is_one_way: bool,
+    /// When nobody waits for the answer any more, where the sender says so: what is not begun by then need not be.
+    pub expires: Option<Instant>,
     /// Remoting: `extFields`. gRPC: ASCII metadata, names in lower case.
     pub fields: Fields,
     /// Remoting: body. gRPC: the protobuf message as it came.

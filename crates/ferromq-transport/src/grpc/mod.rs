@@ -9,10 +9,14 @@ pub mod codec;
 pub mod columns;
 mod connection;
 mod convert;
+mod deadline;
+mod extras;
+mod health;
 pub mod message;
 mod outgoing;
 pub mod proto;
 mod receive;
+mod reflection;
 mod send;
 mod send_check;
 mod send_properties;
@@ -38,6 +42,7 @@ use crate::{
 };
 use budget::Budget;
 use connection::{Connections, Incoming};
+use health::Health;
 use service::Messaging;
 use telemetry::TelemetryStreams;
 
@@ -76,6 +81,7 @@ struct Inner {
     connections: Arc<Connections>,
     telemetry: Arc<TelemetryStreams>,
     budget: Arc<Budget>,
+    health: Health,
 }
 
 impl GrpcServer {
@@ -95,7 +101,7 @@ impl GrpcServer {
         let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let connections = Connections::new(of_cold, of_counters, next_connection, limits, tls);
         let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
-        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry, budget }))
+        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry, budget, health: Health::new() }))
     }
 
     /// Serves connections of `listener` until `shutdown` ends, then lets requests under way finish.
@@ -114,6 +120,7 @@ impl GrpcServer {
         let incoming = Incoming::new(listener, Arc::clone(&self.0.connections));
         let drain = async {
             shutdown.await;
+            self.0.health.stop();
             if let Some(hot) = &self.0.hot {
                 hot.polls.close();
             }

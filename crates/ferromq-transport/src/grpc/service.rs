@@ -6,11 +6,9 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use http::HeaderMap;
 use tokio::sync::oneshot;
 use tonic::{
     Request, Response, Status, Streaming,
@@ -25,10 +23,12 @@ use super::{
     budget::{Held, Metered, Share},
     codec::BytesCodec,
     connection::Link,
-    convert::{Refusal, code},
+    convert::{Refusal, code, put_status},
+    deadline::Deadline,
+    extras,
     receive::{self, Terms},
     send,
-    stream::ResponseStream,
+    stream::{Packer, ResponseStream},
     wire::Malformed,
 };
 use crate::{
@@ -46,6 +46,8 @@ const MAX_ACK: usize = 8 << 20;
 const MAX_REQUEST: usize = 1 << 20;
 /// tonic's word for a message over its limit, as gRPC writes it; RocketMQ's is RESOURCE_EXHAUSTED.
 const OUT_OF_RANGE: &str = "11";
+/// Who calls.
+const CLIENT_ID: &str = "x-mq-client-id";
 /// Asks for, and announces, a packed stream.
 const PACKED: &str = "x-ferromq-packed";
 
@@ -77,8 +79,12 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     let path = request.uri().path();
     let admin = path.strip_prefix(ADMIN).map(|method| format!("Admin/{method}"));
     let Some(method) = path.strip_prefix(SERVICE).map(str::to_owned).or(admin) else {
-        return Status::unimplemented(format!("{} is not served here", request.uri().path())).into_http();
+        return extras::answer(server, link, request).await;
     };
+    let deadline = Deadline::of(request.headers());
+    if deadline.is_over() {
+        return over().into_http();
+    }
     let limit = match method.as_str() {
         "SendMessage" => MAX_SEND,
         "AckMessage" => MAX_ACK,
@@ -92,7 +98,8 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     // Held to the end of this function: the request's bytes are under way until it is answered.
     let share = Arc::new(server.budget.share());
     let body = Body::new(Metered::new(body, Arc::clone(&share)));
-    let response = answer(server, link, method, &mut grpc, http::Request::from_parts(head, body)).await;
+    let request = http::Request::from_parts(head, body);
+    let response = answer(server, Call { link, deadline }, method, &mut grpc, request).await;
     let too_large = response.headers().get(Status::GRPC_STATUS).is_some_and(|code| code == OUT_OF_RANGE);
     if too_large {
         return Status::resource_exhausted(format!("the request is over the limit of {limit} bytes"))
@@ -101,9 +108,15 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     response
 }
 
+/// Whose request it is, and how long they wait.
+struct Call {
+    link: Link,
+    deadline: Deadline,
+}
+
 async fn answer(
     server: Arc<Inner>,
-    link: Link,
+    call: Call,
     method: String,
     grpc: &mut Grpc<BytesCodec>,
     request: http::Request<Body>,
@@ -113,13 +126,13 @@ async fn answer(
     match (dispatcher::find(&route, server.cold.as_ref()), server.hot.clone()) {
         (dispatcher::Path::Hot, Some(hot)) if matches!(method.as_str(), "ReceiveMessage" | "PullMessage") => {
             let (share, is_pull) = (Arc::new(server.budget.share()), method == "PullMessage");
-            let stream = HotStream { hot, link, is_pull, share: Arc::clone(&share) };
+            let stream = HotStream { hot, call, is_pull, share: Arc::clone(&share) };
             grpc.server_streaming(stream, request).await.map(|body| Body::new(Held::new(body, share)))
         }
         (dispatcher::Path::Hot, Some(hot)) => {
-            grpc.unary(HotCall { hot, link, method: method.clone() }, request).await
+            grpc.unary(HotCall { hot, call, method: method.clone() }, request).await
         }
-        (dispatcher::Path::Cold, _) => grpc.unary(ColdCall { server, link, route }, request).await,
+        (dispatcher::Path::Cold, _) => grpc.unary(ColdCall { server, call, route }, request).await,
         (dispatcher::Path::Hot | dispatcher::Path::Unsupported, _) => {
             Status::unimplemented(format!("{method} is not served here")).into_http()
         }
@@ -129,7 +142,7 @@ async fn answer(
 /// A hot method with one answer.
 struct HotCall {
     hot: Arc<Hot>,
-    link: Link,
+    call: Call,
     method: String,
 }
 
@@ -138,9 +151,17 @@ impl UnaryService<Bytes> for HotCall {
     type Future = Answer<Result<Response<Bytes>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (hot, peer) = (Arc::clone(&self.hot), self.link.peer());
+        let (hot, peer, deadline) = (Arc::clone(&self.hot), self.call.link.peer(), self.call.deadline);
+        let refusal = without_client(request.metadata());
         let (method, body) = (std::mem::take(&mut self.method), request.into_inner());
         Box::pin(async move {
+            // The body took its time.
+            if deadline.is_over() {
+                return Err(over());
+            }
+            if let Some(refusal) = refusal {
+                return Ok(Response::new(ack::refused(&refusal)));
+            }
             let answer = match method.as_str() {
                 "SendMessage" => send::send_message(&hot, &body, peer).await,
                 "AckMessage" => ack::ack_message(&hot, &body),
@@ -159,7 +180,7 @@ impl UnaryService<Bytes> for HotCall {
 /// A hot method that answers with a stream.
 struct HotStream {
     hot: Arc<Hot>,
-    link: Link,
+    call: Call,
     is_pull: bool,
     share: Arc<Share>,
 }
@@ -172,11 +193,18 @@ impl ServerStreamingService<Bytes> for HotStream {
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (hot, is_pull) = (Arc::clone(&self.hot), self.is_pull);
         let packed = request.metadata().get(PACKED).is_some_and(|value| value == "1");
-        let deadline = deadline(request.metadata().as_ref());
-        let terms = Terms { peer: self.link.peer(), packed, deadline };
+        let deadline = self.call.deadline;
+        let refusal = without_client(request.metadata());
+        let terms = Terms { peer: self.call.link.peer(), packed, deadline: deadline.left() };
         let body = request.into_inner();
         let share = Arc::clone(&self.share);
         Box::pin(async move {
+            if deadline.is_over() {
+                return Err(over());
+            }
+            if let Some(refusal) = refusal {
+                return Ok(Response::new(refused_stream(packed, &refusal)));
+            }
             let stream = if is_pull {
                 receive::pull_message(&hot, body, &terms).await
             } else {
@@ -197,7 +225,7 @@ impl ServerStreamingService<Bytes> for HotStream {
 /// A cold method: bytes to the control plane, bytes back.
 struct ColdCall {
     server: Arc<Inner>,
-    link: Link,
+    call: Call,
     route: Route,
 }
 
@@ -206,7 +234,7 @@ impl UnaryService<Bytes> for ColdCall {
     type Future = Answer<Result<Response<Bytes>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (server, link, route) = (Arc::clone(&self.server), self.link.clone(), self.route.clone());
+        let (server, link, route) = (Arc::clone(&self.server), self.call.link.clone(), self.route.clone());
         let fields = fields(request.metadata());
         let body = request.into_inner();
         server.counters.cold_calls.add(1);
@@ -217,6 +245,7 @@ impl UnaryService<Bytes> for ColdCall {
             language: Language::OTHER,
             version: 0,
             is_one_way: false,
+            expires: self.call.deadline.at(),
             fields,
             body,
         };
@@ -259,6 +288,25 @@ impl StreamingService<Bytes> for Telemetry {
     }
 }
 
+fn over() -> Status {
+    Status::deadline_exceeded("the deadline of the call was over before it was begun")
+}
+
+/// RocketMQ's proxy answers nobody who does not say who they are.
+fn without_client(metadata: &MetadataMap) -> Option<Refusal> {
+    let is_named = metadata.get(CLIENT_ID).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
+    (!is_named)
+        .then(|| Refusal::new(code::CLIENT_ID_REQUIRED, format!("the metadata {CLIENT_ID} is missing")))
+}
+
+fn refused_stream(packed: bool, refusal: &Refusal) -> ResponseStream {
+    let mut status = Vec::new();
+    put_status(&mut status, 1, refusal.code, &refusal.message);
+    let mut packer = Packer::new(packed, status.len());
+    packer.put(status.len(), None, |out| out.extend_from_slice(&status));
+    packer.finish(None)
+}
+
 fn malformed(Malformed(reason): Malformed) -> Status {
     Status::invalid_argument(format!("malformed request: {reason}"))
 }
@@ -270,41 +318,4 @@ fn fields(metadata: &MetadataMap) -> Fields {
         KeyAndValueRef::Binary(..) => None,
     });
     ascii.collect()
-}
-
-/// The client's patience: gRPC's `grpc-timeout`, at most eight digits and a unit.
-fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u64 = Some(number).filter(|n| n.len() <= 8)?.parse().ok()?;
-    match unit {
-        "H" => Some(Duration::from_secs(number * 3_600)),
-        "M" => Some(Duration::from_secs(number * 60)),
-        "S" => Some(Duration::from_secs(number)),
-        "m" => Some(Duration::from_millis(number)),
-        "u" => Some(Duration::from_micros(number)),
-        "n" => Some(Duration::from_nanos(number)),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_deadline_of_a_call_is_read_in_all_units() {
-        let read = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("grpc-timeout", text.parse().unwrap());
-            deadline(&headers)
-        };
-        assert_eq!(read("3S"), Some(Duration::from_secs(3)));
-        assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
-        assert_eq!(read("20000m"), Some(Duration::from_secs(20)));
-        assert_eq!(read("5u"), Some(Duration::from_micros(5)));
-        for bad in ["", "S", "5", "-1S", "123456789S", "5x"] {
-            assert_eq!(read(bad), None, "{bad}");
-        }
-    }
 }
