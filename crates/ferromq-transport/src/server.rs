@@ -4,12 +4,15 @@
 //! connection is the business of `connection` and `grpc`.
 
 use std::{
+    future::poll_fn,
     io,
     net::{self, SocketAddr},
+    pin::pin,
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -116,6 +119,9 @@ struct Inner {
     slots: Arc<Semaphore>,
     one_way: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
+    /// The same as a number, set first: those who wait are woken one after the other, and whoever is woken by
+    /// something else meanwhile sees it here.
+    reached: AtomicU8,
     listeners: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -162,6 +168,7 @@ impl Server {
             slots,
             one_way: Arc::new(Semaphore::new(options.one_way.min(Semaphore::MAX_PERMITS))),
             phase: watch::Sender::new(Phase::Running),
+            reached: AtomicU8::new(Phase::Running as u8),
             listeners: Mutex::default(),
         }))
     }
@@ -326,12 +333,21 @@ impl Server {
     }
 
     fn advance(&self, to: Phase) {
+        self.0.reached.fetch_max(to as u8, Ordering::SeqCst);
         self.0.phase.send_if_modified(|phase| std::mem::replace(phase, to.max(*phase)) < to);
     }
 
     async fn reached(&self, wanted: Phase) {
         // The sender lives in `self`, so the channel cannot be closed.
-        let _ = self.0.phase.subscribe().wait_for(|phase| *phase >= wanted).await;
+        let mut phases = self.0.phase.subscribe();
+        let mut told = pin!(phases.wait_for(|phase| *phase >= wanted));
+        poll_fn(|context| {
+            if self.0.reached.load(Ordering::SeqCst) >= wanted as u8 {
+                return Poll::Ready(());
+            }
+            told.as_mut().poll(context).map(|_| ())
+        })
+        .await;
     }
 
     fn adopt(&self, listener: net::TcpListener) -> Result<(TcpListener, SocketAddr), TransportError> {

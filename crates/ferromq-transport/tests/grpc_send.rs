@@ -213,10 +213,3 @@ async fn a_request_of_millions_of_empty_messages_is_refused_before_it_takes_memo
     let error = client.call("AckMessage", vec![0; 9 << 20]).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::ResourceExhausted);
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_letter_request_is_answered_as_unsupported() {
-    let broker = Broker::start();
-    let answer = broker.client().await.call("ForwardMessageToDeadLetterQueue", Bytes::new()).await.unwrap();
-    assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, 50_500);
-}

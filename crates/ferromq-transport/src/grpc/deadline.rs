@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
+const TICKS: Duration = Duration::from_millis(2);
+
 /// When a client gives up, if it ever does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline(Option<Instant>);
@@ -23,6 +25,15 @@ impl Deadline {
     /// Nobody waits any more: what is not done yet is not to be begun.
     pub(super) fn is_over(self) -> bool {
         self.0.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// What `answer` gives before the time is over, if it does.
+    pub(super) async fn limit<T>(self, answer: impl Future<Output = T>) -> Option<T> {
+        match self.left() {
+            None => Some(answer.await),
+            // tonic ends the call at its time as well, with a status that says less; timers count milliseconds.
+            Some(left) => tokio::time::timeout(left.saturating_sub(TICKS), answer).await.ok(),
+        }
     }
 
     /// The time that is left.

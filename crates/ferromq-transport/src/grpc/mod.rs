@@ -9,6 +9,7 @@ pub mod codec;
 pub mod columns;
 mod connection;
 mod convert;
+mod dead_letter;
 mod deadline;
 mod extras;
 mod health;

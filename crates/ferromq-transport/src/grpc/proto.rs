@@ -133,6 +133,20 @@ pub struct ChangeInvisibleDurationRequest {
     pub invisible_duration: Option<ProtoDuration>,
 }
 
+/// Gives a message up.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ForwardMessageToDeadLetterQueueRequest {
+    /// Consumer group.
+    #[prost(message, optional, tag = "1")]
+    pub group: Option<Resource>,
+    /// Topic.
+    #[prost(message, optional, tag = "2")]
+    pub topic: Option<Resource>,
+    /// Names the lease.
+    #[prost(string, tag = "3")]
+    pub receipt_handle: String,
+}
+
 /// Sets a committed offset.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct UpdateOffsetRequest {

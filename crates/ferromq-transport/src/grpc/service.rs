@@ -24,6 +24,7 @@ use super::{
     codec::BytesCodec,
     connection::Link,
     convert::{Refusal, code, put_status},
+    dead_letter,
     deadline::Deadline,
     extras,
     receive::{self, Terms},
@@ -99,7 +100,8 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     let share = Arc::new(server.budget.share());
     let body = Body::new(Metered::new(body, Arc::clone(&share)));
     let request = http::Request::from_parts(head, body);
-    let response = answer(server, Call { link, deadline }, method, &mut grpc, request).await;
+    let answered = deadline.limit(answer(server, Call { link, deadline }, method, &mut grpc, request)).await;
+    let Some(response) = answered else { return over().into_http() };
     let too_large = response.headers().get(Status::GRPC_STATUS).is_some_and(|code| code == OUT_OF_RANGE);
     if too_large {
         return Status::resource_exhausted(format!("the request is over the limit of {limit} bytes"))
@@ -166,6 +168,7 @@ impl UnaryService<Bytes> for HotCall {
                 "SendMessage" => send::send_message(&hot, &body, peer).await,
                 "AckMessage" => ack::ack_message(&hot, &body),
                 "ChangeInvisibleDuration" => ack::change_invisible_duration(&hot, body),
+                "ForwardMessageToDeadLetterQueue" => dead_letter::forward(&hot, body, peer).await,
                 "UpdateOffset" => ack::update_offset(&hot, body, peer).await,
                 _ => Ok(ack::refused(&Refusal::new(
                     code::UNSUPPORTED,
@@ -289,7 +292,7 @@ impl StreamingService<Bytes> for Telemetry {
 }
 
 fn over() -> Status {
-    Status::deadline_exceeded("the deadline of the call was over before it was begun")
+    Status::deadline_exceeded("the deadline of the call is over")
 }
 
 /// RocketMQ's proxy answers nobody who does not say who they are.

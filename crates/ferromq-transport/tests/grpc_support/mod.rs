@@ -16,7 +16,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -63,11 +63,12 @@ pub struct Control {
     pub demotions: AtomicUsize,
     pub telemetry: mpsc::UnboundedSender<Telemetry>,
     pub closed: mpsc::UnboundedSender<u64>,
+    pub unanswered: Mutex<Vec<(Option<Instant>, Reply)>>,
 }
 
 impl ColdHandler for Control {
     fn serves(&self, route: &Route) -> bool {
-        matches!(route, Route::Rpc(name) if ["Heartbeat", "QueryRoute", "EndTransaction", "GetOffset"].contains(&name.as_str()))
+        matches!(route, Route::Rpc(name) if ["Heartbeat", "QueryRoute", "EndTransaction", "GetOffset", "QueryAssignment"].contains(&name.as_str()))
     }
 
     fn call(&self, request: ColdRequest, reply: Reply) {
@@ -75,6 +76,11 @@ impl ColdHandler for Control {
             Route::Rpc(name) if name == "Heartbeat" => request.body,
             Route::Rpc(name) if name == "QueryRoute" => {
                 format!("{} {:?}", request.connection, request.fields).into()
+            }
+            // Nobody answers it.
+            Route::Rpc(name) if name == "QueryAssignment" => {
+                self.unanswered.lock().push((request.expires, reply));
+                return;
             }
             Route::Rpc(name) if name == "GetOffset" => {
                 let _ = reply.send(Err(TransportError::Busy("handlers")));
@@ -157,8 +163,13 @@ impl Broker {
         let store = Arc::new(MessageStore::open(directory.path(), config, clock.clone()).unwrap());
         let (telemetry, telemetry_seen) = mpsc::unbounded_channel();
         let (closed, closed_seen) = mpsc::unbounded_channel();
-        let control =
-            Arc::new(Control { server: Mutex::new(None), demotions: AtomicUsize::new(0), telemetry, closed });
+        let control = Arc::new(Control {
+            server: Mutex::new(None),
+            demotions: AtomicUsize::new(0),
+            telemetry,
+            closed,
+            unanswered: Mutex::default(),
+        });
         let served = with_store.then(|| (Arc::clone(&store), "broker-a".to_owned()));
         let server = Server::new(Handle::current(), options, clock.clone(), served, control.clone());
         *control.server.lock() = Some(server.clone());
@@ -222,7 +233,8 @@ impl Client {
     pub async fn call(&self, method: &str, body: impl Into<Bytes>) -> Result<Bytes, Status> {
         let mut grpc = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
         grpc.ready().await.unwrap();
-        Ok(grpc.unary(Request::new(body.into()), path(method), BytesCodec).await?.into_inner())
+        let request = named(Request::new(body.into()));
+        Ok(grpc.unary(request, path(method), BytesCodec).await?.into_inner())
     }
 
     pub async fn stream(
@@ -232,7 +244,7 @@ impl Client {
     ) -> Result<(MetadataMap, Streaming<Bytes>), Status> {
         let mut grpc = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
         grpc.ready().await.unwrap();
-        let response = grpc.server_streaming(request, path(method), BytesCodec).await?;
+        let response = grpc.server_streaming(named(request), path(method), BytesCodec).await?;
         Ok((response.metadata().clone(), response.into_inner()))
     }
 
@@ -277,6 +289,18 @@ pub fn split(responses: Vec<ReceiveMessageResponse>) -> (i32, Vec<proto::Message
     (status.code, messages.collect())
 }
 
+/// Says who calls, unless the request does.
+fn named<T>(mut request: Request<T>) -> Request<T> {
+    if !request.metadata().contains_key("x-mq-client-id") {
+        request.metadata_mut().insert("x-mq-client-id", "tests".parse().unwrap());
+    }
+    request
+}
+
+/// A method of RocketMQ's service; one with a slash is of another service.
 fn path(method: &str) -> PathAndQuery {
+    if method.contains('/') {
+        return format!("/{method}").parse().unwrap();
+    }
     format!("/apache.rocketmq.v2.MessagingService/{method}").parse().unwrap()
 }
