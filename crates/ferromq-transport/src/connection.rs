@@ -9,7 +9,10 @@ use std::{
     io,
     net::SocketAddr,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -83,6 +86,8 @@ pub(crate) struct Connection {
     /// None on a name server.
     pub hot: Option<Arc<Hot>>,
     pub routes: Arc<Routes>,
+    /// No new request is taken: once one connection has seen it, none takes any.
+    pub is_draining: Arc<AtomicBool>,
     /// One-way requests that may be under way over all connections.
     pub one_way: Arc<Semaphore>,
     /// What a one-way request takes of [`ConnectionLimits::in_flight`]: so no connection can have all of `one_way`.
@@ -186,6 +191,9 @@ impl Connection {
                 if command.is_response() {
                     self.answered(command);
                     continue;
+                }
+                if self.is_draining.load(Ordering::SeqCst) {
+                    return Ok(());
                 }
                 if command.is_one_way() && serve::only_answers(command.code) {
                     self.counters.remoting_requests.add(1);

@@ -4,15 +4,12 @@
 //! connection is the business of `connection` and `grpc`.
 
 use std::{
-    future::poll_fn,
     io,
     net::{self, SocketAddr},
-    pin::pin,
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -119,9 +116,8 @@ struct Inner {
     slots: Arc<Semaphore>,
     one_way: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
-    /// The same as a number, set first: those who wait are woken one after the other, and whoever is woken by
-    /// something else meanwhile sees it here.
-    reached: AtomicU8,
+    /// No new request is taken. Set first: those who wait for the phase are woken one after the other.
+    is_draining: Arc<AtomicBool>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -168,7 +164,7 @@ impl Server {
             slots,
             one_way: Arc::new(Semaphore::new(options.one_way.min(Semaphore::MAX_PERMITS))),
             phase: watch::Sender::new(Phase::Running),
-            reached: AtomicU8::new(Phase::Running as u8),
+            is_draining: Arc::default(),
             listeners: Mutex::default(),
         }))
     }
@@ -333,21 +329,13 @@ impl Server {
     }
 
     fn advance(&self, to: Phase) {
-        self.0.reached.fetch_max(to as u8, Ordering::SeqCst);
+        self.0.is_draining.store(true, Ordering::SeqCst);
         self.0.phase.send_if_modified(|phase| std::mem::replace(phase, to.max(*phase)) < to);
     }
 
     async fn reached(&self, wanted: Phase) {
         // The sender lives in `self`, so the channel cannot be closed.
-        let mut phases = self.0.phase.subscribe();
-        let mut told = pin!(phases.wait_for(|phase| *phase >= wanted));
-        poll_fn(|context| {
-            if self.0.reached.load(Ordering::SeqCst) >= wanted as u8 {
-                return Poll::Ready(());
-            }
-            told.as_mut().poll(context).map(|_| ())
-        })
-        .await;
+        let _ = self.0.phase.subscribe().wait_for(|phase| *phase >= wanted).await;
     }
 
     fn adopt(&self, listener: net::TcpListener) -> Result<(TcpListener, SocketAddr), TransportError> {
@@ -416,6 +404,7 @@ impl Server {
             cold: Arc::clone(&inner.cold),
             hot: inner.hot.clone(),
             routes: Arc::clone(&inner.routes),
+            is_draining: Arc::clone(&inner.is_draining),
             one_way: Arc::clone(&inner.one_way),
             one_way_weight: inner.options.one_way_weight(),
             counters: Arc::clone(&inner.counters),

@@ -58,7 +58,7 @@ pub(crate) struct Opening {
 
 enum Stage {
     First(TcpStream, Arc<(TlsMode, TlsAcceptor)>),
-    Handshake(Accept<TcpStream>),
+    Handshake(Box<Accept<TcpStream>>),
     /// It failed.
     Over,
 }
@@ -77,7 +77,7 @@ impl Opening {
                         return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
                     };
                     match (first?, tls.0) {
-                        (HANDSHAKE, _) => self.stage = Stage::Handshake(tls.1.accept(stream)),
+                        (HANDSHAKE, _) => self.stage = Stage::Handshake(Box::new(tls.1.accept(stream))),
                         (_, TlsMode::Enforcing) => {
                             let refused =
                                 io::Error::new(io::ErrorKind::InvalidData, "plaintext, but TLS is enforced");
