@@ -20,6 +20,7 @@ from ferromq.client._batching import MAX_MESSAGES, Linger, batches, is_ordered, 
 from ferromq.client._protocol import Call, Plan, T
 from ferromq.client._routes import Queue
 from ferromq.client._send_plans import Half
+from ferromq.client._session import Session
 from ferromq.client._transactions import Checks, Decisions, Open
 from ferromq.client.producer import in_order
 from ferromq.errors import ConnectionFailed, OutcomeUnknown, RequestError, ServerError, Unsupported
@@ -372,3 +373,20 @@ def test_a_refused_end_is_told() -> None:
         server.run(
             _send_plans.end_transaction(server.common, Half("M", "orders", "T", ONE), is_commit=True, is_checked=False)
         )
+
+
+def test_a_client_tells_where_its_threads_are_and_that_it_verifies_nothing() -> None:
+    """Each answer has the nonce of the question and goes to who asked."""
+    session = Session(None, pb.Settings(), lambda _: None)  # type: ignore[arg-type]
+    answers: list[pb.TelemetryCommand] = []
+    session._streams["b:1"] = SimpleNamespace(answer=answers.append)  # type: ignore[assignment]
+    ask = pb.TelemetryCommand(print_thread_stack_trace_command=pb.PrintThreadStackTraceCommand(nonce="1"))
+    assert session._on_command("b:1", ask)
+    verify = pb.TelemetryCommand(verify_message_command=pb.VerifyMessageCommand(nonce="2"))
+    assert session._on_command("b:1", verify)
+    threads, refused = answers
+    assert threads.status.code == pb.OK
+    assert threads.thread_stack_trace.nonce == "1"
+    assert "test_a_client_tells_where_its_threads_are" in threads.thread_stack_trace.thread_stack_trace
+    assert (refused.status.code, refused.verify_message_result.nonce) == (pb.Code.NOT_IMPLEMENTED, "2")
+    assert not session._on_command("b:1", pb.TelemetryCommand(reconnect_endpoints_command={"nonce": "3"}))

@@ -184,7 +184,7 @@ def _broker_name(handle: str) -> str:
         words = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
     except ValueError:
         return ""
-    return words[2] if len(words) == _HANDLE_WORDS else ""
+    return words[2] if len(words) >= _HANDLE_WORDS else ""
 
 
 def end_transaction(common: Common, half: Half, *, is_commit: bool, is_checked: bool) -> Plan[None]:

@@ -6,7 +6,9 @@ client its life signs. Streams that break are opened again for as long as the cl
 """
 
 import logging
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -87,9 +89,24 @@ class Session:
                 self._on_settings(command.settings)
             case "recover_orphaned_transaction_command" if self.on_orphan is not None:
                 self.on_orphan(endpoint, command.recover_orphaned_transaction_command)
+            case "print_thread_stack_trace_command":
+                nonce = command.print_thread_stack_trace_command.nonce
+                self._answer(
+                    endpoint, pb.TelemetryCommand(status=pb.Status(code=pb.OK), thread_stack_trace=_stacks(nonce))
+                )
+            case "verify_message_command":
+                # As RocketMQ's simple consumers, which are not called with messages either.
+                refused = pb.Status(code=pb.Code.NOT_IMPLEMENTED, message="this client verifies no messages")
+                result = pb.VerifyMessageResult(nonce=command.verify_message_command.nonce)
+                self._answer(endpoint, pb.TelemetryCommand(status=refused, verify_message_result=result))
             case _:
                 return False
         return True
+
+    def _answer(self, endpoint: str, command: pb.TelemetryCommand) -> None:
+        stream = self._streams.get(endpoint)
+        if stream is not None:
+            stream.answer(command)
 
     def _beat(self) -> None:
         request = pb.HeartbeatRequest(client_type=self._settings.client_type)
@@ -162,6 +179,10 @@ class _Stream:
         self._settings = self._encoded(settings)
         self._outgoing.put(self._settings)
 
+    def answer(self, command: pb.TelemetryCommand) -> None:
+        """Send what the broker asked for; lost where the stream ends just now."""
+        self._outgoing.put(command.SerializeToString())
+
     def start(self) -> None:
         threading.Thread(target=self._run, name="ferromq-telemetry", daemon=True).start()
 
@@ -214,6 +235,15 @@ class _Stream:
             waited.set_exception(error)
         elif not self._closed.is_set():
             _log.warning("telemetry stream lost endpoint=%s: %s", self.endpoint, error)
+
+
+def _stacks(nonce: str) -> pb.ThreadStackTrace:
+    """Return where each thread of this process is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines = []
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 (there is no other way to ask)
+        lines += [f"thread {names.get(ident, ident)}\n", *traceback.format_stack(frame), "\n"]
+    return pb.ThreadStackTrace(nonce=nonce, thread_stack_trace="".join(lines))
 
 
 def _until_none(queue: "SimpleQueue[bytes | None]") -> Iterator[bytes]:
