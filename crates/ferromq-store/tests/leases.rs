@@ -330,7 +330,7 @@ fn a_reset_ends_all_leases_and_brings_back_what_was_acknowledged_above_it() {
     let store = open(directory.path(), &clock);
     send(&store, 0, 6);
     let leased = receive(&store, 5);
-    leased.iter().skip(1).for_each(|leased| drop(store.ack("g", "t", &leased.handle).unwrap()));
+    leased.iter().skip(1).for_each(|leased| assert_eq!(store.ack("g", "t", &leased.handle).unwrap(), None));
     assert_eq!(committed(&store), Some(0));
     store.reset_offset("g", "t", 0, 3).unwrap();
     assert_eq!(committed(&store), Some(3));
