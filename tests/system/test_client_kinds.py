@@ -264,3 +264,19 @@ def test_a_topic_refuses_messages_of_another_kind(mq: ferromq.Embedded) -> None:
         with pytest.raises(ferromq.RequestError, match="FIFO") as caught:
             producer.send("steps", b"plain")
         assert caught.value.code == 40014
+
+
+def test_a_message_can_be_given_up(mq: ferromq.Embedded) -> None:
+    """It lies in the dead letter queue of the group, and its life in the group is over."""
+    with mq.producer() as producer:
+        producer.send("orders", b"bad", properties={"p": "q"})
+    with mq.consumer("billing", "orders") as consumer:
+        (message,) = received(consumer, 1)
+        consumer.forward_to_dead_letter(message)
+        mq.clock.advance(minutes=5)
+        assert consumer.receive(wait=AT_ONCE) == []
+        with pytest.raises(ferromq.ReceiptHandleExpired):
+            consumer.ack(message)
+    with mq.consumer("undertaker", "%DLQ%billing") as consumer:
+        (dead,) = received(consumer, 1)
+        assert (dead.body, dead.properties["p"]) == (b"bad", "q")

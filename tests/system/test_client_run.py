@@ -51,6 +51,36 @@ def test_a_handler_gets_every_message_once_and_the_end_is_clean(mq: ferromq.Embe
         assert consumer.receive(wait=0) == []
 
 
+def test_a_failed_message_comes_again_as_the_group_says_and_ends_as_a_dead_letter(
+    mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exception is in the log, other messages are not held up."""
+    with mq.admin() as admin:
+        admin.create_group("billing", retries=2, retry_delays=[0.01])
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"bad", b"good"])
+    attempts: list[int] = []
+    good = threading.Event()
+
+    def handler(message: MessageView) -> None:
+        if message.body == b"good":
+            good.set()
+            return
+        attempts.append(message.delivery_attempt)
+        raise ValueError("no such customer")
+
+    with mq.consumer("billing", "orders") as consumer, mq.consumer("look", "%DLQ%billing") as dead:
+        running = run(consumer, handler)
+        (message,) = dead.receive(wait=PATIENCE)
+        consumer.stop()
+        running.join(PATIENCE)
+        assert not running.is_alive()
+    assert message.body == b"bad"
+    assert attempts == [1, 2, 3]
+    assert good.is_set()
+    assert "no such customer" in caplog.text
+
+
 def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
     """A message that fails is tried again in place; its group waits, others do not."""
     with mq.admin() as admin:
