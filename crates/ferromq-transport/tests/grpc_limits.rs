@@ -103,3 +103,21 @@ async fn answers_nobody_takes_use_the_budget_up_and_their_leases_are_given_back(
     broker.until("connections", 1).await;
     assert_eq!(client.receive(&three).await.1.len(), 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_four_mebibytes_go_both_ways_also_several_at_once() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    let bodies = ["a", "b", "c"].map(|letter| letter.repeat(4 << 20));
+    let batch = bodies.iter().map(|body| message("flights", body).with(|system| system.queue_id = Some(1)));
+    let response = client.send(batch.collect()).await;
+    assert_eq!((response.status.unwrap().code, response.entries.len()), (20_000, 3));
+    broker.readable(3).await;
+    let mut got = Vec::new();
+    while got.len() < 3 {
+        let (code, messages) = client.receive(&receive(Duration::from_secs(10))).await;
+        assert_eq!(code, 20_000);
+        got.extend(messages.into_iter().map(|message| message.body));
+    }
+    assert!(got.iter().zip(&bodies).all(|(got, sent)| got == sent.as_bytes()));
+}
