@@ -172,9 +172,10 @@ fn waiting_messages_are_in_files_and_not_in_memory() {
         store.append(&messages).unwrap();
     }
     settle(&store);
-    while store.timed_waiting() != (count, 0) {
-        std::thread::yield_now();
+    while store.stats().timer.queue_offset != count as u64 {
+        std::thread::sleep(Duration::from_millis(5));
     }
+    assert_eq!(store.timed_waiting(), (count, 0));
     tell_memory("all in the wheel");
     assert_eq!(store.timed_in_memory(), 0);
     clock.advance(60_000);
@@ -196,6 +197,7 @@ fn waiting_text(due: i64) -> Vec<u8> {
     text
 }
 
+#[allow(clippy::print_stdout)]
 fn tell_memory(when: &str) {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let lines: Vec<&str> =

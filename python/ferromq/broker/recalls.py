@@ -7,7 +7,6 @@ that waits for the same time: the store delivers neither.
 
 import base64
 import binascii
-import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -45,11 +44,16 @@ class Handle(NamedTuple):
 
 def decode_handle(text: str) -> Handle:
     """Return what a handle says. Raises `RecallRefused` for what is none."""
-    with contextlib.suppress(ValueError, binascii.Error):
+    invalid = RecallRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+    try:
         parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
-        if len(parts) >= _PARTS and parts[0] == _VERSION and parts[4]:
-            return Handle(parts[1], parts[2], int(parts[3]), parts[4])
-    raise RecallRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        version, topic, broker_name, deliver_ms, unique_key = parts[:_PARTS]
+        handle = Handle(topic, broker_name, int(deliver_ms), unique_key)
+    except (ValueError, binascii.Error):
+        raise invalid from None
+    if version != _VERSION or not unique_key:
+        raise invalid
+    return handle
 
 
 class Recalls:

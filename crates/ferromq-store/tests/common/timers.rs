@@ -34,7 +34,7 @@ pub fn put<D: Disk>(store: &MessageStore<D>, topic: &str, body: &str, due: i64, 
     properties::push(&mut text, "TIMER_DELIVER_MS", &due.to_string());
     if takes_back {
         // The form of RocketMQ 5.5.0, and that of later ones.
-        let key = if body.len() % 2 == 0 { body.to_owned() } else { format!("{topic}+{body}") };
+        let key = if body.len().is_multiple_of(2) { body.to_owned() } else { format!("{topic}+{body}") };
         properties::push(&mut text, "TIMER_DEL_UNIQKEY", &key);
     }
     let given = message(topic, 0, body.as_bytes(), &text);
