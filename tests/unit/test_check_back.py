@@ -159,7 +159,7 @@ def test_an_open_transaction_is_asked_about_and_ends_as_the_producer_says(broker
     assert (message.queue_offset, message.physical_offset) == (copy.queue_offset, copy.physical_offset)
     assert message.properties == copy.properties
     assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
-    assert copy.prepared_transaction_offset == named.physical_offset
+    assert (named.physical_offset, copy.prepared_transaction_offset) == (0, -1)
     assert broker.ends.end(answer(broker))
     assert [found.body for found in broker.seen()] == [b"paid"]
     assert broker.round() == Report()
@@ -213,6 +213,17 @@ def test_an_end_that_names_an_older_place_ends_the_transaction(
     assert broker.round() == Report(asked=1)
     broker.begin()
     assert [broker.ends.end(end) for end in named] == [False] * (rounds + 1)
+
+
+def test_the_first_record_of_a_log_is_found_wherever_it_was_put_back_to(broker: Broker) -> None:
+    """Its physical offset is 0, which as a prepared transaction offset says that there is none."""
+    half = broker.half()
+    assert half.physical_offset == 0
+    for _ in range(3):
+        broker.round()
+        broker.begin()
+    assert broker.ends.end(half)
+    assert not broker.ends.end(half)
 
 
 def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker) -> None:

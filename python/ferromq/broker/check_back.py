@@ -21,7 +21,7 @@ from ferromq._remoting import Answer, failure, required, success
 from ferromq._transaction_config import TransactionConfig
 from ferromq.broker.check_requests import CheckRequests
 from ferromq.broker.client_calls import physical_offset
-from ferromq.broker.halves import CHECK_TIMES, IMMUNITY_SECONDS, QUEUE, REAL_TOPIC, Halves, Place, origin_of, read
+from ferromq.broker.halves import CHECK_TIMES, IMMUNITY_SECONDS, QUEUE, REAL_TOPIC, Halves, Place, kept_origin, origin_of, read
 from ferromq.broker.transactions import REAL_QUEUE, op_message
 from ferromq.errors import FerromqError, MessageTooLarge
 
@@ -274,7 +274,7 @@ def copy_of(half: StoredMessage, topic: str, properties: Mapping[str, str]) -> "
         "born_timestamp": half.born_timestamp,
         "born_host": half.born_host,
         "reconsume_times": half.reconsume_times,
-        "prepared_transaction_offset": origin_of(half),
+        "prepared_transaction_offset": kept_origin(origin_of(half)),
     }
 
 

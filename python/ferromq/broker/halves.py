@@ -34,6 +34,8 @@ MAY_WAIT = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIV
 """Properties of a message that is delivered later."""
 _READ_AT_ONCE = 1_000
 _UNKNOWN = (1 << 63) - 1
+# As a prepared transaction offset: the half message is the first record of the log. 0 says that there is none.
+_AT_ZERO = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +230,7 @@ class Halves:
         return lost
 
     def _now(self, origin: int, place: Place) -> Place:
-        now = self._moved.get(origin, place)
-        # The copy of what lay at 0 is an origin of its own.
-        return self._moved.get(now.physical_offset, now)
+        return self._moved.get(origin, place)
 
     def _release(self, queue_offsets: Iterable[int]) -> None:
         with self._changed:
@@ -270,7 +270,7 @@ class Halves:
             if self.is_committed(half):
                 self._ended.add(half.queue_offset)
             elif half.prepared_transaction_offset:
-                self._moved[half.prepared_transaction_offset] = Place(half.queue_offset, half.physical_offset)
+                self._moved[origin_of(half)] = Place(half.queue_offset, half.physical_offset)
 
     def is_committed(self, half: StoredMessage) -> bool:
         """
@@ -330,4 +330,10 @@ def op_offsets(message: StoredMessage) -> Iterator[int]:
 
 def origin_of(half: StoredMessage) -> int:
     """Return where the half message lay first, which a copy that was put back keeps as prepared transaction offset."""
-    return half.prepared_transaction_offset or half.physical_offset
+    kept = half.prepared_transaction_offset
+    return 0 if kept == _AT_ZERO else kept or half.physical_offset
+
+
+def kept_origin(origin: int) -> int:
+    """Return the prepared transaction offset by which a copy tells where the half message lay first."""
+    return origin or _AT_ZERO
