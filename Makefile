@@ -12,11 +12,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; those that gain from it run in parallel themselves.
 .NOTPARALLEL:
-.PHONY: help demo test check fmt setup unit rust-test system compat spark bench bench-peers proto jars node-client nightly fuzz clean
+.PHONY: help demo test check fmt setup unit rust-test system compat spark bench bench-peers proto jars node-client nightly soak fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt unit rust-test system compat spark proto jars node-client nightly fuzz clean"
+	@echo "also: setup fmt unit rust-test system compat spark proto jars node-client nightly soak fuzz clean"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,13 @@ nightly: setup
 	  cargo test --release --package ferromq-store --locked --quiet
 	FERROMQ_KILL_ROUNDS=100 $(BIN)/pytest tests/system/test_kill.py
 	FERROMQ_TRANSACTION_KILL_ROUNDS=50 $(BIN)/pytest tests/system/test_transactions.py
+	FERROMQ_LIFE_CASES=500 $(BIN)/pytest tests/system/test_delivery_life.py --timeout=7200
 	$(MAKE) fuzz
+
+# Every kind of message for half an hour, a broker that is killed at random moments, and an account of every message.
+MINUTES ?= 30
+soak: setup
+	$(BIN)/python tests/soak/soak.py --minutes $(MINUTES)
 
 # Coverage-guided fuzzing with AFL++ (`cargo install cargo-afl`), so many seconds for each target.
 SECONDS_EACH ?= 600

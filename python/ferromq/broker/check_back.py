@@ -21,7 +21,17 @@ from ferromq._remoting import Answer, failure, required, success
 from ferromq._transaction_config import TransactionConfig
 from ferromq.broker.check_requests import CheckRequests
 from ferromq.broker.client_calls import physical_offset
-from ferromq.broker.halves import CHECK_TIMES, IMMUNITY_SECONDS, QUEUE, REAL_TOPIC, Halves, Place, kept_origin, origin_of, read
+from ferromq.broker.halves import (
+    CHECK_TIMES,
+    IMMUNITY_SECONDS,
+    QUEUE,
+    REAL_TOPIC,
+    Halves,
+    Place,
+    kept_origin,
+    origin_of,
+    read,
+)
 from ferromq.broker.transactions import REAL_QUEUE, op_message
 from ferromq.errors import FerromqError, MessageTooLarge
 

@@ -1,0 +1,157 @@
+"""
+What a soak knows of each message: what was sent and decided, what came and what was done with it.
+
+Pure but for its lock: who sends, who receives and who kills tell it. A violation of a promise is noted when it is seen;
+what must come in the end is checked by `verdict`.
+"""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+MAX_NOTED = 20
+
+
+class Fate(Enum):
+    """What a producer knows of a message."""
+
+    UNKNOWN = auto()
+    """No answer came: it may be there."""
+    SENT = auto()
+    """It must come."""
+    HIDDEN = auto()
+    """Of a transaction that was rolled back: it must never come."""
+
+
+@dataclass
+class Entry:
+    """One message."""
+
+    topic: str
+    fate: Fate = Fate.UNKNOWN
+    due_ms: int = 0
+    group: str = ""
+    number: int = 0
+    is_poison: bool = False
+    """Nobody ever acknowledges it."""
+    kills_before: int = 0
+    deliveries: int = 0
+    attempts: int = 0
+    """Highest number of an attempt seen."""
+    is_acknowledged: bool = False
+    """Somebody began to acknowledge it."""
+
+
+@dataclass
+class Ledger:
+    """All messages of a soak."""
+
+    max_attempts: int
+    entries: dict[str, Entry] = field(default_factory=dict)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of each message group, in the order they were first sent."""
+    violations: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def sending(self, name: str, entry: Entry) -> None:
+        """Take note before a message is sent."""
+        with self.lock:
+            entry.kills_before = self.kills
+            self.entries[name] = entry
+            self.counts["sending"] += 1
+            if entry.group:
+                line = self.groups.setdefault(entry.group, [])
+                entry.number = len(line)
+                line.append(name)
+
+    def decided(self, name: str, fate: Fate) -> None:
+        """Take note of what became of it."""
+        with self.lock:
+            self.entries[name].fate = fate
+            self.counts[fate.name.lower()] += 1
+
+    def delivered(self, name: str, attempt: int, now_ms: int) -> None:
+        """Take note of a delivery, and of the promises it breaks."""
+        with self.lock:
+            entry = self.entries.get(name)
+            if entry is None:
+                self._violated(f"{name} was never sent")
+                return
+            entry.deliveries += 1
+            entry.attempts = max(entry.attempts, attempt)
+            self.counts["delivered"] += 1
+            if entry.fate is Fate.HIDDEN:
+                self._violated(f"{name} came though its transaction was rolled back")
+            if now_ms < entry.due_ms:
+                self._violated(f"{name} came {entry.due_ms - now_ms} ms before its time")
+
+    def its_turn(self, name: str) -> None:
+        """Take note that all that came before it in its message group should be done with."""
+        with self.lock:
+            entry = self.entries.get(name)
+            if entry is not None and entry.group:
+                self._check_order(name, entry)
+
+    def acknowledging(self, name: str) -> None:
+        """Take note before it is acknowledged."""
+        with self.lock:
+            self.entries[name].is_acknowledged = True
+            self.counts["acknowledging"] += 1
+
+    def killed(self) -> None:
+        """Take note of a kill."""
+        with self.lock:
+            self.kills += 1
+
+    def is_finished(self) -> bool:
+        """Say whether all that must come has come to its end, as far as those who receive can know."""
+        with self.lock:
+            return all(
+                entry.attempts >= self.max_attempts or (entry.is_acknowledged and not entry.is_poison)
+                for entry in self.entries.values()
+                if entry.fate is Fate.SENT
+            )
+
+    def verdict(self, dead: Counter[str]) -> list[str]:
+        """Return every broken promise; *dead*: the dead letters by id."""
+        with self.lock:
+            found = list(self.violations)
+            missing = self._missing(dead)
+            found += [f"{name} is lost: {self.entries[name]}" for name in missing[:MAX_NOTED]]
+            found += [
+                f"{name} is dead without a cause: {self.entries.get(name)}"
+                for name in dead
+                if not self._may_be_dead(name)
+            ]
+            return found
+
+    def _missing(self, dead: Counter[str]) -> list[str]:
+        return [
+            name
+            for name, entry in self.entries.items()
+            if entry.fate is Fate.SENT and not (entry.is_acknowledged or name in dead)
+        ]
+
+    def _may_be_dead(self, name: str) -> bool:
+        entry = self.entries.get(name)
+        if entry is None or entry.fate is Fate.HIDDEN:
+            return False
+        # An answer with a delivery is lost where the broker is killed before it arrives.
+        return entry.is_poison or entry.attempts + self.kills - entry.kills_before >= self.max_attempts
+
+    def _check_order(self, name: str, entry: Entry) -> None:
+        for earlier_name in reversed(self.groups[entry.group][: entry.number]):
+            earlier = self.entries[earlier_name]
+            if earlier.is_acknowledged:
+                return
+            if earlier.fate is Fate.SENT and not (earlier.deliveries and self._may_be_dead(earlier_name)):
+                self._violated(f"{name} of {entry.group} came before {earlier_name} was done with")
+                return
+
+    def _violated(self, what: str) -> None:
+        if len(self.violations) < MAX_NOTED:
+            self.violations.append(what)
+        self.counts["violations"] += 1

@@ -1,0 +1,22 @@
+"""The soak of `make soak`, for a few seconds: that it runs, and that a short one finds nothing."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+SOAK = Path(__file__).parent.parent / "soak"
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(300)
+def test_every_message_is_accounted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some kills, every kind of message: nothing lost, early, out of order, or dead without a cause."""
+    monkeypatch.syspath_prepend(str(SOAK))
+    from soak import Soak  # noqa: PLC0415 (it lives beside, as a program)
+
+    soak = Soak(tmp_path / "store", random.randrange(1 << 32), between_kills=(2, 4))
+    print(f"seed={soak.seed}")  # noqa: T201 (shown when the test fails)
+    assert soak.run(10) == []
+    assert soak.ledger.kills > 0
+    assert soak.ledger.counts["sent"] > 0
