@@ -246,6 +246,17 @@ def test_a_fifo_push_consumer_keeps_the_order_where_deliveries_fail(room: Room) 
     assert room.bodies(consumer) == ["a-0", "a-1", "b-0", "b-0", "b-0", "c-0", "c-1"]
 
 
+def test_a_message_of_a_group_that_always_fails_is_dead_and_those_after_it_go_on(room: Room) -> None:
+    """The client itself sends it to the dead letters."""
+    room.create("FIFO", queues=1, fifo=True, retries=1, retry=Exponential(initial_ms=1_000, max_ms=1_000))
+    producer, consumer = room.producer(), room.push()
+    room.send(producer, "bad-", 1, group="g", fail=99)
+    room.send(producer, "good-", 2, group="g")
+    assert room.official.wait_for(consumer, 4) == 4
+    assert room.bodies(consumer) == ["bad-0", "bad-0", "good-0", "good-1"]
+    assert room.dead(1) == ["bad-0"]
+
+
 def test_a_delayed_message_comes_when_it_is_due_unless_it_is_recalled(room: Room) -> None:
     """An hour later and no second earlier; the handle of the receipt takes one back."""
     room.create("DELAY")
