@@ -152,6 +152,7 @@ impl PyServer {
     /// Push a consumer group's entry.
     #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true, broadcast=true,
         retry_queues=1, ordered=false))]
+    #[allow(clippy::too_many_arguments)] // one a keyword of Python
     fn put_group(
         &self,
         name: &str,

@@ -303,6 +303,7 @@ impl PyStore {
 
     /// Read from a queue: status name, messages, next offset.
     #[pyo3(signature = (topic, queue_id, offset, max_count=32, tags="*", filter=None))]
+    #[allow(clippy::too_many_arguments)] // one a keyword of Python
     fn get(
         &self,
         py: Python<'_>,
