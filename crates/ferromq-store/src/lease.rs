@@ -30,6 +30,12 @@ impl Lease {
         let expires_at = now.saturating_add(invisible_ms.max(0));
         Self { pop_time, invisible_ms: expires_at.saturating_sub(pop_time), attempt: self.attempt }
     }
+
+    /// The same lease with its end `invisible_ms` after `now`.
+    fn until(self, now: i64, invisible_ms: i64) -> Self {
+        let expires_at = now.saturating_add(invisible_ms.max(0));
+        Self { invisible_ms: expires_at.saturating_sub(self.pop_time), ..self }
+    }
 }
 
 /// Messages one after the other whose leases end in the same millisecond. What of them was acknowledged or leased
@@ -202,15 +208,21 @@ impl QueueLeases {
         invisible_ms: i64,
     ) -> Result<Lease> {
         let old = self.held(offset, pop_time)?;
-        let lease = if self.is_in_order(old) {
-            let expires_at = now.saturating_add(invisible_ms.max(0));
-            Lease { invisible_ms: expires_at.saturating_sub(old.pop_time), ..old }
-        } else {
-            old.again(now, invisible_ms)
+        let lease = match self.is_in_order(old) {
+            true => old.until(now, invisible_ms),
+            false => old.again(now, invisible_ms),
         };
         self.remove(offset);
         self.insert(offset, lease);
         Ok(lease)
+    }
+
+    /// Lets the lease end `invisible_ms` after `now` and be the same lease.
+    pub(crate) fn extend(&mut self, offset: u64, pop_time: i64, now: i64, invisible_ms: i64) -> Result<()> {
+        let lease = self.held(offset, pop_time)?.until(now, invisible_ms);
+        self.remove(offset);
+        self.insert(offset, lease);
+        Ok(())
     }
 
     /// Ends a lease whose message nobody got: it was no attempt.

@@ -234,6 +234,18 @@ impl<D: Disk> MessageStore<D> {
         Ok(receipt(handle.queue_id, handle.queue_offset, lease))
     }
 
+    /// Lets the lease end `invisible_ms` from now and be the same lease: its handle stays good, and its message is on
+    /// the same attempt.
+    ///
+    /// `StaleReceipt` where the lease is no longer held.
+    pub fn extend(&self, group: &str, topic: &str, handle: &ReceiptHandle, invisible_ms: i64) -> Result<()> {
+        self.check_open()?;
+        let now = self.clock().now_ms();
+        self.with_leases(group, topic, handle.queue_id, |leases| {
+            leases.extend(handle.queue_offset, handle.pop_time, now, invisible_ms)
+        })
+    }
+
     /// Ends at once a lease whose message nobody got; it does not count as an attempt. Returns when it ended.
     ///
     /// `StaleReceipt` where the lease is no longer held.

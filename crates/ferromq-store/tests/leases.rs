@@ -264,6 +264,32 @@ fn leases_and_offsets_survive_a_clean_restart() {
 }
 
 #[test]
+fn an_extended_lease_keeps_its_handle_and_attempt_and_its_new_end_survives_a_restart() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 3);
+    let first = receive(&store, 3);
+    let extend = |store: &MessageStore, index: usize| store.extend("g", "t", &first[index].handle, 20_000);
+    clock.advance(4_000);
+    extend(&store, 0).unwrap();
+    extend(&store, 1).unwrap();
+    store.ack("g", "t", &first[2].handle).unwrap();
+    assert!(matches!(extend(&store, 2), Err(StoreError::StaleReceipt)));
+    store.close().unwrap();
+    assert!(matches!(extend(&store, 0), Err(StoreError::Closed)));
+    drop(store);
+
+    let store = open(directory.path(), &clock);
+    clock.advance(19_999);
+    assert!(offsets(&receive(&store, 10)).is_empty());
+    assert!(store.holds("g", "t", &first[0].handle));
+    store.ack("g", "t", &first[0].handle).unwrap();
+    clock.advance(1);
+    assert_eq!(offsets(&receive(&store, 10)), [(1, 2)]);
+    assert!(matches!(extend(&store, 1), Err(StoreError::StaleReceipt)));
+}
+
+#[test]
 fn progress_is_written_while_the_store_is_open_and_only_for_flushed_messages() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let config = StoreConfig { progress_interval: Duration::from_millis(5), ..asynchronous() };

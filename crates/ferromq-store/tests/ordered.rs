@@ -159,6 +159,25 @@ fn a_changed_message_holds_its_queue_until_its_new_time_and_keeps_its_handle() {
 }
 
 #[test]
+fn an_extended_lease_holds_its_queue_and_is_still_of_its_receive_after_a_restart() {
+    let (directory, clock, store) = fresh();
+    send(&store, 0, 3);
+    let first = receive(&store, 2, Some("a"));
+    clock.advance(LEASE - 1);
+    for leased in &first {
+        store.extend("g", "t", &leased.handle, 2 * LEASE).unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    let store = open(directory.path(), &clock);
+    clock.advance(2 * LEASE - 1);
+    assert!(receive(&store, 9, Some("b")).is_empty());
+    assert_eq!(seen(&receive(&store, 2, Some("a"))), [(0, 1), (1, 1)], "the same try");
+    clock.advance(LEASE);
+    assert_eq!(seen(&receive(&store, 9, Some("b"))), [(0, 2), (1, 2), (2, 1)]);
+}
+
+#[test]
 fn the_order_the_lock_and_the_name_of_the_try_survive_a_restart_and_a_kill() {
     for is_killed in [false, true] {
         let (mut directory, clock, store) = fresh();

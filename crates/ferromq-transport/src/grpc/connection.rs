@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -79,7 +79,8 @@ impl Connections {
         let (keep, cut) = oneshot::channel();
         self.open.lock().insert(id, keep);
         self.counters.connections.add(1);
-        let link = Link(Arc::new(LinkInner { id, peer, connections: Arc::clone(self), _slot: slot }));
+        let (connections, clients) = (Arc::clone(self), Mutex::default());
+        let link = Link(Arc::new(LinkInner { id, peer, connections, clients, _slot: slot }));
         let stream = Wire::new(stream, self.tls.current(), self.limits.handshake);
         Some(GrpcStream { stream, cut, is_cut: false, link })
     }
@@ -94,6 +95,8 @@ struct LinkInner {
     id: u64,
     peer: SocketAddr,
     connections: Arc<Connections>,
+    /// The clients whose leases are renewed.
+    clients: Mutex<HashMap<Box<str>, Arc<()>>>,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -105,10 +108,26 @@ impl Link {
     pub(super) fn peer(&self) -> SocketAddr {
         self.0.peer
     }
+
+    /// What a client of the connection holds while both are there.
+    pub(super) fn presence(&self, client: &str) -> Weak<()> {
+        let mut clients = self.0.clients.lock();
+        if let Some(presence) = clients.get(client) {
+            return Arc::downgrade(presence);
+        }
+        Arc::downgrade(clients.entry(client.into()).or_default())
+    }
+
+    /// The client is gone: nothing it received is renewed.
+    pub(super) fn forget_client(&self, client: &str) {
+        self.0.clients.lock().remove(client);
+    }
 }
 
 impl Drop for LinkInner {
     fn drop(&mut self) {
+        // Whoever hears of the end finds no lease renewed any more.
+        self.clients.get_mut().clear();
         self.connections.open.lock().remove(&self.id);
         self.connections.counters.connections.sub(1);
         self.connections.cold.on_close(self.id);

@@ -7,6 +7,7 @@ use ferromq_store::{Begin, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, Mes
 use prost::Message as _;
 
 use super::{
+    connection::Link,
     convert::{Refusal, check_group, check_topic, code, put_status, put_timestamp},
     outgoing::{BodyDigest, LeaseInfo, MessageWriter},
     proto::{FilterExpression, MessageQueue, PullMessageRequest, ReceiveMessageRequest, Resource},
@@ -19,6 +20,7 @@ use crate::{
         pop_retries::{lies_in, mark},
         pull::Pull,
         receive::Receive,
+        renewals::RENEWED,
     },
     tables::TopicEntry,
 };
@@ -43,6 +45,12 @@ pub(super) struct Terms {
     pub packed: bool,
     /// How long the client waits for the answer.
     pub deadline: Option<Duration>,
+}
+
+/// Who receives: one of the clients of a connection.
+pub(super) struct Client {
+    pub link: Link,
+    pub id: String,
 }
 
 impl Terms {
@@ -75,6 +83,7 @@ pub(super) async fn receive_message(
     hot: &Arc<Hot>,
     request: Bytes,
     terms: &Terms,
+    client: &Client,
 ) -> Result<ResponseStream, Malformed> {
     let request =
         ReceiveMessageRequest::decode(request).map_err(|_| Malformed("not a ReceiveMessageRequest"))?;
@@ -93,6 +102,10 @@ pub(super) async fn receive_message(
             let is_ordered = hot.tables.group(group).is_some_and(|group| group.ordered);
             let lies_in = lies_in(&leased, topic).to_owned();
             let mark = if lies_in == topic { 0 } else { mark(&lies_in) };
+            if request.auto_renew {
+                let handles = leased.iter().map(|leased| leased.handle);
+                hot.renew_while_there(group, &lies_in, handles, &client.link.presence(&client.id));
+            }
             let as_of = AsOf { topic, mark, is_ordered };
             put_leased(&mut packer, hot, leased, terms.digest(), as_of);
             return_to = Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: lies_in });
@@ -114,6 +127,8 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
     check_group(group)?;
     let max_count = terms.max_batch(request.batch_size)?;
     let invisible_duration = match request.invisible_duration {
+        // As in RocketMQ's proxy, whatever was asked for.
+        _ if request.auto_renew => RENEWED,
         None => DEFAULT_INVISIBLE,
         Some(duration) => check_invisible(duration.get())?,
     };

@@ -27,7 +27,7 @@ use super::{
     dead_letter,
     deadline::Deadline,
     extras,
-    receive::{self, Terms},
+    receive::{self, Client, Terms},
     send,
     stream::{Packer, ResponseStream},
     wire::Malformed,
@@ -198,6 +198,7 @@ impl ServerStreamingService<Bytes> for HotStream {
         let packed = request.metadata().get(PACKED).is_some_and(|value| value == "1");
         let deadline = self.call.deadline;
         let refusal = without_client(request.metadata());
+        let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
         let terms = Terms { peer: self.call.link.peer(), packed, deadline: deadline.left() };
         let body = request.into_inner();
         let share = Arc::clone(&self.share);
@@ -211,7 +212,7 @@ impl ServerStreamingService<Bytes> for HotStream {
             let stream = if is_pull {
                 receive::pull_message(&hot, body, &terms).await
             } else {
-                receive::receive_message(&hot, body, &terms).await
+                receive::receive_message(&hot, body, &terms, &client).await
             };
             let stream = stream.map_err(malformed)?;
             // Refused, the stream is dropped and its leases are given back.
@@ -238,6 +239,9 @@ impl UnaryService<Bytes> for ColdCall {
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (server, link, route) = (Arc::clone(&self.server), self.call.link.clone(), self.route.clone());
+        if matches!(&route, Route::Rpc(method) if method == "NotifyClientTermination") {
+            link.forget_client(client_id(request.metadata()));
+        }
         let fields = fields(request.metadata());
         let body = request.into_inner();
         server.counters.cold_calls.add(1);
@@ -293,6 +297,11 @@ impl StreamingService<Bytes> for Telemetry {
 
 fn over() -> Status {
     Status::deadline_exceeded("the deadline of the call is over")
+}
+
+/// Who calls; empty where that is no text.
+fn client_id(metadata: &MetadataMap) -> &str {
+    metadata.get(CLIENT_ID).and_then(|id| id.to_str().ok()).unwrap_or("").trim_ascii()
 }
 
 /// RocketMQ's proxy answers nobody who does not say who they are.

@@ -9,6 +9,7 @@ use super::{Hot, receive::millis};
 impl Hot {
     /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
+        self.renewals.forget(group, topic, handle);
         let goes_on = self.counted(self.store.ack(group, topic, handle))?;
         self.counters.acked.add(1);
         match goes_on {
@@ -27,6 +28,7 @@ impl Hot {
         handle: &ReceiptHandle,
         invisible_duration: Duration,
     ) -> Result<ReceiptHandle> {
+        self.renewals.forget(group, topic, handle);
         let new = self.store.change_invisible(group, topic, handle, millis(invisible_duration));
         let new = self.counted(new)?;
         self.counters.invisible_changed.add(1);
@@ -44,6 +46,7 @@ impl Hot {
     /// Gives back messages that could not be delivered: they are received again at once, and nobody's attempt is counted.
     pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
         for handle in handles {
+            self.renewals.forget(group, topic, handle);
             match self.store.give_back(group, topic, handle) {
                 Ok(ended) => {
                     self.counters.given_back.add(1);

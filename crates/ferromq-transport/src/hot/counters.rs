@@ -49,6 +49,8 @@ counters! {
     dead,
     /// Leases whose length was changed.
     invisible_changed,
+    /// Renewals of leases for receivers that asked for them.
+    renewed,
     /// Polls that wait for messages now.
     parked,
     /// Requests handed to the control plane.

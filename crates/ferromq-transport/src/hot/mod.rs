@@ -14,6 +14,7 @@ pub(crate) mod pop_retries;
 pub mod pull;
 pub mod recall;
 pub mod receive;
+pub(crate) mod renewals;
 pub mod send;
 mod traffic;
 mod unique_key;
@@ -36,6 +37,7 @@ use crate::{
     tables::{GroupEntry, Tables, TopicEntry},
 };
 use demote::Demotions;
+use renewals::Renewals;
 use unique_key::UniqueKeys;
 
 /// What the hot verbs work on; shared by all listeners of a server.
@@ -56,6 +58,7 @@ pub struct Hot {
     pub traffic: Arc<Traffic>,
     pub(crate) unique_keys: UniqueKeys,
     pub(crate) polls: LongPolls,
+    renewals: Renewals,
     demotions: Demotions,
     /// Spreads requests that do not choose a queue. One for all topics: what counts is that each topic's
     /// requests are spread, not in which order.
@@ -83,6 +86,7 @@ impl Hot {
         let traffic = Arc::<Traffic>::default();
         let delivered = Arc::clone(&traffic);
         store.on_delivery(move |topic, bytes| delivered.count_put(topic, 1, bytes.into()));
+        let renewals = Renewals::new(&clock);
         let demotions = Demotions::new(cold, Arc::clone(&counters));
         let (next_queue, first_queue) = (AtomicU32::new(0), AtomicU32::new(0));
         let unique_keys = UniqueKeys::new(store.store_host().ip());
@@ -96,6 +100,7 @@ impl Hot {
             traffic,
             unique_keys,
             polls,
+            renewals,
             demotions,
             next_queue,
             first_queue,

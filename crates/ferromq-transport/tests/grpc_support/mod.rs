@@ -68,12 +68,12 @@ pub struct Control {
 
 impl ColdHandler for Control {
     fn serves(&self, route: &Route) -> bool {
-        matches!(route, Route::Rpc(name) if ["Heartbeat", "QueryRoute", "EndTransaction", "GetOffset", "QueryAssignment"].contains(&name.as_str()))
+        matches!(route, Route::Rpc(name) if ["Heartbeat", "NotifyClientTermination", "QueryRoute", "EndTransaction", "GetOffset", "QueryAssignment"].contains(&name.as_str()))
     }
 
     fn call(&self, request: ColdRequest, reply: Reply) {
         let body = match request.route {
-            Route::Rpc(name) if name == "Heartbeat" => request.body,
+            Route::Rpc(name) if name == "Heartbeat" || name == "NotifyClientTermination" => request.body,
             Route::Rpc(name) if name == "QueryRoute" => {
                 format!("{} {:?}", request.connection, request.fields).into()
             }
@@ -231,10 +231,14 @@ pub struct Client(pub Channel);
 
 impl Client {
     pub async fn call(&self, method: &str, body: impl Into<Bytes>) -> Result<Bytes, Status> {
+        self.call_as(method, Request::new(body.into())).await
+    }
+
+    /// As [`Self::call`], by whom the request says.
+    pub async fn call_as(&self, method: &str, request: Request<Bytes>) -> Result<Bytes, Status> {
         let mut grpc = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
         grpc.ready().await.unwrap();
-        let request = named(Request::new(body.into()));
-        Ok(grpc.unary(request, path(method), BytesCodec).await?.into_inner())
+        Ok(grpc.unary(named(request), path(method), BytesCodec).await?.into_inner())
     }
 
     pub async fn stream(

@@ -213,6 +213,8 @@ pub struct ReceiveMessageRequest {
     pub batch_size: i32,
     #[prost(message, optional, tag = "5")]
     pub invisible_duration: Option<Time>,
+    #[prost(bool, tag = "6")]
+    pub auto_renew: bool,
     #[prost(message, optional, tag = "7")]
     pub long_polling_timeout: Option<Time>,
     #[prost(string, optional, tag = "8")]
@@ -227,6 +229,7 @@ pub fn receive(wait: Duration) -> ReceiveMessageRequest {
         filter_expression: Some(FilterExpression { kind: 1, expression: "*".to_owned() }),
         batch_size: 32,
         invisible_duration: Some(Duration::from_secs(30).into()),
+        auto_renew: false,
         long_polling_timeout: Some(wait.into()),
         attempt_id: None,
     }
