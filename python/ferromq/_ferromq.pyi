@@ -550,12 +550,14 @@ class Server:
         broadcast: bool = True,
         retry_queues: int = 1,
         ordered: bool = False,
+        priority_factor: int = 100,
     ) -> None:
         """
         broadcast: whether its members may each read all messages.
 
         retry_queues: queues of its retry topic; 0: what is given back is dropped. max_attempts: deliveries of a message
         before it goes to the dead-letter topic. ordered: gRPC consumers receive each queue in order, one at a time.
+        priority_factor: how many of a hundred receives of a topic of priorities look at the higher ones first.
         """
 
     def remove_group(self, name: str) -> None: ...

@@ -7,11 +7,13 @@ from datetime import timedelta
 import pytest
 
 import ferromq
-from ferromq import Message, MessageView, Resolution
+from ferromq import Message, MessageView, Resolution, _json
+from ferromq._ferromq import RemotingClient
 from ferromq.client._connection import Channels
 
 SOON = timedelta(seconds=10)
 AT_ONCE = timedelta()
+UPDATE_GROUP = 200
 
 
 @pytest.fixture
@@ -31,6 +33,11 @@ def create_fifo_group(mq: ferromq.Embedded, group: str, *, retries: int = 16) ->
     """Create a group that keeps order and tries again at once."""
     with mq.admin() as admin:
         admin.create_group(group, fifo=True, retries=retries, retry_delays=[0.01])
+
+
+def received_one(consumer: ferromq.Consumer) -> MessageView:
+    """Receive one message."""
+    return consumer.receive(1, wait=SOON)[0]
 
 
 def received(consumer: ferromq.Consumer, count: int) -> list[MessageView]:
@@ -236,6 +243,31 @@ def test_higher_priorities_come_first(mq: ferromq.Embedded) -> None:
             received(early, 4)  # now readers see them all
         first = received(consumer, 1)[0]
         assert (first.body, first.priority) == (b"7", 7)
+
+
+def test_a_group_minds_priorities_as_often_as_it_says(mq: ferromq.Embedded) -> None:
+    """Its `priority.factor` is of a hundred receives; it counts from the next receive on."""
+    create(mq, "calls", "PRIORITY", 2)
+    remoting = RemotingClient()
+
+    def factor(value: str) -> None:
+        group = {"groupName": "desk", "attributes": {"+priority.factor": value}}
+        assert remoting.call(mq.remoting, UPDATE_GROUP, {}, _json.dumps(group))[0] == 0
+
+    with mq.producer() as producer, mq.consumer("early", "calls") as early, mq.consumer("desk", "calls") as desk:
+        for number in range(20):
+            producer.send("calls", b"x", priority=number % 2)
+        received(early, 20)  # now readers see them all
+
+        def priorities(count: int) -> list[int | None]:
+            return [received_one(desk).priority for _ in range(count)]
+
+        factor("0")
+        first = priorities(10)
+        assert 0 in first, "higher ones first would be ten ones"
+        factor("100")
+        assert priorities(10) == [1] * (10 - first.count(1)) + [0] * (10 - first.count(0))
+    remoting.close()
 
 
 def test_a_condition_in_sql_chooses_by_properties(mq: ferromq.Embedded) -> None:

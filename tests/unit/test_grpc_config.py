@@ -14,7 +14,7 @@ def _read(tmp_path: Path, text: str) -> BrokerConfig:
     return BrokerConfig.load(file, environment={})
 
 
-def test_the_proxys_keys_name_a_certificate_or_ask_for_one_made_up(tmp_path: Path) -> None:
+def test_keys_of_the_proxy_name_a_certificate_or_ask_for_one_made_up(tmp_path: Path) -> None:
     """Its test mode is the default here as there."""
     grpc = _read(tmp_path, "tlsTestModeEnable=false\ntlsCertPath=/x/a.crt\ntlsKeyPath=/x/a.key\n").grpc
     assert (grpc.grpc_tls_certificate, grpc.grpc_tls_key) == ("/x/a.crt", "/x/a.key")

@@ -151,7 +151,7 @@ impl PyServer {
 
     /// Push a consumer group's entry.
     #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true, broadcast=true,
-        retry_queues=1, ordered=false))]
+        retry_queues=1, ordered=false, priority_factor=100))]
     #[allow(clippy::too_many_arguments)] // one a keyword of Python
     fn put_group(
         &self,
@@ -162,8 +162,17 @@ impl PyServer {
         broadcast: bool,
         retry_queues: u32,
         ordered: bool,
+        priority_factor: u32,
     ) -> PyResult<()> {
-        let entry = GroupEntry { enabled, max_attempts, from_beginning, broadcast, retry_queues, ordered };
+        let entry = GroupEntry {
+            enabled,
+            max_attempts,
+            from_beginning,
+            broadcast,
+            retry_queues,
+            ordered,
+            priority_factor,
+        };
         self.0.get()?.server.tables().put_group(name, entry);
         Ok(())
     }

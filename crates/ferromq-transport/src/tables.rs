@@ -145,6 +145,9 @@ pub struct GroupEntry {
     pub retry_queues: u32,
     /// Whether its gRPC consumers receive each queue in order, one at a time.
     pub ordered: bool,
+    /// How many of a hundred receives of a topic of priorities look at the higher ones first; the others begin with
+    /// any queue.
+    pub priority_factor: u32,
 }
 
 impl GroupEntry {

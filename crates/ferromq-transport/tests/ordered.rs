@@ -292,13 +292,18 @@ async fn a_dead_letter_topic_that_may_not_be_written_keeps_the_message_alive() {
     assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(1));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_topic_of_priorities_gives_its_highest_queue_first() {
+/// A broker with a topic of priorities and a message in each of these queues.
+async fn prioritised(queues: u32, messages: impl Iterator<Item = i32>) -> Broker {
     let broker = Broker::start();
-    let by_priority = TopicEntry { message_type: MessageType::Priority, ..TOPIC };
+    let by_priority = TopicEntry {
+        message_type: MessageType::Priority,
+        read_queues: queues,
+        write_queues: queues,
+        ..TOPIC
+    };
     broker.server.tables().put_topic("flights", by_priority);
-    let client = broker.client().await;
-    for queue in [0, 3, 1, 2, 3] {
+    let mut count = 0;
+    for queue in messages {
         let body = queue.to_string();
         let message = ferromq_store::NewMessage {
             topic: "flights",
@@ -313,11 +318,40 @@ async fn a_topic_of_priorities_gives_its_highest_queue_first() {
             properties: b"",
         };
         drop(broker.store.append(&[message]).unwrap());
+        count += 1;
     }
-    broker.readable(5).await;
+    broker.readable(count).await;
+    broker
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_of_priorities_gives_its_highest_queue_first() {
+    let broker = prioritised(4, [0, 3, 1, 2, 3].into_iter()).await;
+    let client = broker.client().await;
     for priority in ["3", "3", "2", "1", "0"] {
         let one = ReceiveMessageRequest { batch_size: 1, ..receive(NOW) };
         assert_eq!(client.receive_bodies(&one).await, [priority]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_hundred_receives_as_many_mind_priorities_as_the_group_says_by_both_protocols() {
+    for (factor, expected) in [(0, 100..=100), (40, 125..=155), (100, 200..=200)] {
+        let broker = prioritised(2, (0..400).map(|number| number % 2)).await;
+        broker.server.tables().put_group("audit", GroupEntry { priority_factor: factor, ..GROUP });
+        let (client, mut peer) = (broker.client().await, remoting(&broker).await);
+        let mut high = 0;
+        for _ in 0..100 {
+            let one = ReceiveMessageRequest { batch_size: 1, ..receive(NOW) };
+            high += usize::from(client.receive_bodies(&one).await == ["1"]);
+        }
+        let one = [("queueId", "-1"), ("order", "false"), ("maxMsgNums", "1")];
+        for _ in 0..100 {
+            let popped = peer.call(&ask(request::POP_MESSAGE, &one)).await;
+            assert_eq!(popped.code, response::SUCCESS);
+            high += usize::from(popped.field("startOffsetInfo").unwrap().starts_with("0 1 "));
+        }
+        assert!(expected.contains(&high), "factor {factor}: {high} of 200 were of the high priority");
     }
 }
 

@@ -117,6 +117,7 @@ class Announcer:
             broadcast=group.broadcast,
             retry_queues=group.retry_queues,
             ordered=group.fifo,
+            priority_factor=group.priority_factor,
         )
 
     def push_forbidden(self, group: str, topics: list[str]) -> None:

@@ -154,7 +154,7 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
         begin: if group_entry.from_beginning { Begin::AtMin } else { Begin::AtMax },
         order,
         max_attempts: group_entry.deliveries(),
-        by_priority: order.is_none() && entry.is_by_priority(),
+        by_priority: order.is_none() && hot.is_by_priority(&entry, &group_entry),
         peer: terms.peer,
         wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
     };

@@ -63,6 +63,8 @@ pub struct Hot {
     /// Spreads requests that do not choose a queue. One for all topics: what counts is that each topic's
     /// requests are spread, not in which order.
     next_queue: AtomicU32,
+    /// Counts the receives that may or may not mind priorities.
+    next_draw: AtomicU32,
     /// Lets each receive begin with another queue, so that a full one does not starve the others.
     first_queue: AtomicU32,
 }
@@ -88,7 +90,7 @@ impl Hot {
         store.on_delivery(move |topic, bytes| delivered.count_put(topic, 1, bytes.into()));
         let renewals = Renewals::new(&clock);
         let demotions = Demotions::new(cold, Arc::clone(&counters));
-        let (next_queue, first_queue) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (next_queue, next_draw, first_queue) = Default::default();
         let unique_keys = UniqueKeys::new(store.store_host().ip());
         Arc::new(Self {
             store,
@@ -103,6 +105,7 @@ impl Hot {
             renewals,
             demotions,
             next_queue,
+            next_draw,
             first_queue,
         })
     }

@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use super::Hot;
+use crate::tables::{GroupEntry, TopicEntry};
 
 /// What RocketMQ's receipt handles have for a revive queue where messages were received in order.
 pub(crate) const IN_ORDER: i32 = 999;
@@ -163,6 +164,17 @@ impl Hot {
         (false, next_expiry_ms)
     }
 
+    /// Says whether a receive looks at the queues of higher priorities first: as many of a hundred do as the group's
+    /// factor says, whichever they are.
+    pub(crate) fn is_by_priority(&self, topic: &TopicEntry, group: &GroupEntry) -> bool {
+        topic.is_by_priority()
+            && match group.priority_factor {
+                0 => false,
+                factor @ 1..100 => draw(self.next_draw.fetch_add(1, Ordering::Relaxed)) < factor,
+                100.. => true,
+            }
+    }
+
     /// How many receives of a group wait for messages of any queue, or of one.
     #[must_use]
     pub fn waiting(&self, topic: &str, group: &str, queue: Option<u32>) -> usize {
@@ -241,6 +253,16 @@ impl Hot {
         }
         Ok(received)
     }
+}
+
+/// The draw of a number, 0 to 99. They follow no pattern, so that consumers that take turns do not share them unevenly.
+fn draw(number: u32) -> u32 {
+    // The steps of SplitMix64.
+    let mixed = u64::from(number).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    // Below 100.
+    u32::try_from((mixed ^ (mixed >> 31)) % 100).unwrap_or(0)
 }
 
 /// A duration in milliseconds, as the store counts.

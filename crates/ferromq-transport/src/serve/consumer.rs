@@ -27,7 +27,7 @@ pub(super) struct Consumer<'a> {
     pub queue_count: u32,
     /// Deliveries of a message before it is dead.
     pub deliveries: u32,
-    /// Whether the topic is one of priorities.
+    /// Whether the topic is one of priorities, and this request minds them.
     pub is_by_priority: bool,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Consumer<'a> {
             let why = format!("subscription group no permission, {group}: it may not consume");
             return Err(Refused::new(command, response::NO_PERMISSION, why));
         }
-        let (deliveries, is_by_priority) = (of_group.deliveries(), entry.is_by_priority());
+        let (deliveries, is_by_priority) = (of_group.deliveries(), hot.is_by_priority(&entry, &of_group));
         Ok(Self { group, topic, queue, queue_count, deliveries, is_by_priority })
     }
 

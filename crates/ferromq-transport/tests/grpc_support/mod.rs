@@ -53,6 +53,7 @@ pub const GROUP: GroupEntry = GroupEntry {
     broadcast: true,
     retry_queues: 1,
     ordered: false,
+    priority_factor: 100,
 };
 
 pub type Telemetry = (u64, u64, Option<Bytes>);
