@@ -225,9 +225,15 @@ impl QueueLeases {
         Ok(())
     }
 
-    /// Ends a lease whose message nobody got: it was no attempt.
-    pub(crate) fn give_back(&mut self, offset: u64, pop_time: i64, now: i64) -> Result<Lease> {
-        let lease = self.change(offset, pop_time, now, 0)?;
+    /// Lets a lease end `invisible_ms` after `now` whose message nobody used: it was no attempt.
+    pub(crate) fn give_back(
+        &mut self,
+        offset: u64,
+        pop_time: i64,
+        now: i64,
+        invisible_ms: i64,
+    ) -> Result<Lease> {
+        let lease = self.change(offset, pop_time, now, invisible_ms)?;
         if let Some(held) = self.in_flight.get_mut(&offset) {
             held.attempt = held.attempt.saturating_sub(1);
         }

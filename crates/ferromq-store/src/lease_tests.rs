@@ -46,7 +46,7 @@ fn a_lease_changed_in_the_same_millisecond_gets_a_new_handle() {
 fn a_lease_that_is_given_back_ends_at_once_and_was_no_attempt() {
     let mut queue = QueueLeases::new(0);
     let old = queue.lease(0, 100, 1000);
-    queue.give_back(0, old.pop_time, 100).unwrap();
+    queue.give_back(0, old.pop_time, 100, 0).unwrap();
     assert!(queue.ack(0, old.pop_time).is_err());
     let again = lease_expired(&mut queue, 100, 1000).unwrap().1;
     assert_eq!(again.attempt, 1);

@@ -246,16 +246,20 @@ impl<D: Disk> MessageStore<D> {
         })
     }
 
-    /// Ends at once a lease whose message nobody got; it does not count as an attempt. Returns when it ended.
-    ///
-    /// `StaleReceipt` where the lease is no longer held.
-    pub fn give_back(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<i64> {
+    /// As [`Self::change_invisible`], of a message nobody used: the delivery does not count as an attempt.
+    pub fn give_back(
+        &self,
+        group: &str,
+        topic: &str,
+        handle: &ReceiptHandle,
+        invisible_ms: i64,
+    ) -> Result<ReceiptHandle> {
         self.check_open()?;
         let now = self.clock().now_ms();
         let lease = self.with_leases(group, topic, handle.queue_id, |leases| {
-            leases.give_back(handle.queue_offset, handle.pop_time, now)
+            leases.give_back(handle.queue_offset, handle.pop_time, now, invisible_ms)
         })?;
-        Ok(lease.expires_at())
+        Ok(receipt(handle.queue_id, handle.queue_offset, lease))
     }
 
     /// Next queue offset the group will read: never past the lowest unacknowledged message.

@@ -35,12 +35,22 @@ async fn acknowledge(client: &Client, handles: &[&str]) -> (i32, Vec<i32>) {
 }
 
 async fn change(client: &Client, handle: &str, duration: Duration) -> ChangeInvisibleDurationResponse {
+    change_as(client, handle, duration, None).await
+}
+
+async fn change_as(
+    client: &Client,
+    handle: &str,
+    duration: Duration,
+    suspend: Option<bool>,
+) -> ChangeInvisibleDurationResponse {
     let request = ChangeInvisibleDurationRequest {
         group: Some(proto::resource("audit")),
         topic: Some(proto::resource("flights")),
         receipt_handle: handle.to_owned(),
         invisible_duration: Some(duration.into()),
         message_id: String::new(),
+        suspend,
     };
     let answer = client.call("ChangeInvisibleDuration", request.encode_to_vec()).await.unwrap();
     ChangeInvisibleDurationResponse::decode(answer).unwrap()
@@ -121,6 +131,25 @@ async fn an_unacknowledged_message_comes_again_when_its_lease_ends_and_the_old_h
     broker.clock.advance(86_400_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
     assert_eq!((broker.stat("acked"), broker.stat("stale_receipts")), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_that_is_suspended_does_not_count_as_an_attempt() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    client.send_one("x").await;
+    let (_, messages) = client.receive(&receive(SOON)).await;
+    let changed = change_as(&client, &messages[0].handle(), Duration::from_secs(5), Some(true)).await;
+    assert_eq!(changed.status.unwrap().code, 20_000);
+    broker.clock.advance(4_999);
+    assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
+    broker.clock.advance(1);
+    let (_, again) = client.receive(&receive(SOON)).await;
+    assert_eq!(again[0].system().delivery_attempt, Some(1));
+    assert_eq!(acknowledge(&client, &[&changed.receipt_handle]).await, (40_013, vec![40_013]));
+    assert_eq!(change(&client, &again[0].handle(), Duration::ZERO).await.status.unwrap().code, 20_000);
+    let (_, third) = client.receive(&receive(SOON)).await;
+    assert_eq!(third[0].system().delivery_attempt, Some(2));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -167,6 +167,7 @@ async fn an_invisible_duration_the_client_chose_is_not_renewed() {
             receipt_handle: held[0].handle(),
             invisible_duration: Some(Duration::from_secs(45).into()),
             message_id: String::new(),
+            suspend: None,
         };
         let answer = client.call("ChangeInvisibleDuration", request.encode_to_vec()).await.unwrap();
         assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, 20_000);

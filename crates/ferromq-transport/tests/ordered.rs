@@ -85,6 +85,7 @@ async fn change(client: &Client, handle: &str, duration: Duration) -> ChangeInvi
         receipt_handle: handle.to_owned(),
         invisible_duration: Some(duration.into()),
         message_id: String::new(),
+        suspend: None,
     };
     let answer = client.call("ChangeInvisibleDuration", request.encode_to_vec()).await.unwrap();
     ChangeInvisibleDurationResponse::decode(answer).unwrap()

@@ -131,6 +131,7 @@ async fn a_grpc_receive_gets_retries_first_and_ends_them_by_their_handles() {
         receipt_handle: second.handle(),
         invisible_duration: Some(Duration::from_secs(600).into()),
         message_id: String::new(),
+        suspend: None,
     };
     let changed = client.call("ChangeInvisibleDuration", change.encode_to_vec()).await.unwrap();
     let changed = ChangeInvisibleDurationResponse::decode(changed).unwrap();

@@ -152,7 +152,10 @@ fn change(hot: &Hot, request: &ChangeInvisibleDurationRequest) -> Result<String,
     };
     let (handle, physical_offset) = parse_handle(&request.receipt_handle, &hot.broker_name)?;
     let (topic, mark) = handle_topic(&request.receipt_handle, group, topic);
-    let new = hot.change_invisible(group, &topic, &handle, duration)?;
+    let new = match request.suspend.unwrap_or_default() {
+        true => hot.suspend(group, &topic, &handle, duration)?,
+        false => hot.change_invisible(group, &topic, &handle, duration)?,
+    };
     let mut text = String::new();
     let is_ordered = is_in_order(&request.receipt_handle);
     write_handle(&mut text, &new, &hot.broker_name, physical_offset, is_ordered, mark);

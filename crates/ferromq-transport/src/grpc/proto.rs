@@ -131,6 +131,9 @@ pub struct ChangeInvisibleDurationRequest {
     /// From now.
     #[prost(message, optional, tag = "4")]
     pub invisible_duration: Option<ProtoDuration>,
+    /// Whether the delivery does not count as an attempt.
+    #[prost(bool, optional, tag = "7")]
+    pub suspend: Option<bool>,
 }
 
 /// Gives a message up.

@@ -29,8 +29,27 @@ impl Hot {
         invisible_duration: Duration,
     ) -> Result<ReceiptHandle> {
         self.renewals.forget(group, topic, handle);
-        let new = self.store.change_invisible(group, topic, handle, millis(invisible_duration));
-        let new = self.counted(new)?;
+        self.changed(
+            group,
+            topic,
+            self.store.change_invisible(group, topic, handle, millis(invisible_duration)),
+        )
+    }
+
+    /// As [`Self::change_invisible`], of a message nobody used: the delivery does not count as an attempt.
+    pub fn suspend(
+        &self,
+        group: &str,
+        topic: &str,
+        handle: &ReceiptHandle,
+        invisible_duration: Duration,
+    ) -> Result<ReceiptHandle> {
+        self.renewals.forget(group, topic, handle);
+        self.changed(group, topic, self.store.give_back(group, topic, handle, millis(invisible_duration)))
+    }
+
+    fn changed(&self, group: &str, topic: &str, outcome: Result<ReceiptHandle>) -> Result<ReceiptHandle> {
+        let new = self.counted(outcome)?;
         self.counters.invisible_changed.add(1);
         self.polls.lease_ends(topic, group, new.pop_time.saturating_add(new.invisible_ms));
         Ok(new)
@@ -47,10 +66,10 @@ impl Hot {
     pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
         for handle in handles {
             self.renewals.forget(group, topic, handle);
-            match self.store.give_back(group, topic, handle) {
+            match self.store.give_back(group, topic, handle, 0) {
                 Ok(ended) => {
                     self.counters.given_back.add(1);
-                    self.polls.lease_ends(topic, group, ended);
+                    self.polls.lease_ends(topic, group, ended.pop_time.saturating_add(ended.invisible_ms));
                 }
                 // It was acknowledged or its lease ended meanwhile, or the store has closed: nothing to give back.
                 Err(error) => tracing::trace!(topic, group, %error, "message not given back"),

@@ -341,6 +341,8 @@ pub struct ChangeInvisibleDurationRequest {
     pub invisible_duration: Option<Time>,
     #[prost(string, tag = "5")]
     pub message_id: String,
+    #[prost(bool, optional, tag = "7")]
+    pub suspend: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
