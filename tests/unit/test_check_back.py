@@ -13,7 +13,7 @@ import pytest
 from ferromq._codes import RequestCode
 from ferromq._ferromq import Clock, Store, StoredMessage, decode_records
 from ferromq._proto import messages as pb
-from ferromq.broker.check_back import CheckBack, Report
+from ferromq.broker.check_back import CheckBack, Report, Rules
 from ferromq.broker.check_requests import CheckRequests
 from ferromq.broker.clients import Client, ClientTable
 from ferromq.broker.halves import GROUP, Halves
@@ -427,3 +427,80 @@ def test_what_rocketmq_put_back_and_committed_under_its_old_place_is_committed_o
     again = broker.half(UNIQ_KEY="K1")
     broker.begin()
     assert [broker.ends.end(end) for end in (old, copy, again)] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "REAL_QID"])
+@pytest.mark.parametrize("text", ["9" * 5_000, "9" * 12, "9" * 25, "-7", "x", "", "²"])
+def test_one_message_with_a_senseless_number_keeps_no_other_waiting(broker: Broker, name: str, text: str) -> None:
+    """Whatever a producer writes into a property: every other transaction is asked about, and it is given up."""
+    broker.config = TransactionConfig(transaction_check_max=2)
+    bad = broker.half(b"bad", UNIQ_KEY="bad", **{name: text})
+    broker.half(b"good", UNIQ_KEY="good")
+    broker.round()
+    assert "good" in [fields["msgId"] for _, fields, _ in broker.producers.remoting]
+    if name == "REAL_QID":
+        assert [message.body for message in broker.seen(DISCARDED, 0)] == [b"bad"]
+    broker.round(72 * 3_600_000 + 1)
+    assert sorted(message.body for message in broker.seen(DISCARDED, 0)) == [b"bad", b"good"]
+    with pytest.raises(EndRefused, match="given up"):
+        broker.ends.end(bad)
+
+
+def test_a_time_of_its_own_that_is_no_number_is_the_timeout_of_all(broker: Broker) -> None:
+    """As in RocketMQ: it waits by itself, and ends no round."""
+    broker.config = TransactionConfig(transaction_timeout=timedelta(seconds=60))
+    broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
+    broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", UNIQ_KEY="Q")
+    assert broker.round() == Report(waiting=1, asked=1)
+    assert broker.round(31_000) == Report(asked=2)
+
+
+def test_what_cannot_be_judged_is_given_up_and_the_round_goes_on(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even where the fault is ours."""
+    broker.half(b"bad", UNIQ_KEY="bad")
+    broker.half(b"good", UNIQ_KEY="good")
+    real = Rules.judge
+
+    def judge(rules: Rules, half: StoredMessage, *rest: Any) -> Any:
+        if half.body == b"bad":
+            raise OverflowError
+        return real(rules, half, *rest)
+
+    monkeypatch.setattr(Rules, "judge", judge)
+    assert broker.round() == Report(asked=1, discarded=1)
+    assert "cannot be judged" in caplog.text
+
+
+def test_of_two_that_resume_and_a_commit_between_them_nothing_is_visible_twice(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second found the transaction uncommitted, and puts it back only after the commit."""
+    broker.config = TransactionConfig(transaction_check_max=1)
+    first = broker.half()
+    assert broker.round() == Report(asked=1)
+    assert broker.round() == Report(discarded=1)
+    given_up = broker.seen(DISCARDED, 0)[0].offset_message_id
+    real, is_inner = Halves.is_committed, False
+
+    def is_committed(halves: Halves, half: StoredMessage) -> bool:
+        nonlocal is_inner
+        found = real(halves, half)
+        if not is_inner:
+            is_inner = True
+            others = threading.Thread(target=lambda: (resume(broker, given_up), broker.ends.end(first)))
+            others.start()
+            others.join(0.2)
+            threads.append(others)
+        return found
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(Halves, "is_committed", is_committed)
+    assert resume(broker, given_up) == (0, None)
+    for thread in threads:
+        thread.join()
+    broker.round()
+    for number in range(len(broker.producers.remoting)):
+        broker.ends.end(answer(broker, number=number))
+    assert [message.body for message in broker.seen()] == [b"paid"]

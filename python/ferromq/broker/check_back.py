@@ -28,11 +28,14 @@ from ferromq.broker.halves import (
     REAL_TOPIC,
     Halves,
     Place,
+    WasCommitted,
     kept_origin,
+    number,
     origin_of,
     read,
+    real_queue,
 )
-from ferromq.broker.transactions import REAL_QUEUE, op_message
+from ferromq.broker.transactions import op_message
 from ferromq.errors import FerromqError, MessageTooLarge
 
 if TYPE_CHECKING:
@@ -79,8 +82,8 @@ class Rules:
 
     def judge(self, half: StoredMessage, properties: Mapping[str, str], now: int) -> Verdict:
         """Say what becomes of a half message at *now*, as RocketMQ does."""
-        age, immunity = now - half.born_timestamp, immunity_ms(properties)
-        is_lost = REAL_TOPIC not in properties or not properties.get(REAL_QUEUE, "").isdecimal()
+        age, immunity = now - half.born_timestamp, self._immunity_ms(properties)
+        is_lost = not properties.get(REAL_TOPIC) or real_queue(properties) is None
         is_old = self.retention_ms is not None and age > self.retention_ms
         if is_lost or is_old or times_checked(properties) >= self.max_checks:
             return Verdict.DISCARD
@@ -90,6 +93,14 @@ class Rules:
             return Verdict.WAIT if age <= immunity else Verdict.ASK
         # A producer whose clock is ahead is asked at once.
         return Verdict.FRESH if 0 <= age <= self.timeout_ms else Verdict.ASK
+
+    def _immunity_ms(self, properties: Mapping[str, str]) -> int | None:
+        """Return how long the message itself says that nobody may be asked about it; None where it says nothing."""
+        text = properties.get(IMMUNITY_SECONDS)
+        if text is None:
+            return None
+        seconds = number(text, bits=64)
+        return self.timeout_ms if seconds in {None, -1} else (seconds or 0) * 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +184,17 @@ class CheckBack:
         half = self._store.message_at(physical_offset(name))
         if half is None or half.topic != _names.DISCARD_TOPIC:
             return failure(ResponseCode.SYSTEM_ERROR, f"{name} is no message in {_names.DISCARD_TOPIC}")
-        if self._halves.is_committed(half):
-            return failure(ResponseCode.SYSTEM_ERROR, f"the transaction of {name} was committed")
         properties = {**half.properties, CHECK_TIMES: "0"}
 
         def put() -> Place:
             (place,) = self._store.append_as_one([copy_of(half, _names.HALF_TOPIC, properties)])
             return Place(*place[:2])
 
-        if self._halves.resume(half, put):
+        try:
+            is_resumed = self._halves.resume(half, put)
+        except WasCommitted:
+            return failure(ResponseCode.SYSTEM_ERROR, f"the transaction of {name} was committed")
+        if is_resumed:
             _log.warning("transaction asked about again message_id=%s peer=%s", half.message_id, request.peer)
         return success()
 
@@ -199,7 +212,7 @@ class CheckBack:
             if self._halves.is_ended(half.queue_offset):
                 continue
             properties = half.properties
-            verdict = rules.judge(half, properties, now)
+            verdict = self._judge(rules, half, properties, now)
             if verdict is Verdict.FRESH:
                 break
             if batch and (len(batch) == _AT_ONCE or size + len(half.raw) > _BYTES_AT_ONCE):
@@ -211,6 +224,14 @@ class CheckBack:
             size += len(half.raw)
         if batch:
             yield batch
+
+    def _judge(self, rules: Rules, half: StoredMessage, properties: Mapping[str, str], now: int) -> Verdict:
+        try:
+            return rules.judge(half, properties, now)
+        except Exception:  # noqa: BLE001 (whatever it is)
+            # One alone must not keep all others from being asked about.
+            _log.exception("half message cannot be judged message_id=%s", half.message_id)
+            return Verdict.DISCARD
 
     def _take(self, batch: list["_Due"]) -> Report:
         """Put half messages back, or discard them, and ask their producers. Raises what the store raises."""
@@ -252,9 +273,13 @@ class CheckBack:
                 _names.DISCARD_TOPIC,
             )
             return Report(discarded=1)
-        if self._requests.ask(due.half, due.place, due.properties):
-            return Report(asked=1)
-        return Report(unasked=1)
+        try:
+            is_asked = self._requests.ask(due.half, due.place, due.properties)
+        except Exception:  # noqa: BLE001 (whatever it is)
+            # It is counted: in the end it is given up.
+            _log.exception("producer cannot be asked message_id=%s", due.half.message_id)
+            is_asked = False
+        return Report(asked=1) if is_asked else Report(unasked=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +314,6 @@ def copy_of(half: StoredMessage, topic: str, properties: Mapping[str, str]) -> "
 
 
 def times_checked(properties: Mapping[str, str]) -> int:
-    """Return how often the producer was asked."""
-    text = properties.get(CHECK_TIMES, "")
-    return int(text) if text.isdecimal() else 0
-
-
-def immunity_ms(properties: Mapping[str, str]) -> int | None:
-    """Return how long the message itself says that nobody may be asked about it; None where it says nothing."""
-    text = properties.get(IMMUNITY_SECONDS, "")
-    return int(text) * 1_000 if text.isdecimal() else None
+    """Return how often the producer was asked; -1 where that is no number, as RocketMQ takes it."""
+    times = number(properties.get(CHECK_TIMES, "0"), bits=32)
+    return -1 if times is None else times

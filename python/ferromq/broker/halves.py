@@ -7,9 +7,10 @@ message ends is `transactions`, who moves one on is `check_back`.
 """
 
 import logging
+import re
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,15 +28,22 @@ UNIQUE_KEY = "UNIQ_KEY"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE = "REAL_QID"
 KIND_BITS = 12
 """What a record's system flag says of a transaction."""
 COMMITTED = 8
 MAY_WAIT = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 """Properties of a message that is delivered later."""
 _READ_AT_ONCE = 1_000
+_NUMBER = re.compile(r"[+-]?\d+\Z")
+_MOST_DIGITS = 1_000
 _UNKNOWN = (1 << 63) - 1
 # As a prepared transaction offset: the half message is the first record of the log. 0 says that there is none.
 _AT_ZERO = -1
+
+
+class WasCommitted(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """A transaction that was to be asked about again has been committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,8 @@ class Halves:
         self._changed = threading.Condition()
         self._ending: set[int] = set()
         self._moved: dict[int, Place] = {}
+        self._resuming: set[int] = set()
+        self._resumed: set[int] = set()
         first = max(
             store.committed_offset(GROUP, _names.HALF_TOPIC, QUEUE) or 0, store.min_offset(_names.HALF_TOPIC, QUEUE)
         )
@@ -169,7 +179,9 @@ class Halves:
             mine = [
                 half
                 for half in halves
-                if half.queue_offset not in self._ended and half.queue_offset not in self._ending
+                if half.queue_offset not in self._ended
+                and half.queue_offset not in self._ending
+                and origin_of(half) not in self._resuming
             ]
             self._ending.update(half.queue_offset for half in mine)
         try:
@@ -193,19 +205,37 @@ class Halves:
                 self._ended.add(half.queue_offset)
                 if place is None:
                     self._moved.pop(origin, None)
+                    self._resumed.discard(origin)
                 else:
                     self._moved[origin] = place
             self._ops.add(op_offset, max(half.queue_offset for half, _, _ in known))
 
     def resume(self, half: StoredMessage, put: Callable[[], Place]) -> bool:
-        """Let a half message that was given up lie where *put* puts it; False where it lies somewhere already."""
-        origin = origin_of(half)
+        """
+        Let a half message that was given up lie where *put* puts it; False where it lies somewhere, or ended since.
+
+        Raises `WasCommitted`, and what *put* raises. Nobody resumes the same one meanwhile, and others can end.
+        """
+        origin, place = origin_of(half), None
         with self._changed:
+            self._changed.wait_for(lambda: origin not in self._resuming)
             if origin in self._moved:
                 return False
-            # Nobody may resume it twice at the same time.
-            self._moved[origin] = put()
-        return True
+            self._resuming.add(origin)
+        try:
+            if self.is_committed(half):
+                raise WasCommitted
+            # Readers are a moment behind: what was resumed and is nowhere has ended.
+            if origin not in self._resumed:
+                place = put()
+        finally:
+            with self._changed:
+                if place is not None:
+                    self._moved[origin] = place
+                    self._resumed.add(origin)
+                self._resuming.discard(origin)
+                self._changed.notify_all()
+        return place is not None
 
     def commit(self) -> int:
         """
@@ -324,8 +354,23 @@ def op_offsets(message: StoredMessage) -> Iterator[int]:
     if message.tag != OP_TAG:
         return
     for text in message.body.split(b","):
-        if text.strip().isdigit():
-            yield int(text)
+        offset = number(text.decode("latin-1").strip(), bits=64)
+        if offset is not None and offset >= 0:
+            yield offset
+
+
+def number(text: str, *, bits: int) -> int | None:
+    """Return a number as Java reads one of so many *bits*; None for what it does not take for one."""
+    if len(text) > _MOST_DIGITS or not _NUMBER.match(text):
+        return None
+    value, limit = int(text), 1 << (bits - 1)
+    return value if -limit <= value < limit else None
+
+
+def real_queue(properties: Mapping[str, str]) -> int | None:
+    """Return the queue a half message goes to; None where it names none."""
+    queue = number(properties.get(REAL_QUEUE, ""), bits=32)
+    return queue if queue is not None and queue >= 0 else None
 
 
 def origin_of(half: StoredMessage) -> int:

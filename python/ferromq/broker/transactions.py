@@ -19,7 +19,18 @@ from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
 from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
 from ferromq.broker._grpc import OK, Refused, topic_name
-from ferromq.broker.halves import COMMITTED, KIND_BITS, MAY_WAIT, OP_TAG, QUEUE, REAL_TOPIC, UNIQUE_KEY, Halves
+from ferromq.broker.halves import (
+    COMMITTED,
+    KIND_BITS,
+    MAY_WAIT,
+    OP_TAG,
+    QUEUE,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    UNIQUE_KEY,
+    Halves,
+    real_queue,
+)
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
 
 if TYPE_CHECKING:
@@ -28,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ferromq.transactions")
 
 PRODUCER_GROUP = "PGROUP"
-REAL_QUEUE = "REAL_QID"
 # What a half message has and the committed one has not.
 _HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE, "TRAN_MSG"})
 # Physical offset, then queue offset, of the half message.
@@ -172,13 +182,12 @@ class Transactions:
     def _committed(self, half: StoredMessage) -> "NewStoredMessage":
         """Return the message consumers will see, or that waits where it has a delay level."""
         properties = half.properties
-        topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
-        if not topic or not queue_id.isdecimal():
+        topic, queue = properties.get(REAL_TOPIC), real_queue(properties)
+        if not topic or queue is None:
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it goes")
         sys_flag = (half.sys_flag & ~KIND_BITS) | Decision.COMMIT
         for name in _HALF_PROPERTIES:
             properties.pop(name, None)
-        queue = int(queue_id)
         if MAY_WAIT & properties.keys():
             try:
                 waiting = self._store.delayed(topic, queue, properties, sys_flag=sys_flag)
