@@ -18,6 +18,7 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::{MessageView, NewMessage, properties};
 use ferromq_transport::{
+    grpc::proto::{ForwardMessageToDeadLetterQueueRequest, Resource},
     remoting::{
         RemotingCommand,
         codes::{request, response},
@@ -141,4 +142,20 @@ async fn a_grpc_receive_gets_retries_first_and_ends_them_by_their_handles() {
     assert_eq!(&received(&client).await.body[..], b"flights");
     broker.clock.advance(3_600_000);
     assert_eq!(&received(&client).await.body[..], b"flights");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_that_is_given_up_is_kept_as_dead_and_does_not_come_again() {
+    let broker = started().await;
+    let client = broker.client().await;
+    let request = ForwardMessageToDeadLetterQueueRequest {
+        group: Some(Resource { name: "audit".to_owned() }),
+        topic: Some(Resource { name: "flights".to_owned() }),
+        receipt_handle: received(&client).await.handle(),
+    };
+    let answer = client.call("ForwardMessageToDeadLetterQueue", request.encode_to_vec()).await.unwrap();
+    assert_eq!(proto::StatusOnly::decode(answer).unwrap().status.unwrap().code, 20_000);
+    assert_eq!((broker.stat("dead"), broker.store.committed_offset("audit", OLD, 0)), (1, Some(1)));
+    broker.clock.advance(3_600_000);
+    assert_eq!(&received(&client).await.body[..], NEW.as_bytes());
 }

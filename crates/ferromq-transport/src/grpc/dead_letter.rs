@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::{
     ack::refused,
-    convert::{Refusal, check_group, check_topic, code, parse_handle, put_status},
+    convert::{Refusal, check_group, check_topic, code, handle_topic, parse_handle, put_status},
     proto::ForwardMessageToDeadLetterQueueRequest,
     receive::name,
     wire::Malformed,
@@ -37,5 +37,6 @@ async fn keep(
     check_topic(topic)?;
     check_group(group)?;
     let (handle, _) = parse_handle(&request.receipt_handle, &hot.broker_name)?;
-    Ok(hot.to_dead_letters(peer, group, topic, &handle).await?)
+    let (topic, _) = handle_topic(&request.receipt_handle, group, topic);
+    Ok(hot.to_dead_letters(peer, group, &topic, &handle).await?)
 }
