@@ -115,18 +115,30 @@ class Ledger:
                 if entry.fate is Fate.SENT
             )
 
-    def verdict(self, dead: Counter[str]) -> list[str]:
-        """Return every broken promise; *dead*: the dead letters by id."""
+    def verdict(self, dead: Counter[str], deals: Counter[str]) -> list[str]:
+        """
+        Return every broken promise.
+
+        *dead*: how often each message is among the dead letters. *deals*: how often each message of a transaction is in
+        its queues.
+        """
         with self.lock:
-            found = list(self.violations)
-            missing = self._missing(dead)
-            found += [f"{name} is lost: {self.entries[name]}" for name in missing[:MAX_NOTED]]
-            found += [
+            missing = [f"{name} is lost: {self.entries[name]}" for name in self._missing(dead)]
+            causeless = [
                 f"{name} is dead without a cause: {self.entries.get(name)}"
                 for name in dead
                 if not self._may_be_dead(name)
             ]
-            return found
+            twice = [f"{name} was committed {count} times" for name, count in deals.items() if count > 1]
+            hidden = [
+                f"{name} was committed though rolled back"
+                for name in deals
+                if name not in self.entries or self.entries[name].fate is Fate.HIDDEN
+            ]
+            return [
+                *self.violations,
+                *(found for kind in (missing, causeless, twice, hidden) for found in kind[:MAX_NOTED]),
+            ]
 
     def _missing(self, dead: Counter[str]) -> list[str]:
         return [

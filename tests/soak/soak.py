@@ -118,7 +118,7 @@ class Soak:
         for worker in senders + takers:
             worker.join()
         self.server.stop()
-        return self.failures + self.ledger.verdict(self._dead())
+        return self.failures + self.ledger.verdict(*self._stored())
 
     def _thread(self, work: Callable[[random.Random], None], name: str) -> threading.Thread:
         def guarded() -> None:
@@ -264,19 +264,25 @@ class Soak:
                 before, since = done, time.monotonic()
             self.stop.wait(0.5)
 
-    def _dead(self) -> Counter[str]:
+    def _stored(self) -> tuple[Counter[str], Counter[str]]:
+        """Return how often each dead letter, and each message of a transaction, lies in the queues consumers read."""
         store = Store(str(self.directory), Clock.system())
-        dead: Counter[str] = Counter()
         try:
-            for topic, queues in store.queues().items():
-                for queue_id in queues if topic.startswith("%DLQ%") else ():
-                    offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-                    while offset < end:
-                        _, messages, offset = store.get(topic, queue_id, offset, 1000)
-                        dead.update(message.body.decode().rstrip() for message in messages)
+            dead = Counter(
+                name for topic in store.queues() if topic.startswith("%DLQ%") for name in _names(store, topic)
+            )
+            return dead, Counter(_names(store, DEALS))
         finally:
             store.close()
-        return dead
+
+
+def _names(store: Store, topic: str) -> Iterator[str]:
+    for queue_id in store.queues().get(topic, []):
+        offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        while offset < end:
+            _, messages, offset = store.get(topic, queue_id, offset, 1000)
+            for message in messages:
+                yield message.body.decode().rstrip()
 
 
 def main() -> int:

@@ -3,7 +3,8 @@ The whole life of messages, random operations against the reference of `delivery
 
 One machine drives a broker inside the process over its sockets: sends over gRPC and remoting, receives, acknowledges,
 gives back, ends transactions, moves the clock, stops the broker and kills it. A kill is a copy of the directory as the
-process that is killed would leave it, opened by another broker.
+process that is killed would leave it, opened by another broker. The lives are the same in every run, unless
+FERROMQ_LIFE_CASES asks for so many new ones.
 """
 
 import contextlib
