@@ -30,7 +30,7 @@ class Broker:
         self.sent: dict[int, list[pb.TelemetryCommand]] = {}
         self.ended: dict[int, tuple[int, str]] = {}
         self.gone: set[int] = set()
-        config, self.now = BrokerConfig(), 0
+        config, self.now, self.validates = BrokerConfig(), 0, True
         self.groups = GroupTable(lambda: config, directory, lambda: self.now, lambda *_: None)
         self.table = ClientTable(120_000, lambda _change: None)
         self.calls = GrpcCalls(self.send_telemetry)
@@ -42,7 +42,7 @@ class Broker:
             self.calls,
             topics=self.topics,
             max_body_size=1_000,
-            validates=lambda: True,
+            validates=lambda: self.validates,
             now_ms=lambda: self.now,
         )
         self.groups.listen(self.clients.group_changed)
@@ -170,6 +170,47 @@ def test_leases_end_without_heartbeats(broker: Broker) -> None:
         broker.table.expire(broker.now)
     assert broker.table.members("g") == ["beats"]
     assert broker.table.producers("t") == []
+
+
+def test_who_beats_again_after_its_lease_is_what_it_was(broker: Broker) -> None:
+    """Its stream is open all the while: a producer is asked again, a consumer has its subscriptions and is told."""
+    broker.consume(1, "g", client_id="reader")
+    broker.say(3, pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")]))), "maker")
+    broker.now += 300_000
+    broker.table.expire(broker.now)
+    assert broker.table.reachable_producers("t") == []
+    broker.groups.put(GroupConfig("g", retries=3), {}, "test")
+    broker.beat(2, "g", "reader", 1)
+    broker.beat(1, None, "maker", 3)
+    assert [stream for _, stream in broker.table.reachable_producers("t")] == [3]
+    assert broker.table.stream("g", "reader") == 1
+    assert broker.table.subscribers("t") == {"g"}
+    assert broker.sent[1][-1].settings.backoff_policy.max_attempts == 4
+
+
+def test_who_said_good_bye_or_lost_its_stream_cannot_be_asked(broker: Broker) -> None:
+    """A heartbeat that comes after that brings back no stream and no topics."""
+    making = pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")])))
+    broker.say(3, making, "maker")
+    broker.say(3, None, "maker")
+    broker.beat(1, None, "maker", 3)
+    assert broker.table.reachable_producers("t") == []
+    broker.say(4, making, "other")
+    gone: Any = SimpleNamespace(fields={**METADATA, "x-mq-client-id": "other"}, connection=4, peer="127.0.0.1:9")
+    broker.clients.notify_termination(pb.NotifyClientTerminationRequest(), gone)
+    broker.beat(1, None, "other", 4)
+    assert broker.table.reachable_producers("t") == []
+
+
+def test_producers_are_told_whether_kinds_are_checked(broker: Broker) -> None:
+    """All there are, when the option changes; consumers have nothing to do with it."""
+    making = pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")])))
+    broker.say(1, making, "maker")
+    broker.consume(2, "g")
+    broker.validates = False
+    broker.clients.sends_changed()
+    assert [said.settings.publishing.validate_message_type for said in broker.sent[1]] == [True, False]
+    assert len(broker.sent[2]) == 1
 
 
 def answering(broker: Broker, stream: int, answer: Callable[[str], pb.TelemetryCommand]) -> threading.Thread:

@@ -342,13 +342,6 @@ class ClientTable:
             known = self._groups.get(group)
             return _latest(known.members if known else {}, client_id)
 
-    def streams(self, group: str) -> list[int]:
-        """Return the telemetry streams of a consumer group's members."""
-        with self._lock:
-            known = self._groups.get(group)
-            entries = known.members.values() if known else ()
-            return [entry.stream for entry in entries if entry.stream is not None and entry.stream in self._streams]
-
     def stream(self, group: str, client_id: str) -> int | None:
         """Return the telemetry stream of a member of a consumer group, while there is one."""
         with self._lock:

@@ -339,6 +339,8 @@ class BrokerController:
             self._announcer.set_period(registration_period(after.membership.register_interval))
         if changed & {"region", "trace", "reject_transactions", "check_types"}:
             self._announcer.push_send_policy(after)
+        if "check_types" in changed:
+            self._clients.grpc.sends_changed()
         self._transactions.options_changed(changed, after)
         if changed & frozenset(_MEMBERSHIP):
             self._take_part(before.membership, after.membership)

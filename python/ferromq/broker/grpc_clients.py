@@ -8,6 +8,7 @@ has received is the store's business.
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -17,6 +18,7 @@ from ferromq._ferromq import Request, check_filter
 from ferromq._proto import messages as pb
 from ferromq.broker import grpc_settings
 from ferromq.broker._grpc import OK, Refused, enum_name, group_name, status, topic_name
+from ferromq.broker._places import Key
 from ferromq.broker.clients import ACTIVELY, PASSIVELY, TAG, Client, ClientTable, Subscription
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.grpc_calls import GrpcCalls
@@ -56,6 +58,20 @@ class Telemetry(Protocol):
         """End a stream with a status of gRPC; False where it is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a client said of itself last, and on which stream."""
+
+    stream: int
+    key: Key
+    settings: pb.Settings
+    group: str | None = None
+    """Of a consumer."""
+    subscriptions: tuple[Subscription, ...] = ()
+    topics: frozenset[str] = frozenset()
+    """Of a producer."""
+
+
 class Clients:
     """Answers Heartbeat, Telemetry and NotifyClientTermination."""
 
@@ -79,32 +95,43 @@ class Clients:
         self._max_body_size = max_body_size
         self._validates = validates
         self._now_ms = now_ms
-        # What consumers said last, by stream: told again when their group changes. What is sent last is what holds.
+        # What clients said last, by stream: told again when what the server adds changes. What is sent last is what
+        # holds. By client: where it comes back after its lease ended.
         self._telling = threading.Lock()
-        self._asked: dict[int, pb.Settings] = {}
+        self._said: dict[int, _Said] = {}
+        self._latest: dict[Key, _Said] = {}
 
     def heartbeat(self, message: pb.HeartbeatRequest, request: Request) -> pb.HeartbeatResponse:
         """
         Renew the client's lease; a consumer's group is created on first use where allowed.
 
-        It is taken before any settings came, too: a restarted broker knows nobody.
+        It is taken before any settings came, too: a restarted broker knows nobody. Who comes back after its lease
+        ended, its telemetry stream still open, is what its settings said, and can be asked again.
         """
         _check_type(message.client_type)
         is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
         group = self._group(message.group, request.peer).name if is_consumer else None
         client, now = _client(request.fields, request.connection, request.peer), self._now_ms()
-        if group is None:
-            self._table.renew_producer(client.client_id, client.connection, now)
-        else:
-            consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
-            self._table.join_over_grpc(group, client, now, consume_type=consume_type)
+        with self._telling:  # the stream does not end meanwhile
+            said = self._latest.get(client.key)
+            if group is None:
+                self._table.renew_producer(client.client_id, client.connection, now)
+                if said is not None:
+                    self._produce(client, said, now)
+            else:
+                consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
+                own = said if said is not None and said.group == group else None
+                self._join(group, client, own, consume_type, now)
         return pb.HeartbeatResponse(status=OK)
 
     def notify_termination(
         self, _message: pb.NotifyClientTerminationRequest, request: Request
     ) -> pb.NotifyClientTerminationResponse:
         """Forget the client; one that is not known is gone as well."""
-        self._table.remove(_client_id(request.fields), request.connection)
+        client_id = _client_id(request.fields)
+        with self._telling:
+            self._latest.pop((request.connection, client_id), None)
+            self._table.remove(client_id, request.connection)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     def telemetry(
@@ -137,13 +164,24 @@ class Clients:
 
     def group_changed(self, name: str) -> None:
         """Tell the consumers of a group its settings, which are others now."""
-        for stream in self._table.streams(name):
-            self._tell(stream, name)
+        with self._telling:
+            for said in self._said.values():
+                if said.group == name:
+                    self._tell(said)
+
+    def sends_changed(self) -> None:
+        """Tell all producers their settings: the options for messages that are sent are others now."""
+        with self._telling:
+            for said in self._said.values():
+                if said.group is None:
+                    self._tell(said)
 
     def _end(self, stream: int) -> None:
-        self._table.end_stream(stream)
         with self._telling:
-            self._asked.pop(stream, None)
+            said = self._said.pop(stream, None)
+            if said is not None and self._latest.get(said.key) is said:
+                del self._latest[said.key]
+            self._table.end_stream(stream)
         self._calls.ended(stream)
 
     def _refuse(self, stream: int, code: int, reason: str, peer: str) -> None:
@@ -158,11 +196,8 @@ class Clients:
         kind = settings.WhichOneof("pub_sub")
         client, now = _client(metadata, connection, peer), self._now_ms()
         if kind == "publishing":
-            # RocketMQ calls the producer group of a gRPC client by the topic.
-            for topic in {topic_name(topic) for topic in settings.publishing.topics}:
-                self._table.produce(topic, client, now, stream=stream)
-            answer = grpc_settings.publishing(settings, self._max_body_size, validates=self._validates())
-            self._send(stream, answer)
+            topics = frozenset(topic_name(topic) for topic in settings.publishing.topics)
+            self._keep(_Said(stream, client.key, settings, topics=topics), client, now)
             return
         if kind is None:
             raise Refused(pb.Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
@@ -176,18 +211,37 @@ class Clients:
         if config.retry_queues:
             # Where it is, RocketMQ's tools find the brokers of a group.
             self._topics.ensure_of_group(_names.RETRY_PREFIX + group, config.retry_queues, 0, peer)
-        consume_type = _CONSUMERS[settings.client_type]
-        with self._telling:
-            self._asked[stream] = settings
-        self._table.join_over_grpc(group, client, now, consume_type=consume_type, subscriptions=wanted, stream=stream)
-        self._tell(stream, group)
+        self._keep(_Said(stream, client.key, settings, group, tuple(wanted)), client, now)
 
-    def _tell(self, stream: int, group: str) -> None:
+    def _keep(self, said: _Said, client: Client, now: int) -> None:
+        """Register the client as it says, and answer with its settings."""
         with self._telling:
-            # Looked up here: whoever comes later tells what is newer.
-            config, asked = self._groups.get(group), self._asked.get(stream)
-            if config is not None and asked is not None:
-                self._send(stream, grpc_settings.subscription(asked, config))
+            self._said[said.stream] = self._latest[said.key] = said
+            if said.group is None:
+                self._produce(client, said, now)
+            else:
+                self._join(said.group, client, said, _CONSUMERS[said.settings.client_type], now)
+            self._tell(said)
+
+    def _produce(self, client: Client, said: _Said, now: int) -> None:
+        # RocketMQ calls the producer group of a gRPC client by the topic.
+        for topic in said.topics:
+            self._table.produce(topic, client, now, stream=said.stream)
+
+    def _join(self, group: str, client: Client, said: _Said | None, consume_type: str, now: int) -> None:
+        wanted, stream = (None, None) if said is None else (said.subscriptions, said.stream)
+        self._table.join_over_grpc(group, client, now, consume_type=consume_type, subscriptions=wanted, stream=stream)
+
+    def _tell(self, said: _Said) -> None:
+        # Looked up here, with the lock held: whoever comes later tells what is newer.
+        if said.group is None:
+            answer = grpc_settings.publishing(said.settings, self._max_body_size, validates=self._validates())
+        else:
+            config = self._groups.get(said.group)
+            if config is None:
+                return
+            answer = grpc_settings.subscription(said.settings, config)
+        self._send(said.stream, answer)
 
     def _send(self, stream: int, command: pb.TelemetryCommand) -> None:
         if not self._server.send_telemetry(stream, command.SerializeToString()):
