@@ -2,12 +2,14 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 import ferromq
 from ferromq import Message, MessageView
+from ferromq._ferromq import Clock
 
 PATIENCE = 20.0
 
@@ -116,40 +118,163 @@ def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
     assert {tries for body, tries in tried.items() if int(body) % 7 == 3} == {3}
 
 
-def test_a_lease_is_renewed_while_its_handler_works(mq: ferromq.Embedded) -> None:
-    """A message that takes longer than its lease comes once."""
-    with mq.producer() as producer:
-        producer.send("orders", b"slow")
+def test_a_lease_is_renewed_while_its_handler_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that takes longer than its lease, by the broker's clock, comes once."""
     calls: list[int] = []
+    renewed = threading.Semaphore(0)
 
     def handler(message: MessageView) -> None:
         calls.append(message.delivery_attempt)
-        time.sleep(2.5)
+        for _ in range(3):
+            for _ in range(2):  # the first may have begun before time went on
+                assert renewed.acquire(timeout=PATIENCE)
+            mq.clock.advance(seconds=0.9)
         consumer.stop()
 
-    with mq.consumer("billing", "orders", invisible_duration=1) as consumer:
-        consumer.run(handler, threads=2)
-    assert calls == [1]
-    with mq.consumer("billing", "orders") as consumer:
-        assert consumer.receive(wait=2) == []
+    with ferromq.embedded(clock=Clock.manual(1_700_000_000_000)) as mq:
+        with mq.producer() as producer:
+            producer.send("orders", b"slow")
+        with mq.consumer("billing", "orders", invisible_duration=1) as consumer:
+            renew = consumer._leases.change_invisible_duration
+
+            def counted(message: MessageView, duration: float) -> None:
+                renew(message, duration)
+                renewed.release()
+
+            monkeypatch.setattr(consumer._leases, "change_invisible_duration", counted)
+            consumer.run(handler, threads=2)
+        assert calls == [1]
+        with mq.consumer("billing", "orders") as consumer:
+            assert consumer.receive(wait=0) == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_fifo", [True, False])
+def test_a_group_takes_up_order_or_gives_it_up_while_its_consumer_runs(mq: ferromq.Embedded, is_fifo: bool) -> None:
+    """Messages in hand end as they began, and none is left behind."""
+    with mq.admin() as admin:
+        admin.create_topic("steps", 1, message_type="FIFO")
+        admin.create_group("walker", fifo=not is_fifo)
+        with mq.producer() as producer:
+            producer.send_all("steps", [Message(b"%d" % number, message_group="a") for number in range(6)])
+        begun, go_on = threading.Event(), threading.Event()
+        seen: list[bytes] = []
+
+        def handler(message: MessageView) -> None:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+            seen.append(message.body)
+            if len(seen) == 6:
+                consumer.stop()
+
+        with mq.consumer("walker", "steps", invisible_duration=600) as consumer:
+            running = run(consumer, handler, threads=2)
+            assert begun.wait(PATIENCE)
+            admin.create_group("walker", fifo=is_fifo)
+            until(lambda: consumer._client.settings.subscription.fifo is is_fifo)
+            go_on.set()
+            running.join(PATIENCE)
+            assert not running.is_alive()
+    assert sorted(seen) == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("what", ["ack", "forward_to_dead_letter"])
+def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
+    mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A message whose end the broker was not told: those of its order that waited are given back, and come behind."""
+    with mq.admin() as admin:
+        admin.create_topic("steps", 1, message_type="FIFO")
+        admin.create_group("walker", fifo=True, retries=1, retry_delays=[0.01])
+    with mq.producer() as producer:
+        producer.send_all("steps", [Message(b"%d" % number, message_group="a") for number in range(4)])
+    seen: list[bytes] = []
+    has_failed = threading.Event()
+
+    def handler(message: MessageView) -> None:
+        seen.append(message.body)
+        if what != "ack" and not has_failed.is_set():
+            raise ValueError("not yet")
+        if message.body == b"3":
+            consumer.stop()
+
+    with mq.consumer("walker", "steps") as consumer:
+        leases: Any = consumer._leases
+        end = getattr(leases, what, None)
+
+        def fail_once(message: MessageView) -> None:
+            if has_failed.is_set():
+                assert end is not None
+                end(message)
+                return
+            has_failed.set()
+            leases.give_back([message], time.monotonic() + PATIENCE)
+            raise ferromq.ConnectionFailed("no answer")
+
+        monkeypatch.setattr(leases, what, fail_once, raising=False)
+        consumer.run(handler)
+    again = [b"0"] if what == "ack" else [b"0", b"0"]
+    assert seen == [*again, b"0", b"1", b"2", b"3"]
+
+
+def test_one_message_group_does_not_hold_up_the_others(mq: ferromq.Embedded) -> None:
+    """However many of its messages wait behind the one that is handled."""
+    with mq.admin() as admin:
+        admin.create_topic("steps", 1, message_type="FIFO")
+        admin.create_group("walker", fifo=True)
+    with mq.producer() as producer:
+        producer.send_all("steps", [Message(b"x", message_group=group) for group in "a" * 9 + "b"])
+    other = threading.Event()
+
+    def handler(message: MessageView) -> None:
+        if message.message_group == "b":
+            other.set()
+        else:
+            assert other.wait(PATIENCE)
+            consumer.stop()
+
+    with mq.consumer("walker", "steps", invisible_duration=600) as consumer:
+        running = run(consumer, handler, threads=2)
+        assert other.wait(PATIENCE)
+        running.join(PATIENCE)
+        assert not running.is_alive()
+
+
+def test_runs_leave_nothing_behind(mq: ferromq.Embedded) -> None:
+    """However often a consumer runs and iterates, what its client keeps in mind stays the same."""
+    with mq.producer() as producer, mq.consumer("billing", "orders") as consumer:
+        kept = []
+        for _ in range(3):
+            producer.send("orders", b"x")
+            consumer.run(lambda _: consumer.stop())
+            kept.append(len(consumer._client._at_exit))
+    assert len(set(kept)) == 1
 
 
 def test_closing_ends_run_and_gives_back_what_was_received_ahead(mq: ferromq.Embedded) -> None:
     """From another thread, while a handler works; what it did is acknowledged, the rest comes to others at once."""
     with mq.producer() as producer:
         producer.send_all("orders", [b"%d" % number for number in range(20)])
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
     handled: list[bytes] = []
 
     def handler(message: MessageView) -> None:
+        runner = consumer._runner
+        assert runner is not None
         begun.set()
-        assert go_on.wait(PATIENCE)
+        assert runner._stopping.wait(PATIENCE)
         handled.append(message.body)
 
     consumer = mq.consumer("billing", "orders", invisible_duration=600)
     running = run(consumer, handler)
     assert begun.wait(PATIENCE)
-    threading.Timer(0.2, go_on.set).start()
     consumer.close(PATIENCE)
     running.join(PATIENCE)
     assert not running.is_alive()

@@ -20,7 +20,7 @@ from ferromq.client._batching import MAX_MESSAGES, Linger, batches, is_ordered, 
 from ferromq.client._protocol import Call, Plan, T
 from ferromq.client._routes import Queue
 from ferromq.client._send_plans import Half
-from ferromq.client._session import Session
+from ferromq.client._session import Session, _Stream
 from ferromq.client._transactions import Checks, Decisions, Open
 from ferromq.client.producer import in_order
 from ferromq.errors import ConnectionFailed, OutcomeUnknown, RequestError, ServerError, Unsupported
@@ -373,6 +373,25 @@ def test_a_refused_end_is_told() -> None:
         server.run(
             _send_plans.end_transaction(server.common, Half("M", "orders", "T", ONE), is_commit=True, is_checked=False)
         )
+
+
+def test_brokers_are_told_the_topics_of_a_producer_once_and_the_last_word_holds() -> None:
+    """However many threads name topics at once: what is sent is what holds when it is sent."""
+    session = Session(None, pb.Settings(publishing=pb.Publishing()), lambda _: None)  # type: ignore[arg-type]
+    stream = _Stream("127.0.0.1:1", None, session._told, lambda *_: True, threading.Event())  # type: ignore[arg-type]
+    session._streams["127.0.0.1:1"] = stream
+    threads = [threading.Thread(target=session.publish, args=(f"t{number}",)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stream._outgoing.qsize() == 1
+    encoded = stream._outgoing.get()
+    assert encoded is not None
+    session.publish("later")
+    for told in (encoded(), encoded()):
+        topics = pb.TelemetryCommand.FromString(told).settings.publishing.topics
+        assert {topic.name for topic in topics} == {"later", *(f"t{number}" for number in range(20))}
 
 
 def test_a_client_tells_where_its_threads_are_and_that_it_verifies_nothing() -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Protocol
 
-from ferromq.client._push import AHEAD, RENEWALS, Held, Orders, say_failed
+from ferromq.client._push import RENEWALS, Held, Orders, say_failed
 from ferromq.client._retry import Retry
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
@@ -17,6 +17,7 @@ _log = logging.getLogger("ferromq.client")
 
 
 class _Leases(Protocol):
+    async def ack(self, message: MessageView) -> None: ...
     def ack_later(self, message: MessageView) -> None: ...
     async def change_invisible_duration(
         self, message: MessageView, duration: timedelta | float, *, suspend: bool = False
@@ -34,13 +35,16 @@ class Runner:
         stop_ahead: Callable[[], Awaitable[list[MessageView]]],
         leases: _Leases,
         invisible: float,
+        *,
         retry: Callable[[], Retry],
+        received: Callable[[], float],
     ) -> None:
         self._messages = messages
         self._stop_ahead = stop_ahead
         self._leases = leases
         self._invisible = invisible
         self._retry = retry
+        self._received = received
         self._taking = asyncio.Lock()
         self._orders = Orders()
         self._held: set[Held] = set()
@@ -52,8 +56,7 @@ class Runner:
 
     async def run(self, handler: Callable[[MessageView], Awaitable[object]], tasks: int, stop_timeout: float) -> None:
         """Work until it is stopped; see `Consumer.run`."""
-        room = asyncio.Semaphore(tasks * AHEAD)
-        self._tasks = [asyncio.create_task(self._work(handler, room)) for _ in range(tasks)]
+        self._tasks = [asyncio.create_task(self._work(handler)) for _ in range(tasks)]
         renewer = asyncio.create_task(self._renew())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -92,30 +95,39 @@ class Runner:
         except FerromqError as error:
             _log.debug("not given back, the leases end by themselves: %s", error)
 
-    async def _work(self, handler: Callable[[MessageView], Awaitable[object]], room: asyncio.Semaphore) -> None:
-        while (held := await self._take(room)) is not None:
+    async def _work(self, handler: Callable[[MessageView], Awaitable[object]]) -> None:
+        while (held := await self._take()) is not None:
             following: Held | None = held
             while following is not None:
                 held = following
                 await self._handle(handler, held)
                 self._held.discard(held)
-                room.release()
-                following = self._orders.after(held) if self._retry().is_fifo else None
+                if held.comes_again:
+                    await self._give_up(self._orders.behind(held))
+                    break
+                following = self._orders.after(held)
 
-    async def _take(self, room: asyncio.Semaphore) -> Held | None:
+    async def _give_up(self, behind: list[Held]) -> None:
+        """Give back what must not go before a message that comes again."""
+        for held in behind:
+            await self._end(held, self._leases.change_invisible_duration(held.message, 0.0, suspend=True))
+            self._held.discard(held)
+
+    async def _take(self) -> Held | None:
         """Return the next message whose order is free, None when it is over."""
         while True:
-            await room.acquire()
             async with self._taking:
                 message = await self._next()
                 if message is None:
                     self._stopping.set()
-                    room.release()
                     return None
-                held = Held(message, time.monotonic())
+                held = Held.of(message, self._retry(), self._received())
                 self._held.add(held)
-                if not self._retry().is_fifo or self._orders.may_begin(held):
+                is_behind = self._orders.is_behind(held)
+                if not is_behind and self._orders.may_begin(held):
                     return held
+            if is_behind:
+                await self._give_up([held])
 
     async def _next(self) -> MessageView | None:
         """Return the next message; None when it is over, or stopped meanwhile."""
@@ -148,13 +160,15 @@ class Runner:
                 delay = retry.after(attempt)
                 say_failed(message, attempt, delay)
             else:
-                await self._end(held)
-                self._leases.ack_later(message)
+                # In order the next one begins when the broker knows of this one.
+                await self._end(held, None if held.order is None else self._leases.ack(message))
+                if held.order is None:
+                    self._leases.ack_later(message)
                 return
             if delay is None:
                 await self._end(held, self._leases.forward_to_dead_letter(message))
                 return
-            if not retry.is_fifo:
+            if held.order is None:
                 await self._end(held, self._leases.change_invisible_duration(message, delay))
                 return
             attempt += 1
@@ -173,6 +187,7 @@ class Runner:
             if end is not None:
                 await end
         except FerromqError as error:
+            held.comes_again = True
             _log.warning("a message comes again message_id=%s: %s", held.message.message_id, error)
 
     async def _renew(self) -> None:

@@ -125,7 +125,12 @@ class Consumer:
         if self._runner is not None:
             raise RuntimeError("this consumer runs already; give run more tasks, or make another consumer")
         self._runner = Runner(
-            self, self._stop_ahead, self._leases, self._invisible, lambda: Retry.of(self._client.base.settings)
+            self,
+            self._stop_ahead,
+            self._leases,
+            self._invisible,
+            retry=lambda: Retry.of(self._client.base.settings),
+            received=lambda: self._batch_begin,
         )
         try:
             await self._runner.run(handler, tasks, seconds(stop_timeout))
@@ -211,12 +216,14 @@ class Consumer:
         except FerromqError:
             self._next = None
             raise
-        if Retry.of(self._client.base.settings).is_fifo:
+        is_fifo = Retry.of(self._client.base.settings).is_fifo
+        if is_fifo:
             # Nothing ahead: what comes depends on what is acknowledged.
             self._next = None
-            self._in_order = self._leases.in_order = InOrder() if self._runner is None else None
         else:
             self._next = asyncio.create_task(self._receive_ahead())
+        in_order = is_fifo and self._runner is None
+        self._in_order = self._leases.in_order = InOrder() if in_order else None
         self._batch.extend(messages)
         self._batch_size, self._batch_begin = len(messages), time.monotonic()
         self._usable_until = self._batch_begin + self._invisible
@@ -320,6 +327,11 @@ class _Leases:
         await self._client.run(
             _plans.change_invisible_duration(common, self._subscription, message, seconds(duration), suspend=suspend)
         )
+
+    async def ack(self, message: MessageView) -> None:
+        """Acknowledge one message at once; raises what the broker refused."""
+        for _, failure in await self.send({message.endpoint: [message]}):
+            raise failure
 
     async def forward_to_dead_letter(self, message: MessageView) -> None:
         """Put a message into the dead letter queue."""

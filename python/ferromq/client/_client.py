@@ -108,7 +108,13 @@ class Client:
 
     def before_exit(self, finish: Callable[[float], None]) -> None:
         """Have a method called with a time (monotonic) before the client is closed at exit; weakly held."""
-        self._at_exit.append(weakref.WeakMethod(finish))
+        with self._closing:
+            self._at_exit.append(weakref.WeakMethod(finish))
+
+    def forget(self, finish: Callable[[float], None]) -> None:
+        """Have what `before_exit` was told not called."""
+        with self._closing:
+            self._at_exit = [each for each in self._at_exit if each() not in {None, finish}]
 
     def _close_at_exit(self) -> None:
         until = time.monotonic() + _AT_EXIT

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from copy import copy
 from datetime import timedelta
 
@@ -42,8 +42,7 @@ class Leases:
         self._hurry = False
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self.in_order: InOrder | None = None
-        """Told of acknowledgements where the group keeps order."""
+        self._watching: tuple[InOrder, ...] = ()
         client.before_exit(self._finish_at_exit)
 
     def ack_later(self, message: MessageView) -> None:
@@ -51,8 +50,8 @@ class Leases:
         if self._stopped or os.getpid() != self._process:
             self._client.check()
         with self._lock:  # the condition's own, without its detour: this runs for each message
-            if self.in_order is not None:
-                self.in_order.acknowledged(message)
+            for in_order in self._watching:
+                in_order.acknowledged(message)
             waiting = self._acks.messages
             waiting.append(message)
             count = len(waiting)
@@ -63,6 +62,21 @@ class Leases:
                 self._changed.notify_all()
             while len(self._acks.messages) >= _MAX_WAITING_ACKS and not self._stopped:
                 self._changed.wait()
+
+    def ack(self, message: MessageView) -> None:
+        """Acknowledge one message at once; raises what the broker refused."""
+        for _, failure in self.send({message.endpoint: [message]}):
+            raise failure
+
+    def watch(self, in_order: InOrder) -> None:
+        """Tell it of acknowledgements until it is `unwatch`ed."""
+        with self._lock:
+            self._watching = (*(each for each in self._watching if each is not in_order), in_order)
+
+    def unwatch(self, in_order: InOrder) -> None:
+        """Tell it nothing more."""
+        with self._lock:
+            self._watching = tuple(each for each in self._watching if each is not in_order)
 
     def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Change a lease; called by the message, too."""
@@ -80,9 +94,9 @@ class Leases:
                 failures.append((len(messages), error))
             else:
                 failures += [(1, error) for _, error in refused]
-            if self.in_order is not None:
+            for in_order in self._watching:
                 for message in messages:
-                    self.in_order.acknowledged(message)
+                    in_order.acknowledged(message)
         return failures
 
     def forward_to_dead_letter(self, message: MessageView) -> None:
@@ -182,6 +196,8 @@ class ReceiveAhead:
         self._leases = leases
         self._invisible = invisible
         self._ahead = Ahead(invisible)
+        self.received = 0.0
+        """When what `messages` yields now was received (monotonic)."""
         self._keeps_order = keeps_order
         self._changed = threading.Condition()
         self._batches: list[Leased] = []
@@ -199,7 +215,8 @@ class ReceiveAhead:
     def messages(self) -> Generator[MessageView]:
         while (batch := self._next()) is not None:
             rest = iter(batch.messages)
-            may_use = self._may_use()
+            self.received = batch.until - self._invisible
+            in_order = self._in_order(batch)
             begin = time.monotonic()
             used = 0
             try:
@@ -209,18 +226,21 @@ class ReceiveAhead:
                         rest = iter(())
                         break
                     used += 1
-                    if may_use(message):
+                    if in_order is None or in_order.may_use(message):
                         yield message
             finally:
                 self._ahead.used(used, time.monotonic() - begin)
-                self._put_back(Leased(list(rest), batch.until))
+                self._put_back(Leased(list(rest), batch.until, in_order))
 
-    def _may_use(self) -> Callable[[MessageView], bool]:
-        """Return what says whether a message may be used: in order, once the one before it was acknowledged."""
+    def _in_order(self, batch: Leased) -> InOrder | None:
+        """Return what says which messages of a batch may be used; what was begun before goes on."""
+        if batch.in_order is not None:
+            return batch.in_order
         if not self._keeps_order or not Retry.of(self._client.settings).is_fifo:
-            return lambda _: True
-        in_order = self._leases.in_order = InOrder()
-        return in_order.may_use
+            return None
+        in_order = InOrder()
+        self._leases.watch(in_order)
+        return in_order
 
     def _next(self) -> Leased | None:
         with self._changed:
@@ -251,6 +271,9 @@ class ReceiveAhead:
         with self._changed:
             if batch.messages:
                 self._batches.insert(0, batch)
+                return
+        if batch.in_order is not None:
+            self._leases.unwatch(batch.in_order)
 
     def _run(self) -> None:
         outage = False
@@ -305,7 +328,10 @@ class ReceiveAhead:
         if thread is not None:
             thread.join(remaining(until))
         with self._changed:
-            unused = [message for batch in self._batches for message in batch.messages]
-            self._batches.clear()
+            left, self._batches = self._batches, []
             self._changed.notify_all()
-        return unused
+        for batch in left:
+            if batch.in_order is not None:
+                self._leases.unwatch(batch.in_order)
+        self._client.forget(self._finish_at_exit)
+        return [message for batch in left for message in batch.messages]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ferromq._ferromq import MessageView
+from ferromq.client._retry import InOrder
 from ferromq.errors import FerromqError
 
 _log = logging.getLogger("ferromq.client")
@@ -84,3 +85,5 @@ class Leased:
 
     messages: list[MessageView]
     until: float
+    in_order: InOrder | None = None
+    """What of it was used, where the group keeps order and its use has begun."""

@@ -22,8 +22,6 @@ from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
 
-AHEAD = 2
-"""Messages a thread may have waiting, so that none waits for the broker."""
 RENEWALS = 3
 """How often a lease is renewed within its length."""
 
@@ -34,32 +32,67 @@ class Held:
 
     message: MessageView
     renewed: float
+    order: str | None = None
+    """What it shares with those it waits for; None: nothing. Decided once: the group may be another meanwhile."""
+    received: float = 0.0
+    """When it came (monotonic)."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_begun: bool = False
     is_over: bool = False
+    comes_again: bool = False
+    """The broker was not told its end: what is behind it must not go before it."""
+
+    @classmethod
+    def of(cls, message: MessageView, retry: Retry, received: float) -> "Held":
+        """Return a message that was taken just now, and received before."""
+        return cls(message, time.monotonic(), order_of(message) if retry.is_fifo else None, received)
 
 
 class Orders:
-    """Which messages wait for one of their order that is under way. Not thread-safe."""
+    """
+    Which messages wait for one of their order that is under way. Not thread-safe.
+
+    There are no more of an order than the broker hands out before the first is acknowledged.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Held]] = {}
+        # When one of the order ended that comes again.
+        self._broken: dict[str, float] = {}
+
+    def is_behind(self, held: Held) -> bool:
+        """Say whether one that comes again goes before a message, which was received before that was known."""
+        if not self._broken:
+            return False
+        # What was received later came as it should, and so does what comes after it.
+        self._broken = {order: at for order, at in self._broken.items() if at >= held.received}
+        return held.order in self._broken
 
     def may_begin(self, held: Held) -> bool:
         """Say whether a message may begin; otherwise it waits here."""
-        waiting = self._waiting.setdefault(order_of(held.message), deque())
+        if held.order is None:
+            return True
+        waiting = self._waiting.setdefault(held.order, deque())
         waiting.append(held)
         return len(waiting) == 1
 
     def after(self, held: Held) -> Held | None:
         """Return what may begin now that *held* has ended."""
-        order = order_of(held.message)
-        waiting = self._waiting[order]
+        if held.order is None:
+            return None
+        waiting = self._waiting[held.order]
         waiting.popleft()
         if waiting:
             return waiting[0]
-        del self._waiting[order]
+        del self._waiting[held.order]
         return None
+
+    def behind(self, held: Held) -> list[Held]:
+        """End the order of *held*, and return what waited behind it."""
+        if held.order is None:
+            return []
+        self._broken[held.order] = time.monotonic()
+        return [each for each in self._waiting.pop(held.order) if each is not held]
 
 
 class Runner:
@@ -79,7 +112,6 @@ class Runner:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._failure: BaseException | None = None
-        self._room = threading.Semaphore(0)
         self._workers: list[threading.Thread] = []
 
     def run(self, handler: Callable[[MessageView], object], threads: int, stop_timeout: float) -> None:
@@ -88,7 +120,6 @@ class Runner:
             threading.Thread(target=self._work, args=(handler,), name=f"ferromq-handler-{number}", daemon=True)
             for number in range(threads)
         ]
-        self._room.release(threads * AHEAD)
         for worker in self._workers:
             worker.start()
         threading.Thread(target=self._renew, name="ferromq-renew", daemon=True).start()
@@ -111,7 +142,6 @@ class Runner:
     def _finish(self, until: float) -> None:
         self._stopping.set()
         unused = self._ahead.stop(until)
-        self._room.release(len(self._workers))  # those that wait for room
         for worker in self._workers:
             worker.join(remaining(until))
         busy = sum(worker.is_alive() for worker in self._workers)
@@ -120,7 +150,7 @@ class Runner:
         with self._taking:
             self._messages.close()  # puts back what it was at
         # Of an order whose thread ended with an exception others may wait.
-        waiting = [held.message for held in self._held if not held.is_begun]
+        waiting = [held.message for held in self._held if not held.is_begun and not held.is_over]
         unused += self._ahead.stop(until) + self._unused + waiting
         self._leases.flush(until)
         self._leases.give_back(unused, until)
@@ -139,26 +169,40 @@ class Runner:
     def _take(self) -> Held | None:
         """Return the next message whose order is free, None when it is over."""
         while True:
-            self._room.acquire()
-            if self._stopping.is_set():
-                return None
             with self._taking:
+                if self._stopping.is_set():
+                    return None
                 message = next(self._messages, None)
                 if message is None:
                     self._stopping.set()
                     return None
-                held = Held(message, time.monotonic())
+                held = Held.of(message, self._retry(), self._ahead.received)
                 with self._lock:
-                    self._held.add(held)
-                    if not self._retry().is_fifo or self._orders.may_begin(held):
-                        return held
+                    is_behind = self._orders.is_behind(held)
+                    if not is_behind:
+                        self._held.add(held)
+                        if self._orders.may_begin(held):
+                            return held
+            if is_behind:
+                self._give_back([message])
 
     def _after(self, held: Held) -> Held | None:
         """Return the next message of the order, None where there is none or no order."""
         with self._lock:
             self._held.discard(held)
-            self._room.release()
-            return self._orders.after(held) if self._retry().is_fifo else None
+            if not held.comes_again:
+                return self._orders.after(held)
+            behind = self._orders.behind(held)
+        for each in behind:
+            with each.lock:
+                each.is_over = True
+        self._give_back([each.message for each in behind])
+        with self._lock:
+            self._held.difference_update(behind)
+        return None
+
+    def _give_back(self, messages: list[MessageView]) -> None:
+        self._leases.give_back(messages, time.monotonic() + self._client.common.timeout)
 
     def _retry(self) -> Retry:
         return Retry.of(self._client.settings)
@@ -177,12 +221,13 @@ class Runner:
                 self._unused.append(message)
                 raise
             else:
-                self._end(held, message.ack)
+                # In order the next one begins when the broker knows of this one.
+                self._end(held, message.ack if held.order is None else partial(self._leases.ack, message))
                 return
             if delay is None:
                 self._end(held, partial(self._leases.forward_to_dead_letter, message))
                 return
-            if not retry.is_fifo:
+            if held.order is None:
                 self._end(held, partial(self._leases.change_invisible_duration, message, delay))
                 return
             attempt += 1
@@ -198,6 +243,7 @@ class Runner:
             try:
                 end()
             except FerromqError as error:
+                held.comes_again = True
                 _log.warning("a message comes again message_id=%s: %s", held.message.message_id, error)
 
     def _renew(self) -> None:

@@ -64,28 +64,22 @@ class InOrder:
     """Which messages received together may be used: the next of an order once the one before it is acknowledged."""
 
     def __init__(self) -> None:
-        self._last: dict[str, MessageView] = {}
-        self._acknowledged: set[tuple[str, int, int]] = set()
+        self._last: dict[str, tuple[str, int, int]] = {}
+        # Of those: an acknowledgement of any other message is of no interest.
+        self._unacknowledged: set[tuple[str, int, int]] = set()
 
     def acknowledged(self, message: MessageView) -> None:
         """Note an acknowledgement."""
-        self._acknowledged.add(_place(message))
+        self._unacknowledged.discard(_place(message))
 
     def may_use(self, message: MessageView) -> bool:
         """Say whether it may be used now; if not it comes again, after the one before it."""
         order = order_of(message)
-        before = self._last.get(order)
-        if before is not None:
-            if _place(before) not in self._acknowledged:
-                return False
-            self._acknowledged.discard(_place(before))
-        self._last[order] = message
+        if self._last.get(order) in self._unacknowledged:
+            return False
+        self._last[order] = _place(message)
+        self._unacknowledged.add(_place(message))
         return True
-
-    def next_batch(self) -> None:
-        """Forget: what is received from now on was released by the broker."""
-        self._last.clear()
-        self._acknowledged.clear()
 
 
 def _place(message: MessageView) -> tuple[str, int, int]:

@@ -50,15 +50,19 @@ class Session:
         with self._lock:
             if topic in self._topics:
                 return
-            # A stream may be writing the old ones just now.
-            settings = pb.Settings()
-            settings.CopyFrom(self._settings)
-            settings.publishing.topics.add(name=topic)
-            self._settings = settings
             self._topics.add(topic)
-            streams = list(self._streams.values())
-        for stream in streams:
-            stream.tell(settings)
+            for stream in self._streams.values():
+                stream.tell()
+
+    def _told(self) -> pb.Settings:
+        """Return what a broker is told now."""
+        settings = pb.Settings()
+        settings.CopyFrom(self._settings)
+        with self._lock:
+            topics = sorted(self._topics)
+        if topics:
+            settings.publishing.topics.extend(pb.Resource(name=topic) for topic in topics)
+        return settings
 
     def join(self, endpoint: str) -> "Future[None]":
         """Begin to make the client known at *endpoint*; the future ends when the broker has answered."""
@@ -69,7 +73,7 @@ class Session:
                     raise ConnectionFailed("the client is closed")
                 stream = self._streams.get(endpoint)
                 if stream is None:
-                    stream = _Stream(endpoint, self._channels, self._settings, self._on_command, self._closed)
+                    stream = _Stream(endpoint, self._channels, self._told, self._on_command, self._closed)
                     self._streams[endpoint] = stream
                     stream.start()
                 if self._heart is None:
@@ -155,7 +159,7 @@ class _Stream:
         self,
         endpoint: str,
         channels: Channels,
-        settings: pb.Settings,
+        settings: Callable[[], pb.Settings],
         on_command: Callable[[str, pb.TelemetryCommand], bool],
         closed: threading.Event,
     ) -> None:
@@ -165,23 +169,30 @@ class _Stream:
         self._channels = channels
         self._on_command = on_command
         self._closed = closed
-        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
-        self._settings = self._encoded(settings)
+        self._outgoing: SimpleQueue[Callable[[], bytes] | None] = SimpleQueue()
+        self._telling = threading.Lock()
+        self._settings = settings
+        self._is_told = False
+        """Whether the settings are on their way: those of the moment when they are sent."""
 
-    def _encoded(self, settings: pb.Settings) -> bytes:
-        command = pb.TelemetryCommand(settings=settings)
+    def _encoded(self) -> bytes:
+        with self._telling:
+            self._is_told = False  # who changes them after this tells again
+        command = pb.TelemetryCommand(settings=self._settings())
         command.settings.access_point.CopyFrom(endpoints_message([self.endpoint]))
         data: bytes = command.SerializeToString()
         return data
 
-    def tell(self, settings: pb.Settings) -> None:
-        """Send other settings, now and after each reconnection."""
-        self._settings = self._encoded(settings)
-        self._outgoing.put(self._settings)
+    def tell(self) -> None:
+        """Send the settings, which are others now; once, however often they change before they are sent."""
+        with self._telling:
+            if not self._is_told:
+                self._is_told = True
+                self._outgoing.put(self._encoded)
 
     def answer(self, command: pb.TelemetryCommand) -> None:
         """Send what the broker asked for; lost where the stream ends just now."""
-        self._outgoing.put(command.SerializeToString())
+        self._outgoing.put(command.SerializeToString)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="ferromq-telemetry", daemon=True).start()
@@ -202,8 +213,10 @@ class _Stream:
             self._closed.wait(backoff(min(failures, 4)))
 
     def _read(self) -> None:
-        outgoing = self._outgoing = SimpleQueue()
-        outgoing.put(self._settings)
+        outgoing: SimpleQueue[Callable[[], bytes] | None] = SimpleQueue()
+        with self._telling:
+            self._outgoing, self._is_told = outgoing, True
+        outgoing.put(self._encoded)
         method = self._channels.method(self.endpoint, "Telemetry", "stream_stream")
         try:
             if self._closed.is_set():
@@ -246,6 +259,6 @@ def _stacks(nonce: str) -> pb.ThreadStackTrace:
     return pb.ThreadStackTrace(nonce=nonce, thread_stack_trace="".join(lines))
 
 
-def _until_none(queue: "SimpleQueue[bytes | None]") -> Iterator[bytes]:
-    while (item := queue.get()) is not None:
-        yield item
+def _until_none(queue: "SimpleQueue[Callable[[], bytes] | None]") -> Iterator[bytes]:
+    while (encoded := queue.get()) is not None:
+        yield encoded()
