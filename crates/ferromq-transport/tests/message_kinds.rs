@@ -311,3 +311,18 @@ async fn over_remoting_types_are_checked_only_where_asked_for_and_refused_with_1
     let remark = peer.call(&command(310, &[])).await.remark.unwrap();
     assert!(remark.contains("FIFO") && remark.contains("NORMAL"), "{remark}");
 }
+
+#[tokio::test]
+async fn a_remoting_message_with_the_flags_of_a_transaction_that_is_no_half_message_is_refused() {
+    let broker = Broker::start();
+    let mut peer = connect(&broker).await;
+    let end = broker.store.stats().max_physical_offset;
+    for (bits, times) in [("4", "0"), ("8", "0"), ("12", "0"), ("8", "1")] {
+        let mut command = command(310, &[]);
+        command.fields.put("f", bits);
+        command.fields.put("j", times);
+        let answer = peer.call(&command).await;
+        assert_eq!(answer.code, 13, "{answer:?}");
+    }
+    assert_eq!(broker.store.stats().max_physical_offset, end, "nothing was stored");
+}

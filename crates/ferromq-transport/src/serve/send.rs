@@ -221,10 +221,10 @@ impl Target<'_> {
         command: &RemotingCommand,
     ) -> Result<Stored, TransportError> {
         let mut marks = Marks::read(self.header.properties);
-        // On its way to be retried it was committed long ago, whatever its properties remember.
-        let is_retry = self.header.reconsume_times > 0 && marks.level().is_some_and(|level| level > 0);
+        // On its way to be retried it was committed long ago, whatever its properties and flags remember.
+        let is_retry = self.is_retry(&marks);
         marks.is_half &= !is_retry;
-        let level = self.check(&marks)?;
+        let level = self.check(&marks, is_retry)?;
         if let Some(priority) = marks.priority() {
             self.queue_id = self.topic.queue_of_priority(priority).cast_signed();
         }
@@ -235,7 +235,10 @@ impl Target<'_> {
             text.shrink_to(KEPT_TEXT);
             let own = (unique_key, self.policy.stamp());
             send_properties::write(text, self.header.properties, &marks, own);
-            let message = self.message(peer, self.header.flag, &command.body, &[]);
+            let message = NewMessage {
+                sys_flag: self.header.sys_flag & !TRANSACTION_BITS,
+                ..self.message(peer, self.header.flag, &command.body, &[])
+            };
             if marks.is_half {
                 return Ok((hot.append_half(&message, unique_key, text)?, None));
             }
@@ -249,12 +252,24 @@ impl Target<'_> {
         Ok(stored)
     }
 
+    /// Says whether a consumer could not consume it.
+    fn is_retry(&self, marks: &Marks<'_>) -> bool {
+        let topic = self.header.topic;
+        let is_derived = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
+        self.header.reconsume_times > 0 && (is_derived || marks.level().is_some_and(|level| level > 0))
+    }
+
     /// Refuses what would be stored as something else than it says, and tells the delay level.
-    fn check(&self, marks: &Marks<'_>) -> Result<i32, TransportError> {
+    fn check(&self, marks: &Marks<'_>, is_retry: bool) -> Result<i32, TransportError> {
         self.check_type(marks)?;
         let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is no number"))?;
         if marks.is_inner_batch {
             return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
+        }
+        if self.header.sys_flag & TRANSACTION_BITS != 0 && !marks.is_half && !is_retry {
+            return Err(TransportError::IllegalMessage(
+                "its system flag says it is of a transaction, but it is no half message",
+            ));
         }
         if marks.is_half && level > 0 {
             return Err(TransportError::IllegalMessage("a message of a transaction cannot be delayed"));
