@@ -223,3 +223,45 @@ async fn a_handshake_that_stands_still_ends_and_so_does_a_connection_that_says_n
     }
     broker.until("connections", 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_never_ends_its_preface_is_closed_in_every_mode() {
+    let options = ServerOptions { handshake: Duration::from_millis(20), ..ServerOptions::default() };
+    let broker = Broker::start_limited(Clock::manual(0), true, options);
+    for mode in [TlsMode::Permissive, TlsMode::Disabled] {
+        broker.server.set_grpc_tls(files(mode, &fixture(""))).unwrap();
+        for bytes in [&b""[..], b"P", &PREFACE[..23]] {
+            let mut stuck = TcpStream::connect(broker.address).await.unwrap();
+            stuck.write_all(bytes).await.unwrap();
+            until_closed(&mut stuck).await;
+        }
+    }
+    broker.until("connections", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_says_nothing_behind_its_handshake_is_cut_off_and_one_that_began_may_be_silent() {
+    // Long enough for a handshake, whatever else the machine does.
+    let options = ServerOptions { handshake: Duration::from_secs(2), ..ServerOptions::default() };
+    let broker = Broker::start_limited(Clock::manual(0), true, options);
+    broker.server.set_grpc_tls(files(TlsMode::Enforcing, &fixture(""))).unwrap();
+    let mut begun = handshake(broker.address, &authority(), b"h2").await.unwrap();
+    assert_eq!(first_frame(&mut begun).await, SETTINGS);
+    let mut silent = handshake(broker.address, &authority(), b"h2").await.unwrap();
+    until_closed(&mut silent).await;
+    broker.until("connections", 1).await;
+    // The one that began is older, and still there.
+    begun.write_all(b"\0\0\x08\x06\0\0\0\0\0ferromq!").await.unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"ferromq!") {
+        let mut bytes = [0; 64];
+        let count = timeout(PATIENCE, begun.read(&mut bytes)).await.unwrap().unwrap();
+        assert_ne!(count, 0, "closed after {seen:?}");
+        seen.extend_from_slice(&bytes[..count]);
+    }
+}
+
+/// Reads until the server closes, whatever it says before.
+async fn until_closed(stream: &mut (impl AsyncReadExt + Unpin)) {
+    while timeout(PATIENCE, stream.read(&mut [0; 64])).await.unwrap().unwrap_or(0) > 0 {}
+}

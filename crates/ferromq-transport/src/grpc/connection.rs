@@ -9,7 +9,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, oneshot},
-    time::Sleep,
+    time::{Sleep, sleep},
 };
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
@@ -33,6 +33,9 @@ use crate::{
 
 /// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes with which a client of HTTP/2 begins.
+const PREFACE: usize = 24;
 
 /// The open connections of a server, by number.
 pub(super) struct Connections {
@@ -81,8 +84,10 @@ impl Connections {
         self.counters.connections.add(1);
         let (connections, clients) = (Arc::clone(self), Mutex::default());
         let link = Link(Arc::new(LinkInner { id, peer, connections, clients, _slot: slot }));
-        let stream = Wire::new(stream, self.tls.current(), self.limits.handshake);
-        Some(GrpcStream { stream, cut, is_cut: false, link })
+        let stream = Wire::new(stream, self.tls.current());
+        let beginning =
+            Some(Beginning { patience: Box::pin(sleep(self.limits.handshake)), missing: PREFACE });
+        Some(GrpcStream { stream, cut, is_cut: false, beginning, link })
     }
 }
 
@@ -180,7 +185,27 @@ pub(super) struct GrpcStream {
     /// Resolves when the other half, in the table of open connections, is dropped.
     cut: oneshot::Receiver<()>,
     is_cut: bool,
+    /// Until the client has begun; one that does not would keep its slot for ever.
+    beginning: Option<Beginning>,
     link: Link,
+}
+
+/// A client that has not said all it has to say first.
+struct Beginning {
+    patience: Pin<Box<Sleep>>,
+    /// Bytes that are still to come.
+    missing: usize,
+}
+
+impl GrpcStream {
+    /// Fails where the client took too long to begin, its TLS handshake included.
+    fn check_patience(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(beginning) = &mut self.beginning else { return Ok(()) };
+        match beginning.patience.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
 }
 
 impl Connected for GrpcStream {
@@ -201,7 +226,17 @@ impl AsyncRead for GrpcStream {
             self.is_cut = true;
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        self.check_patience(context)?;
+        let before = buffer.filled().len();
+        let outcome = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        if let Some(beginning) = &mut self.beginning {
+            beginning.missing =
+                beginning.missing.saturating_sub(buffer.filled().len().saturating_sub(before));
+            if beginning.missing == 0 {
+                self.beginning = None;
+            }
+        }
+        Poll::Ready(outcome)
     }
 }
 
@@ -211,6 +246,7 @@ impl AsyncWrite for GrpcStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_patience(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -227,6 +263,7 @@ impl AsyncWrite for GrpcStream {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check_patience(context)?;
         Pin::new(&mut self.stream).poll_write_vectored(context, parts)
     }
 

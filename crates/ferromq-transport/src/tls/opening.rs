@@ -6,13 +6,11 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::{Sleep, sleep},
 };
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 
@@ -26,18 +24,12 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Takes a connection as `tls` says, which may take `patience` to begin; without it, as plaintext.
-    pub(crate) fn new(
-        stream: TcpStream,
-        tls: Option<Arc<(TlsMode, TlsAcceptor)>>,
-        patience: Duration,
-    ) -> Self {
+    /// Takes a connection as `tls` says; without it, as plaintext. How long it may take to begin is for the caller
+    /// to watch.
+    pub(crate) fn new(stream: TcpStream, tls: Option<Arc<(TlsMode, TlsAcceptor)>>) -> Self {
         match tls {
             None => Self::Plain(stream),
-            Some(tls) => {
-                let stage = Stage::First(stream, tls);
-                Self::Opening(Box::new(Opening { stage, patience: Box::pin(sleep(patience)) }))
-            }
+            Some(tls) => Self::Opening(Box::new(Opening { stage: Stage::First(stream, tls) })),
         }
     }
 
@@ -53,7 +45,6 @@ impl Wire {
 /// What is known of a connection that is not open yet.
 pub(crate) struct Opening {
     stage: Stage,
-    patience: Pin<Box<Sleep>>,
 }
 
 enum Stage {
@@ -65,10 +56,6 @@ enum Stage {
 
 impl Opening {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Wire>> {
-        if self.patience.as_mut().poll(context).is_ready() {
-            self.stage = Stage::Over;
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
         loop {
             match &mut self.stage {
                 Stage::First(stream, _) => {
