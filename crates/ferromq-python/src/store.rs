@@ -496,6 +496,7 @@ impl PyStore {
             ("indexed_offset", stats.indexed_offset),
             ("indexed_timestamp", u64::try_from(stats.indexed_timestamp).unwrap_or(0)),
             ("mismatches", stats.mismatches),
+            ("gone_leases", stats.gone_leases),
             ("appended", stats.appended),
             ("flushes", stats.flushes),
             ("recovered_cut_bytes", stats.recovered_cut_bytes),

@@ -18,6 +18,10 @@ pub(crate) struct Counters {
     missed_gets: [AtomicU64; GetStatus::ALL.len()],
     /// Records not served because they are not those their consume queue entries tell of.
     pub(crate) mismatches: AtomicU64,
+    /// Leased messages that were forgotten because the log does not hold them any longer.
+    pub(crate) gone_leases: AtomicU64,
+    /// Records that could not be read when somebody asked for them.
+    unreadable: AtomicU64,
 }
 
 impl Counters {
@@ -30,6 +34,11 @@ impl Counters {
         for (_, counter) in counters.filter(|(known, _)| **known == status) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Says whether it is to be told: ever more seldom, as a bad disk has the same to say of each message.
+    pub(crate) fn count_unreadable(&self) -> bool {
+        (self.unreadable.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
     }
 
     pub(crate) fn failed_puts(&self) -> BTreeMap<&'static str, u64> {

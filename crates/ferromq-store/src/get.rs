@@ -164,7 +164,9 @@ impl<D: Disk> Reading<D> {
                     Ok(record) => record,
                     Err(error) => {
                         // The message is there: whoever asks again from here on finds it once it can be read.
-                        tracing::error!(%error, physical_offset = entry.physical_offset, "message cannot be read now");
+                        if inner.counters.count_unreadable() {
+                            tracing::error!(%error, physical_offset = entry.physical_offset, "message cannot be read now");
+                        }
                         return false;
                     }
                 };

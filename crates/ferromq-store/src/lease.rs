@@ -225,7 +225,8 @@ impl QueueLeases {
         Ok(())
     }
 
-    /// Lets a lease end `invisible_ms` after `now` whose message nobody used: it was no attempt.
+    /// Lets a lease end `invisible_ms` after `now` whose message nobody used: it was no attempt, and is of no receive
+    /// any longer, so that the next delivery counts.
     pub(crate) fn give_back(
         &mut self,
         offset: u64,
@@ -233,11 +234,20 @@ impl QueueLeases {
         now: i64,
         invisible_ms: i64,
     ) -> Result<Lease> {
-        let lease = self.change(offset, pop_time, now, invisible_ms)?;
-        if let Some(held) = self.in_flight.get_mut(&offset) {
-            held.attempt = held.attempt.saturating_sub(1);
-        }
+        let old = self.held(offset, pop_time)?;
+        let lease = Lease { attempt: old.attempt.saturating_sub(1), ..old.again(now, invisible_ms) };
+        self.remove(offset);
+        self.insert(offset, lease);
         Ok(lease)
+    }
+
+    /// Lets a lease that ends before `at` end then, and be the same lease.
+    pub(crate) fn hold_until(&mut self, offset: u64, at: i64) {
+        let Some(lease) = self.in_flight.get(&offset).copied().filter(|lease| lease.expires_at() < at) else {
+            return;
+        };
+        self.remove(offset);
+        self.insert(offset, Lease { invisible_ms: at.saturating_sub(lease.pop_time), ..lease });
     }
 
     /// Forgets a message that is no longer in the log.

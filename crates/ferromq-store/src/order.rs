@@ -6,7 +6,7 @@
 use crate::{
     Disk, Ordered,
     lease::{Order, QueueLeases},
-    receive::Taking,
+    receive::{OfLease, Taking},
     store::Inner,
     types::MAX_ATTEMPT_ID,
 };
@@ -50,8 +50,16 @@ impl<D: Disk> Inner<D> {
                 return false;
             }
             from = offset.saturating_add(1);
-            let Some(record) = self.leased_record(taking, queue_id, offset, leases) else { continue };
             let is_same_attempt = leases.is_same_attempt(lease, attempt_id);
+            if lease.expires_at() > taking.now && !is_same_attempt {
+                // Somebody else's: to be kept elsewhere as dead, or not wanted before.
+                return false;
+            }
+            let record = match self.leased_record(taking, queue_id, offset, leases) {
+                OfLease::There(record) => record,
+                OfLease::Gone => continue,
+                OfLease::Unreadable => return false,
+            };
             if !is_same_attempt && taking.is_dead(&record, lease.attempt) {
                 if taking.bury(record, queue_id, offset, leases) {
                     continue;

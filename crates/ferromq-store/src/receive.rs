@@ -2,6 +2,8 @@
 //!
 //! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
 
+use std::sync::atomic::Ordering;
+
 use crate::{
     Ahead, Begin, Disk, GetStatus, Leased, MessageFilter, MessageStore, ReceiptHandle, ReceiveRequest,
     Received, Record, Region, Result, StoreError,
@@ -16,6 +18,18 @@ const MAX_FRUITLESS_READS: usize = 64;
 /// How long the dead are kept from others. Whoever fails to keep them elsewhere gets them again then.
 const DEAD_HOLD_MS: i64 = 30_000;
 
+/// How long a leased message that cannot be read now is left alone before it is tried again.
+const UNREADABLE_HOLD_MS: i64 = 1_000;
+
+/// What became of a message that has a lease.
+pub(crate) enum OfLease<R: Region> {
+    There(Record<R>),
+    /// The log does not hold it any longer; its lease is gone too.
+    Gone,
+    /// It cannot be read now; its lease lasts a moment more.
+    Unreadable,
+}
+
 /// A receive under way: what it may still take, and what it took.
 pub(crate) struct Taking<'a, R: Region> {
     pub request: &'a ReceiveRequest<'a>,
@@ -27,6 +41,9 @@ pub(crate) struct Taking<'a, R: Region> {
     count: usize,
     bytes: usize,
     fruitless_reads: usize,
+    /// Leased messages that are no longer in the log, and those that cannot be read now.
+    gone: u64,
+    unreadable: u64,
     pub received: Received<R>,
     /// Something is different from what was written last.
     pub has_changed: bool,
@@ -134,6 +151,8 @@ impl<D: Disk> MessageStore<D> {
             count: request.max_count,
             bytes: request.max_bytes.max(1),
             fruitless_reads: 0,
+            gone: 0,
+            unreadable: 0,
             received: Received { messages: Vec::new(), dead: Vec::new(), next_expiry_ms: None, more: false },
             has_changed: false,
         };
@@ -165,6 +184,7 @@ impl<D: Disk> MessageStore<D> {
                 break;
             }
         }
+        inner.tell_of_lost(&taking);
         taking.received.more = taking.is_over() || !taking.received.dead.is_empty();
         if taking.has_changed {
             self.progress().touch();
@@ -322,9 +342,12 @@ impl<D: Disk> Inner<D> {
     }
 
     fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
-        while !taking.is_full() {
+        while !taking.is_over() {
             let Some(offset) = leases.first_expired_offset(taking.now) else { return };
-            let Some(record) = self.leased_record(taking, queue_id, offset, leases) else { continue };
+            let OfLease::There(record) = self.leased_record(taking, queue_id, offset, leases) else {
+                taking.fruitless_reads += 1;
+                continue;
+            };
             let attempt = leases.in_flight_from(offset).map_or(0, |(_, lease)| lease.attempt);
             if taking.is_dead(&record, attempt) {
                 if taking.bury(record, queue_id, offset, leases) {
@@ -343,34 +366,53 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// The record of a message that has a lease. One that retention deleted is forgotten; one that cannot be read is
-    /// leased again, so that those behind it do not wait for it.
+    /// The record of a message that has a lease. One that is no longer in the log is forgotten; one that cannot be
+    /// read now keeps its lease, which lasts a moment more: nobody got it, so it is no attempt.
     pub(crate) fn leased_record(
         &self,
         taking: &mut Taking<'_, D::Region>,
         queue_id: u32,
         offset: u64,
         leases: &mut QueueLeases,
-    ) -> Option<Record<D::Region>> {
+    ) -> OfLease<D::Region> {
         let found = self.read(taking.request.topic, queue_id, offset, 1, usize::MAX, &MessageFilter::All);
-        let status = found.status;
+        let is_cut = matches!(found.status, GetStatus::OffsetOverflowOne | GetStatus::OffsetOverflowBadly);
+        // A read passes over what is gone, and only over that.
+        let is_gone = found.next_offset > offset || is_cut;
         if let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) {
-            return Some(record);
+            return OfLease::There(record);
         }
         taking.has_changed = true;
-        if matches!(status, GetStatus::OffsetTooSmall | GetStatus::MessageWasRemoving) {
+        if is_gone {
             leases.forget(offset);
-        } else {
-            tracing::error!(
-                topic = taking.request.topic,
-                queue_id,
-                offset,
-                ?status,
-                "a leased message is not readable"
-            );
-            leases.take_again(offset, taking.now, taking.invisible_ms, 1);
+            taking.gone += 1;
+            return OfLease::Gone;
         }
-        None
+        leases.hold_until(offset, taking.now.saturating_add(UNREADABLE_HOLD_MS));
+        taking.unreadable += 1;
+        OfLease::Unreadable
+    }
+
+    /// One line of a receive, however many messages it is about.
+    fn tell_of_lost(&self, taking: &Taking<'_, D::Region>) {
+        let (group, topic) = (taking.request.group, taking.request.topic);
+        if taking.gone > 0 {
+            self.counters.gone_leases.fetch_add(taking.gone, Ordering::Relaxed);
+            tracing::warn!(
+                group,
+                topic,
+                messages = taking.gone,
+                "leased messages are no longer in the log: forgotten"
+            );
+        }
+        if taking.unreadable > 0 {
+            tracing::error!(
+                group,
+                topic,
+                messages = taking.unreadable,
+                "leased messages cannot be read now: tried again"
+            );
+        }
     }
 
     /// Leases messages nobody received yet. Says whether it saw the end of the queue or is full.

@@ -429,6 +429,7 @@ impl<D: Disk> MessageStore<D> {
             failed_puts: inner.counters.failed_puts(),
             missed_gets: inner.counters.missed_gets(),
             mismatches: inner.counters.mismatches.load(Ordering::Relaxed),
+            gone_leases: inner.counters.gone_leases.load(Ordering::Relaxed),
             is_full: inner.log.is_full(),
             schedule: inner.schedule.stats(),
             timer: inner.timer.stats(),

@@ -280,4 +280,6 @@ pub struct StoreStats {
     pub missed_gets: BTreeMap<GetStatus, u64>,
     /// Records not served, since open, because they are not those their consume queue entries tell of.
     pub mismatches: u64,
+    /// Leased messages forgotten since open because the log does not hold them any longer.
+    pub gone_leases: u64,
 }

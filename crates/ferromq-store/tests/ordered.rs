@@ -236,6 +236,46 @@ fn the_dead_nobody_kept_are_dead_again() {
 }
 
 #[test]
+fn what_was_given_back_comes_again_to_the_same_try_as_the_same_attempt_and_never_as_none() {
+    let (_directory, clock, store) = fresh();
+    send(&store, 0, 2);
+    for name in [Some("a"), None] {
+        let first = receive(&store, 2, name);
+        assert_eq!(seen(&first), [(0, 1), (1, 1)]);
+        for leased in &first {
+            store.give_back("g", "t", &leased.handle).unwrap();
+        }
+        assert!(matches!(store.ack("g", "t", &first[0].handle), Err(StoreError::StaleReceipt)));
+        clock.advance(5);
+        let again = receive(&store, 2, name);
+        assert_eq!(seen(&again), [(0, 1), (1, 1)], "{name:?}");
+        for leased in &again {
+            store.give_back("g", "t", &leased.handle).unwrap();
+        }
+        clock.advance(5);
+    }
+}
+
+#[test]
+fn a_receive_repeated_while_its_dead_are_kept_elsewhere_gets_neither_them_nor_what_is_behind() {
+    let (_directory, clock, store) = fresh();
+    send(&store, 0, 2);
+    let limited = |max_count| {
+        store.receive(&ReceiveRequest { max_attempts: 1, ..request(max_count, Some("a")) }).unwrap()
+    };
+    assert_eq!(seen(&limited(1).messages), [(0, 1)]);
+    // Given back by nobody: another try finds it dead, and the first call of it is still on the way.
+    clock.advance(LEASE);
+    let other = ReceiveRequest { max_attempts: 1, ..request(1, Some("b")) };
+    assert_eq!(seen(&store.receive(&other).unwrap().dead), [(0, 1)]);
+    clock.advance(1);
+    let again = limited(2);
+    assert!(again.messages.is_empty() && again.dead.is_empty());
+    clock.advance(30_000);
+    assert_eq!(seen(&limited(2).dead), [(0, 1)], "nobody kept it");
+}
+
+#[test]
 fn deliveries_a_record_tells_of_count_as_attempts() {
     let (_directory, clock, store) = fresh();
     let again = |reconsume_times| NewMessage { reconsume_times, ..message("t", 0, b"x", b"") };
@@ -355,10 +395,14 @@ impl Model {
         if !is_same && self.leases.iter().any(|lease| lease.2 > now) {
             return Vec::new();
         }
-        let again = self.leases.iter().map(|&(offset, pop_time, _, attempt)| {
-            (offset, attempt + u32::from(!(is_same && pop_time == self.last.1)))
-        });
-        again.chain((self.next..self.sent).map(|offset| (offset, 1))).take(count).collect()
+        let is_again = |pop_time| is_same && pop_time == self.last.1;
+        let is_free = |lease: &&(u64, i64, i64, u32)| lease.2 <= now || is_again(lease.1);
+        let again: Vec<_> = self.leases.iter().take_while(is_free).collect();
+        let new = if again.len() == self.leases.len() { self.next..self.sent } else { 0..0 };
+        let again = again
+            .iter()
+            .map(|&&(offset, pop_time, _, attempt)| (offset, attempt + u32::from(!is_again(pop_time))));
+        again.chain(new.map(|offset| (offset, 1))).take(count).collect()
     }
 }
 
