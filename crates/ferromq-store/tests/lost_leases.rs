@@ -1,0 +1,108 @@
+//! Leased messages the log does not hold any longer, and those that cannot be read for a while.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod common;
+
+use std::{
+    fs, io,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use common::{
+    ALL, asynchronous,
+    fake_disk::{FakeDisk, Op},
+    message, settle,
+};
+use ferromq_store::{
+    Begin, Clock, Disk, Leased, MessageStore, Ordered, ReceiveRequest, StoreConfig, StoreError,
+};
+
+const START: i64 = 1_700_000_000_000;
+const LEASE: i64 = 10_000;
+
+fn receive<D: Disk>(store: &MessageStore<D>, in_order: bool, max_count: usize) -> Vec<Leased> {
+    let request = ReceiveRequest {
+        group: "g",
+        topic: "t",
+        queue_count: 1,
+        first_queue: 0,
+        max_count,
+        max_bytes: 4 << 20,
+        invisible_ms: LEASE,
+        filter: ALL,
+        begin: Begin::AtMin,
+        order: in_order.then_some(Ordered { attempt_id: None }),
+        max_attempts: 0,
+        by_priority: false,
+    };
+    store.receive(&request).unwrap().messages
+}
+
+fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
+    messages.iter().map(|leased| (leased.handle.queue_offset, leased.attempt)).collect()
+}
+
+#[test]
+fn a_leased_message_whose_record_is_damaged_is_forgotten_and_holds_nothing_up() {
+    for in_order in [false, true] {
+        let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+        let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
+        let appended = store.append(&vec![message("t", 0, b"x", b""); 4]).unwrap();
+        settle(&store);
+        assert_eq!(receive(&store, in_order, 2).len(), 2);
+        // Its head says that it lies elsewhere.
+        let file = directory.path().join("commitlog").join("0".repeat(20));
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.write_all_at(&7u64.to_be_bytes(), appended.locations[0].physical_offset + 28).unwrap();
+        clock.advance(LEASE);
+        let again = receive(&store, in_order, 2);
+        assert_eq!(seen(&again), [(1, 2), (2, 1)], "in order: {in_order}");
+        assert_eq!(store.stats().gone_leases, 1);
+        for leased in &again {
+            store.ack("g", "t", &leased.handle).unwrap();
+        }
+        assert_eq!(store.committed_offset("g", "t", 0), Some(3), "in order: {in_order}");
+        assert_eq!(seen(&receive(&store, in_order, 2)), [(3, 1)]);
+    }
+}
+
+#[test]
+fn a_leased_message_that_cannot_be_read_for_a_while_keeps_its_place_its_handle_and_its_attempt() {
+    for in_order in [false, true] {
+        let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
+        let config = StoreConfig { mapped_bytes: 0, ..asynchronous() };
+        let store = MessageStore::open_on(disk.clone(), Path::new("/store"), config, clock.clone()).unwrap();
+        // Two of them in the first file, and enough behind them that it is closed when others are read.
+        let body = vec![b'x'; 30_000];
+        (0..12).for_each(|_| drop(store.append(&[message("t", 0, &body, b"")]).unwrap()));
+        settle(&store);
+        let first = receive(&store, in_order, 1);
+        assert_eq!(seen(&first), [(0, 1)]);
+        (4..12).for_each(|at| drop(store.get("t", 0, at, 1, usize::MAX, ALL)));
+        let is_broken = Arc::new(AtomicBool::new(true));
+        let broken = Arc::clone(&is_broken);
+        disk.set_hook(move |op, path| {
+            let is_first = path.ends_with("0".repeat(20)) && path.starts_with("/store/commitlog");
+            match op == Op::Open && is_first && broken.load(Ordering::SeqCst) {
+                true => Err(io::Error::from_raw_os_error(24)),
+                false => Ok(()),
+            }
+        });
+        clock.advance(LEASE);
+        // In order nothing that is behind it comes before it.
+        let meanwhile = receive(&store, in_order, 1);
+        assert!(meanwhile.is_empty() || !in_order, "{:?}", seen(&meanwhile));
+        is_broken.store(false, Ordering::SeqCst);
+        clock.advance(1_000);
+        let again = receive(&store, in_order, 1);
+        assert_eq!(seen(&again), [(0, 2)], "in order: {in_order}");
+        assert!(matches!(store.ack("g", "t", &first[0].handle), Err(StoreError::StaleReceipt)));
+        store.ack("g", "t", &again[0].handle).unwrap();
+        assert_eq!(store.stats().gone_leases, 0);
+    }
+}
