@@ -243,14 +243,14 @@ fn what_was_given_back_comes_again_to_the_same_try_as_the_same_attempt_and_never
         let first = receive(&store, 2, name);
         assert_eq!(seen(&first), [(0, 1), (1, 1)]);
         for leased in &first {
-            store.give_back("g", "t", &leased.handle).unwrap();
+            store.give_back("g", "t", &leased.handle, 0).unwrap();
         }
         assert!(matches!(store.ack("g", "t", &first[0].handle), Err(StoreError::StaleReceipt)));
         clock.advance(5);
         let again = receive(&store, 2, name);
         assert_eq!(seen(&again), [(0, 1), (1, 1)], "{name:?}");
         for leased in &again {
-            store.give_back("g", "t", &leased.handle).unwrap();
+            store.give_back("g", "t", &leased.handle, 0).unwrap();
         }
         clock.advance(5);
     }
