@@ -88,6 +88,7 @@ mod timer;
 mod timer_delivery;
 mod timer_files;
 mod timer_log;
+mod timer_recovery;
 mod timer_state;
 mod timer_wheel;
 mod turns;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::{Delayed, Result, StoreError, properties};
+use crate::{Delayed, Result, StoreError, message::MAX_PROPERTIES_LEN, properties};
 
 /// Where messages with a time of delivery wait, all in queue 0.
 pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
@@ -20,15 +20,19 @@ pub(crate) const DELETES: &str = "TIMER_DEL_UNIQKEY";
 pub(crate) const ENQUEUED_MS: &str = "TIMER_ENQUEUE_MS";
 pub(crate) const DEQUEUED_MS: &str = "TIMER_DEQUEUE_MS";
 pub(crate) const ROLLS: &str = "TIMER_ROLL_TIMES";
-const REAL_TOPIC: &str = "REAL_TOPIC";
-const REAL_QUEUE: &str = "REAL_QID";
+pub(crate) const REAL_TOPIC: &str = "REAL_TOPIC";
+pub(crate) const REAL_QUEUE: &str = "REAL_QID";
+
+/// Room in a record's properties for what is added until delivery: when the message was put into the wheel and taken out
+/// (31 bytes each), how often it was stored anew (28), a checksum (20).
+const RESERVE: usize = 110;
 
 /// Slots RocketMQ's wheel turns through: 7 days of a second each; the file has twice as many.
 const WHEEL_SLOTS: u32 = 7 * 86_400;
 /// What RocketMQ leaves between the furthest slot it fills and the wheel's half.
 const BLANK_SLOTS: u32 = 60;
 /// RocketMQ counts delays in 32 bits.
-const MAX_SPAN_MS: u64 = i32::MAX as u64;
+pub(crate) const MAX_SPAN_MS: u64 = i32::MAX as u64;
 
 /// How messages with a time of delivery are kept. Precision, slots and the log's file size are those of files that RocketMQ
 /// opens: change them only where its broker's are changed.
@@ -101,7 +105,8 @@ pub fn is_timed(properties: &[u8]) -> bool {
     properties::iter(properties).any(|(name, _)| [DELIVER_MS, DELAY_SECONDS, DELAY_MS].contains(&name))
 }
 
-/// As `delay::rewrite` for a message without a delay level. Errors: `Invalid`, `TooFarAhead`.
+/// As `delay::rewrite` for a message without a delay level. Errors: `Invalid`, `TooFarAhead`, `TooLarge` for
+/// properties that leave no room for what delivery adds.
 pub(crate) fn rewrite(
     config: &TimerConfig,
     now_ms: i64,
@@ -130,6 +135,10 @@ pub(crate) fn rewrite(
     let (out, queue_text) = (slot_time(config.precision_ms(), deliver_at).to_string(), queue_id.to_string());
     let set = [(OUT_MS, out.as_str()), (REAL_TOPIC, topic), (REAL_QUEUE, queue_text.as_str())];
     let properties = properties::replace(properties, &[], &set);
+    let (len, limit) = (properties.len() as u64, (MAX_PROPERTIES_LEN - RESERVE) as u64);
+    if len > limit {
+        return Err(StoreError::TooLarge { what: "properties with a time of delivery", len, limit });
+    }
     Ok(Some(Delayed { topic: TIMER_TOPIC, queue_id: 0, properties, deliver_at: Some(deliver_at) }))
 }
 

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    Disk, MessageStore, MessageView, NewMessage, Record, Result, TIMER_TOPIC, delay,
+    Disk, MessageStore, MessageView, NewMessage, Record, Result, StoreError, TIMER_TOPIC, delay,
     due::{OUTLIVED, TAKEN_OVER, Target, renewed},
     properties,
     signal::Signal,
@@ -169,20 +169,28 @@ pub(crate) struct TimerDelivery<'a, D: Disk> {
     filled_until: i64,
     /// Once the log is dispatched up to here everything stored before that time can be put into the wheel.
     awaited: Option<(i64, u64)>,
+    /// Once the queue is in the wheel up to here everything stored before that time is.
+    goal: Option<(i64, u64)>,
 }
 
 /// What becomes of a message.
 enum Verdict {
-    Deliver { topic: String, queue_id: i32, properties: Vec<u8> },
+    Deliver {
+        topic: String,
+        queue_id: i32,
+        properties: Vec<u8>,
+    },
     Roll(Vec<u8>),
     PutBack(Vec<u8>),
     Recalled,
+    /// The unit was another message's: this one has its own, at its time.
+    Strayed,
     GiveUp(&'static str),
 }
 
 impl<'a, D: Disk> TimerDelivery<'a, D> {
     pub(crate) fn new(inner: &'a Inner<D>) -> Self {
-        Self { inner, is_stuck: false, filled_until: i64::MIN, awaited: None }
+        Self { inner, is_stuck: false, filled_until: i64::MIN, awaited: None, goal: None }
     }
 
     pub(crate) fn run(mut self) {
@@ -222,25 +230,31 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 
     fn turn(&mut self, state: &mut TimerState<D>) -> Next {
         let now = self.inner.clock.now_ms();
-        let filled = self.awaited.filter(|(_, end)| self.inner.dispatched() >= *end);
         if state.is_behind(now) {
             state.pass_empty(now);
         }
         if state.is_behind(now) {
-            (self.filled_until, self.awaited) = (now, None);
-        } else {
-            match state.fill(self.inner, None) {
-                Ok(true) => return Next::Now,
-                Ok(false) => {}
-                Err(error) => {
-                    return self.stuck(&error, "timed messages not put into the wheel, trying again");
-                }
-            }
-            if let Some((time, _)) = filled {
-                self.filled_until = time;
-                self.awaited = None;
-            }
+            (self.filled_until, self.awaited, self.goal) = (now, None, None);
+            return self.empty(state, now);
         }
+        if let Some((time, _)) = self.awaited.take_if(|(_, end)| self.inner.dispatched() >= *end) {
+            let queue = self.inner.queues.find(TIMER_TOPIC, 0);
+            self.goal = Some((time, queue.map_or(0, |queue| queue.max_offset())));
+        }
+        let has_filled = match state.fill(self.inner) {
+            Ok(has_filled) => has_filled,
+            Err(error) => return self.stuck(&error, "timed messages not put into the wheel, trying again"),
+        };
+        if let Some((time, _)) = self.goal.take_if(|(_, end)| state.next_offset >= *end || !has_filled) {
+            self.filled_until = time;
+        }
+        // What comes all the time must not keep what is due waiting.
+        let next = self.empty(state, now);
+        if has_filled && !matches!(next, Next::AfterPause) { Next::Now } else { next }
+    }
+
+    /// Delivers of what is due as much as a turn holds.
+    fn empty(&mut self, state: &mut TimerState<D>, now: i64) -> Next {
         let Some(active) = &state.active else {
             return match state.next_slot() {
                 None => Next::OnArrival,
@@ -275,6 +289,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 
     /// Everything stored by now is to be in the wheel before anything else is done.
     fn fill_until(&mut self, now: i64) -> Next {
+        if self.goal.is_some() {
+            return Next::Now;
+        }
         if let Some((_, end)) = self.awaited {
             return Next::Dispatched(end);
         }
@@ -282,7 +299,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         Next::Now
     }
 
-    fn stuck(&mut self, error: &crate::StoreError, what: &str) -> Next {
+    fn stuck(&mut self, error: &StoreError, what: &str) -> Next {
         if !std::mem::replace(&mut self.is_stuck, true) {
             tracing::warn!(%error, "{what}");
         }
@@ -312,7 +329,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
         if taken.iter().any(|(_, unit)| unit.is_some_and(|unit| unit.is_rolled())) {
             // What was stored anew must be in its slot before that one's turn comes.
-            self.filled_until = i64::MIN;
+            (self.filled_until, self.awaited, self.goal) = (i64::MIN, None, None);
         }
         if done.is_ok() {
             state.lost += lost;
@@ -348,6 +365,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             match MessageView::decode(record.bytes(), true) {
                 Ok(view) if view.topic == TIMER_TOPIC && view.physical_offset == unit.physical_offset => {
                     let verdict = self.verdict(state, unit, &view);
+                    if let Verdict::Strayed = verdict {
+                        state.put_right(inner, &view)?;
+                    }
                     found.push((view, verdict));
                 }
                 _ => {
@@ -368,6 +388,10 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 
     fn verdict(&self, state: &TimerState<D>, unit: &Unit, view: &MessageView<'_>) -> Verdict {
         let now = self.inner.clock.now_ms();
+        let due = timer::due_at(state.config.precision_ms(), view.properties, view.store_timestamp);
+        if !unit.is_rolled() && due.is_some_and(|due| due > now) {
+            return Verdict::Strayed;
+        }
         let (dequeued, enqueued) = (now.to_string(), unit.written_at.to_string());
         let mut set = vec![(timer::ENQUEUED_MS, enqueued.as_str()), (timer::DEQUEUED_MS, dequeued.as_str())];
         if unit.is_rolled() {
@@ -375,7 +399,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 properties::get(view.properties, timer::ROLLS).and_then(|text| text.parse::<u32>().ok());
             let rolls = known.unwrap_or(0).saturating_add(1).to_string();
             set.push((timer::ROLLS, rolls.as_str()));
-            return Verdict::Roll(properties::replace(view.properties, &[], &set));
+            return Verdict::Roll(self.fitting(view, TIMER_TOPIC, &set, &[]));
         }
         if state
             .active
@@ -385,19 +409,42 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             return Verdict::Recalled;
         }
         match self.inner.target(view) {
-            Target::Queue(topic, queue_id) => Verdict::Deliver {
-                topic,
-                queue_id,
-                properties: properties::replace(view.properties, &[], &set),
-            },
+            Target::Queue(topic, queue_id) => {
+                let properties = self.fitting(view, &topic, &set, &[]);
+                Verdict::Deliver { topic, queue_id, properties }
+            }
             Target::Nowhere(reason) => Verdict::GiveUp(reason),
             Target::Closed(topic, _) if self.inner.is_outlived(&topic, view) => Verdict::GiveUp(OUTLIVED),
             Target::Closed(..) => {
                 let again = timer::slot_time(state.config.precision_ms(), now + CLOSED_PAUSE_MS).to_string();
-                set.push((timer::OUT_MS, again.as_str()));
-                Verdict::PutBack(properties::replace(view.properties, &[], &set))
+                let kept = [(timer::OUT_MS, again.as_str())];
+                Verdict::PutBack(self.fitting(view, TIMER_TOPIC, &set, &kept))
             }
         }
+    }
+
+    /// The message's properties with those of `told` and `kept`; where they leave no room without the first, and at last
+    /// without what only the wait needed.
+    fn fitting(
+        &self,
+        view: &MessageView<'_>,
+        topic: &str,
+        told: &[(&str, &str)],
+        kept: &[(&str, &str)],
+    ) -> Vec<u8> {
+        let whole = properties::replace(view.properties, &[], &[told, kept].concat());
+        let fits = |properties: &[u8]| {
+            let checked = self.inner.check(&renewed(view, topic, 0, properties));
+            !matches!(checked, Err(StoreError::TooLarge { .. }))
+        };
+        if fits(&whole) {
+            return whole;
+        }
+        let plain = properties::replace(view.properties, &[], kept);
+        if topic == TIMER_TOPIC || fits(&plain) {
+            return plain;
+        }
+        properties::replace(view.properties, &[timer::OUT_MS, timer::REAL_TOPIC, timer::REAL_QUEUE], &[])
     }
 
     fn count(&self, state: &mut TimerState<D>, found: &[(MessageView<'_>, Verdict)], sizes: &[u32]) {
@@ -405,6 +452,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         let listener = self.inner.schedule.listener.read().clone();
         let mut sizes = sizes.iter().copied();
         for (view, verdict) in found {
+            if let Verdict::Strayed = verdict {
+                continue;
+            }
             if let Verdict::Recalled = verdict {
                 timer.recalled.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -442,7 +492,7 @@ fn made<'a>(view: &MessageView<'a>, verdict: &'a Verdict) -> Option<NewMessage<'
         Verdict::Roll(properties) | Verdict::PutBack(properties) => {
             Some(renewed(view, TIMER_TOPIC, 0, properties))
         }
-        Verdict::Recalled | Verdict::GiveUp(_) => None,
+        Verdict::Recalled | Verdict::Strayed | Verdict::GiveUp(_) => None,
     }
 }
 

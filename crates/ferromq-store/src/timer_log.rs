@@ -4,10 +4,10 @@
 //! to the due time, physical offset and size of the message, hash of its topic, and 8 bytes RocketMQ reserves, where we put the due time. A file whose rest takes no
 //! unit ends with a blank one. What the due time means is `timer_state`'s business.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 use crate::{
-    Allocation, Disk, Result,
+    Allocation, Disk, Result, StoreError,
     file_places::{FilePlaces, Names},
     mapped_file_queue::{FileForm, MappedFileQueue},
     open_files::{OpenFiles, RowKind},
@@ -54,10 +54,11 @@ impl Unit {
         self.magic & DELETE != 0
     }
 
-    pub(crate) fn encode(&self) -> [u8; UNIT] {
+    /// Its bytes; `None` for a time that is more than 32 bits of milliseconds away from the putting.
+    pub(crate) fn encode(&self) -> Option<[u8; UNIT]> {
         let mut out = [0; UNIT];
         let before = self.before.map_or(-1, u64::cast_signed);
-        let delay = i32::try_from(self.time - self.written_at).unwrap_or(0);
+        let delay = i32::try_from(self.time.checked_sub(self.written_at)?).ok()?;
         let parts: [&[u8]; 9] = [
             &(UNIT as i32).to_be_bytes(),
             &before.to_be_bytes(),
@@ -76,7 +77,7 @@ impl Unit {
             }
             at += part.len();
         }
-        out
+        Some(out)
     }
 
     /// The unit in these bytes, where they begin with one.
@@ -195,8 +196,8 @@ impl<D: Disk> TimerLog<D> {
         self.files.truncate(end)?;
         if let Some(file) = self.files.open_writable(end)? {
             // Later units of ours must not be followed by old ones.
-            file.zero(end..file.end())?;
-            self.files.flush(end..file.end())?;
+            let written_to = file.erase(end..file.end())?;
+            self.files.flush(end..written_to)?;
         }
         (self.end, self.flushed) = (end, end);
         Ok(())
@@ -238,14 +239,36 @@ impl<D: Disk> TimerLog<D> {
 
     /// Appends a unit at the place [`Self::next_place`] told.
     pub(crate) fn append(&mut self, unit: &Unit) -> Result<()> {
-        self.files.write(self.end, &unit.encode())?;
+        self.files.write(self.end, &encoded(unit)?)?;
         self.end += UNIT_LEN;
         Ok(())
     }
 
+    /// The unit at `at`, the last one, does not count.
+    pub(crate) fn take_back(&mut self, at: u64) {
+        self.end = at;
+        self.flushed = self.flushed.min(at);
+    }
+
+    /// Where the messages lie, from `first` on, that have units.
+    pub(crate) fn physical_offsets_from(&self, first: u64) -> Result<HashSet<u64>> {
+        let mut found = HashSet::new();
+        for span in self.files.spans() {
+            let Some(file) = self.files.open(span.start)? else { continue };
+            let mut at = span.start;
+            while let Some(unit) = Unit::decode(file.read(at..(at + UNIT_LEN).min(span.end).min(self.end))) {
+                if unit.physical_offset >= first {
+                    found.insert(unit.physical_offset);
+                }
+                at += UNIT_LEN;
+            }
+        }
+        Ok(found)
+    }
+
     /// Writes over a unit.
     pub(crate) fn rewrite(&mut self, at: u64, unit: &Unit) -> Result<()> {
-        self.files.write(at, &unit.encode())?;
+        self.files.write(at, &encoded(unit)?)?;
         self.flushed = self.flushed.min(at);
         Ok(())
     }
@@ -269,6 +292,11 @@ impl<D: Disk> TimerLog<D> {
         }
         Ok(())
     }
+}
+
+fn encoded(unit: &Unit) -> Result<[u8; UNIT]> {
+    let (what, reason) = ("a time of delivery", "it is more than 24 days from where the clock is");
+    unit.encode().ok_or(StoreError::Invalid { what, reason })
 }
 
 fn is_blank(bytes: &[u8]) -> bool {
@@ -300,7 +328,7 @@ mod tests {
                 before, magic: bits, written_at: at, time: at + i64::from(delay), physical_offset: place, size,
                 topic_hash: hash, due,
             };
-            prop_assert_eq!(Unit::decode(&unit.encode()), Some(unit));
+            prop_assert_eq!(unit.encode().and_then(|bytes| Unit::decode(&bytes)), Some(unit));
         }
 
         #[test]

@@ -16,7 +16,6 @@ use crate::{
     mapped_file::MappedFile,
     open_files::OpenFiles,
     properties,
-    stop::Left,
     store::Inner,
     timer::{self, TimerConfig},
     timer_files::{TimerCheck, TimerMetrics},
@@ -27,6 +26,8 @@ use crate::{
 /// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.
 const TURN_MESSAGES: usize = 256;
 const TURN_BYTES: usize = 4 << 20;
+/// A unit counts the way to its time in 32 bits.
+const MAX_DELAY_MS: i64 = i32::MAX as i64;
 
 /// The slot whose messages are being delivered.
 pub(crate) struct Active {
@@ -45,7 +46,13 @@ pub(crate) struct TimerState<D: Disk> {
     pub(crate) log: TimerLog<D>,
     /// There from the first message on.
     pub(crate) wheel: Option<Wheel<D>>,
-    check: TimerCheck,
+    pub(crate) check: TimerCheck,
+    /// What was done, and where the queue ended, when the wheel was made anew from the queue.
+    pub(crate) redone: Option<(TimerCheck, u64)>,
+    /// Where the commit log holds messages that have units although they come later in the queue.
+    pub(crate) present: HashSet<u64>,
+    /// The most slots ahead at which retention is sure to keep a message.
+    kept_slots: i64,
     pub(crate) metrics: TimerMetrics,
     /// Spans before it are done.
     pub(crate) read_time: i64,
@@ -74,6 +81,9 @@ impl<D: Disk> TimerState<D> {
             log: TimerLog::load(disk, root, names, open_files, config.timer.log_file_size)?,
             wheel: None,
             check: TimerCheck::default(),
+            redone: None,
+            present: HashSet::new(),
+            kept_slots: kept_slots(config),
             metrics: TimerMetrics::default(),
             read_time: 0,
             next_offset: 0,
@@ -90,111 +100,20 @@ impl<D: Disk> TimerState<D> {
         time.div_euclid(precision) * precision
     }
 
-    /// Reads the files as they were left. What they tell of messages that the commit log does not hold any more is cut off,
-    /// and where they are missing or damaged they are made anew from the queue.
-    pub(crate) fn recover(&mut self, inner: &Inner<D>) -> Result<()> {
-        let (disk, root) = (&inner.disk, &inner.root);
-        let found = TimerCheck::load(disk, root)?;
-        let queue = inner.queues.find(TIMER_TOPIC, 0);
-        let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
-        if found.is_none() && self.log.is_empty() && max == 0 {
-            return Ok(());
-        }
-        self.check = found.unwrap_or_default();
-        self.metrics = TimerMetrics::load(disk, root);
-        self.wheel = Wheel::open(disk, root, self.config.precision_ms())?;
-        let half_turn = self.wheel_span() / 2;
-        let oldest = self.floor(inner.clock.now_ms()) - half_turn;
-        self.read_time = if self.check.read_time > 0 { self.floor(self.check.read_time) } else { oldest };
-        self.next_offset = self.check.queue_offset;
-        let is_closed =
-            matches!(inner.left(), Left::Closed { .. }) && found.is_some() && self.wheel.is_some();
-        if !(is_closed && self.log.trust(self.check.log_end)?) {
-            self.is_changed = true;
-            if !self.rebuild(inner)? {
-                tracing::warn!("timer log is missing or damaged: made anew from the messages that wait");
-                self.redo(inner, max)?;
-            }
-        }
-        let known = self.next_offset;
-        self.next_offset = known.clamp(min, max.max(min));
-        if self.next_offset != known {
-            self.is_changed = true;
-            self.lost += self.next_offset.saturating_sub(known);
-            tracing::warn!(known, min, max, "timer's queue offset lies outside of its queue: corrected");
-        }
-        Ok(())
-    }
-
-    fn wheel_span(&self) -> i64 {
-        let made = i64::from(self.config.wheel_slots) * 2 * self.config.precision_ms();
-        self.wheel.as_ref().map_or(made, Wheel::span_ms)
-    }
-
     /// Says whether so much time has passed that what comes now could share slots with what is not done.
     pub(crate) fn is_behind(&self, now_ms: i64) -> bool {
         let Some(wheel) = &self.wheel else { return false };
-        let furthest = now_ms + self.config.roll_slots(wheel.half()) * self.config.precision_ms();
+        let furthest = now_ms + self.roll_slots(wheel.half()) * self.config.precision_ms();
         self.read_time + wheel.span_ms() <= furthest
     }
 
-    /// Makes the wheel from the timer log, which is cut where it is not sound. `false` where it lacks what was durable.
-    fn rebuild(&mut self, inner: &Inner<D>) -> Result<bool> {
-        let half = self.wheel.as_ref().map_or(self.config.wheel_slots, Wheel::half);
-        let precision = self.config.precision_ms();
-        let wheel = Wheel::make(&inner.disk, &inner.root, precision, half)?;
-        let (log_end, read_time) = (inner.log.written(), self.read_time);
-        let (mut last, mut is_beyond, mut relinked) = (None, false, Vec::new());
-        self.log.recover(|at, unit| {
-            if unit.physical_offset.saturating_add(unit.size.into()) > log_end {
-                is_beyond = true;
-                return Ok(false);
-            }
-            last = Some(unit);
-            let time = unit.time.div_euclid(precision) * precision;
-            if time < read_time {
-                return Ok(true);
-            }
-            let before = wheel.get(time);
-            if unit.before != before.map(|slot| slot.last) {
-                relinked.push((at, Unit { before: before.map(|slot| slot.last), ..unit }));
-            }
-            wheel.put(linked(before, time, at, &unit))?;
-            Ok(true)
-        })?;
-        for (at, unit) in relinked {
-            self.log.rewrite(at, &unit)?;
-        }
-        self.wheel = Some(wheel);
-        if let Some(record) = last.and_then(|unit| inner.log.checked_record(unit.physical_offset))
-            && let Ok(view) = MessageView::decode(record.bytes(), false)
-            && view.topic == TIMER_TOPIC
-        {
-            self.next_offset = self.next_offset.max(view.queue_offset + 1);
-        }
-        Ok(is_beyond
-            || (self.log.end() >= self.check.log_end && !(self.log.is_empty() && self.next_offset > 0)))
+    /// The furthest slot from now that is filled.
+    pub(crate) fn roll_slots(&self, half: u32) -> i64 {
+        self.config.roll_slots(half).min(self.kept_slots)
     }
 
-    /// Makes timer log and wheel anew from the queue; what the checkpoint says is done stays out.
-    fn redo(&mut self, inner: &Inner<D>, end: u64) -> Result<()> {
-        self.log.clear()?;
-        self.metrics.clear();
-        let half = self.wheel.as_ref().map_or(self.config.wheel_slots, Wheel::half);
-        self.wheel = Some(Wheel::make(&inner.disk, &inner.root, self.config.precision_ms(), half)?);
-        let done = self.check;
-        self.next_offset = inner.min_offset(TIMER_TOPIC, 0);
-        while self.next_offset < end {
-            if !self.fill(inner, Some(&done))? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts messages of the queue into the wheel, as many as a turn holds; `done` says which were delivered before.
-    /// `false` where there is none.
-    pub(crate) fn fill(&mut self, inner: &Inner<D>, done: Option<&TimerCheck>) -> Result<bool> {
+    /// Puts messages of the queue into the wheel, as many as a turn holds. `false` where there is none.
+    pub(crate) fn fill(&mut self, inner: &Inner<D>) -> Result<bool> {
         let Some(queue) = inner.queues.find(TIMER_TOPIC, 0) else { return Ok(false) };
         let from = self.next_offset.max(queue.min_offset());
         if from > self.next_offset {
@@ -220,7 +139,9 @@ impl<D: Disk> TimerState<D> {
             let Ok(view) = MessageView::decode(record.bytes(), false) else { continue };
             // Where this fails what went before is in the wheel, and must not come again.
             self.next_offset = *offset;
-            self.put(inner, *offset, &view, done)?;
+            if !self.present.remove(&view.physical_offset) {
+                self.put(inner, *offset, &view)?;
+            }
         }
         let missing = (found.next_offset - from).saturating_sub(found.messages.len() as u64);
         if missing > 0 {
@@ -228,6 +149,7 @@ impl<D: Disk> TimerState<D> {
             self.lost += missing;
         }
         self.next_offset = found.next_offset;
+        self.redone = self.redone.filter(|(_, end)| self.next_offset < *end);
         self.is_changed = true;
         Ok(true)
     }
@@ -243,13 +165,7 @@ impl<D: Disk> TimerState<D> {
         Ok(())
     }
 
-    fn put(
-        &mut self,
-        inner: &Inner<D>,
-        offset: u64,
-        view: &MessageView<'_>,
-        done: Option<&TimerCheck>,
-    ) -> Result<()> {
+    fn put(&mut self, inner: &Inner<D>, offset: u64, view: &MessageView<'_>) -> Result<()> {
         let precision = self.config.precision_ms();
         let due = timer::due_at(precision, view.properties, view.store_timestamp);
         let (Some(due), Some((topic, _))) = (due, delay::destination(view.properties)) else {
@@ -261,9 +177,10 @@ impl<D: Disk> TimerState<D> {
             return Ok(());
         };
         let Some(wheel) = &self.wheel else { return Ok(()) };
+        let done = self.redone.map(|(check, _)| check);
         let written_at = self.floor(if done.is_some() { view.store_timestamp } else { inner.clock.now_ms() });
         let out = timer::slot_time(precision, due);
-        let stop = rolled_time(self.config.roll_slots(wheel.half()), precision, written_at, out);
+        let stop = rolled_time(self.roll_slots(wheel.half()), precision, written_at, out);
         if done.is_some_and(|done| offset < done.queue_offset && stop.unwrap_or(out) < done.read_time) {
             return Ok(());
         }
@@ -275,7 +192,8 @@ impl<D: Disk> TimerState<D> {
         let unit = Unit {
             before: before.map(|slot| slot.last),
             magic: Unit::magic(stop.is_some(), deletes.is_some()),
-            written_at,
+            // The unit holds the time as so many milliseconds from here.
+            written_at: written_at.clamp(time - MAX_DELAY_MS, time + MAX_DELAY_MS),
             time,
             physical_offset: view.physical_offset,
             size: view.total_size,
@@ -283,7 +201,10 @@ impl<D: Disk> TimerState<D> {
             due: if stop.is_some() { 0 } else { due },
         };
         self.log.append(&unit)?;
-        wheel.put(linked(before, time, at, &unit))?;
+        if let Err(error) = wheel.put(linked(before, time, at, &unit)) {
+            self.log.take_back(at);
+            return Err(error);
+        }
         self.metrics.add(topic, if unit.is_delete() { -1 } else { 1 }, inner.clock.now_ms());
         if let Some(active) = self.active.as_mut().filter(|active| active.time == time) {
             match deletes.filter(|_| !unit.is_rolled()) {
@@ -305,6 +226,17 @@ impl<D: Disk> TimerState<D> {
         let next = self.wheel.as_ref()?.next(self.read_time).map(|slot| slot.time);
         self.next_slot = Some(next);
         next
+    }
+
+    /// Puts a message to its time whose unit stood elsewhere, unless it is there or still to come from the queue.
+    pub(crate) fn put_right(&mut self, inner: &Inner<D>, view: &MessageView<'_>) -> Result<()> {
+        let precision = self.config.precision_ms();
+        let due = timer::due_at(precision, view.properties, view.store_timestamp);
+        let (Some(due), Some(wheel)) = (due, &self.wheel) else { return Ok(()) };
+        let mut is_there = view.queue_offset >= self.next_offset;
+        let slot = wheel.get(timer::slot_time(precision, due));
+        self.chain(slot, |_, unit| is_there |= unit.physical_offset == view.physical_offset);
+        if is_there { Ok(()) } else { self.put(inner, view.queue_offset, view) }
     }
 
     /// Begins to deliver the slot at `time`, whose units are gone through: what they take back is known from here on.
@@ -453,8 +385,19 @@ impl<D: Disk> TimerState<D> {
     }
 }
 
+/// Retention keeps a message for two thirds of its age at least while it waits, so that a turn of the wheel and a stop of the
+/// broker have their time; RocketMQ's 48 hours of a turn are two thirds of its 72.
+fn kept_slots(config: &StoreConfig) -> i64 {
+    let retention = &config.retention;
+    let Some(age) = retention.age_by_topic.get(TIMER_TOPIC).copied().or(retention.age) else {
+        return i64::MAX;
+    };
+    let spans = age.as_millis() * 2 / 3 / config.timer.precision.as_millis().max(1);
+    i64::try_from(spans).unwrap_or(i64::MAX).max(2)
+}
+
 /// The slot with one unit more.
-fn linked(before: Option<Slot>, time: i64, at: u64, unit: &Unit) -> Slot {
+pub(crate) fn linked(before: Option<Slot>, time: i64, at: u64, unit: &Unit) -> Slot {
     let change = if unit.is_delete() { -1 } else { 1 };
     match before {
         Some(slot) => Slot { last: at, count: slot.count.saturating_add(change), ..slot },

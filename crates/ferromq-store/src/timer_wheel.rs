@@ -9,6 +9,8 @@ use crate::{Allocation, Disk, Result, StoreError, mapped_file::MappedFile};
 
 const SLOT: usize = 32;
 const SLOT_LEN: u64 = SLOT as u64;
+/// Fewer slots leave no room between the furthest that is filled and the half.
+const MIN_HALF: u64 = 63;
 /// Slots looked at in one piece.
 const STEP: u64 = 2048;
 
@@ -50,6 +52,26 @@ impl Slot {
     }
 }
 
+fn precision_path(root: &Path) -> PathBuf {
+    root.join("ferromq").join("timerprecision")
+}
+
+/// The span of a slot, in milliseconds, of the wheel we made; `None` where that is not known. The wheel does not tell it.
+pub(crate) fn noted_precision<D: Disk>(disk: &D, root: &Path) -> Result<Option<i64>> {
+    let path = precision_path(root);
+    match disk.read_file(&path) {
+        Ok(bytes) => Ok(bytes.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(StoreError::io("read", &path, source)),
+    }
+}
+
+fn note_precision<D: Disk>(disk: &D, root: &Path, precision: i64) -> Result<()> {
+    let path = precision_path(root);
+    disk.replace_file(&path, &precision.to_be_bytes())
+        .map_err(|source| StoreError::io("write", &path, source))
+}
+
 /// The open file.
 pub(crate) struct Wheel<D: Disk> {
     file: MappedFile<D::Region>,
@@ -69,7 +91,7 @@ impl<D: Disk> Wheel<D> {
         match disk.len(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(failed(source)),
-            Ok(len) if len == 0 || len % (2 * SLOT_LEN) != 0 => {
+            Ok(len) if len < 2 * MIN_HALF * SLOT_LEN || len % (2 * SLOT_LEN) != 0 => {
                 tracing::warn!(file = %path.display(), len, "timer wheel has an impossible length: made anew");
                 return Ok(None);
             }
@@ -91,8 +113,10 @@ impl<D: Disk> Wheel<D> {
         }
         let slots = u64::from(half) * 2;
         let region = disk.create(&staged, slots * SLOT_LEN, Allocation::Sparse).map_err(failed)?;
+        note_precision(disk, root, 0)?;
         disk.rename(&staged, &path).map_err(failed)?;
         disk.sync_dir(root).map_err(failed)?;
+        note_precision(disk, root, precision)?;
         Ok(Self { file: MappedFile::new(0, path, region), precision, slots })
     }
 

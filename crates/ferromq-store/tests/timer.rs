@@ -9,7 +9,7 @@ use common::{
     ALL, copy_as_killed,
     fake_disk::FakeDisk,
     message, settle, synchronous,
-    timers::{START, came, deliver_all, open, put, small, wait_for},
+    timers::{START, came, deliver_all, open, put, small, wait_for, wait_until},
 };
 use ferromq_store::{Clock, MessageStore, MessageView, NewMessage, StoreConfig, TIMER_TOPIC, properties};
 use proptest::prelude::*;
@@ -125,9 +125,7 @@ fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
     (0..100).for_each(|number| put(&store, "orders", &format!("kept {number}"), START + 9_000, false));
     let end = store.stats().max_physical_offset;
     (0..100).for_each(|number| put(&store, "orders", &format!("cut {number}"), START + 9_000, false));
-    while store.timed_waiting() != (200, 0) {
-        std::thread::yield_now();
-    }
+    wait_until(|| store.timed_waiting() == (200, 0));
     // The wheel's files tell of all, the log of the first half.
     store.stop_schedule().unwrap();
     copy_as_killed(directory.path(), copy.path());
@@ -172,9 +170,7 @@ fn waiting_messages_are_in_files_and_not_in_memory() {
         store.append(&messages).unwrap();
     }
     settle(&store);
-    while store.stats().timer.queue_offset != count as u64 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until(|| store.stats().timer.queue_offset == count as u64);
     assert_eq!(store.timed_waiting(), (count, 0));
     tell_memory("all in the wheel");
     assert_eq!(store.timed_in_memory(), 0);
@@ -213,9 +209,7 @@ fn the_files_are_those_of_rocketmq() {
     put(&store, "orders", "a", START + 5_300, false);
     put(&store, "orders", "b", START + 5_000, false);
     put(&store, "orders", "c", START + 6_000, true);
-    while store.stats().timer.queue_offset != 3 {
-        std::thread::yield_now();
-    }
+    wait_until(|| store.stats().timer.queue_offset == 3);
     store.close().unwrap();
     let read = |name: &str| fs::read(directory.path().join(name)).unwrap();
     let number = |bytes: &[u8], at: usize| i64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());

@@ -86,3 +86,15 @@ pub fn deliver_all<D: Disk>(store: &MessageStore<D>, clock: &Clock, due: i64) {
     }
     wait_for(store, "last", before + 1);
 }
+
+/// Waits until something holds; fails where it never does.
+#[allow(dead_code)]
+pub fn wait_until(mut holds: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("what is waited for never came");
+}
