@@ -10,7 +10,7 @@ import pytest
 
 from ferromq._ferromq import Clock, Store
 from ferromq._rocketmq import WITHOUT_EFFECT
-from ferromq.broker.controller import fast_address
+from ferromq.broker.addresses import fast_address
 from ferromq.config import (
     LIMIT_FOR_QUEUES,
     BrokerConfig,

@@ -7,20 +7,19 @@ It decides order only. What is answered is in `rpc`, what exists in `topics` and
 import contextlib
 import logging
 import pkgutil
-import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ferromq._config import split_advertised
 from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq._fork import Owner
 from ferromq._listener_config import RELOAD_INTERVAL
 from ferromq._membership_config import MembershipConfig
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
+from ferromq.broker.addresses import fast_address, identify, reserved, store_host
 from ferromq.broker.admin import Administration
 from ferromq.broker.announcer import Announcer, registration_period
 from ferromq.broker.catalog import Catalog
@@ -48,7 +47,6 @@ _log = logging.getLogger("ferromq.broker")
 _MILLISECOND = timedelta(milliseconds=1)
 _CLIENT_SCAN = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
-_FAST_DISTANCE = 2
 # What may be switched off, and what says so to the store.
 _NOTHING: Mapping[str, Any] = {
     "retention_age": None,
@@ -59,7 +57,6 @@ _NOTHING: Mapping[str, Any] = {
     "flush_every": {},
 }
 _MEMBERSHIP = ("broker_id", "permission", "force_register", "sync_interval")
-_WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, not bound)
 
 
 class BrokerController:
@@ -90,10 +87,10 @@ class BrokerController:
         # What was started is stopped in reverse order, also when the start fails halfway.
         with contextlib.ExitStack() as started:
             with (
-                _reserved("listen", self.config.listen) as listen,
-                _reserved("grpc_listen", self.config.grpc_listen) as grpc_listen,
+                reserved("listen", self.config.listen) as listen,
+                reserved("grpc_listen", self.config.grpc_listen) as grpc_listen,
             ):
-                self.identity = _identify(self.config, listen, grpc_listen)
+                self.identity = identify(self.config, listen, grpc_listen)
                 self._start(started, listen, grpc_listen)
             self._started = started.pop_all()
         _log.info("broker ready broker=%s remoting=%s grpc=%s", self.identity.name, self.address, self.endpoint)
@@ -388,17 +385,6 @@ class BrokerController:
             return False
 
 
-def fast_address(config: BrokerConfig, listen: str) -> str | None:
-    """Return where to listen a second time beside *listen*, if anywhere."""
-    if config.fast_listen != "auto":
-        return None if config.fast_listen == "off" else config.fast_listen
-    host, _, port = listen.rpartition(":")
-    # A free port was taken by chance: nobody would look below it.
-    if config.listen.endswith(":0") or int(port) <= _FAST_DISTANCE:
-        return None
-    return f"{host}:{int(port) - _FAST_DISTANCE}"
-
-
 def _hook(name: Callable[[ExpiredFile], object] | str) -> Callable[[ExpiredFile], object] | None:
     """Return the archive hook, found where it is given by its name."""
     if not isinstance(name, str):
@@ -436,81 +422,5 @@ def _open_store(config: BrokerConfig, clock: Clock, identity: Identity) -> Store
         clock.raw,
         **config.storage.overrides(),
         **config.timers.overrides(),
-        store_host=_store_host(config, identity),
+        store_host=store_host(config, identity),
     )
-
-
-def _store_host(config: BrokerConfig, identity: Identity) -> str:
-    """Return the broker's address as records hold it: with a numeric host, IPv4 where it has one, as RocketMQ."""
-    option, value = ("advertise", config.advertise) if config.advertise else ("listen", config.listen)
-    host, _, port = identity.address.rpartition(":")
-    found = {family: str(where[0]) for family, _, _, _, where in reversed(_resolve(option, value, host))}
-    numeric = found.get(socket.AF_INET) or f"[{found[socket.AF_INET6].partition('%')[0]}]"
-    return f"{numeric}:{port}"
-
-
-def _resolve(option: str, value: str, host: str) -> list[tuple[Any, Any, Any, Any, Any]]:
-    try:
-        return socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"{option} is {value!r}, and the host {host} has no address here: {error}; give it one (hosts file, DNS), "
-            f"or set {option} to an address"
-        ) from error
-
-
-@contextlib.contextmanager
-def _reserved(option: str, address: str) -> Iterator[str]:
-    """
-    Keep a free port for `host:0` until somebody listens there, and yield `host:port`.
-
-    Every record holds the broker's address, so the port has to be known before the store is open. On Linux a bound
-    socket that does not listen lets another one, that may reuse addresses, bind and listen beside it.
-    """
-    host, _, port = address.rpartition(":")
-    if port != "0":
-        yield address
-        return
-    family, kind, protocol, _, where = _resolve(option, address, host)[0]
-    with socket.socket(family, kind, protocol) as reservation:
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind(where)
-        yield f"{host}:{reservation.getsockname()[1]}"
-
-
-def _identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
-    address = _advertised(config.advertise, listen, config.namesrv)
-    host = address.rpartition(":")[0]
-    grpc_address = _advertised(config.grpc_advertise or host, grpc_listen, config.namesrv)
-    membership = config.membership
-    return Identity(
-        config.name,
-        config.cluster,
-        address,
-        grpc_address,
-        membership.ha_address(address),
-        membership.broker_id,
-        Permission(membership.permission),
-    )
-
-
-def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:
-    """Return the `host:port` others use: what is configured, else the listener's, with our address for a wildcard."""
-    host, _, port = listen.rpartition(":")
-    if wanted:
-        wanted_host, wanted_port = split_advertised(wanted)
-        return f"{wanted_host}:{wanted_port or port}"
-    return f"{_own_address(name_servers) if host in _WILDCARDS else host}:{port}"
-
-
-def _own_address(name_servers: tuple[str, ...]) -> str:
-    """Return the address of this machine on the way to the first name server; no packet is sent."""
-    host, _, port = (name_servers[0] if name_servers else "192.0.2.1:9").rpartition(":")
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(where)
-            own = str(probe.getsockname()[0]).partition("%")[0]
-    except OSError:
-        return "127.0.0.1"
-    return f"[{own}]" if family == socket.AF_INET6 else own
