@@ -130,6 +130,15 @@ pub fn field(header: &[u8], name: &str) -> Option<i64> {
     digits(header, format!("\"{name}\":\"").as_bytes())
 }
 
+/// A field of a header in JSON, as it is written.
+pub fn text<'a>(header: &'a [u8], name: &str) -> Option<&'a str> {
+    let name = format!("\"{name}\":\"");
+    let at = header.windows(name.len()).position(|part| part == name.as_bytes())? + name.len();
+    let rest = header.get(at..)?;
+    let end = rest.iter().position(|byte| *byte == b'"')?;
+    std::str::from_utf8(rest.get(..end)?).ok()
+}
+
 fn digits(text: &[u8], name: &[u8]) -> Option<i64> {
     let at = text.windows(name.len()).position(|part| part == name)? + name.len();
     let rest = text.get(at..)?;

@@ -3,15 +3,16 @@
 //! Each connection keeps some requests under way for a while. What came of it is one line:
 //! messages a second, latencies in microseconds, and how many answers were no success.
 //!
-//!     load --address HOST:PORT --mode send|batch|pull|route|topics|register [--connections 64] [--in-flight 1]
+//!     load --address HOST:PORT --mode send|batch|transactions|pull|route|topics|register [--connections 64] [--in-flight 1]
 //!          [--seconds 10] [--warm-up 2] [--size 1024] [--batch 32] [--topic load] [--queues 8] [--topics 1000]
 //!          [--header json|binary] [--protocol remoting|grpc]
 //!
-//! Over gRPC there is `send` only.
+//! Over gRPC there is `send` only. Of transactions each is counted once, half message and commit together.
 
 mod frames;
 mod grpc;
 mod histogram;
+mod transactions;
 
 use std::{
     collections::HashMap,
@@ -86,8 +87,11 @@ async fn main() -> Result<(), Failure> {
     match options.text("mode", "send") {
         "register" => register(&options).await,
         "topics" => make_topics(&options).await,
-        "send" | "batch" | "pull" | "route" => run(&options).await,
-        other => Err(format!("--mode {other} is none of send, batch, pull, route, topics, register").into()),
+        "send" | "batch" | "transactions" | "pull" | "route" => run(&options).await,
+        other => {
+            Err(format!("--mode {other} is none of send, batch, transactions, pull, route, topics, register")
+                .into())
+        }
     }
 }
 
@@ -98,6 +102,7 @@ async fn run(options: &Options) -> Result<(), Failure> {
             let options = options.clone();
             tokio::spawn(async move {
                 match (options.text("protocol", "remoting"), options.text("mode", "send")) {
+                    ("remoting", "transactions") => transactions::drive(&options, number).await,
                     ("remoting", "pull") => pull(&options, number).await,
                     ("remoting", _) => drive(&options, number).await,
                     ("grpc", "send") => grpc::drive(&options, number).await,
