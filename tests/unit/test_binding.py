@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -313,6 +314,21 @@ def test_a_slow_handler_holds_up_nobody(rig: Rig) -> None:
     release.set()
     thread.join(PATIENCE)
     assert answers[0][1] == "slow"
+
+
+def test_handlers_that_wait_for_each_other_all_run() -> None:
+    """Quick ones are run by one thread; as many as there are threads run where none of them ends."""
+    count = 4
+    together = threading.Barrier(count)
+
+    def meet(_request: Request) -> Answer:
+        together.wait(PATIENCE)
+        return 0, None, {}, b""
+
+    rig = Rig(handler_threads=count)
+    rig.serve(105, meet)
+    with contextlib.closing(rig), ThreadPoolExecutor(count) as callers:
+        assert [code for code, *_ in callers.map(rig.call, [105] * count)] == [0] * count
 
 
 def test_more_requests_than_may_wait_are_refused_at_once() -> None:

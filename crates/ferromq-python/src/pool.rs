@@ -2,8 +2,13 @@
 //!
 //! Two promises: what does not fit is refused at once, and jobs of one strand run one after the other in the
 //! order they came. What a job does is the business of `handler`.
+//!
+//! The interpreter runs one thread at a time, and each hand-over between threads costs more than a quick job. So one
+//! thread runs the jobs one after the other, and others join where that one waits: for the disk, which it says
+//! ([`blocking`]), or for anything else, when no job was begun for a while.
 
 use std::{
+    cell::RefCell,
     collections::{HashMap, VecDeque},
     io,
     sync::Arc,
@@ -11,12 +16,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Jobs that wait for a thread; more are refused.
 const WAITING_JOBS: usize = 1024;
 /// Jobs that wait in one strand; more are refused.
 const WAITING_IN_STRAND: usize = 256;
+/// Jobs that wait are begun by one more thread when none was begun for so long.
+const STALL: Duration = Duration::from_micros(500);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -33,6 +40,54 @@ struct State {
     strands: HashMap<u64, VecDeque<Job>>,
     stopping: bool,
     threads: usize,
+    /// Jobs that run and do not wait for the disk.
+    running: usize,
+    /// Whether a thread waits for a stall; where none does and jobs wait, one is woken.
+    is_watched: bool,
+    begun_at: Option<Instant>,
+}
+
+impl State {
+    /// The moment from which one more thread may begin a job; `None`: now.
+    fn stalled_at(&self) -> Option<Instant> {
+        let begun_at = self.begun_at.filter(|_| self.running > 0 && !self.stopping)?;
+        Some(begun_at + STALL).filter(|stalled_at| *stalled_at > Instant::now())
+    }
+}
+
+thread_local! {
+    /// The pool this thread runs a job of.
+    static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+}
+
+/// Runs `wait`, which may wait for the disk; another job may begin meanwhile where a thread of a pool calls this.
+pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    let Some(shared) = CURRENT.with_borrow(Clone::clone) else { return wait() };
+    let _waiting = Waiting::begin(&shared);
+    wait()
+}
+
+/// A job of a pool that waits for the disk.
+struct Waiting<'a>(&'a Shared);
+
+impl<'a> Waiting<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        let mut state = shared.state.lock();
+        state.running -= 1;
+        let others_wait = !state.turns.is_empty();
+        drop(state);
+        if others_wait {
+            // The one that watches may be among the sleeping: whoever wakes looks.
+            shared.work.notify_one();
+        }
+        Self(shared)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().running += 1;
+    }
 }
 
 #[derive(Default)]
@@ -69,15 +124,15 @@ impl Pool {
             return false;
         }
         state.turns.push_back(Turn::Job(Box::new(job)));
-        drop(state);
-        self.0.work.notify_one();
+        self.0.call_somebody(state);
         true
     }
 
     /// Queues a job whatever waits; only for jobs that are bounded otherwise.
     pub fn submit_always(&self, job: impl FnOnce() + Send + 'static) {
-        self.0.state.lock().turns.push_back(Turn::Job(Box::new(job)));
-        self.0.work.notify_one();
+        let mut state = self.0.state.lock();
+        state.turns.push_back(Turn::Job(Box::new(job)));
+        self.0.call_somebody(state);
     }
 
     /// Queues a job of a strand; false where too many of it wait, unless it is the `last` one.
@@ -95,8 +150,7 @@ impl Pool {
         }
         state.strands.insert(strand, VecDeque::from([Box::new(job) as Job]));
         state.turns.push_back(Turn::Strand(strand));
-        drop(state);
-        self.0.work.notify_one();
+        self.0.call_somebody(state);
         true
     }
 
@@ -122,28 +176,61 @@ impl Drop for Pool {
     }
 }
 
-fn work(shared: &Shared) {
+impl Shared {
+    /// Wakes a thread, unless one runs and one watches it: those see what waits.
+    fn call_somebody(&self, state: MutexGuard<'_, State>) {
+        let is_seen = state.running > 0 && state.is_watched;
+        drop(state);
+        if !is_seen {
+            self.work.notify_one();
+        }
+    }
+}
+
+fn work(shared: &Arc<Shared>) {
+    CURRENT.set(Some(Arc::clone(shared)));
     let mut state = shared.state.lock();
-    loop {
-        match state.turns.pop_front() {
-            Some(Turn::Job(job)) => {
+    while let Some(turn) = next(shared, &mut state) {
+        state.running += 1;
+        state.begun_at = Some(Instant::now());
+        if !state.turns.is_empty() && !state.is_watched {
+            shared.work.notify_one();
+        }
+        match turn {
+            Turn::Job(job) => {
                 drop(state);
                 run(job);
                 state = shared.state.lock();
             }
-            Some(Turn::Strand(strand)) => {
+            Turn::Strand(strand) => {
                 let job = state.strands.get_mut(&strand).and_then(VecDeque::pop_front);
                 drop(state);
                 job.into_iter().for_each(run);
                 state = shared.state.lock();
                 requeue(&mut state, strand);
             }
-            None if state.stopping => break,
-            None => shared.work.wait(&mut state),
         }
+        state.running -= 1;
     }
     state.threads -= 1;
     shared.ended.notify_all();
+}
+
+/// Waits for a turn this thread may take; `None` where the pool stops and none is left.
+fn next(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Turn> {
+    loop {
+        let stalled_at = state.stalled_at();
+        match (state.turns.is_empty(), stalled_at) {
+            (true, _) if state.stopping => return None,
+            (false, None) => return state.turns.pop_front(),
+            (false, Some(stalled_at)) if !state.is_watched => {
+                state.is_watched = true;
+                shared.work.wait_until(state, stalled_at);
+                state.is_watched = false;
+            }
+            _ => shared.work.wait(state),
+        }
+    }
 }
 
 /// Gives the strand its next turn behind everybody else, or forgets it.

@@ -19,6 +19,7 @@ use crate::{
     message::PyStoredMessage,
     new_message::{GivenMessage, encode_properties},
     options::{self, address},
+    pool,
     process::Owned,
 };
 
@@ -61,6 +62,11 @@ impl PyStore {
     ) -> PyResult<T> {
         self.run(py, call)?.map_err(|failure| error::of_store(py, &failure))
     }
+}
+
+/// Waits as the flush policy promises; a pool's other threads go on meanwhile.
+fn wait_durable(store: &MessageStore, end: u64) -> Result<()> {
+    store.durable_now(end).unwrap_or_else(|| pool::blocking(|| store.wait_durable(end)))
 }
 
 #[pymethods]
@@ -204,7 +210,7 @@ impl PyStore {
         };
         let location = self.attempt(py, |store| {
             let appended = store.append(&[message])?;
-            store.wait_durable(appended.end)?;
+            wait_durable(store, appended.end)?;
             Ok(appended.locations.first().copied())
         })?;
         let location = location.ok_or_else(|| PyValueError::new_err("the store gave no location"))?;
@@ -224,7 +230,7 @@ impl PyStore {
         let appended = self.attempt(py, |store| {
             let messages: Vec<_> = given.iter().map(|message| message.view(now_ms, open.host)).collect();
             let appended = store.append_as_one(&messages)?;
-            store.wait_durable(appended.end)?;
+            wait_durable(store, appended.end)?;
             Ok(appended)
         })?;
         let places = appended.locations.iter();
