@@ -1,7 +1,10 @@
 """Every kind of message with the asynchronous client, and its consumer that awaits a handler."""
 
 import asyncio
+import gc
+import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -116,6 +119,55 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
     with mq.admin() as admin:
         admin.create_topic("payments", 1, message_type="TRANSACTION")
     asyncio.run(main())
+
+
+def test_closing_while_a_checker_is_asked_says_nothing(mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
+    """It is cancelled, and the broker asks another one: that is an orderly end."""
+
+    async def main() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def checker(_message: MessageView) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        async with aio.Producer(mq.endpoint, "payments", checker=checker) as producer:
+            await producer.transaction().send("payments", b"open")
+            while not begun.is_set():
+                mq.clock.advance(seconds=31)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(begun.wait(), 0.1)
+            (answer,) = producer._answers
+        assert ended.is_set()
+        assert await asyncio.to_thread(answer.result, PATIENCE) is None
+
+    with mq.admin() as admin:
+        admin.create_topic("payments", 1, message_type="TRANSACTION")
+    asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_checker_whose_loop_has_ended_is_not_asked(mq: ferromq.Embedded) -> None:
+    """No coroutine is left that nobody awaits; the broker asks another producer."""
+
+    async def checker(_message: MessageView) -> Resolution:
+        return Resolution.COMMIT
+
+    async def main() -> aio.Producer:
+        producer = aio.Producer(mq.endpoint, "payments", checker=checker)
+        await producer.send("payments", b"x")
+        return producer
+
+    producer = asyncio.run(main())
+    with mq.consumer("ledger", "payments") as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        assert producer._ask(message) is None
+    gc.collect()
+    producer._client.base.close(0)
 
 
 def test_a_handler_gets_every_message_that_a_condition_in_sql_chooses(mq: ferromq.Embedded) -> None:

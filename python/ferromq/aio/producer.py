@@ -1,12 +1,15 @@
 """The producer for asyncio; see `ferromq.client.producer`, whose names and promises it has."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import CancelledError, Future, wait
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Self, Unpack
 
 from ferromq import _names
 from ferromq._time import Clock
@@ -22,10 +25,12 @@ from ferromq.client.producer import MessageOptions, in_order, make_message, note
 from ferromq.errors import ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
 __all__ = ["Producer", "Transaction"]
+
+_log = logging.getLogger("ferromq.client")
+
+_LOOK_AT_LOOP = 1.0
+"""Seconds between looks whether the loop of a checker has ended, which it tells nobody."""
 
 _Receipt = asyncio.Future[SendReceipt]
 
@@ -66,6 +71,7 @@ class Producer:
         self._orders: dict[tuple[str, str], asyncio.Task[None]] = {}
         """The last batch under way of what must stay in order."""
         self._answers: set[Future[Resolution | None]] = set()
+        self._checking: set[asyncio.Task[Resolution | None]] = set()
 
     def _check(self) -> None:
         """Raise unless the producer may be used here; with its loop it has what its checker needs."""
@@ -77,12 +83,38 @@ class Producer:
     def _ask(self, message: MessageView) -> Resolution | None:
         loop = self._client.loop
         assert loop is not None
-        answer = asyncio.run_coroutine_threadsafe(self._call_checker(message), loop)
+        answer: Future[Resolution | None] = Future()
         self._answers.add(answer)
         try:
+            # The coroutine is made on the loop: one that ends meanwhile would never await it.
+            loop.call_soon_threadsafe(self._begin_check, message, answer)
+            while not wait({answer}, _LOOK_AT_LOOP).done:
+                if loop.is_closed():
+                    return None
             return answer.result()
+        except (CancelledError, RuntimeError) as error:
+            if not answer.cancelled() and not loop.is_closed():
+                raise
+            _log.debug("check-back not answered, the broker asks again message_id=%s: %r", message.message_id, error)
         finally:
             self._answers.discard(answer)
+        return None
+
+    def _begin_check(self, message: MessageView, answer: "Future[Resolution | None]") -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        task = asyncio.ensure_future(self._call_checker(message))
+        self._checking.add(task)
+        task.add_done_callback(partial(self._end_check, answer))
+
+    def _end_check(self, answer: "Future[Resolution | None]", task: "asyncio.Task[Resolution | None]") -> None:
+        self._checking.discard(task)
+        if task.cancelled():
+            answer.set_result(None)
+        elif (error := task.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(task.result())
 
     async def _call_checker(self, message: MessageView) -> Resolution | None:
         assert self._checker is not None
@@ -264,6 +296,8 @@ class Producer:
             self._checks.close()
             for answer in list(self._answers):
                 answer.cancel()
+            for checking in list(self._checking):
+                checking.cancel()
         await self._client.close(until)
 
     async def __aenter__(self) -> Self:
