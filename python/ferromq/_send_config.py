@@ -22,6 +22,8 @@ class SendConfig(Config):
     """Over which protocols a message must be of the kind its topic takes: `none`, `grpc` (as RocketMQ) or `all`."""
     mixed_topics: bool = False
     """Whether an administrator may make a topic MIXED, which takes messages of every kind."""
+    recall: bool = True
+    """Whether messages that wait for their time may be taken back."""
     region: str = "DefaultRegion"
     """What messages of remoting clients are stamped with as the region they were sent in."""
     trace: bool = True
@@ -30,6 +32,7 @@ class SendConfig(Config):
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "enableMixedMessageType": lambda text: {"mixed_topics": boolean(text)},
         "enableTopicMessageTypeCheck": lambda text: {"check_types": "all" if boolean(text) else "none"},
+        "recallMessageEnable": lambda text: {"recall": boolean(text)},
         "regionId": lambda text: {"region": text},
         "traceOn": lambda text: {"trace": boolean(text)},
     }

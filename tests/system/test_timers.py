@@ -109,6 +109,17 @@ def test_a_message_is_taken_back_over_remoting_and_over_grpc(mq: ferromq.Embedde
     assert eventually(lambda: mq.store.stats()["timed_recalled"] == 2)
 
 
+def test_taking_back_may_be_switched_off(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """While the broker runs, by RocketMQ's key: the answer is its 16, and the message comes."""
+    with Peer(mq.broker.address) as peer:
+        handle = send(peer, b"stays", TIMER_DELAY_SEC="60").fields["recallHandle"]
+        mq.broker.settings.update({"recallMessageEnable": "false"}, {})
+        answer = recall(peer, handle)
+        assert (answer.code, "forbidden" in (answer.remark or "")) == (16, True)
+        mq.clock.advance(minutes=1)
+        assert eventually(lambda: bodies(mq.store) == [b"stays"])
+
+
 def test_what_is_delivered_or_was_never_sent_here_is_not_taken_back(
     mq: ferromq.Embedded, eventually: Eventually
 ) -> None:

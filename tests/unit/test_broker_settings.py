@@ -1,5 +1,6 @@
 """A broker's options at run time: shown under RocketMQ's names, changed, kept in the file."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from ferromq._config_file import set_lines, set_toml
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.settings import Settings, flat, own_text, rocketmq_names
+from ferromq.broker.settings import _CHANGEABLE, Settings, flat, own_text, rocketmq_names
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConfigError
 
@@ -36,6 +37,16 @@ class Broker:
     def update(self, **wanted: str) -> frozenset[str]:
         """Change options."""
         return self.settings.update(wanted, self.shown())
+
+
+def test_what_may_change_is_told() -> None:
+    """Each option that can change while the broker runs is in the table of `administration.md`, and no other."""
+    text = (Path(__file__).parents[2] / "docs/administration.md").read_text()
+    section = text.partition("## Options while the broker runs")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert told == {name for name in _CHANGEABLE if not name.startswith("retention_")}
+    assert "`retention_…`" in rows
 
 
 def test_options_change_under_rocketmqs_names_and_ours(tmp_path: Path) -> None:

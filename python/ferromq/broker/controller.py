@@ -300,6 +300,7 @@ class BrokerController:
                 self.topics,
                 self.identity.name,
                 is_slave=lambda: settings.config.membership.is_slave,
+                is_allowed=lambda: settings.config.sends.recall,
                 now_ms=now_ms,
             ),
             reports=Reports(

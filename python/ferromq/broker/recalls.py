@@ -66,12 +66,14 @@ class Recalls:
         broker_name: str,
         *,
         is_slave: Callable[[], bool],
+        is_allowed: Callable[[], bool],
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._topics = topics
         self._broker_name = broker_name
         self._is_slave = is_slave
+        self._is_allowed = is_allowed
         self._now_ms = now_ms
 
     def recall(self, request: Request) -> Answer:
@@ -103,6 +105,8 @@ class Recalls:
         return success(body=self._store.timer_metrics().encode())
 
     def _recall(self, topic: str, text: str, group: str, peer: str) -> str:
+        if not self._is_allowed():
+            raise RecallRefused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden: recall is off here")
         if self._is_slave():
             raise RecallRefused(
                 ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available: it is a slave"

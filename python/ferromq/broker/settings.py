@@ -36,7 +36,7 @@ _CHANGEABLE = frozenset(
     | {"flush", "flush_every"}
     | {"permission", "force_register", "sync_interval", "register_interval"}
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
-    | {"reject_transactions"}
+    | {"recall", "reject_transactions"}
     | {name for name in StoreConfig.names() if name.startswith("retention_")}
 )
 """The options that can change while the broker runs."""
@@ -257,6 +257,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "namesrvAddr": ";".join(options["namesrv"]),
         "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),
         "registerBrokerTimeoutMills": str(options["register_timeout"] // _MILLISECOND),
+        "recallMessageEnable": own_text(options["recall"]),
         "regionId": options["region"],
         "rejectTransactionMessage": own_text(options["reject_transactions"]),
         "registerNameServerPeriod": str(options["register_interval"] // _MILLISECOND),
