@@ -88,8 +88,11 @@ mod timer;
 mod timer_delivery;
 mod timer_files;
 mod timer_log;
+mod timer_persist;
 mod timer_recovery;
 mod timer_state;
+#[cfg(test)]
+mod timer_tests;
 mod timer_wheel;
 mod turns;
 mod types;

@@ -40,6 +40,8 @@ pub(crate) struct Timer<D: Disk> {
     /// Where the dispatcher must get to before the thread goes on.
     awaited: AtomicU64,
     pub(crate) state: Mutex<TimerState<D>>,
+    /// Held by whoever writes down how far it is, before `state`.
+    pub(crate) persisting: Mutex<()>,
     delivered: AtomicU64,
     rolled: AtomicU64,
     recalled: AtomicU64,
@@ -75,6 +77,7 @@ impl<D: Disk> Timer<D> {
             asked: AtomicBool::new(false),
             awaited: AtomicU64::new(NOBODY),
             state: Mutex::new(state),
+            persisting: Mutex::default(),
             delivered: AtomicU64::new(0),
             rolled: AtomicU64::new(0),
             recalled: AtomicU64::new(0),
@@ -142,16 +145,8 @@ impl<D: Disk> MessageStore<D> {
     }
 }
 
-impl<D: Disk> Inner<D> {
-    /// Writes down how far the wheel is, where that has changed; what it tells of is durable before.
-    pub(crate) fn persist_timers(&self) -> Result<()> {
-        let _held = self.hold()?;
-        self.timer.state.lock().persist(self)
-    }
-}
-
 /// When to look again.
-enum Next {
+pub(crate) enum Next {
     Now,
     At(i64),
     /// Once the dispatcher got there.
@@ -228,7 +223,8 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         state.pass_empty(self.inner.clock.now_ms());
     }
 
-    fn turn(&mut self, state: &mut TimerState<D>) -> Next {
+    /// One turn: puts messages that came into the wheel, and delivers what is due.
+    pub(crate) fn turn(&mut self, state: &mut TimerState<D>) -> Next {
         let now = self.inner.clock.now_ms();
         if state.is_behind(now) {
             state.pass_empty(now);

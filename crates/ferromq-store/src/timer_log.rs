@@ -4,7 +4,7 @@
 //! to the due time, physical offset and size of the message, hash of its topic, and 8 bytes RocketMQ reserves, where we put the due time. A file whose rest takes no
 //! unit ends with a blank one. What the due time means is `timer_state`'s business.
 
-use std::{collections::HashSet, path::Path, sync::Arc};
+use std::{collections::HashSet, ops::Range, path::Path, sync::Arc};
 
 use crate::{
     Allocation, Disk, Result, StoreError,
@@ -114,7 +114,7 @@ pub(crate) fn topic_hash(topic: &str) -> i32 {
 
 /// The files in a row.
 pub(crate) struct TimerLog<D: Disk> {
-    files: MappedFileQueue<D>,
+    files: Arc<MappedFileQueue<D>>,
     end: u64,
     flushed: u64,
 }
@@ -135,7 +135,7 @@ impl<D: Disk> TimerLog<D> {
             Arc::clone(open_files),
         );
         files.load()?;
-        Ok(Self { files, end: 0, flushed: 0 })
+        Ok(Self { files: Arc::new(files), end: 0, flushed: 0 })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -149,11 +149,6 @@ impl<D: Disk> TimerLog<D> {
     /// Where the first unit that is kept lies.
     pub(crate) fn start(&self) -> u64 {
         self.files.span().map_or(0, |span| span.start)
-    }
-
-    /// What is before it is durable.
-    pub(crate) fn flushed(&self) -> u64 {
-        self.flushed
     }
 
     /// Goes over all units in order until one is not sound or `visit` says no; what follows is cut off.
@@ -273,10 +268,15 @@ impl<D: Disk> TimerLog<D> {
         Ok(())
     }
 
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        self.files.flush(self.flushed..self.end)?;
+    /// What is to be flushed next. It counts as flushed, unless [`Self::not_flushed`] says it is not.
+    pub(crate) fn begin_flush(&mut self) -> (Arc<MappedFileQueue<D>>, Range<u64>) {
+        let units = self.flushed..self.end;
         self.flushed = self.end;
-        Ok(())
+        (Arc::clone(&self.files), units)
+    }
+
+    pub(crate) fn not_flushed(&mut self, from: u64) {
+        self.flushed = self.flushed.min(from);
     }
 
     /// Removes files whose messages are all in removed files of the commit log, but never the last one.

@@ -358,30 +358,11 @@ impl<D: Disk> TimerState<D> {
     pub(crate) fn check(&self) -> TimerCheck {
         TimerCheck {
             read_time: self.read_time,
-            log_end: self.log.flushed(),
+            log_end: self.check.log_end,
             queue_offset: self.next_offset,
             master_queue_offset: self.next_offset,
             ..self.check
         }
-    }
-
-    /// Writes everything down: what was delivered first, then what that makes true.
-    pub(crate) fn persist(&mut self, inner: &Inner<D>) -> Result<()> {
-        if !self.is_changed {
-            return Ok(());
-        }
-        inner.log.flush()?;
-        self.log.flush()?;
-        if let Some(wheel) = &self.wheel {
-            wheel.flush()?;
-        }
-        self.check = self.check();
-        self.check.counter += 1;
-        self.check.changed_at = inner.clock.now_ms();
-        self.check.save(&inner.disk, &inner.root)?;
-        self.metrics.save(&inner.disk, &inner.root)?;
-        self.is_changed = false;
-        self.log.clean(inner.log.start())
     }
 }
 

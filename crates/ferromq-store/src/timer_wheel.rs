@@ -3,7 +3,10 @@
 //! Slots of 32 bytes, big-endian; a slot's place is its time, in spans, modulo their number. It is derived from the timer
 //! log, and it knows nothing of what a chain holds.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::{Allocation, Disk, Result, StoreError, mapped_file::MappedFile};
 
@@ -74,7 +77,7 @@ fn note_precision<D: Disk>(disk: &D, root: &Path, precision: i64) -> Result<()> 
 
 /// The open file.
 pub(crate) struct Wheel<D: Disk> {
-    file: MappedFile<D::Region>,
+    file: Arc<MappedFile<D::Region>>,
     precision: i64,
     slots: u64,
 }
@@ -98,7 +101,7 @@ impl<D: Disk> Wheel<D> {
             Ok(_) => {}
         }
         let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
-        let file = MappedFile::new(0, path, region);
+        let file = Arc::new(MappedFile::new(0, path, region));
         let slots = file.len() / SLOT_LEN;
         Ok(Some(Self { file, precision, slots }))
     }
@@ -117,7 +120,7 @@ impl<D: Disk> Wheel<D> {
         disk.rename(&staged, &path).map_err(failed)?;
         disk.sync_dir(root).map_err(failed)?;
         note_precision(disk, root, precision)?;
-        Ok(Self { file: MappedFile::new(0, path, region), precision, slots })
+        Ok(Self { file: Arc::new(MappedFile::new(0, path, region)), precision, slots })
     }
 
     /// Half its slots, as RocketMQ counts them.
@@ -191,7 +194,8 @@ impl<D: Disk> Wheel<D> {
         count
     }
 
-    pub(crate) fn flush(&self) -> Result<()> {
-        self.file.flush(0..self.file.len())
+    /// The file, to be flushed.
+    pub(crate) fn file(&self) -> Arc<MappedFile<D::Region>> {
+        Arc::clone(&self.file)
     }
 }
