@@ -16,7 +16,8 @@ from ferromq._proto import messages as pb
 from ferromq.broker.check_back import CheckBack, Report, Rules
 from ferromq.broker.check_requests import CheckRequests
 from ferromq.broker.clients import Client, ClientTable
-from ferromq.broker.halves import GROUP, Halves
+from ferromq.broker.half_records import GROUP
+from ferromq.broker.halves import Halves
 from ferromq.broker.transactions import Decision, End, EndRefused, Transactions
 from ferromq.config import TransactionConfig
 
@@ -385,48 +386,6 @@ def test_a_slave_asks_nobody(broker: Broker) -> None:
     checks: Any = broker.checks
     checks._is_slave = lambda: True
     assert broker.round() == Report()
-
-
-def java_commit(broker: Broker, named: End, topic: str = "orders", queue_id: int = 3, **properties: str) -> None:
-    """Store what RocketMQ does first for a commit; the op message comes up to three seconds later."""
-    half = broker.store.message_at(named.physical_offset)
-    assert half is not None
-    broker.store.append(
-        topic,
-        queue_id,
-        half.body,
-        {"UNIQ_KEY": half.properties["UNIQ_KEY"], **properties},
-        sys_flag=Decision.COMMIT,
-        born_timestamp=half.born_timestamp,
-        prepared_transaction_offset=named.physical_offset,
-    )
-
-
-def test_what_rocketmq_committed_before_it_was_killed_is_committed_once(broker: Broker) -> None:
-    """Its op message is missing; the committed one names the half message, whether consumers see it yet or not."""
-    ends = [broker.half(b"%d" % number, UNIQ_KEY=f"K{number}") for number in range(3)]
-    ends.append(broker.half(b"3", UNIQ_KEY="K3", DELAY="2"))
-    ends.append(broker.half(b"4", UNIQ_KEY="K4", TIMER_DELAY_SEC="9"))
-    java_commit(broker, ends[1])
-    java_commit(broker, ends[3], "SCHEDULE_TOPIC_XXXX", 1, DELAY="2", REAL_TOPIC="orders", REAL_QID="3")
-    java_commit(broker, ends[4], "rmq_sys_wheel_timer", 0, TIMER_OUT_MS="9", REAL_TOPIC="orders", REAL_QID="3")
-    broker.begin()
-    assert broker.round() == Report(asked=2)
-    assert [broker.ends.end(end) for end in ends] == [True, False, True, False, False]
-    assert sorted(message.body for message in broker.seen()) == [b"0", b"1", b"2"]
-
-
-def test_what_rocketmq_put_back_and_committed_under_its_old_place_is_committed_once(broker: Broker) -> None:
-    """An answer came late: the committed message names the place before; producers that send twice do not."""
-    old = broker.half(UNIQ_KEY="K1")
-    broker.settle()
-    broker.store.commit_offset(GROUP, HALF, 0, 1)
-    copy = broker.half(UNIQ_KEY="K1", TRANSACTION_CHECK_TIMES="1")
-    java_commit(broker, old)
-    broker.clock.advance(1)
-    again = broker.half(UNIQ_KEY="K1")
-    broker.begin()
-    assert [broker.ends.end(end) for end in (old, copy, again)] == [False, False, True]
 
 
 @pytest.mark.parametrize("name", ["CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "REAL_QID"])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.halves import GROUP, EndedHalves, Halves
+from ferromq.broker.half_records import GROUP
+from ferromq.broker.halves import EndedHalves, Halves
 from ferromq.broker.transactions import Decision, End, EndRefused, Transactions
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -21,20 +21,19 @@ from ferromq._remoting import Answer, failure, required, success
 from ferromq._transaction_config import TransactionConfig
 from ferromq.broker.check_requests import CheckRequests
 from ferromq.broker.client_calls import physical_offset
-from ferromq.broker.halves import (
+from ferromq.broker.half_records import (
     CHECK_TIMES,
     IMMUNITY_SECONDS,
+    PREPARED_QUEUE_OFFSET,
     QUEUE,
     REAL_TOPIC,
-    Halves,
-    Place,
-    WasCommitted,
     kept_origin,
     number,
     origin_of,
-    read,
     real_queue,
+    times_checked,
 )
+from ferromq.broker.halves import Halves, Place, WasCommitted, read
 from ferromq.broker.transactions import op_message
 from ferromq.errors import FerromqError, MessageTooLarge
 
@@ -220,6 +219,9 @@ class CheckBack:
                 batch, size = [], 0
             if verdict is Verdict.ASK:
                 properties[CHECK_TIMES] = str(times_checked(properties) + 1)
+            elif verdict is Verdict.WAIT:
+                # What RocketMQ compares op messages with that end the first place.
+                properties.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset))
             batch.append(_Due(half, properties, verdict, Place(half.queue_offset, half.physical_offset)))
             size += len(half.raw)
         if batch:
@@ -253,7 +255,7 @@ class CheckBack:
             if not batch:
                 return []
             messages = [due.copy() for due in batch]
-            messages.append(op_message(*(due.half.queue_offset for due in batch)))
+            messages.append(op_message(*(due.half.queue_offset for due in batch), is_moved=True))
             *places, (op_offset, _, _) = self._store.append_as_one(messages)
             batch = [replace(due, place=Place(*place[:2])) for due, place in zip(batch, places, strict=True)]
             self._halves.move(
@@ -311,9 +313,3 @@ def copy_of(half: StoredMessage, topic: str, properties: Mapping[str, str]) -> "
         "reconsume_times": half.reconsume_times,
         "prepared_transaction_offset": kept_origin(origin_of(half)),
     }
-
-
-def times_checked(properties: Mapping[str, str]) -> int:
-    """Return how often the producer was asked; -1 where that is no number, as RocketMQ takes it."""
-    times = number(properties.get(CHECK_TIMES, "0"), bits=32)
-    return -1 if times is None else times

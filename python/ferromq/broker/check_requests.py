@@ -15,9 +15,10 @@ from ferromq._codes import RequestCode
 from ferromq._ferromq import StoredMessage, decode_records
 from ferromq._proto import messages as pb
 from ferromq.broker.clients import ClientTable, Pusher
-from ferromq.broker.halves import REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY, Place
+from ferromq.broker.half_records import PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+from ferromq.broker.halves import Place
 from ferromq.broker.replies import format_properties
-from ferromq.broker.transactions import PRODUCER_GROUP, transaction_id
+from ferromq.broker.transactions import transaction_id
 from ferromq.errors import MessageTooLarge
 
 _log = logging.getLogger("ferromq.transactions")

@@ -7,39 +7,35 @@ message ends is `transactions`, who moves one on is `check_back`.
 """
 
 import logging
-import re
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ferromq import _names
 from ferromq._ferromq import Store, StoredMessage
+from ferromq.broker import half_copies
+from ferromq.broker.half_records import (
+    COMMITTED,
+    GROUP,
+    KIND_BITS,
+    MAY_WAIT,
+    MOVED,
+    QUEUE,
+    REAL_TOPIC,
+    UNIQUE_KEY,
+    first_place,
+    identity,
+    is_copy,
+    op_offsets,
+    origin_of,
+)
 
 _log = logging.getLogger("ferromq.transactions")
 
-GROUP = "CID_RMQ_SYS_TRANS"
-"""The group under which RocketMQ keeps how far half and op messages are looked through."""
-QUEUE = 0
-"""The one queue of half messages, and of op messages."""
-OP_TAG = "d"
-UNIQUE_KEY = "UNIQ_KEY"
-CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-REAL_TOPIC = "REAL_TOPIC"
-REAL_QUEUE = "REAL_QID"
-KIND_BITS = 12
-"""What a record's system flag says of a transaction."""
-COMMITTED = 8
-MAY_WAIT = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
-"""Properties of a message that is delivered later."""
 _READ_AT_ONCE = 1_000
-_NUMBER = re.compile(r"[+-]?\d+\Z")
-_MOST_DIGITS = 1_000
 _UNKNOWN = (1 << 63) - 1
-# As a prepared transaction offset: the half message is the first record of the log. 0 says that there is none.
-_AT_ZERO = -1
 
 
 class WasCommitted(Exception):  # noqa: N818 (an answer, not a failure of ours)
@@ -127,13 +123,15 @@ class Halves:
         self._changed = threading.Condition()
         self._ending: set[int] = set()
         self._moved: dict[int, Place] = {}
+        # By the first queue offset they name: queue offset, and origin.
+        self._by_first: dict[int, tuple[int, int]] = {}
         self._resuming: set[int] = set()
         self._resumed: set[int] = set()
         first = max(
             store.committed_offset(GROUP, _names.HALF_TOPIC, QUEUE) or 0, store.min_offset(_names.HALF_TOPIC, QUEUE)
         )
         self._ended = EndedHalves(first)
-        begin = self._first_op(first)
+        begin = self._first_op(first, store.committed_offset(GROUP, _names.OP_TOPIC, QUEUE))
         self._ops = _Ops(begin)
         self._load_ops(begin)
         self._load_open()
@@ -171,6 +169,21 @@ class Halves:
         finally:
             if is_open:
                 self._release([now.queue_offset])
+
+    def open_copy(self, half: StoredMessage) -> StoredMessage | None:
+        """Return a place of a half message that ended where it was named, by which it is still open; None for none."""
+        first = first_place(half.properties)
+        with self._changed:
+            _, origin = self._by_first.get(half.queue_offset if first is None else first, (0, None))
+        known = None if origin is None else self._store.message_at(origin)
+        is_same = known is not None and identity(known) == identity(half)
+        copies = [known] if known is not None and is_same else half_copies.after(self._store, half)
+        with self._changed:
+            for copy in copies:
+                now = self._now(origin_of(copy), Place(copy.queue_offset, copy.physical_offset))
+                if now.queue_offset not in self._ended:
+                    return copy
+        return None
 
     @contextmanager
     def turns(self, halves: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]:
@@ -267,15 +280,14 @@ class Halves:
             self._ending.difference_update(queue_offsets)
             self._changed.notify_all()
 
-    def _first_op(self, first: int) -> int:
+    def _first_op(self, first: int, committed: int | None) -> int:
         """
         Return the first op message that may end a half message at *first* or above it: it was stored after that.
 
-        RocketMQ's committed offset says the same; the two of a file may be of two moments.
+        RocketMQ's *committed* offset says the same; the two of a file may be of two moments.
         """
         store = self._store
         stored = store.stored_time(_names.HALF_TOPIC, QUEUE, first)
-        committed = store.committed_offset(GROUP, _names.OP_TOPIC, QUEUE)
         if stored is None:
             begin = store.max_offset(_names.OP_TOPIC, QUEUE) if committed is None else committed
         else:
@@ -295,12 +307,46 @@ class Halves:
     def _load_open(self) -> None:
         begin, end = self._ended.first_open(), self._store.max_offset(_names.HALF_TOPIC, QUEUE)
         for half in read(self._store, _names.HALF_TOPIC, begin, end):
-            if half.queue_offset in self._ended:
-                continue
-            if self.is_committed(half):
+            is_open = half.queue_offset not in self._ended
+            if is_open and self.is_committed(half):
                 self._ended.add(half.queue_offset)
-            elif half.prepared_transaction_offset:
+                is_open = False
+            if is_open and half.prepared_transaction_offset:
                 self._moved[origin_of(half)] = Place(half.queue_offset, half.physical_offset)
+            # One that ended tells all the same that the places before it are none.
+            if is_copy(half.properties):
+                self._load_copy(half, is_open=is_open)
+        self._load_ends_of_copies()
+
+    def _load_copy(self, copy: StoredMessage, *, is_open: bool) -> None:
+        """End the places before a copy that a RocketMQ broker put back, which no op message ends."""
+        if not copy.prepared_transaction_offset:
+            for older in half_copies.before(self._store, copy):
+                self._end_place(older.queue_offset, origin_of(older))
+        first = half_copies.first_of(self._store, copy)
+        if first is not None:
+            self._end_place(first.queue_offset, None)
+            older_place = self._by_first.get(first.queue_offset)
+            if older_place is not None:
+                self._end_place(*older_place)
+            if is_open:
+                self._by_first[first.queue_offset] = copy.queue_offset, origin_of(copy)
+
+    def _load_ends_of_copies(self) -> None:
+        """End copies whose first place a RocketMQ broker ended, after it put them back."""
+        if not self._by_first:
+            return
+        begin = self._first_op(min(self._by_first), None)
+        for message in read(self._store, _names.OP_TOPIC, begin, self._store.max_offset(_names.OP_TOPIC, QUEUE)):
+            for offset in op_offsets(message):
+                if offset in self._by_first and MOVED not in message.properties:
+                    self._end_place(*self._by_first.pop(offset))
+
+    def _end_place(self, queue_offset: int, origin: int | None) -> None:
+        self._ended.add(queue_offset)
+        now = None if origin is None else self._moved.get(origin)
+        if origin is not None and now is not None and now.queue_offset == queue_offset:
+            del self._moved[origin]
 
     def is_committed(self, half: StoredMessage) -> bool:
         """
@@ -309,10 +355,10 @@ class Halves:
         RocketMQ stores the op message up to three seconds after the committed message, and not at all where it is
         killed or stopped meanwhile. The committed message names the half message, or the one that was put back.
         """
-        is_copy = CHECK_TIMES in half.properties
+        was_put_back = is_copy(half.properties)
         return any(
             found.prepared_transaction_offset == half.physical_offset
-            or (is_copy and found.born_timestamp == half.born_timestamp)
+            or (was_put_back and found.born_timestamp == half.born_timestamp)
             for found in self._committed_ones(half)
         )
 
@@ -347,38 +393,3 @@ def read(store: Store, topic: str, begin: int, end: int, at_once: int = _READ_AT
             _log.error("messages cannot be read topic=%s from queue_offset=%d to queue_offset=%d", topic, offset, end)
             return
         offset = following
-
-
-def op_offsets(message: StoredMessage) -> Iterator[int]:
-    """Yield the queue offsets of half messages an op message ends: one in RocketMQ 4.x, joined by commas in 5.x."""
-    if message.tag != OP_TAG:
-        return
-    for text in message.body.split(b","):
-        offset = number(text.decode("latin-1").strip(), bits=64)
-        if offset is not None and offset >= 0:
-            yield offset
-
-
-def number(text: str, *, bits: int) -> int | None:
-    """Return a number as Java reads one of so many *bits*; None for what it does not take for one."""
-    if len(text) > _MOST_DIGITS or not _NUMBER.match(text):
-        return None
-    value, limit = int(text), 1 << (bits - 1)
-    return value if -limit <= value < limit else None
-
-
-def real_queue(properties: Mapping[str, str]) -> int | None:
-    """Return the queue a half message goes to; None where it names none."""
-    queue = number(properties.get(REAL_QUEUE, ""), bits=32)
-    return queue if queue is not None and queue >= 0 else None
-
-
-def origin_of(half: StoredMessage) -> int:
-    """Return where the half message lay first, which a copy that was put back keeps as prepared transaction offset."""
-    kept = half.prepared_transaction_offset
-    return 0 if kept == _AT_ZERO else kept or half.physical_offset
-
-
-def kept_origin(origin: int) -> int:
-    """Return the prepared transaction offset by which a copy tells where the half message lay first."""
-    return origin or _AT_ZERO

@@ -19,18 +19,20 @@ from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
 from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
 from ferromq.broker._grpc import OK, Refused, topic_name
-from ferromq.broker.halves import (
+from ferromq.broker.half_records import (
     COMMITTED,
     KIND_BITS,
     MAY_WAIT,
+    MOVED,
     OP_TAG,
+    PRODUCER_GROUP,
     QUEUE,
     REAL_QUEUE,
     REAL_TOPIC,
     UNIQUE_KEY,
-    Halves,
     real_queue,
 )
+from ferromq.broker.halves import Halves
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ferromq.transactions")
 
-PRODUCER_GROUP = "PGROUP"
 # What a half message has and the committed one has not.
 _HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE, "TRAN_MSG"})
 # Physical offset, then queue offset, of the half message.
@@ -147,19 +148,26 @@ class Transactions:
         `EndRefused`.
         """
         half = self._half(end)
+        is_new = self._end(half, end.decision)
+        if not is_new:
+            copy = self._halves.open_copy(half)
+            is_new = copy is not None and self._end(copy, end.decision)
+        if not is_new and end.decision is Decision.COMMIT and self._halves.is_given_up(half):
+            raise EndRefused(ResponseCode.SYSTEM_ERROR, _GIVEN_UP)
+        return is_new
+
+    def _end(self, half: StoredMessage, decision: Decision) -> bool:
         with self._halves.turn(half) as place:
             if place is None:
-                if end.decision is Decision.COMMIT and self._halves.is_given_up(half):
-                    raise EndRefused(ResponseCode.SYSTEM_ERROR, _GIVEN_UP)
                 return False
             if place.physical_offset != half.physical_offset:
                 half = self._store.message_at(place.physical_offset) or half
             messages = [op_message(half.queue_offset)]
-            if end.decision is Decision.COMMIT:
+            if decision is Decision.COMMIT:
                 messages.insert(0, self._committed(half))
             places = self._append(messages)
             self._halves.end(half, places[-1][0])
-        if end.decision is Decision.COMMIT:
+        if decision is Decision.COMMIT:
             self._count_put(messages[0]["topic"], 1, places[0][2])
         return True
 
@@ -218,13 +226,13 @@ class Transactions:
             raise EndRefused(ResponseCode.NO_PERMISSION, str(error)) from error
 
 
-def op_message(*halves: int) -> "NewStoredMessage":
-    """Return the mark that half messages ended, by their queue offsets."""
+def op_message(*halves: int, is_moved: bool = False) -> "NewStoredMessage":
+    """Return the mark that half messages ended, by their queue offsets; moved are those that lie elsewhere now."""
     return {
         "topic": _names.OP_TOPIC,
         "queue_id": QUEUE,
         "body": b",".join(b"%d" % queue_offset for queue_offset in halves),
-        "properties": {"TAGS": OP_TAG},
+        "properties": {"TAGS": OP_TAG, MOVED: "true"} if is_moved else {"TAGS": OP_TAG},
     }
 
 

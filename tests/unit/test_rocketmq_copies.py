@@ -1,0 +1,142 @@
+"""Half messages a RocketMQ broker put back, whose copies do not say where they lay first: each is one transaction."""
+
+from dataclasses import replace
+
+import pytest
+import test_check_back
+from test_check_back import GROUP, HALF, Broker
+
+from ferromq.broker.check_back import Report
+from ferromq.broker.transactions import Decision, End, op_message
+
+broker = test_check_back.broker
+
+
+def java_commit(broker: Broker, named: End, topic: str = "orders", queue_id: int = 3, **properties: str) -> None:
+    """Store what RocketMQ does first for a commit; the op message comes up to three seconds later."""
+    half = broker.store.message_at(named.physical_offset)
+    assert half is not None
+    broker.store.append(
+        topic,
+        queue_id,
+        half.body,
+        {"UNIQ_KEY": half.properties["UNIQ_KEY"], **properties},
+        sys_flag=Decision.COMMIT,
+        born_timestamp=half.born_timestamp,
+        prepared_transaction_offset=named.physical_offset,
+    )
+
+
+def test_what_rocketmq_committed_before_it_was_killed_is_committed_once(broker: Broker) -> None:
+    """Its op message is missing; the committed one names the half message, whether consumers see it yet or not."""
+    ends = [broker.half(b"%d" % number, UNIQ_KEY=f"K{number}") for number in range(3)]
+    ends.append(broker.half(b"3", UNIQ_KEY="K3", DELAY="2"))
+    ends.append(broker.half(b"4", UNIQ_KEY="K4", TIMER_DELAY_SEC="9"))
+    java_commit(broker, ends[1])
+    java_commit(broker, ends[3], "SCHEDULE_TOPIC_XXXX", 1, DELAY="2", REAL_TOPIC="orders", REAL_QID="3")
+    java_commit(broker, ends[4], "rmq_sys_wheel_timer", 0, TIMER_OUT_MS="9", REAL_TOPIC="orders", REAL_QID="3")
+    broker.begin()
+    assert broker.round() == Report(asked=2)
+    assert [broker.ends.end(end) for end in ends] == [True, False, True, False, False]
+    assert sorted(message.body for message in broker.seen()) == [b"0", b"1", b"2"]
+
+
+def test_what_rocketmq_put_back_and_committed_under_its_old_place_is_committed_once(broker: Broker) -> None:
+    """An answer came late: the committed message names the place before; producers that send twice do not."""
+    old = broker.half(UNIQ_KEY="K1")
+    broker.settle()
+    broker.store.commit_offset(GROUP, HALF, 0, 1)
+    copy = broker.half(UNIQ_KEY="K1", TRANSACTION_CHECK_TIMES="1")
+    java_commit(broker, old)
+    broker.clock.advance(1)
+    again = broker.half(UNIQ_KEY="K1")
+    broker.begin()
+    assert [broker.ends.end(end) for end in (old, copy, again)] == [False, False, True]
+
+
+def java_put_back(broker: Broker, named: End, *, is_passed: bool = True, **changed: str) -> End:
+    """Store the copy RocketMQ makes of an open half message: no op message, no place it lay at first."""
+    broker.settle()
+    half = broker.store.message_at(named.physical_offset)
+    assert half is not None
+    properties = {**half.properties, **changed}
+    queue_offset, physical_offset = broker.store.append(
+        HALF, 0, half.body, properties, born_timestamp=half.born_timestamp, born_host=half.born_host
+    )
+    if is_passed:
+        broker.store.commit_offset(GROUP, HALF, 0, half.queue_offset + 1)
+    return replace(named, physical_offset=physical_offset, queue_offset=queue_offset)
+
+
+@pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
+@pytest.mark.parametrize("is_passed", [False, True])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_what_rocketmq_ended_by_the_first_place_of_a_message_that_waited_stays_ended(
+    broker: Broker, decision: Decision, copies: int, *, is_passed: bool
+) -> None:
+    """The op message names the first place, whose copy names it too."""
+    first = place = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    for _ in range(copies):
+        prepared = {"TRAN_PREPARED_QUEUE_OFFSET": str(first.queue_offset)}
+        place = java_put_back(broker, place, is_passed=is_passed, **prepared)
+    if decision is Decision.COMMIT:
+        java_commit(broker, first)
+    broker.store.append_as_one([op_message(first.queue_offset)])
+    broker.begin()
+    for _ in range(4):
+        assert broker.round() == Report()
+    assert [broker.ends.end(end) for end in (first, place)] == [False, False]
+    assert len(broker.seen()) == (decision is Decision.COMMIT)
+
+
+@pytest.mark.parametrize("is_passed", [False, True])
+@pytest.mark.parametrize("key", [{"UNIQ_KEY": "K"}, {"UNIQ_KEY": ""}])
+@pytest.mark.parametrize("changed", ["TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET"])
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_an_end_that_names_a_place_before_rocketmqs_copy_ends_the_transaction(
+    broker: Broker, changed: str, rounds: int, key: dict[str, str], *, is_passed: bool
+) -> None:
+    """The copy does not say by our means where it lay; and it was put back here since, or not."""
+    if not key["UNIQ_KEY"] and changed == "TRANSACTION_CHECK_TIMES":
+        pytest.skip("nothing says then what it is a copy of")
+    broker.half(b"other", UNIQ_KEY="other")
+    assert broker.round() == Report(asked=1)
+    first = broker.half(**key)
+    value = "1" if changed == "TRANSACTION_CHECK_TIMES" else str(first.queue_offset)
+    copy = java_put_back(broker, first, is_passed=False, **{changed: value})
+    if is_passed:
+        broker.store.append_as_one([op_message(1)])
+        broker.store.commit_offset(GROUP, HALF, 0, first.queue_offset + 1)
+    broker.begin()
+    for _ in range(rounds):
+        broker.round()
+        broker.begin()
+    assert broker.ends.end(first)
+    assert [broker.ends.end(end) for end in (first, copy)] == [False, False]
+    broker.begin()
+    assert [broker.ends.end(end) for end in (first, copy)] == [False, False]
+    assert [message.body for message in broker.seen()] == [b"paid"]
+
+
+def test_a_message_that_waits_tells_rocketmq_where_it_lay_first(broker: Broker) -> None:
+    """Over all its copies; that the first place ended by being put back does not end it here."""
+    broker.half(b"other", UNIQ_KEY="other")
+    first = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="90")
+    for _ in range(2):
+        assert broker.round() == Report(asked=1, waiting=1)
+        broker.begin()
+    (copy,) = [message for message in broker.seen(HALF, 0)[-2:] if message.body == b"paid"]
+    assert copy.properties["TRAN_PREPARED_QUEUE_OFFSET"] == "1"
+    java_put_back(broker, replace(first, physical_offset=copy.physical_offset), is_passed=False)
+    broker.begin()
+    assert broker.ends.end(first)
+    assert not broker.ends.end(first)
+
+
+def test_a_message_cannot_end_another_by_the_place_it_claims(broker: Broker) -> None:
+    """Any producer may write the property; it counts where the place is one of the same message."""
+    other = broker.half(b"other", UNIQ_KEY="other")
+    false = broker.half(b"false", UNIQ_KEY="false", TRAN_PREPARED_QUEUE_OFFSET="0")
+    broker.begin()
+    assert [broker.ends.end(end) for end in (other, false)] == [True, True]
+    assert sorted(message.body for message in broker.seen()) == [b"false", b"other"]
