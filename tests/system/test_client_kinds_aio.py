@@ -121,6 +121,40 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
     asyncio.run(main())
 
 
+def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
+    mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was not told: those behind it are given back, and come behind it."""
+    seen: list[bytes] = []
+
+    async def main() -> None:
+        async with aio.Consumer(mq.endpoint, "walker", "steps") as consumer:
+            leases, end = consumer._leases, consumer._leases.forward_to_dead_letter
+
+            async def fail_once(message: MessageView) -> None:
+                monkeypatch.setattr(leases, "forward_to_dead_letter", end)
+                await leases.change_invisible_duration(message, 0.0, suspend=True)
+                raise ferromq.ConnectionFailed("no answer")
+
+            async def handler(message: MessageView) -> None:
+                seen.append(message.body)
+                if len(seen) <= 2:
+                    raise ValueError("not yet")
+                if message.body == b"3":
+                    consumer.stop()
+
+            monkeypatch.setattr(leases, "forward_to_dead_letter", fail_once)
+            await consumer.run(handler, tasks=2)
+
+    with mq.admin() as admin:
+        admin.create_topic("steps", 1, message_type="FIFO")
+        admin.create_group("walker", fifo=True, retries=1, retry_delays=[0.01])
+    with mq.producer() as producer:
+        producer.send_all("steps", [Message(b"%d" % number, message_group="a") for number in range(4)])
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert seen == [b"0", b"0", b"0", b"1", b"2", b"3"]
+
+
 def test_closing_while_a_checker_is_asked_says_nothing(mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
     """It is cancelled, and the broker asks another one: that is an orderly end."""
 

@@ -318,3 +318,12 @@ def test_a_consumer_runs_once_at_a_time(mq: ferromq.Embedded) -> None:
         assert not running.is_alive()
         with pytest.raises(ValueError, match="at least one thread"):
             consumer.run(print, threads=0)
+
+
+def test_a_producer_hears_that_kinds_are_not_checked_any_more(mq: ferromq.Embedded) -> None:
+    """At once, on the telemetry stream it has open."""
+    with mq.producer() as producer:
+        producer.send("orders", b"x")
+        assert producer._client.settings.publishing.validate_message_type
+        mq.broker.settings.update({"check_types": "none"}, {})
+        until(lambda: not producer._client.settings.publishing.validate_message_type)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from client_script import LOST, ONE, TWO, Server, request_of, sent
@@ -18,6 +18,7 @@ from ferromq._proto import messages as pb
 from ferromq.client import _send_plans
 from ferromq.client._batching import MAX_MESSAGES, Linger, batches, is_ordered, lane_of
 from ferromq.client._protocol import Call, Plan, T
+from ferromq.client._retry import InOrder
 from ferromq.client._routes import Queue
 from ferromq.client._send_plans import Half
 from ferromq.client._session import Session, _Stream
@@ -392,6 +393,20 @@ def test_brokers_are_told_the_topics_of_a_producer_once_and_the_last_word_holds(
     for told in (encoded(), encoded()):
         topics = pb.TelemetryCommand.FromString(told).settings.publishing.topics
         assert {topic.name for topic in topics} == {"later", *(f"t{number}" for number in range(20))}
+
+
+def test_acknowledgements_of_others_are_not_kept() -> None:
+    """Of an order only the last message that was used is: the next may be used once that one is acknowledged."""
+    in_order = InOrder()
+    one, two, other = (
+        cast("MessageView", SimpleNamespace(message_group=group, endpoint="b:1", queue_id=0, queue_offset=offset))
+        for group, offset in (("a", 0), ("a", 1), ("z", 9))
+    )
+    in_order.acknowledged(other)
+    assert [in_order.may_use(one), in_order.may_use(two)] == [True, False]
+    in_order.acknowledged(one)
+    assert in_order.may_use(two)
+    assert in_order._unacknowledged == {("b:1", 0, 1)}
 
 
 def test_a_client_tells_where_its_threads_are_and_that_it_verifies_nothing() -> None:
