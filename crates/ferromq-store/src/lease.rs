@@ -297,7 +297,7 @@ impl QueueLeases {
         true
     }
 
-    fn held(&self, offset: u64, pop_time: i64) -> Result<Lease> {
+    pub(crate) fn held(&self, offset: u64, pop_time: i64) -> Result<Lease> {
         let lease = self.in_flight.get(&offset).copied();
         lease.filter(|lease| lease.pop_time == pop_time).ok_or(StoreError::StaleReceipt)
     }

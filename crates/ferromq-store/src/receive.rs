@@ -238,6 +238,14 @@ impl<D: Disk> MessageStore<D> {
         found.is_some_and(|queue| queue.lock().holds(handle.queue_offset, handle.pop_time))
     }
 
+    /// How many deliveries of the message there were, where the lease is held.
+    #[must_use]
+    pub fn attempt(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Option<u32> {
+        let queue = self.progress().group_topic(group, topic)?.queue(handle.queue_id)?;
+        let held = queue.lock().held(handle.queue_offset, handle.pop_time).map(|lease| lease.attempt);
+        held.ok()
+    }
+
     /// Lets the lease end `invisible_ms` from now and returns its new handle; the old one is stale.
     pub fn change_invisible(
         &self,

@@ -46,9 +46,14 @@ pub enum TransportError {
     TopicForbidden {
         /// The topic.
         topic: String,
-        /// What was to be done: `written` or `read`.
+        /// What was to be done: `written`, `read` or `given back from`.
         done: &'static str,
     },
+    /// The topic has no queue that is written.
+    #[error(
+        "the topic {0} has no write queues: it is only read until it is empty; give it some to write it again"
+    )]
+    TopicDrained(String),
     /// A name that cannot be a topic's.
     #[error("the topic name {topic:?} is not allowed: {reason}")]
     BadTopicName {
@@ -147,7 +152,9 @@ impl TransportError {
             Self::Unsupported(_) => response::REQUEST_CODE_NOT_SUPPORTED,
             Self::NoSuchTopic(_) => response::TOPIC_NOT_EXIST,
             Self::NoSuchGroup(_) => response::SUBSCRIPTION_GROUP_NOT_EXIST,
-            Self::Forbidden(_) | Self::TopicForbidden { .. } => response::NO_PERMISSION,
+            Self::Forbidden(_) | Self::TopicForbidden { .. } | Self::TopicDrained(_) => {
+                response::NO_PERMISSION
+            }
             Self::Busy(_) | Self::Timeout { .. } => response::SYSTEM_BUSY,
             Self::Unanswered | Self::NotAvailable(_) => response::SERVICE_NOT_AVAILABLE,
             Self::Store(error) => match error {

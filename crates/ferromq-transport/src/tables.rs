@@ -13,7 +13,7 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::{filters::Filters, resets::Resets, subscriptions::Subscriptions};
+use crate::{TransportError, filters::Filters, resets::Resets, subscriptions::Subscriptions};
 
 /// A push replaces one shard: ten thousand entries are pushed by copying forty at a time.
 const SHARDS: usize = 256;
@@ -127,6 +127,21 @@ impl TopicEntry {
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.permission & 2 != 0
+    }
+
+    /// Refuses to write where a permission forbids it, or the topic called `name` has no queue to choose: it is read
+    /// until it is empty.
+    ///
+    /// # Errors
+    /// `TopicForbidden`, `TopicDrained`.
+    pub fn check_writable(&self, name: &str) -> Result<(), TransportError> {
+        if !self.is_writable() {
+            return Err(TransportError::TopicForbidden { topic: name.to_owned(), done: "written" });
+        }
+        if self.write_queues == 0 {
+            return Err(TransportError::TopicDrained(name.to_owned()));
+        }
+        Ok(())
     }
 }
 

@@ -209,7 +209,11 @@ async fn after_its_last_delivery_a_message_is_kept_as_dead_and_the_ordered_queue
     assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(1));
     let (_, reconsume_times, text) = dead(&broker).remove(0);
     let property = |name| properties::get(&text, name);
-    assert_eq!((reconsume_times, property("RETRY_TOPIC")), (1, Some("flights")));
+    assert_eq!(
+        (reconsume_times, property("RETRY_TOPIC")),
+        (2, Some("flights")),
+        "as often as it was delivered"
+    );
     assert_eq!(
         (property("DLQ_ORIGIN_TOPIC"), property("DLQ_ORIGIN_MESSAGE_ID")),
         (Some("flights"), Some("id-0"))

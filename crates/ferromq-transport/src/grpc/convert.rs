@@ -82,9 +82,9 @@ impl From<TransportError> for Refusal {
             TransportError::NoSuchGroup(group) => Self::no_group(&group),
             TransportError::Busy(_) => Self::new(code::TOO_MANY_REQUESTS, error.to_string()),
             TransportError::Store(error) => error.into(),
-            TransportError::Forbidden(_) | TransportError::TopicForbidden { .. } => {
-                Self::new(code::FORBIDDEN, error.to_string())
-            }
+            TransportError::Forbidden(_)
+            | TransportError::TopicForbidden { .. }
+            | TransportError::TopicDrained(_) => Self::new(code::FORBIDDEN, error.to_string()),
             TransportError::BadTopicName { .. } => Self::new(code::ILLEGAL_TOPIC, error.to_string()),
             TransportError::IllegalMessage(_) => Self::new(code::MESSAGE_CORRUPTED, error.to_string()),
             error => Self::new(code::INTERNAL_SERVER_ERROR, error.to_string()),

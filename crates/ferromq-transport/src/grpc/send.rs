@@ -53,13 +53,7 @@ async fn store(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result
     }
     check_topic(first.topic)?;
     let topic = hot.topic(first.topic, peer).await?;
-    if !topic.is_writable() {
-        let reason = format!(
-            "the topic {} may not be written here: its permission forbids it, or the broker's, or this is a slave",
-            first.topic
-        );
-        return Err(Refusal::new(code::FORBIDDEN, reason));
-    }
+    topic.check_writable(first.topic)?;
     let stored = append(hot, request, &topic, peer)?;
     hot.durable(stored.appended.end).await?;
     Ok(stored)

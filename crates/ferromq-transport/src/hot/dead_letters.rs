@@ -1,32 +1,62 @@
 //! Messages a group could not consume: where they are kept, and that they are there before their life in the queue ends.
 
-use std::net::SocketAddr;
+use std::{collections::HashSet, net::SocketAddr, sync::Arc};
 
 use ferromq_store::{
     GetStatus, Leased, MessageFilter, MessageView, NewMessage, OffsetMessageId, ReceiptHandle, Record,
     StoreError, properties,
 };
+use parking_lot::Mutex;
 
 use super::{Hot, receive::Receive};
-use crate::{
-    Missing, TransportError,
-    tables::{GroupEntry, TopicEntry},
-};
+use crate::{Missing, TransportError, tables::TopicEntry};
 
 /// Before the name of a group in the name of its dead-letter topic.
 pub(crate) const DLQ_PREFIX: &str = "%DLQ%";
 /// A dead-letter topic has one queue.
 pub(crate) const DLQ_QUEUES: u32 = 1;
 
+/// A dead-letter topic that may be written.
+struct DeadLetters {
+    name: String,
+    entry: TopicEntry,
+}
+
+/// A message that goes to the dead-letter topic now.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Going {
+    group: String,
+    topic: String,
+    queue_id: u32,
+    queue_offset: u64,
+}
+
+/// The messages consumers give up at this moment: one that is given up twice is kept once.
+#[derive(Debug, Default)]
+pub(super) struct Givings(Mutex<HashSet<Going>>);
+
+/// Takes its message out again.
+struct Claim {
+    hot: Arc<Hot>,
+    going: Going,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.hot.givings.0.lock().remove(&self.going);
+    }
+}
+
 impl Hot {
     /// Keeps a message a group holds in the group's dead-letter topic, and then ends its lease.
     ///
     /// It is there as durably as the flush policy promises when this returns. A kill between the two steps leaves it in
-    /// both places. A group that wants no retries has no dead-letter topic: as in RocketMQ, the message is dropped.
+    /// both places; whoever drops the future changes nothing. A group that wants no retries has no dead-letter topic:
+    /// as in RocketMQ, the message is dropped.
     ///
     /// # Errors
-    /// `StaleReceipt` where the lease is no longer held, `NoSuchGroup`, what forbids to write the dead-letter topic,
-    /// and those of the store; the lease is then as it was.
+    /// `StaleReceipt` where the lease is no longer held, or is given up already; `NoSuchGroup`, what forbids to write
+    /// the dead-letter topic, and those of the store; the lease is then as it was.
     pub async fn to_dead_letters(
         &self,
         peer: SocketAddr,
@@ -34,13 +64,35 @@ impl Hot {
         topic: &str,
         handle: &ReceiptHandle,
     ) -> Result<(), TransportError> {
-        let entry = self.group(group, peer).await?;
-        if !self.store.holds(group, topic, handle) {
+        let hot = self.me.upgrade().ok_or(StoreError::Closed)?;
+        let ReceiptHandle { queue_id, queue_offset, .. } = *handle;
+        let going = Going { group: group.to_owned(), topic: topic.to_owned(), queue_id, queue_offset };
+        if !self.givings.0.lock().insert(going.clone()) {
             self.counters.stale_receipts.add(1);
             return Err(StoreError::StaleReceipt.into());
         }
-        let record = self.record_at(topic, handle)?;
-        self.keep_dead(peer, group, &entry, &[&record]).await?;
+        let (claim, handle) = (Claim { hot, going }, *handle);
+        // A task of its own: between the two steps nobody who goes away may stop it.
+        let done = tokio::spawn(async move { claim.hot.give_up(peer, &claim.going, &handle).await });
+        done.await.unwrap_or(Err(TransportError::Unanswered))
+    }
+
+    async fn give_up(
+        &self,
+        peer: SocketAddr,
+        Going { group, topic, .. }: &Going,
+        handle: &ReceiptHandle,
+    ) -> Result<(), TransportError> {
+        let dead_letters = self.dead_letters(peer, group).await?;
+        let Some(attempt) = self.store.attempt(group, topic, handle) else {
+            self.counters.stale_receipts.add(1);
+            return Err(StoreError::StaleReceipt.into());
+        };
+        if let Some(dead_letters) = dead_letters {
+            let record = self.record_at(topic, handle)?;
+            let end = self.append_dead(group, &dead_letters, &record, attempt)?;
+            self.durable(end).await?;
+        }
         match self.ack(group, topic, handle) {
             // It ended meanwhile: the message is kept, and comes again as well.
             Err(StoreError::StaleReceipt) => Ok(()),
@@ -48,66 +100,91 @@ impl Hot {
         }
     }
 
-    /// As [`Self::to_dead_letters`], of messages a receive found dead. What fails is said and tried again when the
-    /// leases of the dead end.
+    /// As [`Self::to_dead_letters`], of messages a receive found dead, each for itself. What fails is said and tried
+    /// again when the leases of the dead end.
     pub(super) async fn bury(&self, request: &Receive<'_>, dead: Vec<Leased>) {
-        let Receive { group, topic, peer, .. } = *request;
-        let records: Vec<&Record> = dead.iter().map(|leased| &leased.record).collect();
-        let kept = match self.group(group, peer).await {
-            Ok(entry) => self.keep_dead(peer, group, &entry, &records).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = kept {
+        let Some(hot) = self.me.upgrade() else { return };
+        let (group, topic, peer) = (request.group.to_owned(), request.topic.to_owned(), request.peer);
+        // A task of its own, as above.
+        let done = tokio::spawn(async move {
             let count = dead.len();
-            tracing::error!(topic, group, count, %error, "dead messages are not kept; they are tried again");
-            return;
-        }
-        for leased in dead {
-            if let Err(error) = self.store.ack(group, topic, &leased.handle) {
-                tracing::warn!(topic, group, queue_offset = leased.handle.queue_offset, %error,
-                    "a dead message is kept and comes again");
+            if let Err(error) = hot.bury_all(peer, &group, &topic, dead).await {
+                tracing::error!(topic, group, count, %error, "dead messages are not kept; they are tried again");
             }
-        }
+        });
+        // It is cancelled only where everything ends.
+        let _ = done.await;
     }
 
-    async fn keep_dead(
+    async fn bury_all(
         &self,
         peer: SocketAddr,
         group: &str,
-        entry: &GroupEntry,
-        records: &[&Record],
+        topic: &str,
+        dead: Vec<Leased>,
     ) -> Result<(), TransportError> {
-        if entry.retry_queues == 0 {
-            return Ok(());
+        let mut kept = Vec::with_capacity(dead.len());
+        match self.dead_letters(peer, group).await? {
+            None => kept.extend(dead.iter().map(|leased| leased.handle)),
+            Some(dead_letters) => {
+                let mut end = None;
+                for Leased { record, handle, attempt } in &dead {
+                    match self.append_dead(group, &dead_letters, record, *attempt) {
+                        Ok(its_end) => {
+                            end = Some(its_end);
+                            kept.push(*handle);
+                        }
+                        Err(error) => tracing::error!(topic, group, queue_id = handle.queue_id,
+                            queue_offset = handle.queue_offset, %error, "a dead message is not kept; it is tried again"),
+                    }
+                }
+                if let Some(end) = end {
+                    self.durable(end).await?;
+                }
+            }
         }
-        let name = format!("{DLQ_PREFIX}{group}");
-        let topic = self.topic_of_group(peer, &name, DLQ_QUEUES, 0).await?;
-        let mut end = 0;
-        for record in records {
-            end = self.append_dead(group, &name, self.pick_queue(&name, &topic), record)?;
+        for handle in kept {
+            if let Err(error) = self.store.ack(group, topic, &handle) {
+                tracing::warn!(topic, group, queue_offset = handle.queue_offset, %error,
+                    "a dead message is kept and comes again");
+            }
         }
-        Ok(self.durable(end).await?)
+        Ok(())
     }
 
-    /// Appends one message to a dead-letter topic; returns where it ends.
+    /// The dead-letter topic of a group, ready to be written; `None` where the group wants no retries.
+    async fn dead_letters(
+        &self,
+        peer: SocketAddr,
+        group: &str,
+    ) -> Result<Option<DeadLetters>, TransportError> {
+        if self.group(group, peer).await?.retry_queues == 0 {
+            return Ok(None);
+        }
+        let name = format!("{DLQ_PREFIX}{group}");
+        let entry = self.topic_of_group(peer, &name, DLQ_QUEUES, 0).await?;
+        Ok(Some(DeadLetters { name, entry }))
+    }
+
+    /// Appends one message, delivered `attempt` times, to a dead-letter topic; returns where it ends.
     fn append_dead(
         &self,
         group: &str,
-        name: &str,
-        queue_id: u32,
+        DeadLetters { name, entry }: &DeadLetters,
         record: &Record,
+        attempt: u32,
     ) -> Result<u64, TransportError> {
         let message = MessageView::decode(record.bytes(), false)
             .map_err(|_| TransportError::IllegalMessage("the message cannot be read"))?;
         let text = properties_of_dead(&message);
         let dead = NewMessage {
             topic: name,
-            queue_id: queue_id.cast_signed(),
+            queue_id: self.pick_queue(name, entry).cast_signed(),
             flag: message.flag,
             sys_flag: message.sys_flag,
             born_timestamp: message.born_timestamp,
             born_host: message.born_host,
-            reconsume_times: message.reconsume_times.saturating_add(1),
+            reconsume_times: message.reconsume_times.saturating_add_unsigned(attempt),
             prepared_transaction_offset: 0,
             body: message.body,
             properties: &text,
@@ -144,11 +221,8 @@ impl Hot {
                 self.topic_or(missing, peer).await?
             }
         };
-        if entry.is_writable() {
-            Ok(entry)
-        } else {
-            Err(TransportError::TopicForbidden { topic: name.to_owned(), done: "written" })
-        }
+        entry.check_writable(name)?;
+        Ok(entry)
     }
 
     fn record_at(&self, topic: &str, handle: &ReceiptHandle) -> Result<Record, TransportError> {

@@ -21,7 +21,7 @@ mod unique_key;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicU32},
+    sync::{Arc, Weak, atomic::AtomicU32},
 };
 
 use arc_swap::ArcSwap;
@@ -36,6 +36,7 @@ use crate::{
     long_poll::LongPolls,
     tables::{GroupEntry, Tables, TopicEntry},
 };
+use dead_letters::Givings;
 use demote::Demotions;
 use renewals::Renewals;
 use unique_key::UniqueKeys;
@@ -60,6 +61,9 @@ pub struct Hot {
     pub(crate) polls: LongPolls,
     renewals: Renewals,
     demotions: Demotions,
+    givings: Givings,
+    /// For tasks that outlive their request.
+    me: Weak<Self>,
     /// Spreads requests that do not choose a queue. One for all topics: what counts is that each topic's
     /// requests are spread, not in which order.
     next_queue: AtomicU32,
@@ -92,7 +96,7 @@ impl Hot {
         let demotions = Demotions::new(cold, Arc::clone(&counters));
         let (next_queue, next_draw, first_queue) = Default::default();
         let unique_keys = UniqueKeys::new(store.store_host().ip());
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             store,
             tables,
             clock,
@@ -104,6 +108,8 @@ impl Hot {
             polls,
             renewals,
             demotions,
+            givings: Givings::default(),
+            me: Weak::clone(me),
             next_queue,
             next_draw,
             first_queue,

@@ -216,6 +216,7 @@ impl Hot {
             let received = self.receive_now(request)?;
             if !received.dead.is_empty() {
                 self.bury(request, received.dead).await;
+                yield_now().await;
                 continue;
             }
             if !received.messages.is_empty() || !received.more {

@@ -1,0 +1,180 @@
+//! Dead messages are kept each for itself, whoever goes away meanwhile, and never in topics that are drained.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod grpc_support;
+
+use std::{
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use ferromq_store::{
+    Begin, Clock, FlushPolicy, MessageFilter, MessageStore, NewMessage, ReceiptHandle, StoreConfig,
+    StoreError,
+};
+use ferromq_transport::{
+    TransportError,
+    hot::{Counters, Hot, receive::Receive},
+    tables::{GroupEntry, Tables, TopicEntry},
+};
+use grpc_support::{
+    Broker, GROUP, TOPIC, eventually,
+    proto::{message, receive},
+};
+use tempfile::TempDir;
+
+const DEAD: &str = "%DLQ%audit";
+const PEER: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
+const ONE_QUEUE: TopicEntry = TopicEntry { read_queues: 1, write_queues: 1, ..TOPIC };
+
+/// A store whose answers wait for the disk, and which takes bodies up to so many bytes.
+fn open(directory: &TempDir, clock: &Clock, max_message_size: u32) -> Arc<MessageStore> {
+    let config = StoreConfig {
+        commit_log_file_size: 16 << 20,
+        max_message_size,
+        flush: FlushPolicy::Group,
+        disk_reserve: 0,
+        ..StoreConfig::default()
+    };
+    Arc::new(MessageStore::open(directory.path(), config, clock.clone()).unwrap())
+}
+
+fn hot(broker: &Broker, store: &Arc<MessageStore>, clock: &Clock) -> Arc<Hot> {
+    let (tables, counters) = (Arc::new(Tables::new()), Arc::new(Counters::default()));
+    tables.put_topic("flights", ONE_QUEUE);
+    tables.put_topic(DEAD, ONE_QUEUE);
+    tables.put_group("audit", GroupEntry { max_attempts: 1, ..GROUP });
+    let control = Arc::clone(&broker.control);
+    Hot::new(Arc::clone(store), tables, clock.clone(), "broker-a".to_owned(), control, counters)
+}
+
+async fn append(store: &MessageStore, bodies: &[&[u8]]) {
+    for body in bodies {
+        let message = NewMessage {
+            topic: "flights",
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 0,
+            born_host: SocketAddr::from(PEER),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body,
+            properties: b"",
+        };
+        drop(store.append(&[message]).unwrap());
+    }
+    eventually(|| store.max_offset("flights", 0) == bodies.len() as u64).await;
+}
+
+const RECEIVE: Receive<'_> = Receive {
+    group: "audit",
+    topic: "flights",
+    queue_count: 1,
+    queue: None,
+    max_count: 32,
+    max_bytes: 4 << 20,
+    invisible_duration: Duration::from_secs(30),
+    filter: &MessageFilter::All,
+    begin: Begin::AtMin,
+    order: None,
+    max_attempts: 1,
+    by_priority: false,
+    peer: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1),
+    wait: Duration::ZERO,
+};
+
+async fn handles(hot: &Hot) -> Vec<ReceiptHandle> {
+    hot.receive(&RECEIVE).await.unwrap().messages.iter().map(|leased| leased.handle).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_message_that_cannot_be_kept_does_not_have_the_others_kept_again() {
+    let (broker, directory, clock) = (Broker::start(), tempfile::tempdir().unwrap(), Clock::manual(1_000));
+    let store = open(&directory, &clock, 4 << 20);
+    append(&store, &[b"0", &[b'x'; 1_000], b"2"]).await;
+    assert_eq!(handles(&hot(&broker, &store, &clock)).await.len(), 3);
+    store.close().unwrap();
+    drop(store);
+    // What was taken once is too large now.
+    let store = open(&directory, &clock, 100);
+    let hot = hot(&broker, &store, &clock);
+    for _ in 0..3 {
+        clock.advance(30_000);
+        assert_eq!(handles(&hot).await, []);
+    }
+    eventually(|| store.max_offset(DEAD, 0) >= 2).await;
+    let ahead = store.ahead("audit", "flights", 0, Begin::AtMin);
+    assert_eq!((store.max_offset(DEAD, 0), ahead.in_flight), (2, 1), "one is left, and two are kept once");
+}
+
+/// Has a future begin, and drops it where it does not end at once.
+fn begin<T>(future: impl Future<Output = T>) -> bool {
+    pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_messages_are_kept_once_though_whoever_asked_for_them_goes_away() {
+    let (broker, directory, clock) = (Broker::start(), tempfile::tempdir().unwrap(), Clock::manual(1_000));
+    let store = open(&directory, &clock, 4 << 20);
+    append(&store, &[b"0", b"1"]).await;
+    let hot = hot(&broker, &store, &clock);
+    let given_up = handles(&hot).await[0];
+    assert!(!begin(hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &given_up)));
+    eventually(|| store.committed_offset("audit", "flights", 0) == Some(1)).await;
+    clock.advance(30_000);
+    assert!(!begin(hot.receive(&RECEIVE)));
+    eventually(|| store.committed_offset("audit", "flights", 0) == Some(2)).await;
+    eventually(|| store.max_offset(DEAD, 0) >= 2).await;
+    clock.advance(30_000);
+    assert_eq!((handles(&hot).await, store.max_offset(DEAD, 0)), (Vec::new(), 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_given_up_twice_at_the_same_time_is_kept_once() {
+    let (broker, directory, clock) = (Broker::start(), tempfile::tempdir().unwrap(), Clock::manual(1_000));
+    let store = open(&directory, &clock, 4 << 20);
+    append(&store, &[b"0"]).await;
+    let hot = hot(&broker, &store, &clock);
+    let handle = handles(&hot).await[0];
+    let give_up = || hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle);
+    let (one, other) = tokio::join!(give_up(), give_up());
+    let stale = [one, other].iter().filter(|done| is_stale(done)).count();
+    eventually(|| store.max_offset(DEAD, 0) >= 1).await;
+    assert_eq!((stale, store.max_offset(DEAD, 0)), (1, 1));
+    assert!(is_stale(&give_up().await));
+}
+
+fn is_stale(done: &Result<(), TransportError>) -> bool {
+    matches!(done, Err(TransportError::Store(StoreError::StaleReceipt)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_drained_takes_nothing_new_of_producers_and_no_dead_letters() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    let drained = TopicEntry { write_queues: 0, ..TOPIC };
+    client.send_one("before").await;
+    broker.readable(1).await;
+    broker.server.tables().put_topic("flights", drained);
+    let refused = client.send(vec![message("flights", "x")]).await.status.unwrap();
+    assert_eq!(refused.code, 40_300, "{}", refused.message);
+    assert!(refused.message.contains("no write queues"), "{}", refused.message);
+    broker.server.tables().put_topic(DEAD, drained);
+    let (_, got) = client.receive(&receive(Duration::ZERO)).await;
+    let fields: Vec<String> = got[0].handle().split(' ').map(str::to_owned).collect();
+    let handle = ReceiptHandle {
+        queue_id: fields[6].parse().unwrap(),
+        queue_offset: fields[7].parse().unwrap(),
+        pop_time: fields[1].parse().unwrap(),
+        invisible_ms: 30_000,
+    };
+    let hot = broker.server.hot().unwrap();
+    let done = hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle).await;
+    assert!(matches!(&done, Err(TransportError::TopicDrained(name)) if name == DEAD), "{done:?}");
+    broker.server.tables().put_topic(DEAD, TOPIC);
+    hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle).await.unwrap();
+}
