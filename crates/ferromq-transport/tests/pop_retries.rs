@@ -159,3 +159,16 @@ async fn a_retry_that_is_given_up_is_kept_as_dead_and_does_not_come_again() {
     broker.clock.advance(3_600_000);
     assert_eq!(&received(&client).await.body[..], NEW.as_bytes());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_gets_nothing_of_a_topic_it_is_forbidden_by_either_protocol() {
+    let broker = started().await;
+    broker.server.tables().put_forbidden("audit", vec!["flights".into()]);
+    let client = broker.client().await;
+    assert_eq!(client.receive(&receive(Duration::ZERO)).await.0, 40_300);
+    let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let mut peer = Peer::of(TcpStream::connect(address).await.unwrap());
+    assert_eq!(pop(&mut peer, "flights").await.code, response::NO_PERMISSION);
+    broker.server.tables().put_forbidden("audit", Vec::new());
+    assert_eq!(pop(&mut peer, "flights").await.code, response::SUCCESS);
+}

@@ -469,6 +469,11 @@ async fn what_cannot_be_given_back_is_refused_with_rocketmqs_codes() {
         let answer = peer.call(&give_back(changes)).await;
         assert_eq!(answer.code, code, "{answer:?}");
     }
+    assert_eq!(broker.store.stats().max_physical_offset, end, "nothing was stored");
+    let half = text(&[("TRAN_MSG", "true"), ("UNIQ_KEY", "7F")]);
+    let (half, _) = sent_offset(&broker, &mut peer, &[("f", "4"), ("i", &half)]).await;
+    assert_eq!(peer.call(&give_back(&[("offset", &half)])).await.code, 16, "nobody committed it");
+    let end = broker.store.stats().max_physical_offset;
     let group = ferromq_transport::tables::GroupEntry { retry_queues: 0, ..grpc_support::GROUP };
     broker.server.tables().put_group("audit", group);
     assert_eq!(peer.call(&give_back(&[("offset", &offset)])).await.code, 0);

@@ -90,16 +90,15 @@ pub(super) async fn receive_message(
     let mut packer;
     let mut return_to = None;
     match receive(hot, &request, terms).await {
-        Ok(leased) if leased.is_empty() => {
+        Ok((leased, _)) if leased.is_empty() => {
             packer = Packer::new(terms.packed, 64);
             put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message");
         }
-        Ok(leased) => {
+        Ok((leased, is_ordered)) => {
             let bytes = leased.iter().map(|leased| leased.record.bytes().len() + 256).sum();
             packer = Packer::new(terms.packed, bytes);
             put_status_item(&mut packer, code::OK, "OK");
             let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
-            let is_ordered = hot.tables.group(group).is_some_and(|group| group.ordered);
             let lies_in = lies_in(&leased, topic).to_owned();
             let mark = if lies_in == topic { 0 } else { mark(&lies_in) };
             if request.auto_renew {
@@ -121,7 +120,12 @@ pub(super) async fn receive_message(
     Ok(packer.finish(return_to))
 }
 
-async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> Result<Vec<Leased>, Refusal> {
+/// The messages, and whether they were received in order: their handles tell.
+async fn receive(
+    hot: &Hot,
+    request: &ReceiveMessageRequest,
+    terms: &Terms,
+) -> Result<(Vec<Leased>, bool), Refusal> {
     let (topic, group) = (topic_name(request.message_queue.as_ref()), name(request.group.as_ref()));
     check_topic(topic)?;
     check_group(group)?;
@@ -138,6 +142,7 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
     if !group_entry.enabled {
         return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
     }
+    check_allowed(hot, group, topic)?;
     let order = match group_entry.ordered {
         true => Some(Ordered { attempt_id: attempt_id(request)? }),
         false => None,
@@ -158,7 +163,7 @@ async fn receive(hot: &Hot, request: &ReceiveMessageRequest, terms: &Terms) -> R
         peer: terms.peer,
         wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
     };
-    Ok(hot.receive(&receive).await?.messages)
+    Ok((hot.receive(&receive).await?.messages, order.is_some()))
 }
 
 /// The name of a try, which is kept until the next one.
@@ -271,6 +276,7 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
     if hot.tables.group(group).is_some_and(|group| !group.enabled) {
         return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
     }
+    check_allowed(hot, group, topic)?;
     let queue_id = queue_id(request.message_queue.as_ref(), topic, &entry)?;
     let offset = u64::try_from(request.offset).map_err(|_| {
         Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))
@@ -311,6 +317,15 @@ pub(super) async fn readable(hot: &Hot, topic: &str, peer: SocketAddr) -> Result
         return Ok(entry);
     }
     Err(Refusal::new(code::FORBIDDEN, format!("topic {topic} may not be read")))
+}
+
+/// Refuses a group what it may not read though it is subscribed to it.
+fn check_allowed(hot: &Hot, group: &str, topic: &str) -> Result<(), Refusal> {
+    if hot.tables.is_forbidden(group, topic) {
+        let why = format!("consumer group {group} may not read topic {topic}");
+        return Err(Refusal::new(code::FORBIDDEN, why));
+    }
+    Ok(())
 }
 
 fn filter(hot: &Hot, expression: Option<&FilterExpression>) -> Result<MessageFilter, Refusal> {

@@ -60,6 +60,10 @@ impl<'a> Consumer<'a> {
             let why = format!("subscription group no permission, {group}: it may not consume");
             return Err(Refused::new(command, response::NO_PERMISSION, why));
         }
+        if hot.tables.is_forbidden(group, topic) {
+            let why = format!("the consumer group[{group}] is forbidden for topic[{topic}]");
+            return Err(Refused::new(command, response::NO_PERMISSION, why));
+        }
         let (deliveries, is_by_priority) = (of_group.deliveries(), hot.is_by_priority(&entry, &of_group));
         Ok(Self { group, topic, queue, queue_count, deliveries, is_by_priority })
     }

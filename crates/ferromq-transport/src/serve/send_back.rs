@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{MessageView, NewMessage, properties};
+use ferromq_store::{MessageView, NewMessage, TIMER_TOPIC, properties};
 
 use super::fields::{is_set, number, number_or, required};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     hot::{
         Hot,
         dead_letters::{DLQ_PREFIX, DLQ_QUEUES, properties_of_retry},
+        half::HALF_TOPIC,
     },
     remoting::{RemotingCommand, codes::response},
     tables::GroupEntry,
@@ -22,6 +23,10 @@ pub(super) const RETRY_PREFIX: &str = "%RETRY%";
 const FIRST_LEVEL: i32 = 3;
 /// System flag of a topic that consumers of a unit read.
 pub(super) const UNIT_SUBSCRIPTION: i32 = 2;
+
+/// What lies in these nobody was given: a half message that came back would be one nobody committed.
+const NEVER_CONSUMED: [&str; 4] =
+    ["SCHEDULE_TOPIC_XXXX", HALF_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", TIMER_TOPIC];
 
 /// Stores a message again for one group; the answer comes once the promise of the flush policy holds.
 pub(super) async fn send_back(
@@ -40,6 +45,10 @@ pub(super) async fn send_back(
     let record = hot.store.message_at(offset)?;
     let message = MessageView::decode(record.bytes(), false)
         .map_err(|_| TransportError::IllegalMessage("the message to be sent back cannot be read"))?;
+    if NEVER_CONSUMED.contains(&message.topic) {
+        let topic = message.topic.to_owned();
+        return Err(TransportError::TopicForbidden { topic, done: "given back from" });
+    }
     let is_dead = message.reconsume_times >= max_times || wanted_level < 0;
     let level = match wanted_level {
         _ if is_dead => 0,
