@@ -191,8 +191,9 @@ impl Server {
     /// `Io` where the runtime does not take the listener, or the server has stopped; `Tls` where no certificate can
     /// be made.
     pub fn listen_grpc(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
-        if !self.0.is_grpc_tls_set.swap(true, Ordering::Relaxed) {
+        if !self.0.is_grpc_tls_set.load(Ordering::Relaxed) {
             self.0.grpc_tls.set_own(TlsMode::Permissive)?;
+            self.0.is_grpc_tls_set.store(true, Ordering::Relaxed);
         }
         let (listener, address) = self.adopt(listener)?;
         let server = self.clone();

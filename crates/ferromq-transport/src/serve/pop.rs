@@ -153,7 +153,7 @@ fn join_readdressed(hot: &Hot, request: &Receive<'_>, topic: &str, leased: &[Lea
             hot.broker_name
         );
         let mut copy = readdressed(record.bytes(), &view, request.topic, ("POP_CK", &text));
-        add_reconsume_times(&mut copy, attempt - 1);
+        add_reconsume_times(&mut copy, attempt.saturating_sub(1));
         body.extend_from_slice(&copy);
     }
     body.freeze()
