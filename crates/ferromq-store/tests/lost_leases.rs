@@ -84,7 +84,7 @@ fn a_leased_message_that_cannot_be_read_for_a_while_keeps_its_place_its_handle_a
         let first = receive(&store, in_order, 1);
         assert_eq!(seen(&first), [(0, 1)]);
         // A record holds its file open.
-        let old = first[0].handle.clone();
+        let old = first[0].handle;
         drop(first);
         (4..12).for_each(|at| drop(store.get("t", 0, at, 1, usize::MAX, ALL)));
         let is_broken = Arc::new(AtomicBool::new(true));
