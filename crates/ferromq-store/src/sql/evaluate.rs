@@ -3,45 +3,34 @@
 use std::cmp::Ordering;
 
 use super::{
+    MAX_NAMES,
     expression::{Comparison, Expression, Search},
     values::{Incomparable, Value, compare, compare_order},
 };
 use crate::properties::iter_bytes;
-
-/// Properties that are looked up in one walk; those of an expression that names more are looked up one by one.
-const SLOTS: usize = 16;
 
 /// True, false or unknown.
 type Truth = Result<Option<bool>, Incomparable>;
 
 /// A message as an expression sees it. Nothing is copied.
 pub(super) struct Context<'a> {
-    properties: &'a [u8],
-    names: &'a [Box<str>],
-    found: [Option<&'a [u8]>; SLOTS],
+    found: [Option<&'a [u8]>; MAX_NAMES],
 }
 
 impl<'a> Context<'a> {
     pub(super) fn new(properties: &'a [u8], names: &'a [Box<str>]) -> Self {
-        let mut found = [None; SLOTS];
+        let mut found = [None; MAX_NAMES];
         for (name, value) in iter_bytes(properties) {
             let slots = names.iter().zip(&mut found);
             if let Some((_, slot)) = slots.into_iter().find(|(wanted, _)| wanted.as_bytes() == name) {
                 *slot = Some(value);
             }
         }
-        Self { properties, names, found }
+        Self { found }
     }
 
     fn property(&self, index: usize) -> Value<'a> {
-        let value = match self.found.get(index) {
-            Some(value) => *value,
-            None => {
-                let name = self.names.get(index).map_or(&b""[..], |name| name.as_bytes());
-                iter_bytes(self.properties).filter(|(other, _)| *other == name).last().map(|(_, value)| value)
-            }
-        };
-        value.map_or(Value::Null, Value::Text)
+        self.found.get(index).copied().flatten().map_or(Value::Null, Value::Text)
     }
 
     fn value(&self, expression: &'a Expression) -> Result<Value<'a>, Incomparable> {

@@ -25,6 +25,8 @@ use crate::FilterError;
 
 /// Longest expression in bytes.
 const MAX_BYTES: usize = 64 << 10;
+/// Most properties an expression names: they are looked up in one walk over those of a message.
+const MAX_NAMES: usize = 128;
 /// Deepest tree of an expression; each level of brackets costs stack where it is read and where it is evaluated.
 const MAX_DEPTH: usize = 128;
 
@@ -43,8 +45,8 @@ impl SqlFilter {
     /// Compiles an expression such as `region = 'eu' AND price BETWEEN 3 AND 5`.
     ///
     /// # Errors
-    /// An expression that is not well-formed, compares what cannot be compared, is longer than 64 KiB or nested more
-    /// than 128 deep.
+    /// An expression that is not well-formed, compares what cannot be compared, is longer than 64 KiB, nested more
+    /// than 128 deep, or that names more than 128 properties.
     pub fn parse(expression: &str) -> Result<Self, FilterError> {
         if expression.len() > MAX_BYTES {
             let reason = format!("it has {} bytes, more than {MAX_BYTES}", expression.len());

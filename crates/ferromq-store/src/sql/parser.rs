@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{
-    MAX_DEPTH,
+    MAX_DEPTH, MAX_NAMES,
     expression::{Comparison, Expression, Search},
     lexer::{Lexer, Token},
     values::{self, Value},
@@ -288,7 +288,7 @@ impl<'a> Parser<'a> {
             Token::Fixed("TRUE") => Expression::Bool(true),
             Token::Fixed("FALSE") => Expression::Bool(false),
             Token::Fixed("NULL") => Expression::Null,
-            Token::Name(name) => Expression::Property(self.property(name)),
+            Token::Name(name) => Expression::Property(self.property(name)?),
             Token::Whole(digits) => self.whole(digits)?,
             Token::Float(text) => self.float(text)?,
             Token::Text(_) => return Ok(Part { expression: Expression::Text(self.text()?), at, depth: 1 }),
@@ -304,11 +304,17 @@ impl<'a> Parser<'a> {
         Ok(Part { expression, at, depth: 1 })
     }
 
-    fn property(&mut self, name: &str) -> usize {
-        self.names.iter().position(|known| **known == *name).unwrap_or_else(|| {
-            self.names.push(name.into());
-            self.names.len() - 1
-        })
+    fn property(&mut self, name: &str) -> Result<usize, FilterError> {
+        if let Some(index) = self.names.iter().position(|known| **known == *name) {
+            return Ok(index);
+        }
+        if self.names.len() == MAX_NAMES {
+            return Err(self
+                .lexer
+                .error(self.at, format!("the expression names more than {MAX_NAMES} properties")));
+        }
+        self.names.push(name.into());
+        Ok(self.names.len() - 1)
     }
 
     fn whole(&self, digits: &str) -> Result<Expression, FilterError> {

@@ -251,3 +251,17 @@ fn the_length_and_the_depth_of_an_expression_are_bounded() {
     let long = SqlFilter::parse(&format!("a = '{}'", "x".repeat(70_000))).unwrap_err();
     assert!(long.reason.contains("more than 65536"), "{long}");
 }
+
+#[test]
+fn an_expression_names_so_many_properties_and_no_more() {
+    let names = |count: usize| {
+        (0..count).map(|number| format!("n{number} IS NULL")).collect::<Vec<_>>().join(" AND ")
+    };
+    // A property that is named again is the same one.
+    let most = names(128) + " AND n127 IS NULL";
+    assert!(SqlFilter::parse(&most).unwrap().matches(b""));
+    assert!(!SqlFilter::parse(&most).unwrap().matches(b"n127\x01v\x02"));
+    let error = SqlFilter::parse(&names(129)).unwrap_err();
+    assert!(error.reason.contains("more than 128 properties"), "{error}");
+    assert_eq!(error.position, names(128).len() + " AND ".len());
+}
