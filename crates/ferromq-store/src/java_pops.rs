@@ -123,6 +123,11 @@ fn read_all<D: Disk>(
         }
         if found.next_offset <= at {
             if found.status == GetStatus::QueueClosed {
+                tracing::warn!(
+                    topic,
+                    queue_id,
+                    "the queue is closed: what consumers hold is not known, their messages come again"
+                );
                 return Ok(());
             }
             let unread = std::io::Error::other("what consumers hold cannot be read now");
