@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from test_check_back import DISCARDED, GROUP, HALF, OP, Broker, answer
 
+from ferromq._ferromq import StoredMessage
 from ferromq.broker.clients import Client
 from ferromq.broker.transactions import Decision, End, EndRefused, op_message
 from ferromq.config import TransactionConfig
@@ -108,14 +109,15 @@ class TransactionLife(RuleBasedStateMachine):
             self.checks[name] += 1
             assert self.checks[name] <= MAX_CHECKS
 
-    @rule(which=st.integers(0, 30), has_op=st.booleans())
-    def let_rocketmq_commit(self, which: int, *, has_op: bool) -> None:
+    @rule(which=st.integers(0, 30), place=st.integers(-1, MAX_CHECKS), has_op=st.booleans())
+    def let_rocketmq_commit(self, which: int, place: int, *, has_op: bool) -> None:
         """Let a RocketMQ broker have the store: it commits, and is killed before the op message or after it."""
         name = f"K{which % max(1, len(self.states))}"
         if self.states.get(name) != OPEN:
             return
         self.broker.settle()
-        half = self.broker.store.message_at(self.places[name][-1].physical_offset)
+        places = self.places[name]
+        half = self.broker.store.message_at(places[min(place, len(places) - 1)].physical_offset)
         assert half is not None
         self.broker.store.append(
             "orders",
@@ -129,6 +131,25 @@ class TransactionLife(RuleBasedStateMachine):
         if has_op:
             self.broker.store.append_as_one([op_message(half.queue_offset)])
         self.states[name] = COMMITTED
+        self.broker.begin()
+
+    @rule(is_asked=st.booleans())
+    def let_rocketmq_put_back(self, *, is_asked: bool) -> None:
+        """Let a RocketMQ broker have the store for a round: it asks about what is open, or finds it too young."""
+        self.broker.settle()
+        end = self.broker.store.max_offset(HALF, 0)
+        for half in self._taken():
+            name, properties = half.body.decode(), half.properties
+            if is_asked and self.checks[name] < MAX_CHECKS:
+                self.checks[name] += 1
+                properties["TRANSACTION_CHECK_TIMES"] = str(self.checks[name])
+            else:
+                properties.setdefault("TRAN_PREPARED_QUEUE_OFFSET", str(half.queue_offset))
+            queue_offset, physical_offset = self.broker.store.append(
+                HALF, 0, half.body, properties, born_timestamp=half.born_timestamp, born_host=half.born_host
+            )
+            self.places[name].append(End("payers", physical_offset, queue_offset, Decision.COMMIT))
+        self.broker.store.commit_offset(GROUP, HALF, 0, end)
         self.broker.begin()
 
     @rule(is_closed=st.booleans())
@@ -152,6 +173,15 @@ class TransactionLife(RuleBasedStateMachine):
         """By the two committed offsets and the op messages, as it reads them; each open one once."""
         if not hasattr(self, "broker"):
             return
+        taken = sorted(half.body.decode() for half in self._taken())
+        opened = sorted(name for name, state in self.states.items() if state == OPEN)
+        # What RocketMQ committed without an op message, itself takes for open.
+        assert set(opened) <= set(taken)
+        assert len(taken) == len(set(taken))
+        assert all(self.states[name] in {OPEN, COMMITTED} for name in taken)
+
+    def _taken(self) -> list[StoredMessage]:
+        """Return what RocketMQ takes for open."""
         store = self.broker.store
         below, op_below = (store.committed_offset(GROUP, topic, 0) or 0 for topic in (HALF, OP))
         removed = {
@@ -161,12 +191,7 @@ class TransactionLife(RuleBasedStateMachine):
             for text in message.body.split(b",")
         }
         halves = [half for half in self.broker.seen(HALF, 0) if half.queue_offset >= below]
-        taken = sorted(half.body.decode() for half in halves if half.queue_offset not in removed)
-        opened = sorted(name for name, state in self.states.items() if state == OPEN)
-        # What RocketMQ committed without an op message, itself takes for open.
-        assert set(opened) <= set(taken)
-        assert len(taken) == len(set(taken))
-        assert all(self.states[name] in {OPEN, COMMITTED} for name in taken)
+        return [half for half in halves if half.queue_offset not in removed]
 
     def _killed(self, action: Any, *, after: int = 0) -> None:
         """Do *action* up to an append, and begin anew with what is stored."""
