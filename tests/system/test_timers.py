@@ -16,6 +16,7 @@ from ferromq._proto import messages as pb
 START = 1_700_000_000_000
 SEND, RECALL = 310, 370
 CHECK_POINT, METRICS = 60, 61
+RUNTIME = 28
 RPC = "/apache.rocketmq.v2.MessagingService/RecallMessage"
 
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -48,6 +49,15 @@ def in_wheel(store: Store, count: int) -> bool:
 def recall(peer: Peer, handle: str, topic: str = "orders") -> Frame:
     """Ask as Java's producer does."""
     return peer.call(RECALL, {"producerGroup": "makers", "topic": topic, "recallHandle": handle})
+
+
+def test_the_broker_tells_how_many_messages_wait(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """In what RocketMQ's brokers say of themselves at run time (28)."""
+    with Peer(mq.broker.address) as peer:
+        assert send(peer, b"late", TIMER_DELAY_SEC="90").code == 0
+        assert eventually(lambda: in_wheel(mq.store, 1))
+        table = peer.call(RUNTIME).json()["table"]
+    assert (table["timerCongestNum"], table["timerOffsetBehind"]) == ("1", "0")
 
 
 @pytest.mark.parametrize(

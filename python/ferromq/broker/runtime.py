@@ -53,15 +53,11 @@ class Runtime:
             **self._of_rates(),
             **self._of_disk(),
             **self._of_delays(),
+            **self._of_timers(),
             **_of_pools(),
             "brokerActive": "true",
             "brokerVersionDesc": _VERSION,
             "startAcceptSendRequestTimeStamp": "0",
-            "timerReadBehind": "0",
-            "timerOffsetBehind": "0",
-            "timerCongestNum": "0",
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
         }
         return success(body=_json.dumps({"table": dict(sorted(table.items()))}))
 
@@ -135,7 +131,7 @@ class Runtime:
             f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(_names.SCHEDULE_TOPIC, level - 1)}"
             for level, offset in levels.items()
             if level > 0
-        } | self._of_timers()
+        }
 
     def _of_timers(self) -> dict[str, str]:
         in_wheel, behind, read_ms = self._store.timed_waiting()
