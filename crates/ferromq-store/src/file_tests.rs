@@ -226,6 +226,21 @@ fn what_is_not_flushed_stays_open_and_readable_over_the_budget() {
 }
 
 #[test]
+fn a_file_without_memory_that_is_asked_for_again_keeps_it_and_another_is_closed() {
+    let disk = FakeDisk::new();
+    let config = config(6, 3);
+    let row = filled(&disk, &config, 6);
+    // All but the newest two are held, so that one of them has to do without its memory.
+    let held: Vec<Arc<_>> = (0..6).map(|number| row.find(number * SIZE).unwrap()).collect();
+    assert_eq!(disk.open_files().0, 6);
+    drop(held);
+    for number in 0..6 {
+        assert!(row.find(number * SIZE).is_some());
+    }
+    assert_eq!(disk.open_files().0, 5, "three of the log, and the newest two");
+}
+
+#[test]
 fn a_row_that_is_only_read_never_writes_and_makes_nothing() {
     let disk = FakeDisk::new();
     drop(filled(&disk, &config(8, 1), 5));
