@@ -4,7 +4,8 @@ What RocketMQ's Python client gets out of a broker: a line `engine load<TAB>valu
     official_load.py ENGINE HOST:PORT TOPIC send THREADS SECONDS PID
     official_load.py ENGINE HOST:PORT TOPIC receive GROUP SECONDS PID
 
-PID is the server's process, whose CPU time is counted too. `receive` ends earlier where nothing is left.
+PID is the server's process, whose CPU time is counted too. `receive` ends earlier where nothing is left;
+the wait that showed it does not count.
 """
 
 import sys
@@ -17,7 +18,9 @@ from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message
 
 BODY = b"x" * 1024
 WARM_UP = 2.0
-BATCH, INVISIBLE_SECONDS, WAIT_SECONDS = 32, 60, 2
+BATCH, INVISIBLE_SECONDS = 32, 60
+WAIT_SECONDS = 10
+"""How long a receive may wait: RocketMQ's proxy refuses those that leave it less than its own 5 seconds."""
 TICKS = 100
 """Of a processor, in a second, as the kernel counts for programs."""
 
@@ -101,11 +104,13 @@ def receive(server: Server, group: str, seconds: float) -> None:
     consumer.startup()
     first(consumer)
     count, cpu, start = 0, cpu_seconds(server.pid), time.perf_counter()
-    while time.perf_counter() - start < seconds and (messages := consumer.receive(BATCH, INVISIBLE_SECONDS)):
+    end = start
+    while end - start < seconds and (messages := consumer.receive(BATCH, INVISIBLE_SECONDS)):
         for message in messages:
             consumer.ack(message)
         count += len(messages)
-    elapsed, cpu = time.perf_counter() - start, cpu_seconds(server.pid) - cpu
+        end = time.perf_counter()
+    elapsed, cpu = end - start, cpu_seconds(server.pid) - cpu
     consumer.shutdown()
     server.show("python client: receive and acknowledge", count, elapsed, cpu)
 
