@@ -12,12 +12,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from ferromq import store_tools
 from ferromq._ferromq import StoredMessage
 from ferromq._progress import Progress
+from ferromq._texts import instant, number, size, span, table
 from ferromq.errors import FerromqError
 from ferromq.store_tools import DamagedMessage, Finding, LostMessage, StoreSummary, VerifyReport
 
@@ -27,10 +28,6 @@ _MOST = 2**63 - 1
 _MOST_QUEUES = 2**31 - 1
 _MOST_SLOTS = 268_435_455
 _MOST_THREADS = 1024
-_WIDEST = 60
-"""A longer cell of a table moves its own row, not all of them."""
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-_UNIT = 1024
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -160,26 +157,27 @@ def _stat_lines(summary: StoreSummary) -> Iterator[str]:
     queues = [queue for topic in summary.topics.values() for queue in topic]
     yield f"store        {summary.directory}"
     yield f"last stop    {summary.last_stop}"
-    files = f"{_number(log.files, 'file')} of {_size(log.file_size)}"
+    files = f"{number(log.files, 'file')} of {size(log.file_size)}"
     yield f"commit log   {files}, physical offsets {log.start:,} to {log.end:,}"
     if log.paths != [str(summary.directory / "commitlog")]:
         yield f"             in {', '.join(log.paths)}"
-    yield f"             {_size(log.end - log.start)} of records, {_span(log.first_time, log.last_time)}"
+    yield f"             {size(log.end - log.start)} of records, {span(log.first_time, log.last_time)}"
     for start, end in log.gaps:
         yield f"             no file holds the physical offsets {start:,} to {end:,}"
     queue_files, queue_bytes = sum(queue.files for queue in queues), sum(queue.file_bytes for queue in queues)
-    files = f"{_number(queue_files, 'file')}, {_size(queue_bytes)}"
-    yield f"queues       {len(queues):,} of {_number(len(summary.topics), 'topic')}, {files}"
-    yield f"index        {_number(index.files, 'file')}, {_size(index.bytes)}, {_number(index.entries, 'key')}" + (
-        f", {_span(index.first_time, index.last_time)}" if index.entries else ""
+    files = f"{number(queue_files, 'file')}, {size(queue_bytes)}"
+    yield f"queues       {len(queues):,} of {number(len(summary.topics), 'topic')}, {files}"
+    yield (
+        f"index        {number(index.files, 'file')}, {size(index.bytes)}, {number(index.entries, 'key')}"
+        + (f", {span(index.first_time, index.last_time)}" if index.entries else "")
     )
     yield f"checkpoint   {_checkpoint(summary)}"
     for file in summary.config:
         entries = "" if file.entries is None else f", {file.entries:,} entries"
-        yield f"config       {file.name}, {_size(file.bytes)}{entries}" + (f": {file.error}" if file.error else "")
+        yield f"config       {file.name}, {size(file.bytes)}{entries}" + (f": {file.error}" if file.error else "")
     for own in summary.own_files:
         state = f": {own.error}" if own.error else ": of another log, ignored" if own.is_void else ""
-        yield f"ferromq      {own.name}, {_size(own.bytes)}{state}"
+        yield f"ferromq      {own.name}, {size(own.bytes)}{state}"
     for problem in summary.problems:
         yield f"problem      {problem}"
     rows = [
@@ -189,23 +187,23 @@ def _stat_lines(summary: StoreSummary) -> Iterator[str]:
             f"{queue.min_offset:,}",
             f"{queue.max_offset:,}",
             f"{queue.messages:,}",
-            _size(queue.bytes),
-            _instant(queue.first_time),
-            _instant(queue.last_time),
+            size(queue.bytes),
+            instant(queue.first_time),
+            instant(queue.last_time),
         )
         for topic, in_topic in summary.topics.items()
         for queue in in_topic
     ]
     if rows:
         yield ""
-        yield from _table(("topic", "queue", "min", "max", "messages", "bytes", "first", "last"), rows, "<>>>>><<")
+        yield from table(("topic", "queue", "min", "max", "messages", "bytes", "first", "last"), rows, "<>>>>><<")
 
 
 def _checkpoint(summary: StoreSummary) -> str:
     marks = summary.checkpoint
     if marks is None:
         return "none"
-    times = f"log {_instant(marks.log_time)}, queues {_instant(marks.queues_time)}, index {_instant(marks.index_time)}"
+    times = f"log {instant(marks.log_time)}, queues {instant(marks.queues_time)}, index {instant(marks.index_time)}"
     return f"{times}, durable to {marks.durable_end:,}" if marks.durable_end else times
 
 
@@ -252,18 +250,18 @@ def _verify_lines(report: VerifyReport, findings: Sequence[Finding]) -> Iterator
         for finding in sorted(findings, key=lambda finding: (finding.file, finding.start, finding.kind))
     ]
     if rows:
-        yield from _table(("finding", "file and bytes", "count", "expected", "found"), rows, "<<><<")
+        yield from table(("finding", "file and bytes", "count", "expected", "found"), rows, "<<><<")
         total = sum(report.findings.values())
         if total > len(rows):
             yield f"… and {total - len(rows):,} more; --json or --show {total} shows all"
         yield ""
     rate = report.log_bytes / max(report.seconds, 1e-9)
-    files = f"{_number(report.log_files, 'file')}, {_size(report.log_bytes)}"
-    yield f"looked at    {_number(report.records, 'record')} in {files}"
+    files = f"{number(report.log_files, 'file')}, {size(report.log_bytes)}"
+    yield f"looked at    {number(report.records, 'record')} in {files}"
     yield f"             physical offsets {report.log_start:,} to {report.looked_to:,}"
     yield f"             {report.queue_entries:,} entries of {report.queues:,} queues"
-    yield f"             {_number(report.index_entries, 'key')} in {_number(report.index_files, 'index file')}"
-    yield f"             in {report.seconds:.2f} s, {_size(rate)}/s"
+    yield f"             {number(report.index_entries, 'key')} in {number(report.index_files, 'index file')}"
+    yield f"             in {report.seconds:.2f} s, {size(rate)}/s"
     if report.of_deleted:
         yield f"note         {report.of_deleted:,} records of deleted topics are not yet cleaned"
     for note in report.notes:
@@ -336,7 +334,7 @@ def _line(message: StoredMessage | DamagedMessage | LostMessage, options: argpar
     if isinstance(message, DamagedMessage):
         return f"{_line(message.message, options)}  DAMAGED"
     parts = [
-        f"{_instant(message.store_timestamp)}  queue {message.queue_id} offset {message.queue_offset}",
+        f"{instant(message.store_timestamp)}  queue {message.queue_id} offset {message.queue_offset}",
         f"{len(message.body)} bytes",
         message.message_id,
     ]
@@ -347,38 +345,3 @@ def _line(message: StoredMessage | DamagedMessage | LostMessage, options: argpar
     if options.body:
         parts.append(repr(message.body)[1:])
     return "  ".join(parts)
-
-
-# --- texts -------------------------------------------------------------------------------------------------------
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], alignment: str) -> Iterator[str]:
-    widths = [max(len(cell) for cell in column if len(cell) <= _WIDEST) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = (f"{cell:{side}{width}}" for cell, side, width in zip(row, alignment, widths, strict=True))
-        yield "  ".join(cells).rstrip()
-
-
-def _number(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
-def _size(count: float) -> str:
-    for unit in _UNITS:
-        if count < _UNIT or unit == _UNITS[-1]:
-            return f"{count:,.0f} {unit}" if unit == _UNITS[0] else f"{count:,.1f} {unit}"
-        count /= _UNIT
-    raise AssertionError(count)
-
-
-def _instant(time: int | None) -> str:
-    if not time:
-        return "-"
-    try:
-        return datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-    except (ValueError, OverflowError, OSError):
-        return f"{time} ms"
-
-
-def _span(first: int | None, last: int | None) -> str:
-    return f"{_instant(first)} to {_instant(last)}"

@@ -1,5 +1,5 @@
 """
-The command `ferromq`: servers, the demo, tools for store directories, the version.
+The command `ferromq`: servers, the demo, tools for store directories, pipelines, the version.
 
 It parses, starts, waits for a signal and stops; what it starts is in `namesrv.server` and `broker.controller`. Exit
 codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage or configuration.
@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from ferromq import _flags, _logging, _store_commands
+from ferromq import _flags, _logging, _pipeline_commands, _store_commands
 from ferromq._ferromq import Store
 from ferromq.broker import settings
 from ferromq.broker.controller import BrokerController
@@ -41,9 +41,9 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser(with_demo="demo" in words[:1]).parse_args(words)
-    run: Callable[[argparse.Namespace], int] = options.run
     try:
+        options = _parser(words).parse_args(words)
+        run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except ConfigError as error:
         return _complain(error, code=2)
@@ -60,13 +60,13 @@ def _say(text: str, file: Any = None) -> None:
     print(text, file=file or sys.stdout, flush=True)
 
 
-def _parser(*, with_demo: bool) -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ferromq", description="Apache RocketMQ in one wheel.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="the main job, end to end, on 336,776 real rows")
     demo.set_defaults(run=_demo)
-    if with_demo:
+    if "demo" in words[:1]:
         from ferromq.demo import add_arguments  # noqa: PLC0415 (servers need neither clients nor pandas)
 
         add_arguments(demo)
@@ -86,6 +86,7 @@ def _parser(*, with_demo: bool) -> argparse.ArgumentParser:
     _add_broker_options(broker)
 
     _store_commands.add_commands(commands)
+    _pipeline_commands.add_commands(commands, words)
 
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)

@@ -1,0 +1,50 @@
+"""
+Numbers, sizes, times and tables as commands show them to people.
+
+Texts only; what is shown is the caller's.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+_WIDEST = 60
+"""A longer cell of a table moves its own row, not all of them."""
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_UNIT = 1024
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], alignment: str) -> Iterator[str]:
+    """Yield the lines of a table; *alignment* has `<` or `>` for each column."""
+    widths = [max(len(cell) for cell in column if len(cell) <= _WIDEST) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = (f"{cell:{side}{width}}" for cell, side, width in zip(row, alignment, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def number(count: int, thing: str) -> str:
+    """Return a count and what is counted: `1 file`, `2,000 files`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people read it."""
+    for unit in _UNITS:
+        if count < _UNIT or unit == _UNITS[-1]:
+            return f"{count:,.0f} {unit}" if unit == _UNITS[0] else f"{count:,.1f} {unit}"
+        count /= _UNIT
+    raise AssertionError(count)
+
+
+def instant(time: int | None) -> str:
+    """Return a time, milliseconds since 1970, as UTC; `-` where there is none."""
+    if not time:
+        return "-"
+    try:
+        return datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    except (ValueError, OverflowError, OSError):
+        return f"{time} ms"
+
+
+def span(first: int | None, last: int | None) -> str:
+    """Return two times as people read them."""
+    return f"{instant(first)} to {instant(last)}"

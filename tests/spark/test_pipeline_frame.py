@@ -1,0 +1,108 @@
+"""The frame of the pipelines: what the command line says and returns, without Spark where none is needed."""
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ferromq.errors import ConfigError
+from ferromq.pipeline import _frame
+from ferromq.pipeline._tasks import TaskProgress
+
+WITHOUT_PYSPARK = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "pyspark" else find(name, *rest)
+from ferromq.cli import main
+code = main(sys.argv[1:])
+print("pyspark" in sys.modules)
+sys.exit(code)
+"""
+
+
+def run_without_pyspark(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line where PySpark cannot be found."""
+    return subprocess.run([sys.executable, "-c", WITHOUT_PYSPARK, *words], capture_output=True, text=True, check=False)
+
+
+def arguments(**changes: Any) -> argparse.Namespace:
+    """Return what the common arguments are by default."""
+    return argparse.Namespace(**{"master": None, "config": [], "json": False, "quiet": True} | changes)
+
+
+def test_the_list_of_pipelines_needs_no_pyspark() -> None:
+    """`ferromq pipeline` names them, ends with 2 as a command without its action does, and imports no PySpark."""
+    done = run_without_pyspark("pipeline")
+    assert done.returncode == 2
+    assert "pipelines:" in done.stderr
+    assert done.stdout == "False\n"
+
+
+def test_what_spark_wraps_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error that a worker raised, without Spark's and Python's stacks."""
+    text = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File …\n"
+        "ferromq.errors.CorruptStore: 00000000000000000000 is broken at 91\n\n\tat org.apache.spark.Nothing\n"
+    )
+
+    def fail(_arguments: argparse.Namespace) -> int:
+        raise _frame.PySparkException(text)
+
+    assert _frame.guarded(fail, arguments()) == _frame.WRONG
+    assert capsys.readouterr().err == "ferromq: 00000000000000000000 is broken at 91\n"
+
+
+def test_a_setting_without_a_value_is_named() -> None:
+    """Before Spark is started."""
+    with (
+        pytest.raises(ConfigError, match=r"--config is 'spark\.x'; allowed: KEY=VALUE"),
+        _frame.started(arguments(config=["spark.x"]), "audit"),
+    ):
+        raise AssertionError("started")
+
+
+def test_a_summary_is_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same figures and tables, with thousands for people and names for programs."""
+    summary = _frame.Summary("two queues")
+    summary.add("messages read", 12_000)
+    summary.table("by queue", ("queue id", "messages"), [(0, 5000), (1, 7000)], ">>", more=3)
+    summary.show(arguments())
+    assert capsys.readouterr().out == (
+        "two queues\n  messages read  12,000\n\nby queue\n  queue id  messages\n"
+        "         0     5,000\n         1     7,000\n  … and 3 more\n"
+    )
+    summary.show(arguments(json=True))
+    assert json.loads(capsys.readouterr().out) == {
+        "messages_read": 12000,
+        "by_queue": [{"queue_id": 0, "messages": 5000}, {"queue_id": 1, "messages": 7000}],
+    }
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return true."""
+        return True
+
+
+def test_the_bar_ends_with_all_tasks_done(session: Any) -> None:
+    """On a terminal it counts the tasks of the jobs started meanwhile; elsewhere nothing is written."""
+    terminal, plain = Terminal(), io.StringIO()
+    with TaskProgress(session, "count", terminal):
+        session.range(0, 100, 1, 3).rdd.count()
+    assert terminal.getvalue().rstrip("\n").rsplit("\r", 1)[-1].split()[:5] == ["count", "100%", "3", "of", "3"]
+    with TaskProgress(session, "count", plain):
+        session.range(3).count()
+    assert plain.getvalue() == ""
+
+
+def test_the_active_session_is_used_and_left_running(session: Any) -> None:
+    """A notebook that calls a pipeline keeps its session."""
+    with _frame.started(arguments(master="local[1]"), "stats") as spark:
+        assert spark is session
+    assert session.range(2).count() == 2
