@@ -107,8 +107,7 @@ proptest! {
         // Each thread may just have opened one that is not counted yet, and the writer one more in its stead.
         let (_, most) = disk.open_files();
         prop_assert!(most <= files + READERS + 2, "{most} open of {files}");
-        // Nobody reads any more: what is opened next shrinks it to the budget and the newest, and what had to do
-        // without its memory counts again when it is looked for.
+        // Nobody reads any more: what is opened next shrinks it to the budget and the newest.
         row.ensure(row.spans().last().map_or(0, |span| span.end)).unwrap();
         for at in (0..bytes.len() as u64).step_by(SIZE as usize) {
             prop_assert!(row.find(at).is_some());
@@ -225,21 +224,6 @@ fn what_is_not_flushed_stays_open_and_readable_over_the_budget() {
     row.keep_open_from(9 * SIZE);
     row.ensure(9 * SIZE).unwrap();
     assert!(disk.open_files().0 <= 3, "{:?}", disk.open_files());
-}
-
-#[test]
-fn a_file_without_memory_that_is_asked_for_again_keeps_it_and_another_is_closed() {
-    let disk = FakeDisk::new();
-    let row = filled(&disk, &config(6, 3), 5);
-    // The oldest is held while the row grows: it cannot be closed, and as the others are it does without its memory.
-    let held: Vec<Arc<_>> = (0..5).map(|number| row.find(number * SIZE).unwrap()).collect();
-    row.ensure(5 * SIZE).unwrap();
-    assert_eq!(disk.open_files().0, 6);
-    drop(held);
-    for number in 0..6 {
-        assert!(row.find(number * SIZE).is_some());
-    }
-    assert_eq!(disk.open_files().0, 5, "three of the log, and the newest two");
 }
 
 #[test]

@@ -190,8 +190,8 @@ struct Rest<R: Region> {
 
 impl<R: Region> Entry<R> {
     /// Closes the file unless it was used since it was last looked at. One that is not flushed, or that somebody
-    /// holds, can only do without its memory: `may_release` it.
-    fn try_close(&self, may_release: bool) -> Looked<R> {
+    /// holds, can only do without its memory.
+    fn try_close(&self, wanted: Wanted) -> Looked<R> {
         let Some(row) = self.row.upgrade() else { return Looked::Gone };
         let mut slots = row.slots.write();
         let Some(number) = slot_at(&slots, self.base) else { return Looked::Gone };
@@ -206,7 +206,7 @@ impl<R: Region> Entry<R> {
         } else if !is_unflushed && Arc::strong_count(&file) == 1 {
             // Under the lock nobody can begin to hold it.
             return Looked::Closed(file);
-        } else if !may_release || std::mem::replace(&mut slot.is_released, true) {
+        } else if wanted == Wanted::Descriptor || std::mem::replace(&mut slot.is_released, true) {
             Looked::Kept
         } else {
             Looked::Released(Arc::clone(&file))
@@ -228,13 +228,10 @@ impl<R: Region> Entry<R> {
 /// Closes a file, or releases the memory of one. `None` where each one is needed as it is: then the budget is
 /// exceeded by what is held.
 fn close_one<R: Region>(entries: &mut VecDeque<Entry<R>>, wanted: Wanted, rest: &mut Rest<R>) -> Option<()> {
-    // In the first turn those used lately are let off. Memory of those that are needed is taken last: they are read
-    // now, and the one that was just asked for is among them.
-    let closing = 2 * entries.len();
-    let releasing = if wanted == Wanted::Memory { entries.len() } else { 0 };
-    for turn in 0..closing + releasing {
+    // In the first turn those used lately are let off.
+    for _ in 0..2 * entries.len() {
         let entry = entries.pop_front()?;
-        match entry.try_close(turn >= closing) {
+        match entry.try_close(wanted) {
             Looked::Closed(file) => {
                 rest.closed.push(file);
                 return Some(());
