@@ -1,141 +1,24 @@
 """Check-back: who is asked about which open transaction, and when; nothing is lost or doubled by being put back."""
 
 import threading
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import check_peers
 import pytest
+from check_peers import DISCARDED, HALF, NOW, OP, Broker, answer, resume
 
-from ferromq._codes import RequestCode
-from ferromq._ferromq import Clock, Store, StoredMessage, decode_records
+from ferromq._ferromq import StoredMessage, decode_records
 from ferromq._proto import messages as pb
-from ferromq.broker.check_back import CheckBack, Report, Rules
-from ferromq.broker.check_requests import CheckRequests
-from ferromq.broker.clients import Client, ClientTable
+from ferromq.broker.check_back import Report, Rules
+from ferromq.broker.clients import Client
 from ferromq.broker.half_records import GROUP
 from ferromq.broker.halves import Halves
-from ferromq.broker.transactions import Decision, End, EndRefused, Transactions
+from ferromq.broker.transactions import Decision, EndRefused
 from ferromq.config import TransactionConfig
 
-HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
-NOW = 1_700_000_000_000
-ROUND = 30_000
-
-
-class Producers:
-    """Stands for the server: keeps what producers are asked."""
-
-    def __init__(self) -> None:
-        self.remoting: list[tuple[int, Mapping[str, str], bytes]] = []
-        self.telemetry: list[tuple[int, pb.TelemetryCommand]] = []
-        self.gone: set[int] = set()
-
-    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
-        """Take a check."""
-        assert code == RequestCode.CHECK_TRANSACTION_STATE
-        if connection in self.gone:
-            return False
-        self.remoting.append((connection, fields or {}, body))
-        return True
-
-    def send_telemetry(self, stream: int, message: bytes) -> bool:
-        """Take a command."""
-        self.telemetry.append((stream, pb.TelemetryCommand.FromString(message)))
-        return True
-
-
-class Broker:
-    """What of a broker knows transactions, over a real store; `kill` begins anew with what is stored."""
-
-    def __init__(self, directory: Path) -> None:
-        self.clock = Clock.manual(NOW)
-        self.config = TransactionConfig()
-        self.directory = directory
-        self.producers = Producers()
-        self.table = ClientTable(120_000, lambda _change: None)
-        self.open()
-
-    def open(self) -> None:
-        """Open the store and what is known of it."""
-        self.store = Store(
-            str(self.directory),
-            self.clock,
-            commit_log_file_size=1 << 20,
-            index_slots=100,
-            index_entries=400,
-            retention_age=timedelta(hours=72),
-        )
-        self.begin()
-
-    def begin(self) -> None:
-        """Find out what is open, once more."""
-        self.settle()
-        halves = Halves(self.store)
-        self.ends = Transactions(self.store, halves)
-        self.checks = CheckBack(
-            self.store,
-            halves,
-            CheckRequests(self.producers, "broker-a", self.table),
-            config=lambda: self.config,
-            is_slave=lambda: False,
-            now_ms=self.clock.now_ms,
-        )
-
-    def settle(self) -> None:
-        """Wait until readers see what was stored: they are a moment behind."""
-        for _ in range(60_000):
-            stats = self.store.stats()
-            if stats["dispatched_offset"] == stats["max_physical_offset"]:
-                return
-            threading.Event().wait(0.001)
-        pytest.fail(f"readers never saw it: {self.store.stats()}")
-
-    def half(self, body: bytes = b"paid", **properties: str) -> End:
-        """Store a half message as the send path does, and return its commit."""
-        given = {"PGROUP": "payers", "TRAN_MSG": "true", "REAL_TOPIC": "orders", "REAL_QID": "3", "UNIQ_KEY": "K"}
-        queue_offset, physical_offset = self.store.append(
-            HALF,
-            0,
-            body,
-            {**given, **properties},
-            born_timestamp=self.clock.now_ms(),
-            born_host="10.0.0.9:1234",
-        )
-        return End("payers", physical_offset, queue_offset, Decision.COMMIT)
-
-    def round(self, after: int = ROUND) -> Report:
-        """Let time pass, and let producers be asked."""
-        self.settle()
-        self.clock.advance(after)
-        return self.checks.round(self.clock.now_ms())
-
-    def seen(self, topic: str = "orders", queue_id: int = 3) -> list[StoredMessage]:
-        """Return all messages of a queue."""
-        self.settle()
-        return self.store.get(topic, queue_id, 0, 10_000)[1]
-
-    def committed(self) -> tuple[int | None, int | None]:
-        """Return how far half and op messages are looked through."""
-        return self.store.committed_offset(GROUP, HALF, 0), self.store.committed_offset(GROUP, OP, 0)
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """Yield one with a producer over remoting."""
-    made = Broker(tmp_path)
-    made.table.produce("payers", Client("p", 7, "10.0.0.9:1234", "JAVA", 513), NOW)
-    yield made
-    made.store.close()
-
-
-def answer(broker: Broker, decision: Decision = Decision.COMMIT, number: int = -1) -> End:
-    """Return what the producer answers to a check."""
-    _, fields, _ = broker.producers.remoting[number]
-    return End("payers", int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), decision, is_checked=True)
+broker = check_peers.broker
 
 
 def test_an_open_transaction_is_asked_about_and_ends_as_the_producer_says(broker: Broker) -> None:
@@ -232,7 +115,7 @@ def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker)
     broker.config = TransactionConfig(transaction_check_max=2)
     broker.half(b"paid", TAGS="t")
     assert broker.round() == Report(asked=1)
-    broker.producers.gone = {7}
+    broker.table.close_connection(7)
     assert broker.round() == Report(unasked=1)
     assert broker.round() == Report(discarded=1)
     assert broker.round() == Report()
@@ -244,12 +127,6 @@ def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker)
         broker.ends.end(answer(broker))
     assert not broker.ends.end(answer(broker, Decision.ROLLBACK))
     assert broker.seen() == []
-
-
-def resume(broker: Broker, message_id: str) -> tuple[int, str | None]:
-    """Ask with request 323 that a transaction is asked about again; return code and remark."""
-    request: Any = SimpleNamespace(fields={"topic": DISCARDED, "msgId": message_id}, peer="10.0.0.7:1")
-    return broker.checks.resume(request)[:2]
 
 
 def test_a_transaction_that_was_given_up_can_be_asked_about_again(broker: Broker) -> None:
@@ -366,18 +243,6 @@ def test_what_cannot_be_put_back_stays_open(broker: Broker) -> None:
     broker.store.set_queue_access(HALF, 0, "open")
     assert broker.round() == Report(asked=1)
     assert broker.ends.end(named)
-
-
-def test_a_message_without_room_for_its_count_is_asked_about_where_it_is(broker: Broker) -> None:
-    """Its properties are as long as a record takes."""
-    named = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", filler="x" * 32_000)
-    room = 32_767 - len("".join(f"{n}\x01{v}\x02" for n, v in broker.seen(HALF, 0)[0].properties.items()))
-    full = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", filler="x" * (32_000 + room))
-    assert broker.round() == Report(asked=2)
-    assert [int(fields["tranStateTableOffset"]) for _, fields, _ in broker.producers.remoting] == [2, 1]
-    assert broker.ends.end(full)
-    assert broker.ends.end(named)
-    assert len(broker.seen()) == 2
 
 
 def test_a_slave_asks_nobody(broker: Broker) -> None:

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
+import check_peers
 import pytest
-import test_check_back
-from test_check_back import GROUP, HALF, Broker
+from check_peers import GROUP, HALF, Broker
 
 from ferromq.broker.check_back import Report
 from ferromq.broker.transactions import Decision, End, op_message
 
-broker = test_check_back.broker
+broker = check_peers.broker
 
 
 def java_commit(broker: Broker, named: End, topic: str = "orders", queue_id: int = 3, **properties: str) -> None:

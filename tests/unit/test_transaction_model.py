@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from check_peers import DISCARDED, GROUP, HALF, OP, Broker, answer
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from test_check_back import DISCARDED, GROUP, HALF, OP, Broker, answer
 
 from ferromq._ferromq import StoredMessage
 from ferromq.broker.clients import Client

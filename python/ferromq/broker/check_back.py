@@ -8,6 +8,7 @@ too old, moves to RocketMQ's discard topic in the same way. How the question is 
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,7 +20,7 @@ from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._remoting import Answer, failure, required, success
 from ferromq._transaction_config import TransactionConfig
-from ferromq.broker.check_requests import CheckRequests
+from ferromq.broker.check_requests import Asking, CheckRequests, Outcome, Question
 from ferromq.broker.client_calls import physical_offset
 from ferromq.broker.half_records import (
     CHECK_TIMES,
@@ -79,12 +80,12 @@ class Rules:
             None if kept is None else kept // _MILLISECOND,
         )
 
-    def judge(self, half: StoredMessage, properties: Mapping[str, str], now: int) -> Verdict:
-        """Say what becomes of a half message at *now*, as RocketMQ does."""
+    def judge(self, half: StoredMessage, properties: Mapping[str, str], times: int, now: int) -> Verdict:
+        """Say what becomes of a half message at *now* that was asked about so many *times*, as RocketMQ does."""
         age, immunity = now - half.born_timestamp, self._immunity_ms(properties)
         is_lost = not properties.get(REAL_TOPIC) or real_queue(properties) is None
         is_old = self.retention_ms is not None and age > self.retention_ms
-        if is_lost or is_old or times_checked(properties) >= self.max_checks:
+        if is_lost or is_old or times >= self.max_checks:
             return Verdict.DISCARD
         if half.store_timestamp >= now:
             return Verdict.FRESH
@@ -109,6 +110,8 @@ class Report:
     asked: int = 0
     unasked: int = 0
     """Nobody of the producer group could be reached."""
+    refused: int = 0
+    """Their producers took no more questions: left for the next round, and not counted as checked."""
     waiting: int = 0
     discarded: int = 0
     lost: int = 0
@@ -130,7 +133,9 @@ class CheckBack:
         config: Callable[[], TransactionConfig],
         is_slave: Callable[[], bool],
         now_ms: Callable[[], int],
+        pause: Callable[[float], bool] | None = None,
     ) -> None:
+        """*pause* waits so many seconds for producers that read slowly, and says whether all is to end."""
         self._store = store
         self._halves = halves
         self._requests = requests
@@ -138,6 +143,11 @@ class CheckBack:
         self._is_slave = is_slave
         self._now_ms = now_ms
         self._stopping = threading.Event()
+        self._pause = pause or self._stopping.wait
+        # By queue offset: counted as checked, but nobody was asked yet.
+        self._unheard: set[int] = set()
+        # By queue offset: how often those were asked about that have no room for the count.
+        self._uncounted: dict[int, int] = {}
         self.total = Report()
         """What all rounds since the start did."""
 
@@ -150,10 +160,12 @@ class CheckBack:
         if self._is_slave() or self._stopping.is_set():
             return Report()
         report = Report(lost=self._commit())
+        self._forget_ended()
+        asking = Asking(self._requests, self._pause)
         rules = Rules.of(self._config(), self._store.options()["retention_age"])
         try:
-            for batch in self._due(rules, now):
-                report += self._take(batch)
+            for batch, left in self._due(rules, asking, now):
+                report += self._take(batch, asking) + Report(refused=left)
                 if self._stopping.is_set() or self._now_ms() - now > ROUND_LIMIT // _MILLISECOND:
                     break
         except FerromqError as error:
@@ -162,9 +174,10 @@ class CheckBack:
         self.total += report
         if report != Report():
             _log.info(
-                "transactions checked asked=%d unasked=%d waiting=%d discarded=%d",
+                "transactions checked asked=%d unasked=%d refused=%d waiting=%d discarded=%d",
                 report.asked,
                 report.unasked,
+                report.refused,
                 report.waiting,
                 report.discarded,
             )
@@ -183,7 +196,9 @@ class CheckBack:
         half = self._store.message_at(physical_offset(name))
         if half is None or half.topic != _names.DISCARD_TOPIC:
             return failure(ResponseCode.SYSTEM_ERROR, f"{name} is no message in {_names.DISCARD_TOPIC}")
-        properties = {**half.properties, CHECK_TIMES: "0"}
+        properties = half.properties
+        if CHECK_TIMES in properties:
+            properties[CHECK_TIMES] = "0"
 
         def put() -> Place:
             (place,) = self._store.append_as_one([copy_of(half, _names.HALF_TOPIC, properties)])
@@ -203,52 +218,76 @@ class CheckBack:
             _log.error("half messages were deleted by retention before they ended count=%d", lost)
         return lost
 
-    def _due(self, rules: Rules, now: int) -> Iterator[list["_Due"]]:
-        """Yield those to be put back or discarded, some at a time."""
+    def _forget_ended(self) -> None:
+        self._unheard = {offset for offset in self._unheard if not self._halves.is_ended(offset)}
+        self._uncounted = {
+            offset: times for offset, times in self._uncounted.items() if not self._halves.is_ended(offset)
+        }
+
+    def _due(self, rules: Rules, asking: Asking, now: int) -> Iterator[tuple[list["_Due"], int]]:
+        """Yield those to be asked about, put back or discarded, some at a time; and how many of others were left."""
         begin, end = self._halves.first_open(), self._store.max_offset(_names.HALF_TOPIC, QUEUE)
-        batch, size = list[_Due](), 0
+        batch, size, left = list[_Due](), 0, 0
         for half in read(self._store, _names.HALF_TOPIC, begin, end):
             if self._halves.is_ended(half.queue_offset):
                 continue
-            properties = half.properties
-            verdict = self._judge(rules, half, properties, now)
-            if verdict is Verdict.FRESH:
+            due = self._judged(rules, half, now)
+            if due.verdict is Verdict.FRESH:
                 break
             if batch and (len(batch) == _AT_ONCE or size + len(half.raw) > _BYTES_AT_ONCE):
-                yield batch
-                batch, size = [], 0
-            if verdict is Verdict.ASK:
-                properties[CHECK_TIMES] = str(times_checked(properties) + 1)
-            elif verdict is Verdict.WAIT:
-                # What RocketMQ compares op messages with that end the first place.
-                properties.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset))
-            batch.append(_Due(half, properties, verdict, Place(half.queue_offset, half.physical_offset)))
+                yield batch, left
+                batch, size, left = [], 0, 0
+            if due.verdict is Verdict.ASK and asking.is_left(due.group):
+                left += 1
+                continue
+            batch.append(due)
             size += len(half.raw)
-        if batch:
-            yield batch
+        yield batch, left
 
-    def _judge(self, rules: Rules, half: StoredMessage, properties: Mapping[str, str], now: int) -> Verdict:
+    def _judged(self, rules: Rules, half: StoredMessage, now: int) -> "_Due":
+        """Say what becomes of a half message, and with which properties."""
+        offset, properties = half.queue_offset, half.properties
+        times = times_checked(properties) + self._uncounted.get(offset, 0) - (offset in self._unheard)
+        verdict = self._judge(rules, half, properties, times, now)
+        if verdict is Verdict.ASK:
+            properties[CHECK_TIMES] = str(times + 1)
+        elif verdict is Verdict.WAIT:
+            # What RocketMQ compares op messages with that end the first place.
+            properties.setdefault(PREPARED_QUEUE_OFFSET, str(offset))
+        stays = verdict is Verdict.ASK and (offset in self._unheard or offset in self._uncounted)
+        return _Due(half, properties, Place(offset, half.physical_offset), verdict, stays)
+
+    def _judge(self, rules: Rules, half: StoredMessage, properties: Mapping[str, str], times: int, now: int) -> Verdict:
         try:
-            return rules.judge(half, properties, now)
+            return rules.judge(half, properties, times, now)
         except Exception:  # noqa: BLE001 (whatever it is)
             # One alone must not keep all others from being asked about.
             _log.exception("half message cannot be judged message_id=%s", half.message_id)
             return Verdict.DISCARD
 
-    def _take(self, batch: list["_Due"]) -> Report:
+    def _take(self, batch: list["_Due"], asking: Asking) -> Report:
         """Put half messages back, or discard them, and ask their producers. Raises what the store raises."""
+        staying, moving = [due for due in batch if due.stays], [due for due in batch if not due.stays]
         try:
-            batch = self._put_back(batch)
+            moved = self._put_back(moving)
         except MessageTooLarge as error:
             if len(batch) > 1:
-                return sum((self._take([due]) for due in batch), Report())
-            _log.warning("half message cannot be put back message_id=%s: %s", batch[0].half.message_id, error)
-            # Counted once more it has no room, so it is asked about where it is.
-            batch = [due for due in batch if due.verdict is Verdict.ASK]
-        return sum((self._tell(due) for due in batch), Report())
+                return sum((self._take([due], asking) for due in batch), Report())
+            (due,) = moving
+            _log.warning("half message cannot be put back message_id=%s: %s", due.half.message_id, error)
+            if due.verdict is not Verdict.ASK:
+                return Report()
+            # Counted once more it has no room, so it is asked about where it is, and counted here.
+            self._uncounted[due.place.queue_offset] = 0
+            staying, moved = [replace(due, stays=True)], []
+        asked = [due for due in staying + moved if due.verdict is Verdict.ASK]
+        report = self._tell(asked, asking.ask(asked))
+        return sum((self._moved(due) for due in moved), report)
 
     def _put_back(self, batch: list["_Due"]) -> list["_Due"]:
         """Put those back that are still open, and return them with their new places."""
+        if not batch:
+            return []
         with self._halves.turns(due.half for due in batch) as open_halves:
             mine = {half.queue_offset for half in open_halves}
             batch = [due for due in batch if due.half.queue_offset in mine]
@@ -263,36 +302,43 @@ class CheckBack:
             )
         return batch
 
-    def _tell(self, due: "_Due") -> Report:
+    def _moved(self, due: "_Due") -> Report:
+        """Say what was done with one by moving it alone."""
         if due.verdict is Verdict.WAIT:
             return Report(waiting=1)
-        if due.verdict is Verdict.DISCARD:
-            _log.error(
-                "transaction given up topic=%s message_id=%s times_checked=%d; its message is in %s",
-                due.properties.get(REAL_TOPIC),
-                due.half.message_id,
-                times_checked(due.properties),
-                _names.DISCARD_TOPIC,
-            )
-            return Report(discarded=1)
-        try:
-            is_asked = self._requests.ask(due.half, due.place, due.properties)
-        except Exception:  # noqa: BLE001 (whatever it is)
-            # It is counted: in the end it is given up.
-            _log.exception("producer cannot be asked message_id=%s", due.half.message_id)
-            is_asked = False
-        return Report(asked=1) if is_asked else Report(unasked=1)
+        if due.verdict is not Verdict.DISCARD:
+            return Report()
+        _log.error(
+            "transaction given up topic=%s message_id=%s times_checked=%d; its message is in %s",
+            due.properties.get(REAL_TOPIC),
+            due.half.message_id,
+            times_checked(due.properties) + self._uncounted.get(due.half.queue_offset, 0),
+            _names.DISCARD_TOPIC,
+        )
+        return Report(discarded=1)
+
+    def _tell(self, asked: list["_Due"], outcomes: list[Outcome]) -> Report:
+        """Keep in mind what became of questions, so that only what could be asked counts as a check."""
+        for due, outcome in zip(asked, outcomes, strict=True):
+            offset = due.place.queue_offset
+            is_heard = outcome is not Outcome.NO_ROOM
+            if offset in self._uncounted:
+                self._uncounted[offset] += is_heard
+            elif is_heard:
+                self._unheard.discard(offset)
+            else:
+                self._unheard.add(offset)
+        count = Counter(outcomes)
+        return Report(count[Outcome.ASKED], count[Outcome.NOBODY], count[Outcome.NO_ROOM])
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
-    """A half message that is put back or discarded."""
+class _Due(Question):
+    """A half message that is asked about, put back or discarded."""
 
-    half: StoredMessage
-    properties: Mapping[str, str]
     verdict: Verdict
-    place: Place
-    """Where it lies now."""
+    stays: bool
+    """It is asked about where it lies, and not put back."""
 
     def copy(self) -> "NewStoredMessage":
         is_given_up = self.verdict is Verdict.DISCARD

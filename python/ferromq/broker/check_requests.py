@@ -7,14 +7,17 @@ When it is asked is decided by `check_back`.
 import itertools
 import logging
 import struct
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from ferromq import _names
 from ferromq._codes import RequestCode
 from ferromq._ferromq import StoredMessage, decode_records
 from ferromq._proto import messages as pb
-from ferromq.broker.clients import ClientTable, Pusher
+from ferromq.broker.clients import Client, ClientTable, Pusher
 from ferromq.broker.half_records import PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 from ferromq.broker.halves import Place
 from ferromq.broker.replies import format_properties
@@ -31,6 +34,15 @@ _HOST, _HOST_V6 = 8, 20
 _HEAD = struct.Struct(">iIIiiqq")
 _SYS_FLAG_END = 40
 _OFFSET_DIGITS = 16
+# Of protobuf: the wire type of messages and strings, and the bit that says that a number goes on.
+_LENGTH_DELIMITED, _MORE = 2, 0x80
+# The command in a TelemetryCommand, and the message in it.
+_RECOVER, _MESSAGE = 5, 1
+
+_PAUSE_SECONDS, _MOST_WAITS = 0.01, 100
+"""For how long, and how often in a round, a group that takes no more is waited for."""
+
+_Producer = tuple[Client, int | None]
 
 
 class Channel(Pusher, Protocol):
@@ -38,6 +50,30 @@ class Channel(Pusher, Protocol):
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
+
+
+class Outcome(Enum):
+    """What became of a question."""
+
+    ASKED = "asked"
+    NOBODY = "nobody"
+    """Nobody of the producer group can be reached, or take it at all."""
+    NO_ROOM = "no room"
+    """Who can be reached has not read enough of what was sent before: to be asked again, later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An open half message, where it lies now, and what its properties are there."""
+
+    half: StoredMessage
+    properties: Mapping[str, str]
+    place: Place
+
+    @property
+    def group(self) -> str:
+        """Who is asked."""
+        return self.properties.get(PRODUCER_GROUP, "")
 
 
 class CheckRequests:
@@ -49,32 +85,40 @@ class CheckRequests:
         self._table = table
         self._turn = itertools.count()
 
-    def ask(self, half: StoredMessage, place: Place, properties: Mapping[str, str]) -> bool:
-        """
-        Ask a live producer of its group about a half message that lies at *place* now, with other *properties*.
+    def ask(self, questions: Sequence[Question]) -> list[Outcome]:
+        """Ask each of a live producer of its group, in turns; say of each, in order, what became of it."""
+        groups = {question.group for question in questions}
+        producers = {group: self._table.reachable_producers(group) for group in groups}
+        return [self._ask_or_log(question, producers[question.group]) for question in questions]
 
-        Producers take turns; False where there is none that can be reached.
-        """
-        group = properties.get(PRODUCER_GROUP, "")
-        producers = self._table.reachable_producers(group)
-        begin = next(self._turn)
-        content = as_sent(half, place, properties) if producers else b""
+    def _ask_or_log(self, question: Question, producers: Sequence[_Producer]) -> Outcome:
+        try:
+            return self._ask(question, producers)
+        except Exception:  # noqa: BLE001 (whatever it is)
+            # It is counted: in the end it is given up, and keeps no other from being asked about.
+            _log.exception("producer cannot be asked message_id=%s", question.half.message_id)
+            return Outcome.NOBODY
+
+    def _ask(self, question: Question, producers: Sequence[_Producer]) -> Outcome:
+        if not producers:
+            return Outcome.NOBODY
+        content = as_sent(question.half, question.place, question.properties)
+        begin, outcome = next(self._turn), Outcome.NOBODY
         for number in range(len(producers)):
             client, stream = producers[(begin + number) % len(producers)]
             try:
-                if stream is not None:
-                    is_asked = self._server.send_telemetry(stream, _command(content, place))
-                else:
-                    fields = self._fields(half, place, properties)
-                    is_asked = self._server.push(
-                        client.connection, RequestCode.CHECK_TRANSACTION_STATE, fields, content
-                    )
+                if self._send(question, content, client.connection, stream):
+                    return Outcome.ASKED
+                outcome = Outcome.NO_ROOM
             except MessageTooLarge as error:
-                _log.warning("producer not asked group=%s peer=%s: %s", group, client.peer, error)
-                continue
-            if is_asked:
-                return True
-        return False
+                _log.warning("producer not asked group=%s peer=%s: %s", question.group, client.peer, error)
+        return outcome
+
+    def _send(self, question: Question, content: bytes, connection: int, stream: int | None) -> bool:
+        if stream is not None:
+            return self._server.send_telemetry(stream, _command(content, question.place))
+        fields = self._fields(question.half, question.place, question.properties)
+        return self._server.push(connection, RequestCode.CHECK_TRANSACTION_STATE, fields, content)
 
     def _fields(self, half: StoredMessage, place: Place, properties: Mapping[str, str]) -> dict[str, str]:
         fields = {
@@ -90,14 +134,64 @@ class CheckRequests:
         return fields
 
 
+class Asking:
+    """
+    The questions of one round: waits for producers that read slowly, for a while, then leaves their group alone.
+
+    Not locked: a round is one thread's.
+    """
+
+    def __init__(self, requests: CheckRequests, pause: Callable[[float], bool]) -> None:
+        """*pause* waits so many seconds, and says whether all is to end."""
+        self._requests = requests
+        self._pause = pause
+        self._waits = Counter[str]()
+
+    def is_left(self, group: str) -> bool:
+        """Say whether a group's producers take no more in this round."""
+        return self._waits[group] >= _MOST_WAITS
+
+    def ask(self, questions: Sequence[Question]) -> list[Outcome]:
+        """Ask, and say of each question, in order, what became of it."""
+        outcomes = self._requests.ask(questions)
+        while True:
+            late = [
+                number
+                for number, outcome in enumerate(outcomes)
+                if outcome is Outcome.NO_ROOM and not self.is_left(questions[number].group)
+            ]
+            if not late or self._pause(_PAUSE_SECONDS):
+                return outcomes
+            answers = self._requests.ask([questions[number] for number in late])
+            for number, outcome in zip(late, answers, strict=True):
+                outcomes[number] = outcome
+            # Who took all that had waited reads fast enough.
+            self._waits.update({questions[number].group for number in late if outcomes[number] is Outcome.NO_ROOM})
+
+
 def _command(content: bytes, place: Place) -> bytes:
+    """Return an encoded TelemetryCommand around the message as Rust encodes it."""
     (message,) = decode_records(content)
-    command = pb.RecoverOrphanedTransactionCommand(
-        message=pb.Message.FromString(message.grpc_message()),
-        transaction_id=transaction_id(place.queue_offset, place.physical_offset),
+    named = pb.RecoverOrphanedTransactionCommand(
+        transaction_id=transaction_id(place.queue_offset, place.physical_offset)
     )
-    encoded: bytes = pb.TelemetryCommand(recover_orphaned_transaction_command=command).SerializeToString()
-    return encoded
+    rest: bytes = named.SerializeToString()
+    command = _field(_MESSAGE, message.grpc_message()) + rest
+    return _field(_RECOVER, command)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return an encoded message as a field of another one."""
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= _MORE:
+        encoded.append(value & (_MORE - 1) | _MORE)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def as_sent(half: StoredMessage, place: Place, properties: Mapping[str, str]) -> bytes:

@@ -355,7 +355,7 @@ class Halves:
         RocketMQ stores the op message up to three seconds after the committed message, and not at all where it is
         killed or stopped meanwhile. The committed message names the half message, or the one that was put back.
         """
-        was_put_back = is_copy(half.properties)
+        was_put_back = is_copy(half.properties) or half.prepared_transaction_offset != 0
         return any(
             found.prepared_transaction_offset == half.physical_offset
             or (was_put_back and found.born_timestamp == half.born_timestamp)

@@ -1,0 +1,166 @@
+"""What of a broker knows transactions, over a real store, and producers that are asked."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferromq._codes import RequestCode
+from ferromq._ferromq import Clock, Store, StoredMessage
+from ferromq._proto import messages as pb
+from ferromq.broker.check_back import CheckBack, Report
+from ferromq.broker.check_requests import CheckRequests
+from ferromq.broker.clients import Client, ClientTable
+from ferromq.broker.half_records import GROUP
+from ferromq.broker.halves import Halves
+from ferromq.broker.transactions import Decision, End, Transactions
+from ferromq.config import TransactionConfig
+
+HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+NOW = 1_700_000_000_000
+ROUND = 30_000
+
+
+class Producers:
+    """Stands for the server: keeps what producers are asked."""
+
+    def __init__(self) -> None:
+        self.remoting: list[tuple[int, Mapping[str, str], bytes]] = []
+        self.telemetry: list[tuple[int, pb.TelemetryCommand]] = []
+        self.gone: set[int] = set()
+        # How many it takes before its queue is full, and how many of them it reads while it is waited for.
+        self.room: int | None = None
+        self.reads = 0
+        self.pauses = 0
+
+    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+        """Take a check."""
+        assert code == RequestCode.CHECK_TRANSACTION_STATE
+        if connection in self.gone or not self._has_room():
+            return False
+        self.remoting.append((connection, fields or {}, body))
+        return True
+
+    def send_telemetry(self, stream: int, message: bytes) -> bool:
+        """Take a command."""
+        if not self._has_room():
+            return False
+        self.telemetry.append((stream, pb.TelemetryCommand.FromString(message)))
+        return True
+
+    def pause(self, _seconds: float) -> bool:
+        """Read what is in the queue, where this client reads at all."""
+        self.pauses += 1
+        if self.room is not None:
+            self.room += self.reads
+        return False
+
+    def _has_room(self) -> bool:
+        if self.room is None:
+            return True
+        self.room -= 1
+        if self.room < 0:
+            self.room = 0
+            return False
+        return True
+
+
+class Broker:
+    """What of a broker knows transactions, over a real store; `kill` begins anew with what is stored."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = Clock.manual(NOW)
+        self.config = TransactionConfig()
+        self.directory = directory
+        self.producers = Producers()
+        self.table = ClientTable(120_000, lambda _change: None)
+        self.open()
+
+    def open(self) -> None:
+        """Open the store and what is known of it."""
+        self.store = Store(
+            str(self.directory),
+            self.clock,
+            commit_log_file_size=1 << 20,
+            index_slots=100,
+            index_entries=400,
+            retention_age=timedelta(hours=72),
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Find out what is open, once more."""
+        self.settle()
+        halves = Halves(self.store)
+        self.ends = Transactions(self.store, halves)
+        self.checks = CheckBack(
+            self.store,
+            halves,
+            CheckRequests(self.producers, "broker-a", self.table),
+            config=lambda: self.config,
+            is_slave=lambda: False,
+            now_ms=self.clock.now_ms,
+            pause=self.producers.pause,
+        )
+
+    def settle(self) -> None:
+        """Wait until readers see what was stored: they are a moment behind."""
+        for _ in range(60_000):
+            stats = self.store.stats()
+            if stats["dispatched_offset"] == stats["max_physical_offset"]:
+                return
+            threading.Event().wait(0.001)
+        pytest.fail(f"readers never saw it: {self.store.stats()}")
+
+    def half(self, body: bytes = b"paid", **properties: str) -> End:
+        """Store a half message as the send path does, and return its commit."""
+        given = {"PGROUP": "payers", "TRAN_MSG": "true", "REAL_TOPIC": "orders", "REAL_QID": "3", "UNIQ_KEY": "K"}
+        queue_offset, physical_offset = self.store.append(
+            HALF,
+            0,
+            body,
+            {**given, **properties},
+            born_timestamp=self.clock.now_ms(),
+            born_host="10.0.0.9:1234",
+        )
+        return End("payers", physical_offset, queue_offset, Decision.COMMIT)
+
+    def round(self, after: int = ROUND) -> Report:
+        """Let time pass, and let producers be asked."""
+        self.settle()
+        self.clock.advance(after)
+        return self.checks.round(self.clock.now_ms())
+
+    def seen(self, topic: str = "orders", queue_id: int = 3) -> list[StoredMessage]:
+        """Return all messages of a queue."""
+        self.settle()
+        return self.store.get(topic, queue_id, 0, 10_000)[1]
+
+    def committed(self) -> tuple[int | None, int | None]:
+        """Return how far half and op messages are looked through."""
+        return self.store.committed_offset(GROUP, HALF, 0), self.store.committed_offset(GROUP, OP, 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """Yield one with a producer over remoting."""
+    made = Broker(tmp_path)
+    made.table.produce("payers", Client("p", 7, "10.0.0.9:1234", "JAVA", 513), NOW)
+    yield made
+    made.store.close()
+
+
+def answer(broker: Broker, decision: Decision = Decision.COMMIT, number: int = -1) -> End:
+    """Return what the producer answers to a check."""
+    _, fields, _ = broker.producers.remoting[number]
+    return End("payers", int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), decision, is_checked=True)
+
+
+def resume(broker: Broker, message_id: str) -> tuple[int, str | None]:
+    """Ask with request 323 that a transaction is asked about again; return code and remark."""
+    request: Any = SimpleNamespace(fields={"topic": DISCARDED, "msgId": message_id}, peer="10.0.0.7:1")
+    return broker.checks.resume(request)[:2]
