@@ -10,6 +10,8 @@ from pyspark.errors import AnalysisException
 
 import ferromq
 from ferromq.spark import pull
+from ferromq.spark.options import Where
+from ferromq.spark.topics import Topics
 
 
 def read(session: Any, mq: ferromq.Embedded, topic: str = "orders", **options: object) -> Any:
@@ -73,7 +75,7 @@ def test_large_ranges_are_split_and_nothing_is_read_twice(
 def test_offsets_choose_the_rows(session: Any, mq: ferromq.Embedded) -> None:
     """The first offset is read, the last one is not; queues left out are read whole."""
     send(mq, 2000)
-    held = {queue.queue_id: queue.max_offset for queue in pull.queues(mq.endpoint, "orders")}
+    held = {queue.queue_id: queue.max_offset for queue in pull.queues(Where(mq.endpoint), Topics(("orders",)))}
     queue_id = max(held, key=lambda queue_id: held[queue_id])
     starting, ending = json.dumps({str(queue_id): 3}), json.dumps({str(queue_id): 7})
     frame = read(session, mq, startingOffsets=starting, endingOffsets=ending)
@@ -95,8 +97,8 @@ def test_a_schema_chooses_the_columns(session: Any, mq: ferromq.Embedded) -> Non
     ("options", "words"),
     [
         ({"startingOffsets": "first"}, "option 'startingOffsets' is 'first'; allowed: earliest, latest, or JSON"),
-        ({"endingOffsets": '{"0": 12345}'}, "option 'endingOffsets' is 12345 for queue '0'; allowed: 0 to"),
-        ({"topics": "orders"}, "option 'topics' (given 'orders') is not known; did you mean 'topic'?"),
+        ({"endingOffsets": '{"0": 12345}'}, "option 'endingOffsets' is 12345 for queue 0 of topic 'orders'"),
+        ({"topc": "orders"}, "option 'topc' (given 'orders') is not known; did you mean 'topic'?"),
         ({"endpoint": "nowhere"}, "option 'endpoint' is 'nowhere'; allowed: host:port"),
     ],
 )

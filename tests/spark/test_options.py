@@ -1,23 +1,94 @@
 """Options of `spark.read.format("ferromq")`: what was given, what is allowed."""
 
+from datetime import UTC, datetime, timedelta, timezone
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError
-from ferromq.spark.options import ReadOptions
+from ferromq.spark.options import STREAM_OPTIONS, ReadOptions, RowOptions, Where
+from ferromq.spark.positions import Positions, Time
+from ferromq.spark.schema import COLUMNS
+from ferromq.spark.topics import Topics, is_internal
 
 GIVEN = {"endpoint": "127.0.0.1:8081", "topic": "flights"}
+TWO = {"endpoint": "127.0.0.1:8081", "topics": "flights, trains"}
+NAMESRV = {"namesrv": "a:9876;b:9876", "topicPattern": "fl.*"}
 
 
 def test_only_endpoint_and_topic_are_required() -> None:
     """A read without more options is the whole topic, a partition a queue of up to a million messages."""
-    assert ReadOptions.parse(GIVEN) == ReadOptions("127.0.0.1:8081", "flights", "earliest", "latest", 1_000_000, 1)
+    assert ReadOptions.parse(GIVEN) == ReadOptions(
+        Where(endpoint="127.0.0.1:8081"),
+        Topics(("flights",)),
+        Positions("earliest"),
+        Positions("latest"),
+        RowOptions(COLUMNS, (), ()),
+        1_000_000,
+        1,
+    )
 
 
 def test_names_are_not_case_sensitive() -> None:
     """Spark hands over option names in lower case."""
-    given = {**GIVEN, "startingoffsets": '{"0": 5}', "ENDINGOFFSETS": "Latest", "minpartitions": "4"}
-    parsed = ReadOptions.parse(given)
-    assert (parsed.starting_offsets, parsed.ending_offsets, parsed.min_partitions) == ({"0": 5}, "latest", 4)
+    more = {"startingoffsets": '{"0": 5}', "ENDINGOFFSETS": "Latest", "minpartitions": "4"}
+    parsed = ReadOptions.parse({**GIVEN, **more})
+    assert parsed.starting == Positions("earliest", {"flights": {"0": 5}})
+    assert (parsed.ending, parsed.min_partitions) == (Positions("latest"), 4)
+
+
+def test_topics_are_named_listed_or_matched() -> None:
+    """A list has each topic once; a pattern matches whole names, and internal topics only where that is asked."""
+    assert ReadOptions.parse({**TWO, "topics": "b,a ,b"}).topics.names == ("b", "a")
+    known = ["flights", "old_flights", "flat", "%RETRY%fl", "rmq_sys_fl", "%DLQ%fl"]
+    assert ReadOptions.parse(NAMESRV).topics.choose(known) == ["flat", "flights"]
+    every = {**NAMESRV, "topicPattern": ".*fl.*"}
+    assert ReadOptions.parse(every).topics.choose(known) == ["%DLQ%fl", "flat", "flights", "old_flights"]
+    assert ReadOptions.parse({**every, "includeSystemTopics": "True"}).topics.choose(known) == sorted(known)
+    assert ReadOptions.parse({**GIVEN, "topic": "%RETRY%fl"}).topics.choose(known) == ["%RETRY%fl"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "internal"),
+    [
+        ("RMQ_SYS_TRANS_HALF_TOPIC", True),
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", True),
+        ("SCHEDULE_TOPIC_XXXX", True),
+        ("rmq_sys_wheel_timer", True),
+        ("%RETRY%group", True),
+        ("%DLQ%group", False),
+        ("BenchmarkTest", False),
+        ("orders", False),
+    ],
+)
+def test_internal_topics_are_those_brokers_keep_for_themselves(topic: str, internal: bool) -> None:
+    """Dead letters are for people to read."""
+    assert is_internal(topic) is internal
+
+
+def test_places_are_offsets_words_or_times_for_each_queue() -> None:
+    """JSON names topic and queue; a time of its own stands beside the option that gives one for all others."""
+    text = '{"flights": {"0": 7, "broker-a:1": "Latest", "2": "2026-11-01T00:00:00Z"}, "trains": {"0": "earliest"}}'
+    parsed = ReadOptions.parse({**TWO, "startingOffsets": text, "startingTimestamp": "1793491200123"})
+    moment = Time(int(datetime(2026, 11, 1, tzinfo=UTC).timestamp()) * 1000)
+    places = {"flights": {"0": 7, "broker-a:1": "latest", "2": moment}, "trains": {"0": "earliest"}}
+    assert parsed.starting == Positions(Time(1793491200123), places)
+    assert parsed.ending == Positions("latest")
+
+
+@given(st.integers(86_400_000_000, 9_000_000_000_000_000), st.integers(-23 * 60, 23 * 60))
+def test_a_time_is_the_first_millisecond_at_or_after_what_was_written(micros: int, minutes: int) -> None:
+    """Whatever the zone, and however fine the fraction."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    written = moment.astimezone(timezone(timedelta(minutes=minutes))).isoformat()
+    assert Time.parse(written) == Time(-(-micros // 1000))
+
+
+def test_columns_tags_and_keys_are_lists() -> None:
+    """Columns come in the order they were asked for."""
+    parsed = ReadOptions.parse({**GIVEN, "columns": "body,tag", "tags": "a, b", "keys": "k"})
+    assert parsed.rows == RowOptions(("body", "tag"), ("a", "b"), ("k",))
 
 
 @pytest.mark.parametrize(
@@ -26,19 +97,36 @@ def test_names_are_not_case_sensitive() -> None:
         ("endpoint", "127.0.0.1", ["'endpoint'", "'127.0.0.1'", "host:port"]),
         ("endpoint", "host:0", ["'endpoint'", "'host:0'", "host:port"]),
         ("endpoint", "a:1;b:2", ["'endpoint'", "'a:1;b:2'", "one host:port"]),
+        ("endpoint", " ", ["'endpoint'", "is empty"]),
+        ("namesrv", "a:9876", ["'endpoint' ('127.0.0.1:8081'), 'namesrv' ('a:9876')", "one of them"]),
+        ("topics", "a,b", ["'topic' ('flights'), 'topics' ('a,b')", "one of them"]),
+        ("topic", "flug hafen", ["'topic'", "'flug hafen'", "names of topics"]),
         ("startingOffsets", "first", ["'startingOffsets'", "'first'", "earliest, latest, or JSON"]),
         ("startingOffsets", '{"0": -1}', ["'startingOffsets'", "-1", "earliest, latest, or JSON"]),
+        ("startingOffsets", '{"0": 1, "0": 2}', ["'startingOffsets'", "a name stands there twice"]),
+        ("startingOffsets", '{"flights": 7, "trains": {}}', ["'startingOffsets'", "beside topic 'flights' stands 7"]),
+        ("startingOffsets", '{"0": "2026-11-01"}', ["'startingOffsets'", "'2026-11-01'", "no zone is said"]),
         ("endingOffsets", '{"0": 1.5}', ["'endingOffsets'", "1.5", "earliest, latest, or JSON"]),
         ("endingOffsets", "[1]", ["'endingOffsets'", "'[1]'", "earliest, latest, or JSON"]),
         ("endingOffsets", '{"0": true}', ["'endingOffsets'", "true", "earliest, latest, or JSON"]),
+        ("endingOffsets", '{"0": 9223372036854775808}', ["'endingOffsets'", "stands 9223372036854775808"]),
+        ("startingTimestamp", "yesterday", ["'startingTimestamp'", "'yesterday'", "ISO-8601 with a zone"]),
+        ("endingTimestamp", "2026-11-01T10:00:00", ["'endingTimestamp'", "no zone", "write 2026-11-01T10:00:00Z"]),
+        ("endingTimestamp", "1969-12-31T23:59:59Z", ["'endingTimestamp'", "before 1970"]),
+        ("endingTimestamp", "9" * 20, ["'endingTimestamp'", "64 bits"]),
+        ("includeSystemTopics", "yes", ["'includeSystemTopics'", "'yes'", "true, false"]),
+        ("columns", "body,keyes", ["'columns'", "'keyes'", "did you mean 'keys'?", "topic, queue_id"]),
+        ("columns", "body,,tag", ["'columns'", "'body,,tag'", "one comma"]),
         ("minPartitions", "0", ["'minPartitions'", "'0'", "from 1"]),
+        ("minPartitions", "²", ["'minPartitions'", "'²'", "from 1"]),
         ("maxRecordsPerPartition", "many", ["'maxRecordsPerPartition'", "'many'", "from 1"]),
         (
             "startingOffset",
             "latest",
             ["'startingOffset'", "'latest'", "did you mean 'startingOffsets'?", "minPartitions"],
         ),
-        ("path", "flights", ["'path'", "'flights'", "is not known. Allowed: endpoint, topic, "]),
+        ("maxOffsetsPerTrigger", "5", ["'maxOffsetsPerTrigger'", "'5'", "one of readStream"]),
+        ("path", "flights", ["'path'", "'flights'", "is not known. Allowed: endpoint, namesrv, topic, "]),
     ],
 )
 def test_a_wrong_option_says_what_is_allowed(option: str, value: str, words: list[str]) -> None:
@@ -48,8 +136,34 @@ def test_a_wrong_option_says_what_is_allowed(option: str, value: str, words: lis
     assert [word for word in words if word not in str(raised.value)] == []
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({**TWO, "startingOffsets": '{"0": 5}'}, ["'startingOffsets'", "each queue stands below its topic"]),
+        ({**NAMESRV, "topicPattern": "["}, ["'topicPattern'", "'['", "a regular expression"]),
+        ({**NAMESRV, "namesrv": "a"}, ["'namesrv'", "'a'", "host:port of a name server"]),
+        ({"endpoint": "a:1", "topicPattern": "fl.*"}, ["'topicPattern'", "'fl.*'", "'namesrv'", "'topics'"]),
+        (
+            {**GIVEN, "startingOffsets": "latest", "startingTimestamp": "5"},
+            ["'startingTimestamp' ('5')", "'startingOffsets' ('latest')", "one of them"],
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_all_named(options: dict[str, str], words: list[str]) -> None:
+    """The error says what is allowed instead."""
+    with pytest.raises(ConfigError) as raised:
+        ReadOptions.parse(options)
+    assert [word for word in words if word not in str(raised.value)] == []
+
+
 @pytest.mark.parametrize("missing", ["endpoint", "topic"])
 def test_a_missing_option_shows_how_to_write_it(missing: str) -> None:
     """The error shows the call that is missing."""
     with pytest.raises(ConfigError, match=rf"\.option\('{missing}', "):
         ReadOptions.parse({name: value for name, value in GIVEN.items() if name != missing})
+
+
+def test_a_stream_may_have_options_of_its_own() -> None:
+    """What the schema is does not depend on them."""
+    parsed = ReadOptions.parse({**GIVEN, "maxOffsetsPerTrigger": "5"}, also=STREAM_OPTIONS)
+    assert parsed == ReadOptions.parse(GIVEN)

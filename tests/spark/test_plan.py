@@ -5,49 +5,85 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError
-from ferromq.spark.plan import Queue, QueueRange, partitions, ranges
+from ferromq.spark.plan import Queue, QueueRange, partitions, ranges, resolve
+from ferromq.spark.positions import Positions, Time
 
-A0 = Queue("broker-a", "a:1", 0, min_offset=10, max_offset=100)
-A1 = Queue("broker-a", "a:1", 1, min_offset=0, max_offset=0)
-B0 = Queue("broker-b", "b:1", 0, min_offset=0, max_offset=7)
+A0 = Queue("t", "broker-a", "a:1", 0, min_offset=10, max_offset=100)
+A1 = Queue("t", "broker-a", "a:1", 1, min_offset=0, max_offset=0)
+B0 = Queue("t", "broker-b", "b:1", 0, min_offset=0, max_offset=7)
+U0 = Queue("u", "broker-b", "b:1", 0, min_offset=3, max_offset=9)
+EARLIEST, LATEST = Positions("earliest"), Positions("latest")
 
 
-def spans(found: list[QueueRange]) -> list[tuple[str, int, int, int]]:
+def never(wanted: object) -> list[int]:
+    """Fail: no time was given, so nobody is to be asked."""
+    raise AssertionError(wanted)
+
+
+def spans(found: list[QueueRange]) -> list[tuple[str, str, int, int, int]]:
     """Return ranges without their endpoints."""
-    return [(part.broker_name, part.queue_id, part.start, part.end) for part in found]
+    return [(part.topic, part.broker_name, part.queue_id, part.start, part.end) for part in found]
 
 
-def test_the_whole_topic_is_what_each_queue_holds() -> None:
+def test_all_topics_are_what_each_queue_holds() -> None:
     """From the min to the max offset; empty queues give no range."""
-    assert spans(ranges([A0, A1, B0], "earliest", "latest")) == [("broker-a", 0, 10, 100), ("broker-b", 0, 0, 7)]
+    found = ranges([A0, A1, B0, U0], EARLIEST, LATEST, never)
+    assert spans(found) == [("t", "broker-a", 0, 10, 100), ("t", "broker-b", 0, 0, 7), ("u", "broker-b", 0, 3, 9)]
 
 
-@pytest.mark.parametrize(("start", "end"), [("latest", "latest"), ("earliest", "earliest"), ("latest", "earliest")])
-def test_nothing_lies_between_equal_or_crossed_ends(start: str, end: str) -> None:
+@pytest.mark.parametrize(("start", "end"), [(LATEST, LATEST), (EARLIEST, EARLIEST), (LATEST, EARLIEST)])
+def test_nothing_lies_between_equal_or_crossed_ends(start: Positions, end: Positions) -> None:
     """A range without offsets is no partition."""
-    assert ranges([A0, A1, B0], start, end) == []
+    assert ranges([A0, A1, B0], start, end, never) == []
 
 
 def test_queues_left_out_of_json_are_read_whole() -> None:
     """A queue is named by its id, or by broker and id where several brokers have it."""
-    found = ranges([A0, A1, B0], {"broker-a:0": 20}, {"broker-b:0": 3})
-    assert spans(found) == [("broker-a", 0, 20, 100), ("broker-b", 0, 0, 3)]
+    starting = Positions("earliest", {"t": {"broker-a:0": 20}, "u": {"0": "latest"}})
+    found = ranges([A0, A1, B0, U0], starting, Positions("latest", {"t": {"broker-b:0": 3}}), never)
+    assert spans(found) == [("t", "broker-a", 0, 20, 100), ("t", "broker-b", 0, 0, 3)]
+
+
+def test_times_are_asked_for_once_and_kept_within_the_queue() -> None:
+    """One question for all queues; a time before the first message means that, one after the last the end."""
+    asked = []
+
+    def by_time(wanted: list[tuple[Queue, int]]) -> list[int]:
+        asked.append(wanted)
+        return [{A0: 0, B0: 5, U0: 99}[queue] for queue, _ in wanted]
+
+    positions = Positions(Time(1000), {"u": {"0": Time(2000)}, "t": {"1": "latest"}})
+    assert resolve("startingOffsets", positions, [A0, A1, B0, U0], by_time) == [10, 0, 5, 9]
+    assert asked == [[(A0, 1000), (B0, 1000), (U0, 2000)]]
+
+
+def test_a_time_after_an_explicit_end_is_nothing_to_read() -> None:
+    """Only two offsets that a user wrote down contradict each other."""
+    assert ranges([A0], Positions(Time(5)), Positions("latest", {"t": {"0": 20}}), lambda _: [50]) == []
 
 
 @pytest.mark.parametrize(
     ("start", "end", "words"),
     [
-        ({"0": 20}, "latest", ["'startingOffsets'", "several queues", "broker-a:0, broker-a:1, broker-b:0"]),
-        ({"7": 20}, "latest", ["'startingOffsets'", "'7'", "not a queue", "broker-a:0"]),
-        ({"broker-a:0": 9}, "latest", ["'startingOffsets'", "9", "10 to 100"]),
-        ("earliest", {"broker-a:0": 101}, ["'endingOffsets'", "101", "10 to 100"]),
-        ({"broker-a:0": 50}, {"broker-a:0": 40}, ["'startingOffsets'", "50", "up to its endingOffsets, 40"]),
+        ({"t": {"0": 20}}, {}, ["'startingOffsets'", "several queues", "broker-a:0, broker-a:1, broker-b:0"]),
+        ({"t": {"7": 20}}, {}, ["'startingOffsets'", "'7' of topic 't'", "not a queue", "broker-a:0"]),
+        ({"t": {"1": 0, "broker-a:1": 0}}, {}, ["'startingOffsets'", "'1' of topic 't'", "named twice"]),
+        ({}, {"v": {"7": 20}}, ["'endingOffsets'", "topic 'v'", "not read", "allowed: t, u"]),
+        ({"t": {"broker-a:0": 9}}, {}, ["'startingOffsets'", "9 for queue 0 of topic 't' on broker-a", "10 to 100"]),
+        ({}, {"t": {"broker-a:0": 101}}, ["'endingOffsets'", "101", "10 to 100"]),
+        (
+            {"t": {"broker-a:0": 50}},
+            {"t": {"broker-a:0": 40}},
+            ["'startingOffsets'", "50", "0 to its endingOffsets, 40"],
+        ),
     ],
 )
-def test_offsets_that_are_not_there_are_an_error(start: object, end: object, words: list[str]) -> None:
+def test_offsets_that_are_not_there_are_an_error(
+    start: dict[str, dict[str, int]], end: dict[str, dict[str, int]], words: list[str]
+) -> None:
     """What has aged out, or was never there, is not read around in silence."""
     with pytest.raises(ConfigError) as raised:
-        ranges([A0, A1, B0], start, end)  # type: ignore[arg-type]
+        ranges([A0, A1, B0, U0], Positions("earliest", start), Positions("latest", end), never)
     assert [word for word in words if word not in str(raised.value)] == []
 
 
@@ -58,7 +94,7 @@ sizes = st.lists(st.integers(1, 1_000), min_size=1, max_size=12)
 @settings(deadline=None)  # a busy machine is no failure
 def test_partitions_cover_every_offset_once(lengths: list[int], max_records: int, min_partitions: int) -> None:
     """However they are cut: no gap, no overlap, none empty, none over the limit."""
-    whole = [QueueRange("b", "e:1", queue_id, 5, 5 + length) for queue_id, length in enumerate(lengths)]
+    whole = [QueueRange("t", "b", "e:1", queue_id, 5, 5 + length) for queue_id, length in enumerate(lengths)]
     cut = partitions(whole, max_records=max_records, min_partitions=min_partitions)
     assert all(0 < len(part) <= max_records for part in cut)
     assert len(cut) >= min(min_partitions, sum(lengths))
@@ -69,6 +105,6 @@ def test_partitions_cover_every_offset_once(lengths: list[int], max_records: int
 
 def test_queues_are_not_split_without_need() -> None:
     """A range within the limit stays one partition."""
-    whole = [QueueRange("b", "e:1", queue_id, 0, 1000) for queue_id in range(8)]
+    whole = [QueueRange("t", "b", "e:1", queue_id, 0, 1000) for queue_id in range(8)]
     assert partitions(whole, max_records=1000, min_partitions=8) == whole
     assert partitions([], max_records=1000, min_partitions=8) == []

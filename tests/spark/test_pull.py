@@ -13,8 +13,11 @@ from ferromq._proto import messages as pb
 from ferromq.errors import ConnectionFailed, ServerError, TopicNotFound
 from ferromq.spark import pull
 from ferromq.spark.arrow import record_batch
+from ferromq.spark.options import Where
 from ferromq.spark.plan import Queue, QueueRange
+from ferromq.spark.topics import Topics
 
+FLIGHTS = Topics(("flights",))
 SCHEMA = pa.schema([pa.field("queue_offset", pa.int64()), pa.field("body", pa.binary())])
 
 
@@ -98,7 +101,7 @@ def serve() -> Iterator[Callable[[Script], Script]]:
 
 def read(script: Script, start: int, end: int) -> list[tuple[int, bytes]]:
     """Return queue offset and body of what a partition reads."""
-    wanted = QueueRange("broker-a", f"127.0.0.1:{script.port}", 0, start, end)
+    wanted = QueueRange("flights", "broker-a", f"127.0.0.1:{script.port}", 0, start, end)
     rows: list[tuple[int, bytes]] = []
     for count, columns in pull.pull(wanted, "flights"):
         batch = record_batch(columns, count, SCHEMA)
@@ -149,17 +152,19 @@ def test_queues_are_the_readable_ones_with_their_offsets(serve: Callable[[Script
     """Queues one may only write to hold nothing to read."""
     script = serve(Script(min_offset=1, max_offset=8))
     endpoint = f"127.0.0.1:{script.port}"
-    assert pull.queues(endpoint, "flights") == [Queue("broker-a", endpoint, queue_id, 1, 8) for queue_id in (0, 2)]
+    assert pull.queues(Where(endpoint), FLIGHTS) == [
+        Queue("flights", "broker-a", endpoint, queue_id, 1, 8) for queue_id in (0, 2)
+    ]
 
 
 def test_an_unknown_topic_is_named(serve: Callable[[Script], Script]) -> None:
     """The error names topic and endpoint."""
     script = serve(Script())
     with pytest.raises(TopicNotFound, match=f"topic 'trains' at 127.0.0.1:{script.port}: no such topic"):
-        pull.queues(f"127.0.0.1:{script.port}", "trains")
+        pull.queues(Where(f"127.0.0.1:{script.port}"), Topics(("trains",)))
 
 
 def test_an_endpoint_where_nobody_listens_is_named(serve: Callable[[Script], Script]) -> None:
     """The error names method and endpoint."""
     with pytest.raises(ConnectionFailed, match=r"QueryRoute did not get through to 127.0.0.1:1: "):
-        pull.queues("127.0.0.1:1", "flights")
+        pull.queues(Where("127.0.0.1:1"), FLIGHTS)

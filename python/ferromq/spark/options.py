@@ -1,104 +1,269 @@
 """
 The options of `spark.read.format("ferromq")`, parsed and checked. Pure: no Spark, no sockets.
 
-endpoint                `host:port` of a broker's gRPC endpoint; required
-topic                   the topic to read; required
-startingOffsets         `earliest` (default), `latest`, or JSON {queue: queue offset}, the first to read
-endingOffsets           `latest` (default), `earliest`, or JSON {queue: queue offset}, the first not to read
+endpoint, namesrv       where the brokers are: `host:port` of a broker's gRPC endpoint, or of name servers (`a:1;b:1`)
+                        for remoting, which reads RocketMQ's brokers too; one of the two
+topic, topics           the topic to read, or several with commas between them; or
+topicPattern            a regular expression that the whole name matches (needs namesrv)
+includeSystemTopics     topicPattern also matches RocketMQ's own topics and those of retries; default false
+startingOffsets         `earliest` (default), `latest`, or JSON {topic: {queue: place}}, the first to read
+endingOffsets           `latest` (default), `earliest`, or JSON {topic: {queue: place}}, the first not to read
+startingTimestamp       only messages stored then or later: ISO-8601 with a zone, or milliseconds since 1970
+endingTimestamp         only messages stored before
+columns                 the columns to read, with commas between them; default all
+tags, keys              only messages with one of these tags, or one of these keys, with commas between them
 maxRecordsPerPartition  larger ranges of a queue are split; default 1,000,000
 minPartitions           ranges are split further until there are about as many; default 1
 
-A queue in JSON is `"3"`, or `"broker-a:3"` where the topic lies on several brokers. Queues left out begin at
-their min offset and end at their max offset. Names are not case-sensitive, as Spark has it.
+Where one topic is read, {queue: place} will do. A place is a queue offset, `"earliest"`, `"latest"` or a time. A queue
+is `"3"`, or `"broker-a:3"` where the topic lies on several brokers. Queues left out begin at their min offset or at
+startingTimestamp, and end at their max offset or at endingTimestamp. Names of options are not case-sensitive.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import TypeVar
 
 from ferromq.client._routes import parse_endpoints
 from ferromq.errors import ConfigError
+from ferromq.spark.positions import EARLIEST, LATEST, Positions, Time
+from ferromq.spark.schema import COLUMNS
+from ferromq.spark.topics import Topics
 
-OPTIONS = ("endpoint", "topic", "startingOffsets", "endingOffsets", "maxRecordsPerPartition", "minPartitions")
+_T = TypeVar("_T")
 
-Offsets = str | dict[str, int]
-"""`earliest`, `latest`, or queue offsets by queue."""
+WHERE = ("endpoint", "namesrv")
+TOPICS = ("topic", "topics", "topicPattern", "includeSystemTopics")
+TIMES = ("startingTimestamp", "endingTimestamp")
+ROWS = ("columns", "tags", "keys")
+OPTIONS = (
+    *WHERE,
+    *TOPICS,
+    *("startingOffsets", "endingOffsets"),
+    *TIMES,
+    *ROWS,
+    *("maxRecordsPerPartition", "minPartitions"),
+)
+"""What a batch read takes."""
+STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "group")
+"""What only a stream read takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the brokers are asked for; exactly one of the two is set."""
+
+    endpoint: str | None = None
+    """`host:port` of a gRPC endpoint."""
+    namesrv: str | None = None
+    """`host:port` of name servers, joined by `;`."""
+
+    def __str__(self) -> str:
+        return self.endpoint or f"name server {self.namesrv}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Which columns and which messages of a topic become rows."""
+
+    columns: tuple[str, ...] = COLUMNS
+    tags: tuple[str, ...] = ()
+    """Only messages with one of these; empty: all."""
+    keys: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, given: "Given") -> "RowOptions":
+        """Read what both formats take; ConfigError names the option."""
+        columns = given.names("columns") or COLUMNS
+        for column in columns:
+            if column not in COLUMNS:
+                raise ConfigError(
+                    f"option 'columns' names {column!r}{_nearest(column, COLUMNS)} Allowed: {', '.join(COLUMNS)}"
+                )
+        return cls(columns, given.names("tags"), given.names("keys"))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What a user asked for; nothing has been compared with a broker yet."""
 
-    endpoint: str
-    topic: str
-    starting_offsets: Offsets = "earliest"
-    ending_offsets: Offsets = "latest"
+    where: Where
+    topics: Topics
+    starting: Positions = field(default_factory=lambda: Positions(EARLIEST))
+    ending: Positions = field(default_factory=lambda: Positions(LATEST))
+    rows: RowOptions = field(default_factory=RowOptions)
     max_records_per_partition: int = 1_000_000
     min_partitions: int = 1
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
-        """Read Spark's *options*; ConfigError names the option, what was given and what is allowed."""
-        given = _by_name(options)
-        for name in ("endpoint", "topic"):
-            if not given.get(name):
-                raise ConfigError(f"option {name!r} is missing; write .option({name!r}, {_EXAMPLES[name]!r})")
+    def parse(cls, options: Mapping[str, str], also: Iterable[str] = ()) -> "ReadOptions":
+        """
+        Read Spark's *options*; ConfigError names the option, what was given and what is allowed.
+
+        Options *also* named are allowed, and the caller's to read.
+        """
+        given = Given(options, (*OPTIONS, *also), elsewhere=dict.fromkeys(STREAM_OPTIONS, "readStream"))
+        topics = parse_topics(given)
+        if topics is None:
+            raise ConfigError(
+                "option 'topic' is missing; write .option('topic', 'flights'), or 'topics' or 'topicPattern'"
+            )
+        where = parse_where(given)
+        if topics.pattern is not None and where.namesrv is None:
+            raise ConfigError(
+                f"option 'topicPattern' is {topics.pattern!r} beside 'endpoint', but gRPC has no list of topics; "
+                "allowed: beside 'namesrv', or name them in 'topics'"
+            )
         return cls(
-            endpoint=_endpoint(given["endpoint"]),
-            topic=given["topic"],
-            starting_offsets=_offsets(given, "startingOffsets", "earliest"),
-            ending_offsets=_offsets(given, "endingOffsets", "latest"),
-            max_records_per_partition=_positive(given, "maxRecordsPerPartition", 1_000_000),
-            min_partitions=_positive(given, "minPartitions", 1),
+            where=where,
+            topics=topics,
+            starting=_positions(given, "starting", EARLIEST, topics),
+            ending=_positions(given, "ending", LATEST, topics),
+            rows=RowOptions.parse(given),
+            max_records_per_partition=given.positive("maxRecordsPerPartition", 1_000_000),
+            min_partitions=given.positive("minPartitions", 1),
         )
 
 
-_EXAMPLES = {"endpoint": "127.0.0.1:8081", "topic": "flights"}
+class Given:
+    """Options as a user wrote them, under the names as they are documented."""
+
+    def __init__(
+        self, options: Mapping[str, str], allowed: Sequence[str], *, elsewhere: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Take *options*; ConfigError for a name that is not *allowed*, with the nearest that is.
+
+        *elsewhere* tells for names that are right in another place what that place is called.
+        """
+        names = {name.lower(): name for name in allowed}
+        others = {name.lower(): place for name, place in (elsewhere or {}).items()}
+        self._values: dict[str, str] = {}
+        for key, value in options.items():
+            name = names.get(key.lower())
+            if name is None and key.lower() in others:
+                raise ConfigError(f"option {key!r} (given {value!r}) is one of {others[key.lower()]}, not of this")
+            if name is None:
+                near = _nearest(key, allowed)
+                raise ConfigError(f"option {key!r} (given {value!r}) is not known{near} Allowed: {', '.join(allowed)}")
+            self._values[name] = str(value)
+
+    def get(self, name: str) -> str | None:
+        """Return what was given for *name*; ConfigError where that is empty."""
+        value = self._values.get(name)
+        if value is not None and not value.strip():
+            raise ConfigError(f"option {name!r} is empty; give it a value or leave it out")
+        return value
+
+    def one_of(self, *names: str) -> tuple[str, str] | None:
+        """Return the one of *names* that was given, and its value; ConfigError where there are several."""
+        found = [(name, value) for name in names if (value := self.get(name)) is not None]
+        if len(found) > 1:
+            both = ", ".join(f"{name!r} ({value!r})" for name, value in found)
+            raise ConfigError(f"options {both} were given; allowed: one of them")
+        return found[0] if found else None
+
+    def positive(self, name: str, default: int) -> int:
+        """Return a whole number from 1."""
+        value = self.get(name) or str(default)
+        if not (value.isascii() and value.isdecimal() and 0 < int(value) < 1 << 63):
+            raise ConfigError(f"option {name!r} is {value!r}; allowed: a whole number from 1")
+        return int(value)
+
+    def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
+        """Return one of the words *allowed*."""
+        value = (self.get(name) or default).lower()
+        if value not in allowed:
+            given = self.get(name)
+            raise ConfigError(f"option {name!r} is {given!r}{_nearest(value, allowed)} Allowed: {', '.join(allowed)}")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return true or false."""
+        return self.choice(name, str(default).lower(), ("true", "false")) == "true"
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return the words of a list with commas, each once; empty where the option was not given."""
+        value = self.get(name)
+        if value is None:
+            return ()
+        words = [word.strip() for word in value.split(",")]
+        if not all(words):
+            raise ConfigError(f"option {name!r} is {value!r}; allowed: names with one comma between two of them")
+        return tuple(dict.fromkeys(words))
+
+    def parsed(self, name: str, parse: Callable[[str], _T], allowed: str) -> _T | None:
+        """Return what *parse* makes of the value; its ValueError becomes a ConfigError that says what is *allowed*."""
+        value = self.get(name)
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            why = f" ({error})" if str(error) else ""
+            raise ConfigError(f"option {name!r} is {value!r}; allowed: {allowed}{why}") from error
 
 
-def _by_name(options: Mapping[str, str]) -> dict[str, str]:
-    """Return *options* under the names as they are written here."""
-    names = {name.lower(): name for name in OPTIONS}
-    given: dict[str, str] = {}
-    for key, value in options.items():
-        name = names.get(key.lower())
-        if name is None:
-            near = get_close_matches(key.lower(), names, n=1)
-            hint = f"; did you mean {names[near[0]]!r}?" if near else "."
-            raise ConfigError(f"option {key!r} (given {value!r}) is not known{hint} Allowed: {', '.join(OPTIONS)}")
-        given[name] = str(value)
-    return given
-
-
-def _endpoint(value: str) -> str:
+def parse_where(given: Given) -> Where:
+    """Return where the brokers are."""
+    found = given.one_of(*WHERE)
+    if found is None:
+        raise ConfigError("option 'endpoint' is missing; write .option('endpoint', '127.0.0.1:8081'), or namesrv")
+    name, value = found
+    what = "a broker's gRPC endpoint" if name == "endpoint" else "a name server, or several with ; between them"
     try:
-        endpoints = parse_endpoints(value)
+        addresses = parse_endpoints(value)
     except ConfigError as error:
-        raise ConfigError(f"option 'endpoint' is {value!r}; allowed: host:port of a broker's gRPC endpoint") from error
-    if len(endpoints) > 1:
+        raise ConfigError(f"option {name!r} is {value!r}; allowed: host:port of {what}") from error
+    if name == "namesrv":
+        return Where(namesrv=";".join(addresses))
+    if len(addresses) > 1:
         raise ConfigError(f"option 'endpoint' is {value!r}; allowed: one host:port, the other brokers are found there")
-    return endpoints[0]
+    return Where(endpoint=addresses[0])
 
 
-def _positive(given: Mapping[str, str], name: str, default: int) -> int:
-    value = given.get(name, str(default))
-    if not (value.isdecimal() and int(value) > 0):
-        raise ConfigError(f"option {name!r} is {value!r}; allowed: a whole number from 1")
-    return int(value)
+def parse_topics(given: Given) -> Topics | None:
+    """Return which topics are wanted; None where the user did not say."""
+    system = given.flag("includeSystemTopics", default=False)
+    found = given.one_of("topic", "topics", "topicPattern")
+    if found is None:
+        return None
+    name, value = found
+    if name == "topicPattern":
+        topics = given.parsed(name, lambda text: Topics.matching(text, system=system), "a regular expression")
+    else:
+        names = given.names("topics") if name == "topics" else (value,)
+        topics = given.parsed(name, lambda _: Topics.named(names), "names of topics")
+    return topics
 
 
-def _offsets(given: Mapping[str, str], name: str, default: str) -> Offsets:
-    value = given.get(name, default)
-    if value.lower() in {"earliest", "latest"}:
-        return value.lower()
-    try:
-        offsets = json.loads(value)
-    except json.JSONDecodeError:
-        offsets = None
-    if not isinstance(offsets, dict) or not all(type(offset) is int and offset >= 0 for offset in offsets.values()):
+def parse_time(given: Given, name: str) -> Time | None:
+    """Return a time; ConfigError shows how one is written."""
+    return given.parsed(name, Time.parse, "ISO-8601 with a zone, as 2026-11-01T10:00:00Z, or milliseconds since 1970")
+
+
+def _positions(given: Given, which: str, default: str, topics: Topics) -> Positions:
+    name = f"{which}Offsets"
+    found = given.parsed(
+        name,
+        lambda text: Positions.parse(text, topics.names, default),
+        'earliest, latest, or JSON {topic: {queue: queue offset from 0, "earliest", "latest" or a time}}, '
+        'such as {"flights": {"0": 1200, "1": 0}}',
+    )
+    time = parse_time(given, f"{which}Timestamp")
+    if time is None:
+        return found or Positions(default)
+    if found is not None and not found.by_queue:
         raise ConfigError(
-            f"option {name!r} is {value!r}; allowed: earliest, latest, "
-            'or JSON {queue: queue offset from 0}, such as {"0": 1200, "1": 0}'
+            f"options '{which}Timestamp' ({given.get(f'{which}Timestamp')!r}) and {name!r} ({given.get(name)!r}) "
+            "were given; allowed: one of them, or JSON for the queues that are not to follow the time"
         )
-    return offsets
+    return Positions(time, found.by_queue if found else {})
+
+
+def _nearest(word: str, allowed: Iterable[str]) -> str:
+    """Return the end of a sentence that names what *word* may have been meant to be."""
+    names = {name.lower(): name for name in allowed}
+    near = get_close_matches(word.lower(), names, n=1)
+    return f"; did you mean {names[near[0]]!r}?" if near else "."

@@ -1,93 +1,144 @@
 """
 Which ranges of which queues a read covers, and how they are cut into partitions.
 
-Pure: no Spark, no sockets.
+Pure: no Spark, no sockets; who knows the offsets of times is handed in.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 from ferromq.errors import ConfigError
-from ferromq.spark.options import Offsets
+from ferromq.spark.positions import EARLIEST, LATEST, Position, Positions, Time
+
+Protocol = Literal["grpc", "remoting"]
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue of the topic, where it lies, and what it holds now."""
+    """A queue of a topic, where it lies, and what it holds now."""
 
+    topic: str
     broker_name: str
     endpoint: str
+    """`host:port` of the broker, for *protocol*."""
     queue_id: int
     min_offset: int
     max_offset: int
+    protocol: Protocol = "grpc"
+
+    def range(self, start: int, end: int) -> "QueueRange":
+        """Return the queue offsets from *start* up to, not including, *end*."""
+        return QueueRange(self.topic, self.broker_name, self.endpoint, self.queue_id, start, end, self.protocol)
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of topic {self.topic!r} on {self.broker_name}"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
     """The queue offsets from *start* up to, not including, *end* of one queue."""
 
+    topic: str
     broker_name: str
     endpoint: str
     queue_id: int
     start: int
     end: int
+    protocol: Protocol = "grpc"
 
     def __len__(self) -> int:
         return self.end - self.start
 
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of topic {self.topic!r} on {self.broker_name}"
 
-def ranges(queues: Sequence[Queue], starting: Offsets, ending: Offsets) -> list[QueueRange]:
+
+OffsetsByTime = Callable[[Sequence[tuple[Queue, int]]], Sequence[int]]
+"""Asks brokers: for each queue and time in ms, the first queue offset stored then or later; its end where none is."""
+
+
+def ranges(queues: Sequence[Queue], starting: Positions, ending: Positions, by_time: OffsetsByTime) -> list[QueueRange]:
     """
     Return the range of each queue that the two options ask for, empty ones left out.
 
     ConfigError where an option names a queue that is not there, or offsets that the queue does not hold: what
     has aged out is not read around in silence.
     """
-    starts = _resolve("startingOffsets", starting, queues, default="earliest")
-    ends = _resolve("endingOffsets", ending, queues, default="latest")
+    starts = resolve("startingOffsets", starting, queues, by_time)
+    ends = resolve("endingOffsets", ending, queues, by_time)
     found = []
     for queue, start, end in zip(queues, starts, ends, strict=True):
-        if start > end:
-            if isinstance(starting, str) or isinstance(ending, str):
-                continue
+        if start > end and _is_offset(starting, queue) and _is_offset(ending, queue):
             raise ConfigError(
-                f"option 'startingOffsets' is {start} for queue {queue.queue_id} of {queue.broker_name}; "
-                f"allowed: up to its endingOffsets, {end}"
+                f"option 'startingOffsets' is {start} for {queue}; allowed: 0 to its endingOffsets, {end}"
             )
         if start < end:
-            found.append(QueueRange(queue.broker_name, queue.endpoint, queue.queue_id, start, end))
+            found.append(queue.range(start, end))
     return found
 
 
-def _resolve(name: str, offsets: Offsets, queues: Sequence[Queue], *, default: str) -> list[int]:
-    if isinstance(offsets, str):
-        return [queue.min_offset if offsets == "earliest" else queue.max_offset for queue in queues]
-    places = {key: _find(name, key, queues) for key in offsets}
-    resolved = _resolve(name, default, queues, default=default)
-    for key, place in places.items():
-        queue, offset = queues[place], offsets[key]
-        if not queue.min_offset <= offset <= queue.max_offset:
+def resolve(name: str, positions: Positions, queues: Sequence[Queue], by_time: OffsetsByTime) -> list[int]:
+    """
+    Return *positions* as a queue offset for each of *queues*; *name* is the option they are from.
+
+    ConfigError where they name a queue that is not there, or an offset that it does not hold.
+    """
+    _check_names(name, positions, queues)
+    places = [_position(positions, queue) for queue in queues]
+    timed = [(queue, place.ms) for queue, place in zip(queues, places, strict=True) if isinstance(place, Time)]
+    answers = iter(by_time(timed) if timed else ())
+    return [_offset(name, place, queue, answers) for queue, place in zip(queues, places, strict=True)]
+
+
+def _offset(name: str, place: Position, queue: Queue, answers: Iterator[int]) -> int:
+    if isinstance(place, Time):
+        return min(max(next(answers), queue.min_offset), queue.max_offset)
+    if place == EARLIEST:
+        return queue.min_offset
+    if place == LATEST:
+        return queue.max_offset
+    if not isinstance(place, int) or not queue.min_offset <= place <= queue.max_offset:
+        raise ConfigError(
+            f"option {name!r} is {place} for {queue}; "
+            f"allowed: {queue.min_offset} to {queue.max_offset}, what the queue holds now"
+        )
+    return place
+
+
+def _keys(queue: Queue) -> tuple[str, str]:
+    """Return what a queue may be called in JSON."""
+    return f"{queue.broker_name}:{queue.queue_id}", str(queue.queue_id)
+
+
+def _position(positions: Positions, queue: Queue) -> Position:
+    named = positions.by_queue.get(queue.topic, {})
+    return next((named[key] for key in _keys(queue) if key in named), positions.default)
+
+
+def _is_offset(positions: Positions, queue: Queue) -> bool:
+    return isinstance(_position(positions, queue), int)
+
+
+def _check_names(name: str, positions: Positions, queues: Sequence[Queue]) -> None:
+    """Raise ConfigError where a topic or queue of *positions* is none, or a queue's number means several."""
+    for topic, named in positions.by_queue.items():
+        of_topic = [queue for queue in queues if queue.topic == topic]
+        if not of_topic:
+            allowed = ", ".join(sorted({queue.topic for queue in queues}))
+            raise ConfigError(f"option {name!r} names topic {topic!r}, which is not read; allowed: {allowed}")
+        for key in named:
+            meant = [queue for queue in of_topic if key in _keys(queue)]
+            if len(meant) == 1 and len(set(_keys(meant[0])) & named.keys()) == 1:
+                continue
+            allowed = ", ".join(sorted(_keys(queue)[0] for queue in of_topic))
+            problem = "is not a queue of the topic"
+            if meant:
+                problem = "means several queues" if len(meant) > 1 else "is named twice"
             raise ConfigError(
-                f"option {name!r} is {offset} for queue {key!r}; "
-                f"allowed: {queue.min_offset} to {queue.max_offset}, what the queue holds now"
+                f"option {name!r} names queue {key!r} of topic {topic!r}, which {problem}; allowed: {allowed}"
             )
-        resolved[place] = offset
-    return resolved
-
-
-def _find(name: str, key: str, queues: Sequence[Queue]) -> int:
-    """Return the index of the queue that *key* means, `3` or `broker-a:3`."""
-    places = [
-        place
-        for place, queue in enumerate(queues)
-        if key in {str(queue.queue_id), f"{queue.broker_name}:{queue.queue_id}"}
-    ]
-    if len(places) != 1:
-        allowed = ", ".join(sorted(f"{queue.broker_name}:{queue.queue_id}" for queue in queues))
-        problem = "means several queues" if places else "is not a queue of the topic"
-        raise ConfigError(f"option {name!r} names queue {key!r}, which {problem}; allowed: {allowed}")
-    return places[0]
 
 
 def partitions(found: Iterable[QueueRange], *, max_records: int, min_partitions: int) -> list[QueueRange]:

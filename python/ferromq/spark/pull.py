@@ -5,7 +5,7 @@ Offsets are the caller's; nothing is committed and no lease is taken, so any num
 other. Every message of the stream stays bytes here; `_ferromq.pull_columns` decodes them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,9 +16,11 @@ from ferromq._proto import messages as pb
 from ferromq.client._connection import OPTIONS, target
 from ferromq.client._protocol import PACKED, SERVICE, Identity, error_of, named, transport_error
 from ferromq.client._routes import endpoint_of, endpoints_message
-from ferromq.errors import FerromqError, ServerError
+from ferromq.errors import ConfigError, FerromqError, ServerError
 from ferromq.route import MASTER
+from ferromq.spark.options import Where
 from ferromq.spark.plan import Queue, QueueRange
+from ferromq.spark.topics import Topics
 
 BATCH_MESSAGES = 8192
 """Messages asked for at once; the broker answers fewer where they are large."""
@@ -74,8 +76,35 @@ class _Broker:
         return transport_error(error.code().name, error.details(), self.endpoint, method, TIMEOUT)
 
 
-def queues(endpoint: str, topic: str) -> list[Queue]:
-    """Return the readable queues of *topic* on all brokers, with the offsets they hold now."""
+def queues(where: Where, topics: Topics) -> list[Queue]:
+    """
+    Return the readable queues of *topics* on all brokers, with the offsets they hold now.
+
+    Raises `TopicNotFound` for a name that no broker has, and `ConfigError` for a pattern that no topic matches.
+    """
+    if where.endpoint is None or topics.pattern is not None:
+        raise ConfigError("option 'namesrv' is not served yet; allowed: endpoint")
+    found = [queue for topic in topics.names for queue in _queues(where.endpoint, topic)]
+    return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
+
+
+def offsets_by_time(wanted: Sequence[tuple[Queue, int]]) -> list[int]:
+    """Return, for each queue and time in ms, the first offset stored then or later, or its end where none is."""
+    offsets = []
+    for queue, ms in wanted:
+        with _Broker(queue.endpoint) as broker:
+            request = pb.QueryOffsetRequest(
+                message_queue=_message_queue(queue.topic, queue.broker_name, queue.queue_id),
+                query_offset_policy=pb.TIMESTAMP,
+                timestamp=pb.Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000),
+            )
+            answer = broker.ask("QueryOffset", request, pb.QueryOffsetResponse)
+        _check((answer.status.code, answer.status.message), f"the offset at {ms} ms of {queue}")
+        offsets.append(answer.offset)
+    return offsets
+
+
+def _queues(endpoint: str, topic: str) -> list[Queue]:
     with _Broker(endpoint) as broker:
         request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints_message([endpoint]))
         route = broker.ask("QueryRoute", request, pb.QueryRouteResponse)
@@ -88,7 +117,7 @@ def queues(endpoint: str, topic: str) -> list[Queue]:
     for address, readable in by_endpoint.items():
         with _Broker(address) as broker:
             found += [_queue(broker, topic, queue) for queue in readable]
-    return sorted(found, key=lambda queue: (queue.broker_name, queue.queue_id))
+    return found
 
 
 def _queue(broker: _Broker, topic: str, queue: Any) -> Queue:
@@ -103,7 +132,7 @@ def _queue(broker: _Broker, topic: str, queue: Any) -> Queue:
             f"the offsets of queue {queue.id} of topic {topic!r} on {queue.broker.name}",
         )
         offsets.append(answer.offset)
-    return Queue(queue.broker.name, broker.endpoint, queue.id, *offsets)
+    return Queue(topic, queue.broker.name, broker.endpoint, queue.id, *offsets)
 
 
 def pull(wanted: QueueRange, topic: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -112,17 +141,16 @@ def pull(wanted: QueueRange, topic: str) -> Iterator[tuple[int, Mapping[str, Any
 
     Raises where the queue does not hold every offset of the range any more: nothing is left out in silence.
     """
-    where = f"queue {wanted.queue_id} of topic {topic!r} on {wanted.broker_name}"
     with _Broker(wanted.endpoint) as broker:
         offset = wanted.start
         call = broker.pull(wanted, topic, offset)
         while offset < wanted.end:
             answer = broker.pulled(call, wanted.end)
-            _check(answer["status"] or (pb.OK, ""), f"{where} at queue offset {offset}")
+            _check(answer["status"] or (pb.OK, ""), f"{wanted} at queue offset {offset}")
             rows = answer["rows"]
             if rows == 0 or answer["next_offset"] is None or answer["next_offset"] != offset + rows:
                 raise ServerError(
-                    f"{where} was asked for queue offsets from {offset} and gave {rows} messages, the next at "
+                    f"{wanted} was asked for queue offsets from {offset} and gave {rows} messages, the next at "
                     f"{answer['next_offset']}: messages of the range [{wanted.start}, {wanted.end}) have aged out"
                 )
             offset += rows

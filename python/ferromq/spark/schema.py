@@ -1,10 +1,12 @@
 """
 The columns of the format, the same for every way in.
 
-PullMessage does not carry everything that a record holds: `physical_offset` and `sys_flag` are null in rows that
-came through a broker. `properties` holds the user's properties without RocketMQ's own, which are columns
-or belong to the protocol. `body` is what the producer gave, decompressed where it travelled compressed.
+`message_id` is the producer's id, or where it gave none, the one made of store host and physical offset.
+`properties` holds the user's properties without RocketMQ's own, which are columns or belong to the protocol.
+`body` is what the producer gave, decompressed where it travelled compressed.
 """
+
+from collections.abc import Sequence
 
 from pyspark.sql.types import (
     ArrayType,
@@ -37,14 +39,19 @@ SCHEMA = (
     .add("reconsume_times", IntegerType())
     .add("sys_flag", IntegerType())
 )
+COLUMNS = tuple(SCHEMA.fieldNames())
+
+
+def schema_of(columns: Sequence[str]) -> StructType:
+    """Return the schema of these columns, in this order."""
+    return StructType([SCHEMA[column] for column in columns])
 
 
 def check_schema(wanted: StructType) -> None:
     """Raise ConfigError where *wanted*, which a user may give to read fewer columns, asks for what is not there."""
     for field in wanted.fields:
-        if field.name not in SCHEMA.fieldNames():
-            known = ", ".join(SCHEMA.fieldNames())
-            raise ConfigError(f"column {field.name!r} of the schema is not known; allowed: {known}")
+        if field.name not in COLUMNS:
+            raise ConfigError(f"column {field.name!r} of the schema is not known; allowed: {', '.join(COLUMNS)}")
         expected = SCHEMA[field.name].dataType
         if field.dataType != expected:
             given, allowed = field.dataType.simpleString(), expected.simpleString()

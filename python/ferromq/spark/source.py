@@ -14,14 +14,14 @@ from pyspark.sql.types import StructType
 
 from ferromq.spark import plan
 from ferromq.spark._requirements import require
-from ferromq.spark.options import ReadOptions
-from ferromq.spark.schema import SCHEMA, check_schema
+from ferromq.spark.options import STREAM_OPTIONS, ReadOptions
+from ferromq.spark.schema import check_schema, schema_of
 
-__all__ = ["FerromqSource"]
+__all__ = ["FerromqSource", "QueuePartition", "read_range"]
 
 
 class FerromqSource(DataSource):  # type: ignore[misc]
-    """A topic, read through its brokers. The options are in `ferromq.spark.options`."""
+    """Topics, read through their brokers. The options are in `ferromq.spark.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -30,8 +30,7 @@ class FerromqSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the columns; wrong options are an error already here, where the user's line is on the stack."""
-        ReadOptions.parse(self.options)
-        return SCHEMA
+        return schema_of(ReadOptions.parse(self.options, also=STREAM_OPTIONS).rows.columns)
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Return the reader of a batch query."""
@@ -48,7 +47,7 @@ class QueuePartition(InputPartition):  # type: ignore[misc]
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """Reads what the topic holds when the query is planned; what comes later is not in the result."""
+    """Reads what the topics hold when the query is planned; what comes later is not in the result."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -59,21 +58,26 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         from ferromq.spark import pull  # noqa: PLC0415 (keeps the search for data sources light)
 
         options = self._options
-        queues = pull.queues(options.endpoint, options.topic)
-        ranges = plan.ranges(queues, options.starting_offsets, options.ending_offsets)
+        queues = pull.queues(options.where, options.topics)
+        ranges = plan.ranges(queues, options.starting, options.ending, pull.offsets_by_time)
         most, least = options.max_records_per_partition, options.min_partitions
         cut = plan.partitions(ranges, max_records=most, min_partitions=least)
         return [QueuePartition(part) for part in cut]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of *partition* as Arrow batches."""
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
-
-        from ferromq.spark import pull  # noqa: PLC0415
-        from ferromq.spark.arrow import record_batch  # noqa: PLC0415
-
         if not isinstance(partition, QueuePartition):  # Spark makes one empty partition where there are none
             return
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        for rows, columns in pull.pull(partition.range, self._options.topic):
-            yield record_batch(columns, rows, schema)
+        yield from read_range(partition, self._schema)
+
+
+def read_range(partition: QueuePartition, schema: StructType) -> Iterator[Any]:
+    """Yield the rows of *partition* with the columns of *schema* as Arrow batches; runs in a worker."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    from ferromq.spark import pull  # noqa: PLC0415
+    from ferromq.spark.arrow import record_batch  # noqa: PLC0415
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for rows, columns in pull.pull(partition.range, partition.range.topic):
+        yield record_batch(columns, rows, wanted)

@@ -1,0 +1,55 @@
+"""Which topics a read covers: by name, list or pattern. Pure."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ferromq import _names
+from ferromq.errors import IllegalName
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Either names, or a pattern; neither: every topic but internal ones."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    system: bool = False
+    """A pattern, or its lack, also means internal topics."""
+
+    @classmethod
+    def named(cls, names: Iterable[str]) -> "Topics":
+        """Return *names* as a choice. Raises ValueError for one that no topic can have."""
+        chosen = tuple(names)
+        for name in chosen:
+            try:
+                _names.check_topic(name)
+            except IllegalName as error:
+                raise ValueError(str(error)) from error
+        return cls(chosen)
+
+    @classmethod
+    def matching(cls, pattern: str, *, system: bool = False) -> "Topics":
+        """Return the topics whose whole name matches *pattern*. Raises ValueError where it is none."""
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(str(error)) from error
+        return cls(pattern=pattern, system=system)
+
+    def choose(self, known: Iterable[str]) -> list[str]:
+        """Return which of the topics *known* are meant, sorted."""
+        return sorted({name for name in known if self.means(name)})
+
+    def means(self, name: str) -> bool:
+        """Say whether the topic *name* is meant."""
+        if self.names:
+            return name in self.names
+        if not self.system and is_internal(name):
+            return False
+        return self.pattern is None or re.fullmatch(self.pattern, name) is not None
+
+
+def is_internal(name: str) -> bool:
+    """Say whether the topic holds what brokers keep for themselves: half and op messages, delays, timers, retries."""
+    return _names.is_internal_topic(name) or name.startswith(_names.RETRY_PREFIX)
