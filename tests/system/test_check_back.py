@@ -15,6 +15,7 @@ from ferromq._ferromq import Clock, Store, StoredMessage, decode_records
 from ferromq._proto import messages as pb
 
 SEND, END_TRANSACTION, CHECK, GET_CONFIG, UPDATE_CONFIG, STATISTICS = 310, 37, 39, 26, 25, 315
+RUNTIME_INFO = 28
 HALF, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 START = 1_700_000_000_000
@@ -237,3 +238,34 @@ def test_committed_messages_count_as_stored(mq: ferromq.Embedded, eventually: Ev
         assert peer.call(STATISTICS, asked).json()["statsMinute"]["sum"] == 1
         asked["statsName"] = "TOPIC_PUT_SIZE"
         assert peer.call(STATISTICS, asked).json()["statsMinute"]["sum"] == len(records(mq.store, "orders")[0].raw)
+
+
+def counts(peer: Peer) -> dict[str, int]:
+    """Return what request 28 tells of transactions, by the rest of its names."""
+    table = peer.call(RUNTIME_INFO).json()["table"]
+    prefix = "transaction"
+    return {name.removeprefix(prefix): int(value) for name, value in table.items() if name.startswith(prefix)}
+
+
+def test_open_transactions_and_their_checks_are_counted(tmp_path: Path, eventually: Eventually) -> None:
+    """`brokerStatus` tells how many are open, were asked about, or were given up."""
+    options = {"transaction_check_max": 2}
+    with (
+        ferromq.embedded(tmp_path, clock=Clock.manual(START), **options) as mq,
+        Peer(mq.broker.address) as peer,
+    ):
+        peer.heartbeat(produces=("payers",))
+        first = prepare(peer, b"paid")
+        prepare(peer, b"open", UNIQ_KEY="K2")
+        prepare(peer, b"nobody's", group="nobody", UNIQ_KEY="K3")
+        assert end(peer, first, COMMIT) == 0
+        none = {"Checked": 0, "CheckedUnreachable": 0, "CheckRefused": 0, "Discarded": 0, "HalfLost": 0}
+        assert eventually(lambda: settled(mq))
+        assert counts(peer) == {**none, "HalfOpen": 2}
+        for rounds in (1, 2):
+            mq.clock.advance(seconds=31)
+            assert eventually(lambda: settled(mq))
+            assert counts(peer) == {**none, "HalfOpen": 2, "Checked": rounds, "CheckedUnreachable": rounds}
+        mq.clock.advance(seconds=31)
+        assert eventually(lambda: settled(mq))
+        assert counts(peer) == {**none, "HalfOpen": 0, "Checked": 2, "CheckedUnreachable": 2, "Discarded": 2}

@@ -312,7 +312,7 @@ class BrokerController:
                 now_ms=now_ms,
                 subscriptions=clients.connections.subscriptions,
             ),
-            runtime=Runtime(self.store, statistics, directory, now_ms, now_ms()),
+            runtime=Runtime(self.store, statistics, directory, transactions=self._transactions.counts, now_ms=now_ms),
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),

@@ -80,6 +80,11 @@ class EndedHalves:
         found = self._flags.find(0)
         return self._below + (len(self._flags) if found < 0 else found)
 
+    def count_open(self, end: int) -> int:
+        """Return how many below the queue offset *end* have not ended."""
+        stored = max(0, end - self._below)
+        return stored - self._flags.count(1, 0, stored)
+
     def forget(self, below: int) -> int:
         """Take all *below* a queue offset for ended, and return how many of them had not."""
         count = min(max(0, below - self._below), len(self._flags))
@@ -145,6 +150,12 @@ class Halves:
         """Return the lowest queue offset that has not ended; it may not be stored yet."""
         with self._changed:
             return self._ended.first_open()
+
+    def count_open(self) -> int:
+        """Return how many half messages have not ended, of those readers see."""
+        end = self._store.max_offset(_names.HALF_TOPIC, QUEUE)
+        with self._changed:
+            return self._ended.count_open(end)
 
     @contextmanager
     def turn(self, half: StoredMessage) -> Iterator[Place | None]:

@@ -6,7 +6,7 @@ Numbers RocketMQ has of things that are not here, as thread pools with queues, a
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ferromq import _json, _names
@@ -38,13 +38,21 @@ class Runtime:
     """Answers what a broker does now."""
 
     def __init__(
-        self, store: Store, statistics: Statistics, directory: Path, now_ms: Callable[[], int], started_ms: int
+        self,
+        store: Store,
+        statistics: Statistics,
+        directory: Path,
+        *,
+        transactions: Callable[[], Mapping[str, str]],
+        now_ms: Callable[[], int],
     ) -> None:
+        """*transactions* says what is told of them, under names of our own."""
         self._store = store
         self._statistics = statistics
         self._directory = directory
         self._now_ms = now_ms
-        self._started_ms = started_ms
+        self._started_ms = now_ms()
+        self._transactions = transactions
 
     def info(self, _request: Request) -> Answer:
         """Answer request 28: everything RocketMQ's brokers say, by its name."""
@@ -54,6 +62,7 @@ class Runtime:
             **self._of_disk(),
             **self._of_delays(),
             **self._of_timers(),
+            **self._transactions(),
             **_of_pools(),
             "brokerActive": "true",
             "brokerVersionDesc": _VERSION,

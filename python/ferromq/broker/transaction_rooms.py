@@ -28,6 +28,7 @@ class TransactionRooms:
         def is_slave() -> bool:
             return config().membership.is_slave
 
+        self._halves = halves
         self.ends = Transactions(store, halves, is_slave=is_slave, count_put=server.count_put)
         self.checks = CheckBack(
             store,
@@ -48,6 +49,18 @@ class TransactionRooms:
         """Let no more come, and end the one under way."""
         self.checks.stop()
         self._timer.stop()
+
+    def counts(self) -> dict[str, str]:
+        """Return what `brokerStatus` prints of transactions; all but the open ones count from the start."""
+        total = self.checks.total
+        return {
+            "transactionHalfOpen": str(self._halves.count_open()),
+            "transactionChecked": str(total.asked),
+            "transactionCheckedUnreachable": str(total.unasked),
+            "transactionCheckRefused": str(total.refused),
+            "transactionDiscarded": str(total.discarded),
+            "transactionHalfLost": str(total.lost),
+        }
 
     def options_changed(self, changed: frozenset[str], after: BrokerConfig) -> None:
         """Keep to options that changed."""
