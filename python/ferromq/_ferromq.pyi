@@ -709,6 +709,38 @@ def check_filter(kind: str, expression: str) -> None:
 def decode_records(data: bytes) -> list[StoredMessage]:
     """Decode records laid one after the other, as QUERY_MESSAGE and PULL_MESSAGE answer. Raises `ValueError` for bytes that are not records."""
 
+@final
+class ColumnBuffer:
+    """Bytes of a column that Rust filled. Read-only; `bytes()` copies them."""
+
+    @property
+    def address(self) -> int:
+        """Where they lie as long as this object lives, for `pyarrow.foreign_buffer`."""
+
+    def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+
+def record_columns(
+    parts: Sequence[bytes],
+    *,
+    columns: Sequence[str],
+    filter: dict[str, Any] | None = None,
+    end: int | None = None,
+) -> dict[str, Any]:
+    """
+    Decode records as they lie in a log into the buffers of Arrow columns, their checksums checked.
+
+    *parts*: each whole records one after the other, as PULL_MESSAGE (11) answers. *columns*: names of the schema of
+    `ferromq.spark`; only these are made. *filter*: `topics`, `queue_ids`, `tags`, `keys` (lists), `store_from_ms`,
+    `store_to_ms`, `born_from_ms`, `born_to_ms`, `offset_from`, `offset_to` (from: the first one, to: the first one that is
+    not); all that are given must hold. Records at and behind queue offset *end* are left out, as if they had not come.
+
+    Returns `rows`, `read` (records looked at, before the filter), `next_offset` (behind the last of them, or None) and
+    `columns`: name → (null count, validity or None, buffers in Arrow's order, children's after their parents').
+    Compressed bodies come out decompressed. Raises `ValueError` naming the part and byte where no sound record lies,
+    the message whose body does not decompress, or the column or filter that is not known.
+    """
+
 def pull_columns(parts: Sequence[bytes], packed: bool, until: int) -> dict[str, Any]:
     """
     Decode the messages of one PullMessage stream into the buffers of Arrow columns.

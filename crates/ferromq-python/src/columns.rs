@@ -1,41 +1,109 @@
-//! PullMessage answers as the buffers of Arrow columns, for `ferromq.spark`.
+//! Records as the buffers of Arrow columns, for `ferromq.spark`. No logic: what becomes of a record is in
+//! `ferromq_store::columns`.
 
-use ferromq_transport::grpc::columns::{Buffers, Pulled, decode};
+use ferromq_store::columns::{Batch, Buffers, ColumnsError, RowFilter, Wanted, record_columns as decode};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
     types::{PyBytes, PyDict, PyList},
 };
 
-/// Decodes the messages of one PullMessage stream; see the stub for what comes back.
+/// A buffer of a column, which Arrow reads where it lies.
+#[pyclass(name = "ColumnBuffer", module = "ferromq._ferromq", frozen)]
+pub struct PyColumnBuffer(Vec<u8>);
+
+#[pymethods]
+impl PyColumnBuffer {
+    /// Where the bytes lie as long as this object lives.
+    #[getter]
+    fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0)
+    }
+}
+
+/// Decodes records; see the stub for what comes back.
 #[pyfunction]
-pub fn pull_columns<'py>(
+#[pyo3(signature = (parts, *, columns, filter=None, end=None))]
+pub fn record_columns<'py>(
     py: Python<'py>,
     parts: Vec<Bound<'py, PyBytes>>,
-    packed: bool,
-    until: i64,
+    columns: Vec<String>,
+    filter: Option<&Bound<'py, PyDict>>,
+    end: Option<u64>,
 ) -> PyResult<Bound<'py, PyDict>> {
+    let (wanted, filter) = (wanted_of(&columns)?, filter_of(filter)?);
     let slices: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
-    let pulled: Pulled = py
-        .detach(|| decode(slices, packed, until))
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let batch = py.detach(|| decode(&slices, wanted, &filter, end)).map_err(|error| of_columns(&error))?;
+    batch_dict(py, batch)
+}
+
+pub(crate) fn wanted_of(columns: &[String]) -> PyResult<Wanted> {
+    Wanted::parse(columns.iter().map(String::as_str)).map_err(|error| of_columns(&error))
+}
+
+pub(crate) fn of_columns(error: &ColumnsError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+pub(crate) fn filter_of(given: Option<&Bound<'_, PyDict>>) -> PyResult<RowFilter> {
+    let mut filter = RowFilter::default();
+    let Some(given) = given else { return Ok(filter) };
+    for (name, value) in given.iter() {
+        if value.is_none() {
+            continue;
+        }
+        match name.extract::<String>()?.as_str() {
+            "topics" => filter.topics = Some(value.extract()?),
+            "queue_ids" => filter.queue_ids = Some(value.extract()?),
+            "tags" => filter.tags = Some(value.extract()?),
+            "keys" => filter.keys = Some(value.extract()?),
+            "store_from_ms" => filter.stored.start = value.extract()?,
+            "store_to_ms" => filter.stored.end = value.extract()?,
+            "born_from_ms" => filter.born.start = value.extract()?,
+            "born_to_ms" => filter.born.end = value.extract()?,
+            "offset_from" => filter.offsets.start = value.extract()?,
+            "offset_to" => filter.offsets.end = value.extract()?,
+            name => {
+                let text = format!(
+                    "a filter knows no {name:?}; allowed: topics, queue_ids, tags, keys, store_from_ms, store_to_ms, \
+                     born_from_ms, born_to_ms, offset_from, offset_to"
+                );
+                return Err(PyValueError::new_err(text));
+            }
+        }
+    }
+    Ok(filter)
+}
+
+pub(crate) fn batch_dict(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyDict>> {
     let columns = PyDict::new(py);
-    for (name, buffers) in pulled.columns {
-        columns.set_item(name, column(py, &buffers)?)?;
+    for (name, buffers) in batch.columns {
+        columns.set_item(name, column(py, buffers)?)?;
     }
     let answer = PyDict::new(py);
-    answer.set_item("rows", pulled.rows)?;
-    answer.set_item("status", pulled.status)?;
-    answer.set_item("next_offset", pulled.next_offset)?;
+    answer.set_item("rows", batch.rows)?;
+    answer.set_item("read", batch.read)?;
+    answer.set_item("next_offset", batch.next_offset)?;
     answer.set_item("columns", columns)?;
     Ok(answer)
 }
 
-fn column<'py>(
-    py: Python<'py>,
-    buffers: &Buffers,
-) -> PyResult<(usize, Option<Bound<'py, PyBytes>>, Bound<'py, PyList>)> {
-    let validity = buffers.validity.as_deref().map(|bits| PyBytes::new(py, bits));
-    let data = PyList::new(py, buffers.data.iter().map(|bytes| PyBytes::new(py, bytes)))?;
-    Ok((buffers.null_count, validity, data))
+type Column<'py> = (usize, Option<Bound<'py, PyColumnBuffer>>, Bound<'py, PyList>);
+
+fn column(py: Python<'_>, buffers: Buffers) -> PyResult<Column<'_>> {
+    let validity = buffers.validity.map(|bits| Bound::new(py, PyColumnBuffer(bits))).transpose()?;
+    let data: Vec<_> = buffers
+        .data
+        .into_iter()
+        .map(|bytes| Bound::new(py, PyColumnBuffer(bytes)))
+        .collect::<PyResult<_>>()?;
+    Ok((buffers.null_count, validity, PyList::new(py, data)?))
 }

@@ -17,6 +17,7 @@ mod new_message;
 mod options;
 mod pool;
 mod process;
+mod pulled;
 mod remoting_client;
 mod request;
 mod server;
@@ -39,7 +40,9 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<request::PyRequest>()?;
     module.add_class::<server::PyServer>()?;
     module.add_class::<remoting_client::PyRemotingClient>()?;
-    module.add_function(wrap_pyfunction!(columns::pull_columns, module)?)?;
+    module.add_class::<columns::PyColumnBuffer>()?;
+    module.add_function(wrap_pyfunction!(columns::record_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(pulled::pull_columns, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(filters::check_filter, module)?)?;
     module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;

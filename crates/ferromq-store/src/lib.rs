@@ -14,6 +14,7 @@ mod boundary;
 mod checkpoint;
 mod clean;
 mod clock;
+pub mod columns;
 mod commit_log;
 mod config;
 mod consume_queue;

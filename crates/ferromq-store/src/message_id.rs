@@ -8,6 +8,8 @@ use std::{
     str::FromStr,
 };
 
+use crate::MessageView;
+
 /// Names a record by the broker that stored it and its place in that broker's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OffsetMessageId {
@@ -20,6 +22,14 @@ pub struct OffsetMessageId {
 /// Hexadecimal digits of the port, which takes 4 bytes, and of the physical offset.
 const PORT_DIGITS: usize = 8;
 const OFFSET_DIGITS: usize = 16;
+
+impl OffsetMessageId {
+    /// The id of a record by its place.
+    #[must_use]
+    pub fn of(view: &MessageView<'_>) -> Self {
+        Self { store_host: view.store_host, physical_offset: view.physical_offset }
+    }
+}
 
 impl FromStr for OffsetMessageId {
     type Err = &'static str;

@@ -50,6 +50,76 @@ pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<
     out
 }
 
+/// Says whether a property name is RocketMQ's own: producers may not set it, consumers do not see it.
+///
+/// These are its proxy's names, and with them those by which its broker tells how to treat a message.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    matches!(
+        name,
+        "TRACE_ON"
+            | "MSG_REGION"
+            | "KEYS"
+            | "TAGS"
+            | "WAIT"
+            | "DELAY"
+            | "RETRY_TOPIC"
+            | "REAL_TOPIC"
+            | "REAL_QID"
+            | "TRAN_MSG"
+            | "PGROUP"
+            | "MIN_OFFSET"
+            | "MAX_OFFSET"
+            | "BUYER_ID"
+            | "ORIGIN_MESSAGE_ID"
+            | "TRANSFER_FLAG"
+            | "CORRECTION_FLAG"
+            | "MQ2_FLAG"
+            | "RECONSUME_TIME"
+            | "UNIQ_KEY"
+            | "MAX_RECONSUME_TIMES"
+            | "CONSUME_START_TIME"
+            | "POP_CK"
+            | "POP_CK_OFFSET"
+            | "1ST_POP_TIME"
+            | "TRAN_PREPARED_QUEUE_OFFSET"
+            | "DUP_INFO"
+            | "EXTEND_UNIQ_INFO"
+            | "INSTANCE_ID"
+            | "CORRELATION_ID"
+            | "REPLY_TO_CLIENT"
+            | "TTL"
+            | "ARRIVE_TIME"
+            | "PUSH_REPLY_TIME"
+            | "CLUSTER"
+            | "MSG_TYPE"
+            | "INNER_MULTI_QUEUE_OFFSET"
+            | "TIMER_DELAY_MS"
+            | "TIMER_DELAY_SEC"
+            | "TIMER_DELIVER_MS"
+            | "TIMER_ENQUEUE_MS"
+            | "TIMER_DEQUEUE_MS"
+            | "TIMER_ROLL_TIMES"
+            | "TIMER_OUT_MS"
+            | "TIMER_DEL_UNIQKEY"
+            | "TIMER_DELAY_LEVEL"
+            | "__BORNHOST"
+            | "BORN_TIMESTAMP"
+            | "DLQ_ORIGIN_TOPIC"
+            | "DLQ_ORIGIN_MESSAGE_ID"
+            | "__CRC32#"
+            | "ORIGIN_GROUP"
+            | "_SYS_MSG_PRIORITY_"
+            | "__LITE_TOPIC"
+            | "__SHARDINGKEY"
+            | "__transactionId__"
+            | "CHECK_IMMUNITY_TIME_IN_SECONDS"
+            | "TRANSACTION_CHECK_TIMES"
+            | "INNER_NUM"
+            | "INNER_MULTI_DISPATCH"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-Column = tuple[int, bytes | None, Sequence[bytes]]
-"""Null count, validity bitmap (None: no row is null), and the buffers as `grpc/columns.rs` orders them."""
+from ferromq._ferromq import ColumnBuffer
+
+Column = tuple[int, bytes | ColumnBuffer | None, Sequence[bytes | ColumnBuffer]]
+"""Null count, validity bitmap (None: no row is null), and the buffers as `_ferromq.record_columns` orders them."""
 
 
 def record_batch(columns: Mapping[str, Column], rows: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -23,8 +25,8 @@ def record_batch(columns: Mapping[str, Column], rows: int, schema: pa.Schema) ->
 
 def _array(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
     null_count, validity, data = column
-    bitmap = None if validity is None else pa.py_buffer(validity)
-    first, *rest = map(pa.py_buffer, data)
+    bitmap = None if validity is None else _buffer(validity)
+    first, *rest = map(_buffer, data)
     if pa.types.is_list(kind):
         return pa.Array.from_buffers(kind, rows, [bitmap, first], null_count, children=[_texts(kind.value_type, rest)])
     if pa.types.is_map(kind):
@@ -33,6 +35,13 @@ def _array(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
         entries = pa.Array.from_buffers(fields, len(keys), [None], 0, children=[keys, values])
         return pa.Array.from_buffers(kind, rows, [bitmap, first], null_count, children=[entries])
     return pa.Array.from_buffers(kind, rows, [bitmap, first, *rest], null_count)
+
+
+def _buffer(data: bytes | ColumnBuffer) -> pa.Buffer:
+    """Return *data* where it lies; Arrow keeps it alive."""
+    if isinstance(data, ColumnBuffer):
+        return pa.foreign_buffer(data.address, len(data), data)
+    return pa.py_buffer(data)
 
 
 def _texts(kind: pa.DataType, buffers: Sequence[pa.Buffer]) -> pa.Array:

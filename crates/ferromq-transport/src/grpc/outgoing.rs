@@ -9,7 +9,7 @@ use ferromq_store::{MessageView, ReceiptHandle, properties};
 use md5::{Digest, Md5};
 
 use super::{
-    convert::{is_reserved, put_duration, put_timestamp, write_handle},
+    convert::{put_duration, put_timestamp, write_handle},
     wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field},
 };
 
@@ -135,7 +135,7 @@ impl MessageWriter {
                 }
                 _ => {}
             }
-            if !is_reserved(name) {
+            if !properties::is_reserved(name) {
                 put_len_prefix(
                     &mut self.user,
                     2,

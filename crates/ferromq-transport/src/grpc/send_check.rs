@@ -1,7 +1,9 @@
 //! What a message to send must be like: RocketMQ's proxy's rules, with its codes. No I/O.
 
+use ferromq_store::properties;
+
 use super::{
-    convert::{Refusal, code, has_control, is_reserved},
+    convert::{Refusal, code, has_control},
     message::{MAX_TEXTS, Outgoing, SendRequest},
 };
 use crate::{
@@ -153,7 +155,7 @@ fn check_properties(request: &SendRequest<'_>, message: &Outgoing<'_>) -> Result
     }
     let mut bytes = message.tag.len() + keys.iter().map(|key| key.len()).sum::<usize>();
     for (name, value) in user {
-        if is_reserved(name) {
+        if properties::is_reserved(name) {
             return illegal(format!("property {name} belongs to the system"));
         }
         if name.is_empty() || has_control(name) || has_control(value) {

@@ -1,0 +1,62 @@
+//! Which records become rows: looked at in place, before anything is copied.
+
+use std::ops::Range;
+
+use super::marks::Marks;
+use crate::MessageView;
+
+/// What must all hold of a record; the default holds of every one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowFilter {
+    /// The topic is one of them.
+    pub topics: Option<Vec<String>>,
+    /// The queue is one of them.
+    pub queue_ids: Option<Vec<i32>>,
+    /// Store timestamps in milliseconds.
+    pub stored: Range<i64>,
+    /// Born timestamps in milliseconds.
+    pub born: Range<i64>,
+    /// The tag is one of them.
+    pub tags: Option<Vec<String>>,
+    /// One of the message's keys is one of them.
+    pub keys: Option<Vec<String>>,
+    /// Queue offsets.
+    pub offsets: Range<u64>,
+}
+
+impl Default for RowFilter {
+    fn default() -> Self {
+        Self {
+            topics: None,
+            queue_ids: None,
+            stored: i64::MIN..i64::MAX,
+            born: i64::MIN..i64::MAX,
+            tags: None,
+            keys: None,
+            offsets: 0..u64::MAX,
+        }
+    }
+}
+
+impl RowFilter {
+    /// Says whether properties have to be read to decide.
+    pub(super) fn needs_marks(&self) -> bool {
+        self.tags.is_some() || self.keys.is_some()
+    }
+
+    /// What can be said without the properties.
+    pub(super) fn holds_of_head(&self, view: &MessageView<'_>) -> bool {
+        self.stored.contains(&view.store_timestamp)
+            && self.born.contains(&view.born_timestamp)
+            && self.offsets.contains(&view.queue_offset)
+            && self.queue_ids.as_ref().is_none_or(|ids| ids.contains(&view.queue_id))
+            && self.topics.as_ref().is_none_or(|topics| topics.iter().any(|topic| topic == view.topic))
+    }
+
+    /// The rest.
+    pub(super) fn holds_of_marks(&self, marks: &Marks<'_>) -> bool {
+        let has = |wanted: &[String], found: &str| wanted.iter().any(|wanted| wanted == found);
+        self.tags.as_ref().is_none_or(|tags| marks.tag.is_some_and(|tag| has(tags, tag)))
+            && self.keys.as_ref().is_none_or(|keys| marks.each_key().any(|key| has(keys, key)))
+    }
+}
