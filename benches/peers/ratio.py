@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 
 OURS, THEIRS = sys.argv[1:3] or ("ferromq-store", "java-store")
-# What is asked for: how many times as good as Java.
+# What is asked for: how many times as good as the peer.
 GOALS = {
     "append async, 1 threads, until dispatched": 4.0,
     "append async, 4 threads, until dispatched": 4.0,
@@ -36,9 +36,12 @@ GOALS = {
     "python client: send, 16 threads": 2.0,
     "python client: send, 16 threads, CPU per million": 4.0,
     "python client: receive and acknowledge": 3.0,
+    "spark: batch read": 1.5,
+    "spark: batch read from the files of the log": 2.5,
+    "spark: stream read": 1.0,
 }
 LESS_IS_BETTER = {"us", "ms", "s", "MiB"}
-COMPARED = LESS_IS_BETTER | {"msg/s", "op/s"}
+COMPARED = LESS_IS_BETTER | {"msg/s", "op/s", "row/s"}
 
 Values = dict[str, list[float]]
 
