@@ -282,7 +282,7 @@ class CheckBack:
             staying, moved = [replace(due, stays=True)], []
         asked = [due for due in staying + moved if due.verdict is Verdict.ASK]
         report = self._tell(asked, asking.ask(asked))
-        return sum((self._moved(due) for due in moved), report)
+        return sum((self._moved(due) for due in moved if due.verdict is not Verdict.ASK), report)
 
     def _put_back(self, batch: list["_Due"]) -> list["_Due"]:
         """Put those back that are still open, and return them with their new places."""
@@ -296,7 +296,7 @@ class CheckBack:
             messages = [due.copy() for due in batch]
             messages.append(op_message(*(due.half.queue_offset for due in batch), is_moved=True))
             *places, (op_offset, _, _) = self._store.append_as_one(messages)
-            batch = [replace(due, place=Place(*place[:2])) for due, place in zip(batch, places, strict=True)]
+            batch = [due.at(Place(*place[:2])) for due, place in zip(batch, places, strict=True)]
             self._halves.move(
                 ((due.half, None if due.verdict is Verdict.DISCARD else due.place) for due in batch), op_offset
             )
@@ -306,8 +306,6 @@ class CheckBack:
         """Say what was done with one by moving it alone."""
         if due.verdict is Verdict.WAIT:
             return Report(waiting=1)
-        if due.verdict is not Verdict.DISCARD:
-            return Report()
         _log.error(
             "transaction given up topic=%s message_id=%s times_checked=%d; its message is in %s",
             due.properties.get(REAL_TOPIC),
@@ -339,6 +337,10 @@ class _Due(Question):
     verdict: Verdict
     stays: bool
     """It is asked about where it lies, and not put back."""
+
+    def at(self, place: Place) -> "_Due":
+        """Return it as it lies elsewhere; a hundred thousand of them a round are too many for `replace`."""
+        return _Due(self.half, self.properties, place, self.verdict, self.stays)
 
     def copy(self) -> "NewStoredMessage":
         is_given_up = self.verdict is Verdict.DISCARD

@@ -87,9 +87,9 @@ class CheckRequests:
 
     def ask(self, questions: Sequence[Question]) -> list[Outcome]:
         """Ask each of a live producer of its group, in turns; say of each, in order, what became of it."""
-        groups = {question.group for question in questions}
-        producers = {group: self._table.reachable_producers(group) for group in groups}
-        return [self._ask_or_log(question, producers[question.group]) for question in questions]
+        groups = [question.group for question in questions]
+        producers = {group: self._table.reachable_producers(group) for group in set(groups)}
+        return [self._ask_or_log(question, producers[group]) for question, group in zip(questions, groups, strict=True)]
 
     def _ask_or_log(self, question: Question, producers: Sequence[_Producer]) -> Outcome:
         try:
