@@ -6,6 +6,7 @@ catches: what may I do now? The classes that have a builtin base beside them can
 
     FerromqError
     ├ ConfigError (ValueError)            an option or a file is wrong: correct it
+    ├ DataLost                            messages that a stream should read are gone: decide whether to go on
     ├ ForkedProcess                       made before a fork, used in the child: make it anew there
     ├ StoreError                          the local engine refused; nothing was stored
     │ ├ CorruptStore                        bytes on disk break the format
@@ -36,6 +37,7 @@ __all__ = [
     "ConfigError",
     "ConnectionFailed",
     "CorruptStore",
+    "DataLost",
     "FerromqError",
     "Forbidden",
     "ForkedProcess",
@@ -65,6 +67,10 @@ class FerromqError(Exception):
 
 class ConfigError(FerromqError, ValueError):
     """An option, a configuration file or a combination of options is wrong."""
+
+
+class DataLost(FerromqError):
+    """Messages that a stream should read are not there any more; the message names queues, offsets and what is there."""
 
 
 class ForkedProcess(FerromqError):

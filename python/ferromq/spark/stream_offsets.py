@@ -1,0 +1,217 @@
+"""
+Which offsets a trigger of a stream reads, and as which ranges: what options, brokers and the checkpoint make together.
+
+No Spark. Spark keeps the offsets, and here is nothing that a restart would miss. So that every range has both ends in
+the checkpoint, a place to begin at (of a new query, of a new queue, after a loss) is an end first: of a batch that reads
+nothing of that queue. Only Trigger.Once, which has one batch, and PySpark 4.1, which does not tell the start, read from
+such a place at once.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from ferromq.errors import DataLost
+from ferromq.spark import plan, pull
+from ferromq.spark.stream_options import StreamOptions
+from ferromq.spark.stream_plan import (
+    Flat,
+    Loss,
+    Offsets,
+    Place,
+    ends,
+    flat,
+    limited,
+    losses,
+    nested,
+    settled,
+    spans,
+    waiting,
+)
+from ferromq.spark.stream_watch import View, Watch
+
+_log = logging.getLogger("ferromq.spark")
+
+_NAMED = 5
+"""Losses that one message tells of in full."""
+_WAY_OUT = (
+    "Set option 'failOnDataLoss' to 'false' to go on from what is there, or start the query with a new checkpoint"
+)
+
+
+class StreamOffsets:
+    """Plans the triggers of one run of a query; lives in the driver."""
+
+    def __init__(
+        self,
+        options: StreamOptions,
+        watch: Watch,
+        *,
+        by_time: plan.OffsetsByTime = pull.offsets_by_time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._watch = watch
+        self._by_time = by_time
+        self._clock = clock
+        self._first: Offsets | None = None
+        self._has_begun = False
+        self._target: Flat | None = None
+        self._view: View | None = None
+        self._fresh: View | None = None
+        self._known: Flat = {}
+        self._last: Flat = {}
+        self._waits_since: float | None = None
+        self._turn = 0
+        self._held_back: set[Place] = set()
+        self._counted: tuple[Offsets, Offsets] | None = None
+        self.lost_rows = 0
+        """Rows known to be lost in this run."""
+
+    def initial(self) -> Offsets:
+        """Return where a new query begins; Spark asks again for its first batch, and is told the same."""
+        if self._first is None:
+            view = self._look(())
+            for error in view.missing.values():
+                raise error
+            queues = list(view.queues.values())
+            starts = plan.resolve("startingOffsets", self._options.read.starting, queues, self._by_time)
+            self._first = nested(dict(zip(view.queues, starts, strict=True)))
+        return self._first
+
+    def prepare(self) -> None:
+        """Fix what is there now as the end of the query (Trigger.AvailableNow)."""
+        self._target = {place: bounds.max_offset for place, bounds in self._look(()).held.items()}
+
+    def latest(self, start: Offsets | None, max_rows: int | None) -> Offsets:
+        """
+        Return where the next batch ends; *start* where there is none.
+
+        Without *max_rows* it ends at what is there. *start* is None where Spark does not tell it. Raises `DataLost`,
+        and `ConnectionFailed` for brokers out of reach.
+        """
+        step = start is not None and max_rows is not None
+        if step and start == self._first and not self._has_begun:
+            self._has_begun = True
+            return self._first
+        begin = self._last if start is None else flat(start)
+        view = self._look(begin if self._options.fail_on_data_loss else ())
+        base = self._settle(begin, view)
+        self._fresh = view
+        full = ends(base, view.held, self._target)
+        if max_rows is None or start is None:
+            return nested(full)
+        if base != begin:
+            return nested(base)
+        return nested(self._admitted(base, full, max_rows))
+
+    def report(self) -> Offsets | None:
+        """Return the max offsets that were seen last, for Spark to show how far behind a query is."""
+        if self._view is None:
+            return None
+        return nested({place: bounds.max_offset for place, bounds in self._view.held.items()})
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[plan.QueueRange]:
+        """
+        Return what the batch from *start* to *end* reads, cut into partitions.
+
+        Raises `DataLost`, and `ConnectionFailed` for brokers out of reach; where a loss is no failure, counts it.
+        """
+        begin, stop = flat(start), flat(end)
+        self._last = stop
+        if start == self._first:
+            # Asked anew after a restart: what was the end of the first batch stands, whatever the options mean by now.
+            begin = {place: min(offset, stop[place]) for place, offset in begin.items() if place in stop}
+        if begin == stop:
+            return []
+        needed = [place for place, offset in stop.items() if offset > begin.get(place, 0)]
+        view, self._fresh = self._fresh, None
+        if view is None or view.away(needed):
+            view = self._look(needed)
+        found, lost = spans(begin, stop, view.held, self._known)
+        self._check(lost, begin)
+        if (start, end) != self._counted:
+            self._counted = (start, end)
+            self._count(lost)
+        read = self._options.read
+        whole = [view.queues[span.place].range(span.start, span.end) for span in found]
+        return plan.partitions(whole, max_records=read.max_records_per_partition, min_partitions=read.min_partitions)
+
+    def committed(self, end: Offsets) -> list[tuple[plan.Queue, int]]:
+        """Return the queues of *end* that are in reach, each with the offset to read next."""
+        queues = self._view.queues if self._view else {}
+        return [(queues[place], offset) for place, offset in flat(end).items() if place in queues]
+
+    def _look(self, needed: Collection[Place]) -> View:
+        self._view = view = self._watch.look(needed)
+        return view
+
+    def _settle(self, begin: Flat, view: View) -> Flat:
+        """Return where the next batch begins: *begin* without what is lost, and with queues that are new."""
+        dropped = {place for place in begin if not self._options.read.topics.means(place[0])}
+        kept = {place: offset for place, offset in begin.items() if place not in dropped}
+        away = view.away(kept)
+        lost = losses(kept, view.held, view.gone(kept), self._known, self._target)
+        if self._options.fail_on_data_loss:
+            self._check_dropped(dropped)
+            lost += [Loss(place, kept[place], None, self._waiting(place, kept), is_exact=False) for place in sorted(away)]
+        self._check(lost, begin)
+        self._note(away, kept)
+        self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
+        new = [place for place in view.queues if place not in kept and (self._target is None or place in self._target)]
+        return settled(kept, view.held, lost, new)
+
+    def _admitted(self, base: Flat, full: Flat, max_rows: int) -> Flat:
+        rows = waiting(base, full)
+        least = self._options.min_offsets
+        if rows and least is not None and rows < least and self._target is None:
+            now = self._clock()
+            if self._waits_since is None:
+                self._waits_since = now
+            if now - self._waits_since < self._options.max_delay:
+                return base
+        self._waits_since = None
+        self._turn += 1
+        return limited(base, full, max_rows, self._turn)
+
+    def _waiting(self, place: Place, offsets: Flat) -> int:
+        return max(0, self._known.get(place, 0) - offsets[place])
+
+    def _check_dropped(self, dropped: Collection[Place]) -> None:
+        if dropped:
+            topics = ", ".join(sorted({repr(topic) for topic, _ in dropped}))
+            raise DataLost(
+                f"the checkpoint has offsets of {topics}, which the options do not ask for any more: its messages would "
+                f"not be read. Ask for it, too, or: {_WAY_OUT}"
+            )
+
+    def _check(self, lost: Iterable[Loss], _begin: Flat) -> None:
+        lost = list(lost)
+        if lost and self._options.fail_on_data_loss:
+            raise DataLost(f"data loss: {told(lost)}. {_WAY_OUT}")
+
+    def _count(self, lost: list[Loss]) -> None:
+        if lost:
+            rows = sum(loss.rows for loss in lost)
+            self.lost_rows += rows
+            _log.warning("rows lost rows=%d in_this_run=%d: %s", rows, self.lost_rows, told(lost))
+
+    def _note(self, away: set[Place], offsets: Flat) -> None:
+        """Log queues that are out of reach, once each time they come to be."""
+        for place in sorted(away - self._held_back):
+            _log.warning(
+                "queue out of reach, and kept at its offset topic=%s queue=%s queue_offset=%d waiting=%d: no route names "
+                "it; its topic was deleted or its broker is down",
+                *place,
+                offsets[place],
+                self._waiting(place, offsets),
+            )
+        for place in sorted(self._held_back - away):
+            _log.info("queue in reach again topic=%s queue=%s", *place)
+        self._held_back = away
+
+
+def told(lost: list[Loss]) -> str:
+    """Return the first losses in words, and how many more there are."""
+    more = f"; and {len(lost) - _NAMED} queues more" if len(lost) > _NAMED else ""
+    return "; ".join(map(str, lost[:_NAMED])) + more

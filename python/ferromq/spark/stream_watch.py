@@ -1,0 +1,143 @@
+"""
+What brokers say about the queues of a stream, asked with patience, and the offsets written to a group for display.
+
+A broker that does not answer, or that no route names just now, is out of reach; nothing of it is judged gone.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ferromq.errors import (
+    ConfigError,
+    ConnectionFailed,
+    FerromqError,
+    OutcomeUnknown,
+    ServerError,
+    Throttled,
+    TopicNotFound,
+)
+from ferromq.spark import pull
+from ferromq.spark.options import Where
+from ferromq.spark.plan import Queue
+from ferromq.spark.stream_plan import Bounds, Place, key_of
+from ferromq.spark.topics import Topics
+
+_log = logging.getLogger("ferromq.spark")
+
+RETRIED = (OutcomeUnknown, Throttled, ServerError)
+"""What another attempt may overcome."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+
+
+class Patience:
+    """Says how long to wait before each attempt after a failure, until there was no success for a time."""
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], object] = time.sleep
+    ) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._wait = wait
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew: there was a success."""
+        self._until: float | None = None
+        self._pause = FIRST_PAUSE
+
+    def is_left(self) -> bool:
+        """Wait a little and return true; false at once where it is used up. The time begins with the first failure."""
+        now = self._clock()
+        if self._until is None:
+            self._until = now + self.seconds
+        if now >= self._until:
+            return False
+        self._wait(min(self._pause, self._until - now))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return True
+
+
+@dataclass(frozen=True)
+class View:
+    """What brokers said at one time."""
+
+    queues: Mapping[Place, Queue]
+    missing: Mapping[str, TopicNotFound] = field(default_factory=dict)
+    """Topics by name that nobody knows."""
+
+    @classmethod
+    def of(cls, queues: Iterable[Queue], missing: Mapping[str, TopicNotFound]) -> "View":
+        """Return a view of *queues*."""
+        return cls({(queue.topic, key_of(queue)): queue for queue in queues}, missing)
+
+    @property
+    def held(self) -> dict[Place, Bounds]:
+        """What each queue holds."""
+        return {place: Bounds(queue.min_offset, queue.max_offset) for place, queue in self.queues.items()}
+
+    def gone(self, places: Iterable[Place]) -> set[Place]:
+        """Return which of *places* are queues that their broker has no more: it was asked, and named others."""
+        asked = {(topic, queue.rpartition(":")[0]) for topic, queue in self.queues}
+        return {
+            (topic, queue)
+            for topic, queue in places
+            if (topic, queue) not in self.queues and (topic, queue.rpartition(":")[0]) in asked
+        }
+
+    def away(self, places: Iterable[Place]) -> set[Place]:
+        """Return which of *places* are out of reach: no route names their topic on their broker."""
+        absent = {place for place in places if place not in self.queues}
+        return absent - self.gone(absent)
+
+
+Ask = Callable[[Where, Topics], Sequence[Queue]]
+
+
+class Watch:
+    """Looks at the queues of topics; one for each query."""
+
+    def __init__(self, where: Where, topics: Topics, patience: Patience, ask: Ask = pull.queues) -> None:
+        self._where = where
+        self._topics = topics
+        self._patience = patience
+        self._ask = ask
+
+    def look(self, needed: Collection[Place] = ()) -> View:
+        """
+        Return what brokers say now; where one does not answer or *needed* queues are away, a while later.
+
+        Raises `ConnectionFailed` where patience ends before all that routes name have answered; queues that are
+        away then are the caller's to judge.
+        """
+        self._patience.renew()
+        while True:
+            try:
+                view = self._look()
+            except RETRIED as error:
+                if not self._patience.is_left():
+                    raise unreachable(str(self._where), self._patience.seconds, error) from error
+            else:
+                if not view.away(needed) or not self._patience.is_left():
+                    return view
+
+    def _look(self) -> View:
+        if self._topics.pattern is not None:
+            return View.of(self._ask(self._where, self._topics), {})
+        found: list[Queue] = []
+        missing: dict[str, TopicNotFound] = {}
+        for name in self._topics.names:
+            try:
+                found += self._ask(self._where, Topics.named([name]))
+            except TopicNotFound as error:
+                missing[name] = error
+        return View.of(found, missing)
+
+
+def unreachable(what: str, seconds: float, error: FerromqError) -> ConnectionFailed:
+    """Return the error for brokers that did not answer for as long as the option says."""
+    return ConnectionFailed(
+        f"{what} could not be read for {seconds:g} s (option 'unreachableTimeout'): {error}. Nothing is lost: start the "
+        "query again once the broker answers, and it goes on from its checkpoint"
+    )
