@@ -70,7 +70,7 @@ class ConfigError(FerromqError, ValueError):
 
 
 class DataLost(FerromqError):
-    """Messages that a stream should read are not there any more; the message names queues, offsets and what is there."""
+    """Messages that a stream should read are not there any more; the text names queues, offsets and what is there."""
 
 
 class ForkedProcess(FerromqError):

@@ -36,7 +36,7 @@ helds = st.dictionaries(st.sampled_from(PLACES), bounds)
 
 def test_a_queue_is_named_by_broker_and_id() -> None:
     """Queues of one id on two brokers are two queues."""
-    queue = Queue("broker-a", "a:1", 3, min_offset=0, max_offset=0)
+    queue = Queue("orders", "broker-a", "a:1", 3, min_offset=0, max_offset=0)
     assert key_of(queue) == "broker-a:3"
 
 
@@ -80,12 +80,16 @@ def test_where_rows_are_fewer_than_queues_they_take_turns(queues: int, limit: in
 
 
 @given(flats, helds, st.sets(st.sampled_from(PLACES)), flats)
-def test_what_is_lost_is_what_the_model_finds(start: Flat, held: dict[Place, Bounds], gone: set[Place], known: Flat) -> None:
+def test_what_is_lost_is_what_the_model_finds(
+    start: Flat, held: dict[Place, Bounds], gone: set[Place], known: Flat
+) -> None:
     """A loss is an offset outside what a queue holds, or a queue that is gone; out of reach is none."""
     gone -= held.keys()
     found = {loss.place: loss for loss in losses(start, held, gone, known)}
     for place, offset in start.items():
-        expects = offset not in range(held[place].min_offset, held[place].max_offset + 1) if place in held else place in gone
+        expects = (
+            offset not in range(held[place].min_offset, held[place].max_offset + 1) if place in held else place in gone
+        )
         assert (place in found) == expects
         if place in found and place in held and offset < held[place].min_offset:
             assert found[place].rows == held[place].min_offset - offset

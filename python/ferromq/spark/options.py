@@ -46,7 +46,10 @@ OPTIONS = (
     *("maxRecordsPerPartition", "minPartitions"),
 )
 """What a batch read takes."""
-STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "group")
+STREAM_OPTIONS = (
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("failOnDataLoss", "unreachableTimeout", "group"),
+)
 """What only a stream read takes."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ferromq.spark import plan
@@ -37,6 +37,14 @@ class FerromqSource(DataSource):  # type: ignore[misc]
         require("pyarrow")
         check_schema(schema)
         return BatchReader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """Return the reader of a stream query."""
+        from ferromq.spark.stream import StreamReader, parse_options  # noqa: PLC0415 (it takes QueuePartition from here)
+
+        require("pyarrow")
+        check_schema(schema)
+        return StreamReader(parse_options(self.options), schema)
 
 
 @dataclass(frozen=True)

@@ -1,52 +1,120 @@
 """
-The stream reader of the data source `ferromq`: which offsets a trigger reads, and its batches.
+The stream reader of the data source `ferromq` as Spark calls it.
 
-Spark keeps the offsets, in its checkpoint; here is nothing that a restart would miss. So that each range a batch reads
-has both ends there, a place to begin at (of a new query, of a new queue, after a loss) is an end first: of a batch
-without rows of that queue. Only Trigger.Once, which has one batch, and PySpark 4.1, which does not tell the start, read
-from such a place at once.
+Spark calls all but `read` in one process for each query, and `read` in the workers. What the offsets mean is
+`stream_offsets`' business. PySpark 4.1 knows neither limits nor Trigger.AvailableNow of data sources: there Spark
+itself fixes the end of the latter, and options that need a limit are an error.
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ferromq.errors import ConfigError, DataLost
-from ferromq.spark import plan, pull
+from ferromq.errors import FerromqError
+from ferromq.spark import pull
+from ferromq.spark.arrow import record_batch
 from ferromq.spark.source import QueuePartition
+from ferromq.spark.stream_group import GroupOffsets
+from ferromq.spark.stream_offsets import StreamOffsets
 from ferromq.spark.stream_options import StreamOptions
-from ferromq.spark.stream_plan import (
-    ALL,
-    Flat,
-    Loss,
-    Offsets,
-    Place,
-    ends,
-    flat,
-    limited,
-    losses,
-    nested,
-    settled,
-    spans,
-    waiting,
-)
-from ferromq.spark.stream_read import read_patiently
-from ferromq.spark.stream_watch import Patience, View, Watch
+from ferromq.spark.stream_plan import ALL, Offsets
+from ferromq.spark.stream_read import PatientReader
+from ferromq.spark.stream_watch import Patience, Watch
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
-except ImportError:  # before PySpark 4.2
+except ImportError:  # PySpark 4.1
     HAS_ADMISSION = False
-    _BASES: tuple[type, ...] = (DataSourceStreamReader,)
+    ReadAllAvailable = ReadMaxRows = None
+    SupportsTriggerAvailableNow = object
 else:
     HAS_ADMISSION = True
-    _BASES = (DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 _log = logging.getLogger("ferromq.spark")
 
-_NAMED = 10
+
+def parse_options(options: Any) -> StreamOptions:
+    """Read Spark's *options* for the PySpark that runs. Raises ConfigError."""
+    return StreamOptions.parse(options, pyspark=pyspark.__version__, has_admission=HAS_ADMISSION)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads what comes, batch for batch, from where Spark's checkpoint says."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        # Spark carries this object to its workers: connections are made by the process that needs them.
+        self._options = options
+        self._schema = schema
+        self._made: StreamOffsets | None = None
+        self._group: GroupOffsets | None = None
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 (Spark's name, as below)
+        """Return where a new query begins."""
+        return self._offsets.initial()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """
+        Return the limit of the options; without one, a limit that limits nothing.
+
+        ReadAllAvailable is left to Spark, which asks with it for Trigger.Once.
+        """
+        return ReadMaxRows(self._options.max_offsets or ALL)
+
+    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:  # noqa: N802
+        """Return where the next batch ends."""
+        is_all = limit is None or isinstance(limit, ReadAllAvailable)
+        return self._offsets.latest(start, None if is_all else limit.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query."""
+        self._offsets.prepare()
+
+    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
+        """Return the max offsets seen last, which Spark's progress shows as `latestOffset`."""
+        return self._offsets.report()
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[QueuePartition]:
+        """Return the ranges of a batch."""
+        return [QueuePartition(part) for part in self._offsets.ranges(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the rows of *partition* as Arrow batches."""
+        options = self._options
+        reader = PatientReader(
+            options.read.where,
+            Patience(options.patience),
+            fail_on_data_loss=options.fail_on_data_loss,
+            pull_range=lambda wanted: pull.pull(wanted, wanted.topic),
+        )
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for rows, columns in reader.read(partition.range):
+            yield record_batch(columns, rows, schema)
+
+    def commit(self, end: Offsets) -> None:
+        """Write the next offsets to the group of the options, for display; a failure is logged."""
+        if self._options.group is None:
+            return
+        if self._group is None:
+            self._group = GroupOffsets(self._options.group)
+        try:
+            self._group.write(self._offsets.committed(end))
+        except (FerromqError, OSError, ValueError):
+            _log.warning("offsets not written for display group=%s", self._options.group, exc_info=True)
+
+    def stop(self) -> None:
+        """Close connections."""
+        if self._group is not None:
+            self._group.close()
+
+    @property
+    def _offsets(self) -> StreamOffsets:
+        if self._made is None:
+            read = self._options.read
+            watch = Watch(read.where, read.topics, Patience(self._options.patience))
+            self._made = StreamOffsets(self._options, watch)
+        return self._made

@@ -76,9 +76,7 @@ class GroupOffsets:
         channel = self._channels.get(queue.endpoint)
         if channel is None:
             channel = self._channels[queue.endpoint] = grpc.insecure_channel(target(queue.endpoint), OPTIONS)
-        call = channel.unary_unary(
-            SERVICE + "UpdateOffset", response_deserializer=pb.UpdateOffsetResponse.FromString
-        )
+        call = channel.unary_unary(SERVICE + "UpdateOffset", response_deserializer=pb.UpdateOffsetResponse.FromString)
         return call.future(request.SerializeToString(), timeout=_TIMEOUT, metadata=self._identity.metadata())
 
     def _over_remoting(self, queue: Queue, offset: int) -> Any:

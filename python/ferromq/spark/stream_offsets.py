@@ -1,10 +1,10 @@
 """
 Which offsets a trigger of a stream reads, and as which ranges: what options, brokers and the checkpoint make together.
 
-No Spark. Spark keeps the offsets, and here is nothing that a restart would miss. So that every range has both ends in
-the checkpoint, a place to begin at (of a new query, of a new queue, after a loss) is an end first: of a batch that reads
-nothing of that queue. Only Trigger.Once, which has one batch, and PySpark 4.1, which does not tell the start, read from
-such a place at once.
+No Spark. Spark keeps the offsets, and here is nothing that a restart would miss. So that every range has both ends
+in the checkpoint, a place to begin at (of a new query, of a new queue, after a loss) is an end first: of a batch that
+reads nothing of that queue. Only Trigger.Once, which has one batch, and PySpark 4.1, which does not tell the start,
+read from such a place at once.
 """
 
 import logging
@@ -90,10 +90,9 @@ class StreamOffsets:
         Without *max_rows* it ends at what is there. *start* is None where Spark does not tell it. Raises `DataLost`,
         and `ConnectionFailed` for brokers out of reach.
         """
-        step = start is not None and max_rows is not None
-        if step and start == self._first and not self._has_begun:
+        if start is not None and max_rows is not None and start == self._first and not self._has_begun:
             self._has_begun = True
-            return self._first
+            return start
         begin = self._last if start is None else flat(start)
         view = self._look(begin if self._options.fail_on_data_loss else ())
         base = self._settle(begin, view)
@@ -154,7 +153,9 @@ class StreamOffsets:
         lost = losses(kept, view.held, view.gone(kept), self._known, self._target)
         if self._options.fail_on_data_loss:
             self._check_dropped(dropped)
-            lost += [Loss(place, kept[place], None, self._waiting(place, kept), is_exact=False) for place in sorted(away)]
+            lost += [
+                Loss(place, kept[place], None, self._waiting(place, kept), is_exact=False) for place in sorted(away)
+            ]
         self._check(lost, begin)
         self._note(away, kept)
         self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
@@ -181,8 +182,8 @@ class StreamOffsets:
         if dropped:
             topics = ", ".join(sorted({repr(topic) for topic, _ in dropped}))
             raise DataLost(
-                f"the checkpoint has offsets of {topics}, which the options do not ask for any more: its messages would "
-                f"not be read. Ask for it, too, or: {_WAY_OUT}"
+                f"the checkpoint has offsets of {topics}, which the options do not ask for any more: its messages "
+                f"would not be read. Ask for it, too, or: {_WAY_OUT}"
             )
 
     def _check(self, lost: Iterable[Loss], _begin: Flat) -> None:
@@ -200,8 +201,8 @@ class StreamOffsets:
         """Log queues that are out of reach, once each time they come to be."""
         for place in sorted(away - self._held_back):
             _log.warning(
-                "queue out of reach, and kept at its offset topic=%s queue=%s queue_offset=%d waiting=%d: no route names "
-                "it; its topic was deleted or its broker is down",
+                "queue out of reach, and kept at its offset topic=%s queue=%s queue_offset=%d waiting=%d: no route "
+                "names it; its topic was deleted or its broker is down",
                 *place,
                 offsets[place],
                 self._waiting(place, offsets),

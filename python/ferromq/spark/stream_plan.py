@@ -101,7 +101,7 @@ def losses(
 def settled(
     start: Mapping[Place, int], held: Mapping[Place, Bounds], lost: Iterable[Loss], new: Iterable[Place]
 ) -> Flat:
-    """Return *start* with queues that lost messages set to what they hold, gone ones out, and *new* ones at their min."""
+    """Return *start* with queues that lost messages set to what they hold, gone ones out, *new* ones at their min."""
     base = dict(start)
     for loss in lost:
         if loss.held is None:
@@ -113,9 +113,7 @@ def settled(
     return base
 
 
-def ends(
-    base: Mapping[Place, int], held: Mapping[Place, Bounds], target: Mapping[Place, int] | None = None
-) -> Flat:
+def ends(base: Mapping[Place, int], held: Mapping[Place, Bounds], target: Mapping[Place, int] | None = None) -> Flat:
     """Return how far each queue of *base* could be read now, not beyond *target*; one out of reach stays."""
     found = {}
     for place, offset in base.items():

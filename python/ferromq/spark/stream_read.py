@@ -25,7 +25,7 @@ Ask = Callable[[Where, Topics], Sequence[Queue]]
 
 
 class PatientReader:
-    """Reads ranges; where a broker is out of reach it tries again, and where messages are gone it does as it was told."""
+    """Reads ranges; where a broker is out of reach it tries again, where messages are gone it does as it was told."""
 
     def __init__(
         self, where: Where, patience: Patience, *, fail_on_data_loss: bool, pull_range: Pull, ask: Ask = pull.queues

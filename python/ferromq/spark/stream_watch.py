@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ferromq.errors import (
-    ConfigError,
     ConnectionFailed,
     FerromqError,
     OutcomeUnknown,
@@ -138,6 +137,6 @@ class Watch:
 def unreachable(what: str, seconds: float, error: FerromqError) -> ConnectionFailed:
     """Return the error for brokers that did not answer for as long as the option says."""
     return ConnectionFailed(
-        f"{what} could not be read for {seconds:g} s (option 'unreachableTimeout'): {error}. Nothing is lost: start the "
-        "query again once the broker answers, and it goes on from its checkpoint"
+        f"{what} could not be read for {seconds:g} s (option 'unreachableTimeout'): {error}. Nothing is lost: start "
+        "the query again once the broker answers, and it goes on from its checkpoint"
     )
