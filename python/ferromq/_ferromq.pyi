@@ -733,12 +733,67 @@ def record_columns(
     *parts*: each whole records one after the other, as PULL_MESSAGE (11) answers. *columns*: names of the schema of
     `ferromq.spark`; only these are made. *filter*: `topics`, `queue_ids`, `tags`, `keys` (lists), `store_from_ms`,
     `store_to_ms`, `born_from_ms`, `born_to_ms`, `offset_from`, `offset_to` (from: the first one, to: the first one that is
-    not); all that are given must hold. Records at and behind queue offset *end* are left out, as if they had not come.
+    not), `starts` (what `queue_starts` answered); all that are given must hold. Records at and behind queue offset *end* are left out, as if they had not come.
 
     Returns `rows`, `read` (records looked at, before the filter), `next_offset` (behind the last of them, or None) and
     `columns`: name → (null count, validity or None, buffers in Arrow's order, children's after their parents').
     Compressed bodies come out decompressed. Raises `ValueError` naming the part and byte where no sound record lies,
     the message whose body does not decompress, or the column or filter that is not known.
+    """
+
+@final
+class LogScan:
+    """
+    The records of one commit log file as batches of columns, checksums checked; read-only, without the store's lock.
+
+    *path*: a file of RocketMQ's or ours, whose first byte has the physical offset *first_offset*. Records are read that
+    begin at *begin* or behind it and before *end* (physical offsets); a *begin* inside a record goes on with the next.
+    *columns* and *filter* as for `record_columns`; records that consumers do not see are no rows. A batch ends with
+    *batch_rows* rows, or with the row that takes it to *batch_bytes* (at most 1 GiB). *on_corrupt*: `fail`, or `skip`
+    to go on at the next sound record.
+
+    Yields what `record_columns` returns, and with it `corrupt`: (physical offset, reason) of each place that was skipped.
+    A batch may have no rows. Raises `CorruptStore` naming file, offset and reason; `StoreError` where the file cannot be
+    read; `ValueError` for a range or option that cannot be.
+    """
+
+    def __new__(
+        cls,
+        path: str | Path,
+        first_offset: int,
+        begin: int,
+        end: int,
+        *,
+        columns: Sequence[str],
+        filter: dict[str, Any] | None = None,
+        batch_rows: int = 8192,
+        batch_bytes: int = 8388608,
+        on_corrupt: str = "fail",
+    ) -> LogScan: ...
+    def __iter__(self) -> LogScan: ...
+    def __next__(self) -> dict[str, Any]: ...
+    @property
+    def position(self) -> int:
+        """Where it goes on, a physical offset."""
+
+def log_files(
+    directory: str | Path, *, commit_log_paths: Sequence[str | Path] = ...
+) -> list[tuple[str, int, int]]:
+    """
+    The commit log files of a store directory in order: (path, first physical offset, end of what may be read).
+
+    Ours or a Java broker's, open, closed or killed; read-only, and never beyond what was flushed: of a store that was
+    closed everything, else what `ferromq/flushed` says, or a Java broker's checkpoint, three seconds taken off. Files of
+    which nothing may be read are left out; a gap between files is a file that is missing. *commit_log_paths*: where the
+    log lies elsewhere. Raises `StoreError` where it is no store, or a file cannot be read.
+    """
+
+def queue_starts(directory: str | Path, *, commit_log_paths: Sequence[str | Path] = ...) -> dict[str, Any]:
+    """
+    Where the queues of a store begin, for the filter `starts`, which leaves out records that queues no longer hold.
+
+    `queues`: topic → queue id → (first queue offset, physical offset of its record). `undecided_from`: records from this
+    physical offset on may not have been in queues yet. To be asked after `log_files`. Raises as that does.
     """
 
 def pull_columns(parts: Sequence[bytes], packed: bool, until: int) -> dict[str, Any]:

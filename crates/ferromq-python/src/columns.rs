@@ -1,7 +1,12 @@
 //! Records as the buffers of Arrow columns, for `ferromq.spark`. No logic: what becomes of a record is in
 //! `ferromq_store::columns`.
 
-use ferromq_store::columns::{Batch, Buffers, ColumnsError, RowFilter, Wanted, record_columns as decode};
+use std::{collections::HashMap, sync::Arc};
+
+use ferromq_store::{
+    columns::{Batch, Buffers, ColumnsError, QueueBegins, RowFilter, Wanted, record_columns as decode},
+    inspect::QueueStarts,
+};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -70,17 +75,29 @@ pub(crate) fn filter_of(given: Option<&Bound<'_, PyDict>>) -> PyResult<RowFilter
             "born_from_ms" => filter.born.start = value.extract()?,
             "born_to_ms" => filter.born.end = value.extract()?,
             "offset_from" => filter.offsets.start = value.extract()?,
+            "starts" => filter.starts = Some(Arc::new(starts_of(&value)?)),
             "offset_to" => filter.offsets.end = value.extract()?,
             name => {
                 let text = format!(
                     "a filter knows no {name:?}; allowed: topics, queue_ids, tags, keys, store_from_ms, store_to_ms, \
-                     born_from_ms, born_to_ms, offset_from, offset_to"
+                     born_from_ms, born_to_ms, offset_from, offset_to, starts"
                 );
                 return Err(PyValueError::new_err(text));
             }
         }
     }
     Ok(filter)
+}
+
+/// What `queue_starts` answered.
+fn starts_of(value: &Bound<'_, PyAny>) -> PyResult<QueueStarts> {
+    let queues: HashMap<String, HashMap<i32, (u64, u64)>> = value.get_item("queues")?.extract()?;
+    let begins = |(offset, physical_offset)| QueueBegins { offset, physical_offset };
+    let topic = |queues: HashMap<i32, _>| queues.into_iter().map(|(id, at)| (id, begins(at))).collect();
+    Ok(QueueStarts {
+        queues: queues.into_iter().map(|(name, queues)| (name, topic(queues))).collect(),
+        undecided_from: value.get_item("undecided_from")?.extract()?,
+    })
 }
 
 pub(crate) fn batch_dict(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyDict>> {

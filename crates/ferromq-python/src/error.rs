@@ -50,7 +50,7 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
             raised.set_cause(py, Some(cause));
             raised
         }
-        StoreError::Corrupt { .. } => raised::CorruptStore::new_err(text),
+        StoreError::Corrupt { .. } | StoreError::CorruptRecord { .. } => raised::CorruptStore::new_err(text),
         StoreError::TooLarge { .. } => raised::MessageTooLarge::new_err(text),
         StoreError::Invalid { what: "topic", .. } => raised::IllegalName::new_err(text),
         StoreError::Invalid { what: "queue id" | "properties" | "system flag", .. } => {

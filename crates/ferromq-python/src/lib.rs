@@ -11,6 +11,7 @@ mod expired_file;
 mod filters;
 mod handler;
 mod inspect;
+mod log_scan;
 mod logging;
 mod message;
 mod new_message;
@@ -41,6 +42,9 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::PyServer>()?;
     module.add_class::<remoting_client::PyRemotingClient>()?;
     module.add_class::<columns::PyColumnBuffer>()?;
+    module.add_class::<log_scan::PyLogScan>()?;
+    module.add_function(wrap_pyfunction!(log_scan::log_files, module)?)?;
+    module.add_function(wrap_pyfunction!(log_scan::queue_starts, module)?)?;
     module.add_function(wrap_pyfunction!(columns::record_columns, module)?)?;
     module.add_function(wrap_pyfunction!(pulled::pull_columns, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;

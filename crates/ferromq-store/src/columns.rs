@@ -15,7 +15,7 @@ use thiserror::Error;
 
 pub use body::{MAX_DECOMPRESSED, decompressed};
 pub use buffers::Buffers;
-pub use filter::RowFilter;
+pub use filter::{QueueBegins, RowFilter};
 
 use self::{
     marks::{Marks, Room},
@@ -174,9 +174,14 @@ impl<'f> BatchBuilder<'f> {
             self.room = marks.into_room();
             pushed?;
         }
+        self.pass(view);
+        Ok(())
+    }
+
+    /// Counts a record that is not to become a row.
+    pub(crate) fn pass(&mut self, view: &MessageView<'_>) {
         self.read += 1;
         self.next_offset = Some(view.queue_offset.saturating_add(1));
-        Ok(())
     }
 
     /// Rows so far.

@@ -33,6 +33,18 @@ pub enum StoreError {
         /// Which rule of the format is broken.
         reason: &'static str,
     },
+    /// No sound record lies where one should in a file of the commit log.
+    #[error("{file} is corrupt at byte {offset} (physical offset {physical_offset}): {reason}")]
+    CorruptRecord {
+        /// The file.
+        file: PathBuf,
+        /// Byte offset inside the file.
+        offset: u64,
+        /// The same in the log.
+        physical_offset: u64,
+        /// Which rule of the format is broken.
+        reason: String,
+    },
     /// Something a caller passed is over its limit; nothing was written.
     #[error("{what} has {len} bytes; the limit is {limit}")]
     TooLarge {
@@ -163,7 +175,7 @@ impl StoreError {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Io { .. } => "io",
-            Self::Corrupt { .. } => "corrupt",
+            Self::Corrupt { .. } | Self::CorruptRecord { .. } => "corrupt",
             Self::TooLarge { .. } => "too_large",
             Self::Invalid { .. } => "invalid",
             Self::Locked { .. } => "locked",

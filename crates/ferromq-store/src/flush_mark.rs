@@ -21,6 +21,17 @@ const LEN: u64 = 40;
 /// Stands for "nobody knows": the file was lost, the log was not.
 const UNKNOWN: u64 = u64::MAX;
 
+fn decode(bytes: &[u8]) -> Option<(Anchor, u64)> {
+    let (anchor, end) = anchor::unseal(MAGIC, bytes).ok()?;
+    let end = u64::from_be_bytes(end.try_into().ok()?);
+    (end != UNKNOWN).then_some((anchor, end))
+}
+
+/// What the file of a store says that somebody else may have open; `None` where it says nothing, or is being written.
+pub(crate) fn read<D: Disk>(disk: &D, root: &Path) -> Option<(Anchor, u64)> {
+    disk.read_file(&root.join("ferromq").join("flushed")).ok().and_then(|bytes| decode(&bytes))
+}
+
 /// The open file.
 pub(crate) struct FlushMark<D: Disk> {
     file: MappedFile<D::Region>,
@@ -54,9 +65,7 @@ impl<D: Disk> FlushMark<D> {
         let file = MappedFile::new(0, path, region);
         let mut bytes = [0; LEN as usize];
         file.read_into(0, &mut bytes)?;
-        let found = anchor::unseal(MAGIC, &bytes).ok();
-        let found = found.and_then(|(anchor, end)| Some((anchor, u64::from_be_bytes(end.try_into().ok()?))));
-        let found = found.filter(|(_, end)| *end != UNKNOWN);
+        let found = decode(&bytes);
         Ok(Self { file, found, last: Mutex::default() })
     }
 

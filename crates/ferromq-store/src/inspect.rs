@@ -8,7 +8,9 @@ mod dump;
 mod finding;
 mod index;
 mod layout;
+mod log_ends;
 mod log_file;
+mod log_scan;
 mod own_files;
 mod probe;
 mod queues;
@@ -23,7 +25,9 @@ use std::path::PathBuf;
 pub use dump::{Dump, DumpItem, DumpQuery, dump, dump_on};
 pub use finding::{Finding, FindingKind};
 pub use layout::StoreState;
+pub use log_ends::{LogPart, QueueStarts, log_files, log_files_on, queue_starts, queue_starts_on};
 pub use log_file::{LogFile, Scanned};
+pub use log_scan::{LogBatch, LogScan, OnCorrupt, ScanOptions};
 pub use own_files::OwnFile;
 pub use summary::{
     CheckpointSummary, IndexSummary, LogSummary, QueueSummary, StoreSummary, TopicSummary, inspect,

@@ -1,9 +1,9 @@
 //! Which records become rows: looked at in place, before anything is copied.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use super::marks::Marks;
-use crate::MessageView;
+use crate::{MessageView, inspect::QueueStarts};
 
 /// What must all hold of a record; the default holds of every one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,28 @@ pub struct RowFilter {
     pub keys: Option<Vec<String>>,
     /// Queue offsets.
     pub offsets: Range<u64>,
+    /// The queue of the record still holds it.
+    pub starts: Option<Arc<QueueStarts>>,
+}
+
+/// Where a queue begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueBegins {
+    /// The first queue offset …
+    pub offset: u64,
+    /// … and the physical offset of its record.
+    pub physical_offset: u64,
+}
+
+impl QueueStarts {
+    fn hold(&self, view: &MessageView<'_>) -> bool {
+        match self.queues.get(view.topic).and_then(|queues| queues.get(&view.queue_id)) {
+            Some(begins) => {
+                view.queue_offset >= begins.offset && view.physical_offset >= begins.physical_offset
+            }
+            None => view.physical_offset >= self.undecided_from,
+        }
+    }
 }
 
 impl Default for RowFilter {
@@ -34,6 +56,7 @@ impl Default for RowFilter {
             tags: None,
             keys: None,
             offsets: 0..u64::MAX,
+            starts: None,
         }
     }
 }
@@ -51,6 +74,7 @@ impl RowFilter {
             && self.offsets.contains(&view.queue_offset)
             && self.queue_ids.as_ref().is_none_or(|ids| ids.contains(&view.queue_id))
             && self.topics.as_ref().is_none_or(|topics| topics.iter().any(|topic| topic == view.topic))
+            && self.starts.as_ref().is_none_or(|starts| starts.hold(view))
     }
 
     /// The rest.

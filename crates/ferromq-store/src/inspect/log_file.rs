@@ -139,6 +139,34 @@ impl<R: Region> LogFile<R> {
         }
     }
 
+    /// Hands the record at the current place to `take` where it is sound, checksums and all, and goes on behind it.
+    ///
+    /// `None` where none is; the place stays. It costs one look at each byte.
+    pub(crate) fn take_sound<T>(
+        &mut self,
+        take: impl FnOnce(&MessageView<'_>) -> T,
+    ) -> io::Result<Option<T>> {
+        let (at, len) = (self.at, self.len());
+        let Peek::Message(size) = message::peek(self.window.get(at..at.saturating_add(BLANK_LEN))?) else {
+            return Ok(None);
+        };
+        let size = u64::from(size);
+        if at >= len || size > len - at {
+            return Ok(None);
+        }
+        let Ok(view) = MessageView::decode(self.window.get(at..at + size)?, true) else { return Ok(None) };
+        if self.base.checked_add(at) != Some(view.physical_offset) {
+            return Ok(None);
+        }
+        self.at = at + size;
+        Ok(Some(take(&view)))
+    }
+
+    /// The first place from `at` on where a record begins, or the blank one at the file's end.
+    pub(crate) fn begin_from(&mut self, at: u64) -> io::Result<Option<u64>> {
+        if self.record_at(at)?.is_some() { Ok(Some(at)) } else { self.find_sound(at) }
+    }
+
     /// The record that begins at this place inside the file, if one whose lengths and place are right does.
     pub fn record_at(&mut self, at: u64) -> io::Result<Option<MessageView<'_>>> {
         if at >= self.len() || !matches!(self.look_unchecked(at)?, Look::Sound) {

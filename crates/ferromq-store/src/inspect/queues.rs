@@ -166,7 +166,7 @@ fn is_empty<D: Disk>(layout: &Layout<D>, file: &RowFile, offset: u64) -> bool {
 }
 
 /// One slot, read alone.
-fn slot_of<D: Disk>(layout: &Layout<D>, file: &RowFile, offset: u64) -> io::Result<Slot> {
+pub(crate) fn slot_of<D: Disk>(layout: &Layout<D>, file: &RowFile, offset: u64) -> io::Result<Slot> {
     let mut bytes = [0; ENTRY];
     let Some(at) = offset.checked_mul(ENTRY_LEN).and_then(|at| at.checked_sub(file.base)) else {
         return Ok(Slot::Empty);
