@@ -283,7 +283,9 @@ mod tests {
             store.append(&[message]).unwrap();
             clock.advance(1);
         }
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while store.stats().dispatched_offset < store.stats().max_physical_offset {
+            assert!(std::time::Instant::now() < deadline, "not dispatched: {:?}", store.stats());
             std::thread::yield_now();
         }
         store

@@ -17,7 +17,7 @@ use std::{
 use common::{
     ALL, asynchronous, bodies,
     fake_disk::{FakeDisk, Op},
-    message, settle, small, synchronous,
+    message, settle, small, synchronous, wait_until,
 };
 use ferromq_store::{Clock, FlushPolicy, MessageStore, NewMessage, StoreConfig, StoreError};
 
@@ -160,9 +160,7 @@ fn a_group_shares_a_flush() {
                 store.wait_durable(appended.end).unwrap();
             });
         }
-        while written.load(Ordering::SeqCst) < 8 {
-            std::thread::yield_now();
-        }
+        wait_until("all eight are written", || written.load(Ordering::SeqCst) == 8);
         gate.open();
     });
     assert!(store.stats().flushes - before <= 2, "{} flushes", store.stats().flushes - before);
@@ -353,9 +351,7 @@ fn an_append_that_waits_for_its_flush_still_does_after_the_policy_changed() {
         assert!(held.end > first.end);
         std::thread::scope(|scope| {
             let change = scope.spawn(|| store.set_flush(after.parse().unwrap()));
-            while store.flush_policy() != after.parse().unwrap() {
-                std::thread::yield_now();
-            }
+            wait_until("the policy has changed", || store.flush_policy() == after.parse().unwrap());
             let (sender, answer) = mpsc::channel();
             store.when_durable(held.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
             let is_early = answer.recv_timeout(Duration::from_millis(50)).is_ok();

@@ -300,7 +300,7 @@ fn progress_is_written_while_the_store_is_open_and_only_for_flushed_messages() {
     }
     let began = std::time::Instant::now();
     while !fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("{0:3}")) {
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < Duration::from_secs(60), "the progress is not written");
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(store.stats().flushed_offset, store.stats().max_physical_offset);
@@ -636,7 +636,7 @@ fn an_idle_receive_writes_nothing_but_where_a_group_begins_is_kept() {
     let is_kept = || fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("0:3"));
     let began = std::time::Instant::now();
     while !is_kept() {
-        assert!(began.elapsed() < Duration::from_secs(10), "the group's beginning is not written");
+        assert!(began.elapsed() < Duration::from_secs(60), "the group's beginning is not written");
         std::thread::sleep(Duration::from_millis(5));
     }
     let snapshot = directory.path().join("ferromq/leases");

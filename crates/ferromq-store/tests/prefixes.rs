@@ -6,7 +6,9 @@ mod common;
 
 use std::{collections::BTreeMap, path::Path};
 
-use common::{asynchronous, bodies, fake_disk::FakeDisk, message, named, settle, small, synchronous};
+use common::{
+    asynchronous, bodies, fake_disk::FakeDisk, message, named, settle, small, synchronous, wait_until,
+};
 use ferromq_store::{Clock, FlushPolicy, MessageStore, StoreConfig, StoreError};
 
 const TOPICS: [&str; 2] = ["one", "two"];
@@ -45,9 +47,9 @@ fn workload(disk: &FakeDisk, config: &StoreConfig, round: u8, promised: &mut Pro
 fn settle_or_crash(store: &MessageStore<FakeDisk>, disk: &FakeDisk) {
     if !disk.has_crashed() {
         let at = store.stats().flushed_offset;
-        while store.stats().dispatched_offset < at && !disk.has_crashed() {
-            std::thread::yield_now();
-        }
+        wait_until("all that is flushed is dispatched, or the disk has crashed", || {
+            store.stats().dispatched_offset >= at || disk.has_crashed()
+        });
     }
 }
 

@@ -54,6 +54,11 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Bytes of gRPC requests under way and of answers nobody has taken yet; requests past it are refused.
     pub grpc_bytes: usize,
+    /// Those of one gRPC connection: a client that stops in the middle of its requests, or reads no answers, is
+    /// refused before the others are. No request larger than it is served.
+    pub grpc_connection_bytes: usize,
+    /// How long a gRPC client may send nothing in the middle of a request; then the request ends.
+    pub grpc_stall: Duration,
     /// How long a new gRPC connection may take to begin, its TLS handshake included.
     pub handshake: Duration,
     /// Bytes of requests pushed to clients and not yet written; more are refused.
@@ -72,6 +77,8 @@ impl Default for ServerOptions {
         Self {
             max_connections: 16_384,
             grpc_bytes: 1 << 30,
+            grpc_connection_bytes: 256 << 20,
+            grpc_stall: Duration::from_secs(30),
             handshake: HANDSHAKE_PATIENCE,
             pushed_bytes: 64 << 20,
             calls: 64,
@@ -142,8 +149,13 @@ impl Server {
         });
         let numbers = Arc::clone(&NEXT_CONNECTION);
         let slots = Arc::new(Semaphore::new(options.max_connections));
-        let (bytes, handshake) = (options.grpc_bytes, options.handshake);
-        let limits = GrpcLimits { slots: Arc::clone(&slots), bytes, handshake };
+        let limits = GrpcLimits {
+            slots: Arc::clone(&slots),
+            bytes: options.grpc_bytes,
+            connection_bytes: options.grpc_connection_bytes,
+            stall: options.grpc_stall,
+            handshake: options.handshake,
+        };
         let grpc_tls = Arc::new(Tls::speaking(b"h2"));
         let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let tls = Arc::clone(&grpc_tls);

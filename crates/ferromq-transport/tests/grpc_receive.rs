@@ -22,10 +22,14 @@ use grpc_support::{
     split,
 };
 use prost::{Message as _, encoding::decode_varint};
+use tokio::time::timeout;
 use tonic::Request;
 
 const NOW: Duration = Duration::ZERO;
 const SOON: Duration = Duration::from_secs(10);
+/// Longer than any test takes: what waits so long is woken, or the test fails.
+const FAR: Duration = Duration::from_secs(3_600);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn acknowledge(client: &Client, handles: &[&str]) -> (i32, Vec<i32>) {
     let answer = client.call("AckMessage", ack(handles).encode_to_vec()).await.unwrap();
@@ -62,8 +66,7 @@ async fn an_empty_poll_ends_when_its_time_is_over_and_says_so() {
     let client = broker.client().await;
     let began = Instant::now();
     assert_eq!(client.receive(&receive(Duration::from_millis(300))).await, (40_401, vec![]));
-    let took = began.elapsed();
-    assert!(took >= Duration::from_millis(300) && took < Duration::from_millis(1_500), "{took:?}");
+    assert!(began.elapsed() >= Duration::from_millis(300));
     assert_eq!(client.receive(&receive(NOW)).await, (40_401, vec![]));
     assert_eq!(broker.stat("parked"), 0);
 }
@@ -97,14 +100,12 @@ async fn a_message_wakes_a_parked_poll_at_once_whichever_queue_it_goes_to() {
     for queue in 0..4 {
         let poll = tokio::spawn({
             let client = client.clone();
-            async move { (client.receive_bodies(&receive(SOON)).await, Instant::now()) }
+            async move { client.receive_bodies(&receive(FAR)).await }
         });
         broker.until("parked", 1).await;
-        let sent = Instant::now();
         client.send(vec![message("flights", "x").with(|system| system.queue_id = Some(queue))]).await;
-        let (bodies, woken) = poll.await.unwrap();
-        assert_eq!(bodies, ["x"]);
-        assert!(woken - sent < Duration::from_millis(500), "{:?}", woken - sent);
+        // Not by the end of its time, which is further away than anybody waits here.
+        assert_eq!(timeout(PATIENCE, poll).await.expect("woken").unwrap(), ["x"]);
     }
 }
 
@@ -162,9 +163,9 @@ async fn on_the_systems_clock_a_parked_poll_is_woken_by_the_end_of_a_lease() {
         ..receive(SOON)
     };
     client.receive(&short).await;
-    let began = Instant::now();
-    assert_eq!(client.receive_bodies(&short).await, ["x"]);
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    let far = ReceiveMessageRequest { long_polling_timeout: receive(FAR).long_polling_timeout, ..short };
+    let woken = timeout(PATIENCE, client.receive_bodies(&far)).await.expect("woken by the end of the lease");
+    assert_eq!(woken, ["x"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -247,7 +248,7 @@ async fn of_a_thousand_parked_polls_one_gets_the_message_and_the_others_wait_on(
     let polls: Vec<_> = (0..1_000)
         .map(|_| {
             let client = client.clone();
-            tokio::spawn(async move { client.receive_bodies(&receive(Duration::from_secs(20))).await })
+            tokio::spawn(async move { client.receive_bodies(&receive(FAR)).await })
         })
         .collect();
     broker.until("parked", 1_000).await;
@@ -257,14 +258,15 @@ async fn of_a_thousand_parked_polls_one_gets_the_message_and_the_others_wait_on(
     broker.until("received", 20).await;
     let left = broker.stat("parked");
     assert!((980..1_000).contains(&left), "{left}");
-    // The server stops: parked polls end empty and quickly.
-    let began = Instant::now();
-    broker.server.stop(Duration::from_secs(5)).await;
+    // The server stops: parked polls end empty, long before their time and the server's patience are over.
     let mut bodies = Vec::new();
-    for poll in polls {
-        bodies.extend(poll.await.unwrap());
-    }
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    let ended = async {
+        broker.server.stop(FAR).await;
+        for poll in polls {
+            bodies.extend(poll.await.unwrap());
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("the end of all polls");
     assert_eq!(bodies.len(), 20);
 }
 

@@ -59,9 +59,20 @@ pub fn named(key: &str, tag: &str) -> Vec<u8> {
     out
 }
 
+/// Waits for what no event tells; fails after a minute, saying what did not come.
+pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..60_000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("a minute has passed, and still not so: {what}");
+}
+
 /// Waits until everything written is dispatched.
 pub fn settle<D: Disk>(store: &MessageStore<D>) {
-    for _ in 0..10_000 {
+    for _ in 0..60_000 {
         let stats = store.stats();
         if stats.dispatched_offset == stats.max_physical_offset {
             return;
@@ -73,7 +84,7 @@ pub fn settle<D: Disk>(store: &MessageStore<D>) {
 
 /// Waits until everything written is on disk.
 pub fn wait_flushed<D: Disk>(store: &MessageStore<D>) {
-    for _ in 0..10_000 {
+    for _ in 0..60_000 {
         let stats = store.stats();
         if stats.flushed_offset == stats.max_physical_offset {
             return;

@@ -24,7 +24,10 @@ use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-use super::GrpcLimits;
+use super::{
+    GrpcLimits,
+    budget::{Allowance, Budget},
+};
 use crate::{
     ColdHandler,
     hot::Counters,
@@ -44,6 +47,7 @@ pub(super) struct Connections {
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
     limits: GrpcLimits,
+    budget: Arc<Budget>,
     tls: Arc<Tls>,
 }
 
@@ -55,7 +59,8 @@ impl Connections {
         limits: GrpcLimits,
         tls: Arc<Tls>,
     ) -> Arc<Self> {
-        Arc::new(Self { open: Mutex::default(), next, cold, counters, limits, tls })
+        let budget = Budget::new(limits.bytes, limits.connection_bytes);
+        Arc::new(Self { open: Mutex::default(), next, cold, counters, limits, budget, tls })
     }
 
     /// Cuts a connection off; false where it is not open.
@@ -83,7 +88,8 @@ impl Connections {
         self.open.lock().insert(id, keep);
         self.counters.connections.add(1);
         let (connections, clients) = (Arc::clone(self), Mutex::default());
-        let link = Link(Arc::new(LinkInner { id, peer, connections, clients, _slot: slot }));
+        let allowance = self.budget.allowance();
+        let link = Link(Arc::new(LinkInner { id, peer, connections, clients, allowance, _slot: slot }));
         let stream = Wire::new(stream, self.tls.current());
         let beginning =
             Some(Beginning { patience: Box::pin(sleep(self.limits.handshake)), missing: PREFACE });
@@ -102,6 +108,7 @@ struct LinkInner {
     connections: Arc<Connections>,
     /// The clients whose leases are renewed.
     clients: Mutex<HashMap<Box<str>, Arc<()>>>,
+    allowance: Arc<Allowance>,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -112,6 +119,11 @@ impl Link {
 
     pub(super) fn peer(&self) -> SocketAddr {
         self.0.peer
+    }
+
+    /// What the connection may hold.
+    pub(super) fn allowance(&self) -> &Arc<Allowance> {
+        &self.0.allowance
     }
 
     /// What a client of the connection holds while both are there.

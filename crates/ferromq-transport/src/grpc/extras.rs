@@ -1,24 +1,28 @@
 //! What is served beside RocketMQ's service: health and reflection. Nothing of it touches messages.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Response, Status, Streaming,
     body::Body,
     server::{Grpc, ServerStreamingService, StreamingService, UnaryService},
 };
 
-use super::{Inner, codec::BytesCodec, connection::Link, reflection};
+use super::{
+    Inner,
+    budget::Share,
+    codec::BytesCodec,
+    connection::Link,
+    metered::{Answer, Metered, PREFIX, Unread},
+    reflection,
+};
 
 /// Requests name services and files; what is larger names none.
 const MAX_REQUEST: usize = 64 << 10;
 /// Answers a client may leave unread before its next request is read.
 const MAX_UNREAD: usize = 4;
-
-type Stream = ReceiverStream<Result<Bytes, Status>>;
 
 /// Answers a request to another service than RocketMQ's.
 pub(super) async fn answer(
@@ -27,12 +31,20 @@ pub(super) async fn answer(
     request: http::Request<Body>,
 ) -> http::Response<Body> {
     let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(MAX_REQUEST);
+    let share = Arc::new(link.allowance().share());
+    let metered = |body, stall| Body::new(Metered::new(body, Arc::clone(&share), stall));
+    let stall = Some(server.stall);
     match request.uri().path() {
-        "/grpc.health.v1.Health/Check" => grpc.unary(Check(server), request).await,
-        "/grpc.health.v1.Health/Watch" => grpc.server_streaming(Watch(server), request).await,
+        "/grpc.health.v1.Health/Check" => {
+            grpc.unary(Check(server), request.map(|body| metered(body, stall))).await
+        }
+        "/grpc.health.v1.Health/Watch" => {
+            grpc.server_streaming(Watch(server, link), request.map(|body| metered(body, stall))).await
+        }
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
         | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
-            grpc.streaming(Reflection(server, link), request).await
+            let request = request.map(|body| metered(body, None));
+            grpc.streaming(Reflection { server, link, share }, request).await
         }
         path => Status::unimplemented(format!("{path} is not served here")).into_http(),
     }
@@ -49,44 +61,72 @@ impl UnaryService<Bytes> for Check {
     }
 }
 
-struct Watch(Arc<Inner>);
+struct Watch(Arc<Inner>, Link);
 
 impl ServerStreamingService<Bytes> for Watch {
     type Response = Bytes;
-    type ResponseStream = Stream;
-    type Future = std::future::Ready<Result<Response<Stream>, Status>>;
+    type ResponseStream = Unread;
+    type Future = std::future::Ready<Result<Response<Unread>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        std::future::ready(self.0.health.watch(&request.into_inner()).map(Response::new))
+        let watch = |open| Ok(Response::new(Unread::new(self.0.health.watch(&request.into_inner())?, open)));
+        std::future::ready(self.1.allowance().stream().and_then(watch))
     }
 }
 
-struct Reflection(Arc<Inner>, Link);
+/// Tells what is served here.
+struct Reflection {
+    server: Arc<Inner>,
+    link: Link,
+    /// What came and is not answered yet.
+    share: Arc<Share>,
+}
 
 impl StreamingService<Bytes> for Reflection {
     type Response = Bytes;
-    type ResponseStream = Stream;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Stream>, Status>> + Send>>;
+    type ResponseStream = Unread;
+    type Future = std::future::Ready<Result<Response<Unread>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
-        let (server, link, mut requests) = (Arc::clone(&self.0), self.1.clone(), request.into_inner());
-        let (answers, stream) = mpsc::channel(MAX_UNREAD);
+        let open = match self.link.allowance().stream() {
+            Ok(open) => open,
+            Err(refused) => return std::future::ready(Err(refused)),
+        };
+        let (answers, unread) = mpsc::channel(MAX_UNREAD);
+        let (server, link, share) = (Arc::clone(&self.server), self.link.clone(), Arc::clone(&self.share));
         tokio::spawn(async move {
             let _link = link;
-            loop {
-                let request = tokio::select! {
-                    request = requests.message() => request,
-                    () = answers.closed() => return,
-                    () = server.health.stopped() => return,
-                };
-                let Ok(Some(request)) = request else { return };
-                let answer = reflection::answer(&request);
-                let is_over = answer.is_err();
-                if answers.send(answer).await.is_err() || is_over {
-                    return;
-                }
+            tokio::select! {
+                () = reflect(request.into_inner(), &share, &answers) => {}
+                () = answers.closed() => {}
+                () = server.health.stopped() => {}
             }
         });
-        Box::pin(std::future::ready(Ok(Response::new(ReceiverStream::new(stream)))))
+        std::future::ready(Ok(Response::new(Unread::new(unread, open))))
+    }
+}
+
+/// Answers one request after the other, until one is none or the client holds too much.
+async fn reflect(mut requests: Streaming<Bytes>, share: &Share, answers: &mpsc::Sender<Answer>) {
+    loop {
+        let request = match requests.message().await {
+            Ok(Some(request)) => request,
+            Ok(None) => return,
+            Err(error) => {
+                let _ = answers.send((Err(error), None)).await;
+                return;
+            }
+        };
+        let unread = share.split(0);
+        let answer = reflection::answer(&request).and_then(|answer| {
+            unread.take(answer.len())?;
+            Ok(answer)
+        });
+        // The answer is counted in its place.
+        share.give_back(request.len() + PREFIX);
+        let is_over = answer.is_err();
+        if answers.send((answer, Some(unread))).await.is_err() || is_over {
+            return;
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::metered::Answer;
 use super::wire::{Fields, Malformed, put_varint_field};
 
 /// `ServingStatus`.
@@ -48,7 +48,7 @@ impl Health {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for bytes that are no request.
-    pub(super) fn watch(&self, request: &[u8]) -> Result<ReceiverStream<Result<Bytes, Status>>, Status> {
+    pub(super) fn watch(&self, request: &[u8]) -> Result<mpsc::Receiver<Answer>, Status> {
         let is_here = is_here(service(request)?);
         let (answers, stream) = mpsc::channel(2);
         let mut state = self.0.subscribe();
@@ -56,7 +56,7 @@ impl Health {
             loop {
                 let serves = *state.borrow_and_update();
                 let status = if is_here { serving(serves) } else { SERVICE_UNKNOWN };
-                if answers.send(Ok(response(status))).await.is_err() || !serves {
+                if answers.send((Ok(response(status)), None)).await.is_err() || !serves {
                     return;
                 }
                 tokio::select! {
@@ -65,7 +65,7 @@ impl Health {
                 }
             }
         });
-        Ok(ReceiverStream::new(stream))
+        Ok(stream)
     }
 }
 

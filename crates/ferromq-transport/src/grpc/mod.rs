@@ -14,6 +14,7 @@ mod deadline;
 mod extras;
 mod health;
 pub mod message;
+mod metered;
 mod outgoing;
 pub mod proto;
 mod receive;
@@ -41,7 +42,6 @@ use crate::{
     hot::{Counters, Hot},
     tls::Tls,
 };
-use budget::Budget;
 use connection::{Connections, Incoming};
 use health::Health;
 use service::Messaging;
@@ -67,6 +67,10 @@ pub struct GrpcLimits {
     pub slots: Arc<Semaphore>,
     /// Bytes of requests under way and of answers nobody has taken yet.
     pub bytes: usize,
+    /// Those of one connection.
+    pub connection_bytes: usize,
+    /// How long a client may stop in the middle of a request.
+    pub stall: Duration,
     /// How long a new connection may take to begin.
     pub handshake: Duration,
 }
@@ -81,7 +85,7 @@ struct Inner {
     counters: Arc<Counters>,
     connections: Arc<Connections>,
     telemetry: Arc<TelemetryStreams>,
-    budget: Arc<Budget>,
+    stall: Duration,
     health: Health,
 }
 
@@ -98,11 +102,11 @@ impl GrpcServer {
         limits: GrpcLimits,
         tls: Arc<Tls>,
     ) -> Self {
-        let budget = Budget::new(limits.bytes);
+        let stall = limits.stall;
         let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let connections = Connections::new(of_cold, of_counters, next_connection, limits, tls);
         let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
-        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry, budget, health: Health::new() }))
+        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry, stall, health: Health::new() }))
     }
 
     /// Serves connections of `listener` until `shutdown` ends, then lets requests under way finish.

@@ -20,13 +20,14 @@ use tonic::{
 
 use super::{
     Inner, ack,
-    budget::{Held, Metered, Share},
+    budget::{Share, kept},
     codec::BytesCodec,
     connection::Link,
     convert::{Refusal, code, put_status},
     dead_letter,
     deadline::Deadline,
     extras,
+    metered::{Held, Metered, Unread},
     receive::{self, Client, Terms},
     send,
     stream::{Packer, ResponseStream},
@@ -47,6 +48,8 @@ const MAX_ACK: usize = 8 << 20;
 const MAX_REQUEST: usize = 1 << 20;
 /// tonic's word for a message over its limit, as gRPC writes it; RocketMQ's is RESOURCE_EXHAUSTED.
 const OUT_OF_RANGE: &str = "11";
+/// Answers to a single call that are no larger are bounded by the number of calls on a connection.
+const SMALL: usize = 4 << 10;
 /// Who calls.
 const CLIENT_ID: &str = "x-mq-client-id";
 /// Asks for, and announces, a packed stream.
@@ -92,15 +95,17 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
         _ => MAX_REQUEST,
     };
     let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(limit);
-    if method == "Telemetry" {
-        return grpc.streaming(Telemetry { server, link }, request).await;
-    }
-    let (head, body) = request.into_parts();
     // Held to the end of this function: the request's bytes are under way until it is answered.
-    let share = Arc::new(server.budget.share());
-    let body = Body::new(Metered::new(body, Arc::clone(&share)));
-    let request = http::Request::from_parts(head, body);
-    let answered = deadline.limit(answer(server, Call { link, deadline }, method, &mut grpc, request)).await;
+    let share = Arc::new(link.allowance().share());
+    if method == "Telemetry" {
+        // A client may be silent for as long as it likes.
+        let request = request.map(|body| Body::new(Metered::new(body, Arc::clone(&share), None)));
+        return grpc.streaming(Telemetry { server, link, share }, request).await;
+    }
+    let stall = Some(server.stall);
+    let request = request.map(|body| Body::new(Metered::new(body, Arc::clone(&share), stall)));
+    let call = Call { link, deadline, share };
+    let answered = deadline.limit(answer(server, call, method, &mut grpc, request)).await;
     let Some(response) = answered else { return over().into_http() };
     let too_large = response.headers().get(Status::GRPC_STATUS).is_some_and(|code| code == OUT_OF_RANGE);
     if too_large {
@@ -110,10 +115,11 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     response
 }
 
-/// Whose request it is, and how long they wait.
+/// Whose request it is, how long they wait, and what it holds.
 struct Call {
     link: Link,
     deadline: Deadline,
+    share: Arc<Share>,
 }
 
 async fn answer(
@@ -127,18 +133,40 @@ async fn answer(
     let Route::Rpc(method) = &route else { return Status::internal("no method").into_http() };
     match (dispatcher::find(&route, server.cold.as_ref()), server.hot.clone()) {
         (dispatcher::Path::Hot, Some(hot)) if matches!(method.as_str(), "ReceiveMessage" | "PullMessage") => {
-            let (share, is_pull) = (Arc::new(server.budget.share()), method == "PullMessage");
-            let stream = HotStream { hot, call, is_pull, share: Arc::clone(&share) };
-            grpc.server_streaming(stream, request).await.map(|body| Body::new(Held::new(body, share)))
+            let is_pull = method == "PullMessage";
+            held(grpc.server_streaming(HotStream { hot, call, is_pull }, request).await)
         }
         (dispatcher::Path::Hot, Some(hot)) => {
-            grpc.unary(HotCall { hot, call, method: method.clone() }, request).await
+            held(grpc.unary(HotCall { hot, call, method: method.clone() }, request).await)
         }
-        (dispatcher::Path::Cold, _) => grpc.unary(ColdCall { server, call, route }, request).await,
+        (dispatcher::Path::Cold, _) => held(grpc.unary(ColdCall { server, call, route }, request).await),
         (dispatcher::Path::Hot | dispatcher::Path::Unsupported, _) => {
             Status::unimplemented(format!("{method} is not served here")).into_http()
         }
     }
+}
+
+/// What a response counts for, until it is written; [`held`] takes it from the response's extensions.
+#[derive(Clone)]
+struct Counted(Arc<Share>);
+
+fn held(mut response: http::Response<Body>) -> http::Response<Body> {
+    match response.extensions_mut().remove::<Counted>() {
+        Some(Counted(share)) => response.map(|body| Body::new(Held::new(body, share))),
+        None => response,
+    }
+}
+
+/// A response to a single call. What was done is not undone, so it is counted even where it is over the limit.
+fn single(link: &Link, body: Bytes) -> Response<Bytes> {
+    let large = body.len() > SMALL;
+    let mut response = Response::new(body);
+    if large {
+        let share = link.allowance().share();
+        share.count(response.get_ref().len());
+        response.extensions_mut().insert(Counted(Arc::new(share)));
+    }
+    response
 }
 
 /// A hot method with one answer.
@@ -153,7 +181,7 @@ impl UnaryService<Bytes> for HotCall {
     type Future = Answer<Result<Response<Bytes>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (hot, peer, deadline) = (Arc::clone(&self.hot), self.call.link.peer(), self.call.deadline);
+        let (hot, link, deadline) = (Arc::clone(&self.hot), self.call.link.clone(), self.call.deadline);
         let refusal = without_client(request.metadata());
         let (method, body) = (std::mem::take(&mut self.method), request.into_inner());
         Box::pin(async move {
@@ -164,6 +192,7 @@ impl UnaryService<Bytes> for HotCall {
             if let Some(refusal) = refusal {
                 return Ok(Response::new(ack::refused(&refusal)));
             }
+            let peer = link.peer();
             let answer = match method.as_str() {
                 "SendMessage" => send::send_message(&hot, &body, peer).await,
                 "AckMessage" => ack::ack_message(&hot, &body),
@@ -175,7 +204,7 @@ impl UnaryService<Bytes> for HotCall {
                     format!("{method} is not supported yet"),
                 ))),
             };
-            answer.map(Response::new).map_err(malformed)
+            answer.map(|body| single(&link, body)).map_err(malformed)
         })
     }
 }
@@ -185,7 +214,6 @@ struct HotStream {
     hot: Arc<Hot>,
     call: Call,
     is_pull: bool,
-    share: Arc<Share>,
 }
 
 impl ServerStreamingService<Bytes> for HotStream {
@@ -201,7 +229,7 @@ impl ServerStreamingService<Bytes> for HotStream {
         let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
         let terms = Terms { peer: self.call.link.peer(), packed, deadline: deadline.left() };
         let body = request.into_inner();
-        let share = Arc::clone(&self.share);
+        let share = self.call.link.allowance().share();
         Box::pin(async move {
             if deadline.is_over() {
                 return Err(over());
@@ -218,6 +246,7 @@ impl ServerStreamingService<Bytes> for HotStream {
             // Refused, the stream is dropped and its leases are given back.
             share.take(stream.bytes())?;
             let mut response = Response::new(stream);
+            response.extensions_mut().insert(Counted(Arc::new(share)));
             if packed {
                 response.metadata_mut().insert(PACKED, MetadataValue::from_static("1"));
             }
@@ -243,7 +272,8 @@ impl UnaryService<Bytes> for ColdCall {
             link.forget_client(client_id(request.metadata()));
         }
         let fields = fields(request.metadata());
-        let body = request.into_inner();
+        // The request may wait for its turn after nobody waits for the answer any more.
+        let body = kept(request.into_inner(), Arc::clone(&self.call.share));
         server.counters.cold_calls.add(1);
         let call = ColdRequest {
             route,
@@ -259,14 +289,15 @@ impl UnaryService<Bytes> for ColdCall {
         let (reply, answer) = oneshot::channel();
         server.cold.call(call, reply);
         // A task of its own holds the link until the handler is done, even where the client is gone by then.
+        let of_handler = link.clone();
         let answer = tokio::spawn(async move {
             let answer = answer.await;
-            drop(link);
+            drop(of_handler);
             answer
         });
         Box::pin(async move {
             match answer.await {
-                Ok(Ok(Ok(Some(response)))) => Ok(Response::new(response.body)),
+                Ok(Ok(Ok(Some(response)))) => Ok(single(&link, response.body)),
                 Ok(Ok(Ok(None)) | Err(_)) | Err(_) => Err(Status::internal("the handler gave no answer")),
                 Ok(Ok(Err(error @ TransportError::Busy(_)))) => {
                     Err(Status::resource_exhausted(error.to_string()))
@@ -281,17 +312,19 @@ impl UnaryService<Bytes> for ColdCall {
 struct Telemetry {
     server: Arc<Inner>,
     link: Link,
+    share: Arc<Share>,
 }
 
 impl StreamingService<Bytes> for Telemetry {
     type Response = Bytes;
-    type ResponseStream = tokio_stream::wrappers::ReceiverStream<Result<Bytes, Status>>;
+    type ResponseStream = Unread;
     type Future = std::future::Ready<Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
         let fields = fields(request.metadata());
-        let stream = self.server.telemetry.open(self.link.clone(), fields, request.into_inner());
-        std::future::ready(Ok(Response::new(stream)))
+        let (link, share) = (self.link.clone(), Arc::clone(&self.share));
+        let stream = self.server.telemetry.open(link, share, fields, request.into_inner());
+        std::future::ready(stream.map(Response::new))
     }
 }
 

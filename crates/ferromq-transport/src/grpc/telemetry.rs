@@ -11,10 +11,13 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use super::connection::Link;
+use super::{
+    budget::{Share, kept},
+    connection::Link,
+    metered::{Answer, PREFIX, Unread},
+};
 use crate::{ColdHandler, hot::Counters, remoting::Fields};
 
 /// Commands a client may leave unread before it counts as gone.
@@ -25,7 +28,8 @@ static NEXT_STREAM: AtomicU64 = AtomicU64::new(1);
 
 /// The way to a client. Dropping it ends the stream.
 struct Registered {
-    answers: mpsc::Sender<Result<Bytes, Status>>,
+    answers: mpsc::Sender<Answer>,
+    share: Arc<Share>,
     _keep: oneshot::Sender<()>,
 }
 
@@ -43,13 +47,16 @@ impl TelemetryStreams {
 
     /// Sends a command to a client; false where the stream is gone or the client reads too slowly.
     pub(super) fn send(&self, stream: u64, command: Bytes) -> bool {
-        self.open.lock().get(&stream).is_some_and(|to| to.answers.try_send(Ok(command)).is_ok())
+        self.open.lock().get(&stream).is_some_and(|to| {
+            let unread = to.share.split(0);
+            unread.take(command.len()).is_ok() && to.answers.try_send((Ok(command), Some(unread))).is_ok()
+        })
     }
 
     /// Ends a stream with an error; false where it is gone.
     pub(super) fn end(&self, stream: u64, status: Status) -> bool {
         // Whoever does not read is cut off by the end of the stream alone.
-        self.open.lock().remove(&stream).is_some_and(|to| to.answers.try_send(Err(status)).is_ok())
+        self.open.lock().remove(&stream).is_some_and(|to| to.answers.try_send((Err(status), None)).is_ok())
     }
 
     /// Ends all streams; commands already queued still go out.
@@ -57,17 +64,25 @@ impl TelemetryStreams {
         self.open.lock().clear();
     }
 
-    /// Registers a stream and hands on what the client sends until one side ends it.
+    /// Registers a stream and hands on what the client sends until one side ends it. `share` counts what came and
+    /// is not handed on yet.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED` where the connection has too many streams open.
     pub(super) fn open(
         self: &Arc<Self>,
         link: Link,
+        share: Arc<Share>,
         fields: Fields,
         mut commands: Streaming<Bytes>,
-    ) -> ReceiverStream<Result<Bytes, Status>> {
+    ) -> Result<Unread, Status> {
+        let open = link.allowance().stream()?;
         let stream = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
         let (sender, answers) = mpsc::channel(MAX_UNREAD);
         let (keep, mut removed) = oneshot::channel();
-        self.open.lock().insert(stream, Registered { answers: sender.clone(), _keep: keep });
+        self.open
+            .lock()
+            .insert(stream, Registered { answers: sender.clone(), share: Arc::clone(&share), _keep: keep });
         self.counters.telemetry_streams.add(1);
         let streams = Arc::clone(self);
         tokio::spawn(async move {
@@ -79,10 +94,19 @@ impl TelemetryStreams {
                     _ = &mut removed => return,
                 };
                 let command = match command {
-                    Ok(Some(command)) => command,
+                    Ok(Some(command)) => {
+                        share.give_back(PREFIX);
+                        // It is counted until the control plane is done with it.
+                        let waiting = share.split(command.len());
+                        kept(command, waiting)
+                    }
                     Err(error) if error.code() == Code::OutOfRange => {
                         let large = Status::resource_exhausted("a telemetry command is over the limit");
-                        let _ = sender.try_send(Err(large));
+                        let _ = sender.try_send((Err(large), None));
+                        return;
+                    }
+                    Err(error) if error.code() == Code::ResourceExhausted => {
+                        let _ = sender.try_send((Err(error), None));
                         return;
                     }
                     Ok(None) | Err(_) => return,
@@ -90,12 +114,12 @@ impl TelemetryStreams {
                 if !streams.cold.telemetry(stream, link.id(), link.peer(), &fields, Some(command)) {
                     let full = Status::resource_exhausted("too many telemetry commands wait for an answer");
                     // A client that does not read either is cut off by the end of the stream alone.
-                    let _ = sender.try_send(Err(full));
+                    let _ = sender.try_send((Err(full), None));
                     return;
                 }
             }
         });
-        ReceiverStream::new(answers)
+        Ok(Unread::new(answers, open))
     }
 }
 

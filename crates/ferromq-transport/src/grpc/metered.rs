@@ -1,0 +1,138 @@
+//! Bodies and streams whose bytes are counted in a connection's share of the budget.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::{
+    sync::mpsc,
+    time::{Sleep, sleep},
+};
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::budget::{OpenStream, Share, kept};
+
+/// What gRPC puts before a message.
+pub(super) const PREFIX: usize = 5;
+
+/// A request's body whose bytes are counted as they come. The share outlives the body: the request still
+/// holds its bytes while it is answered.
+pub(super) struct Metered {
+    body: tonic::body::Body,
+    share: Arc<Share>,
+    /// How long the client may send nothing in the middle of the body; None where it may be silent.
+    stall: Option<Duration>,
+    /// Since nothing came.
+    silence: Option<Pin<Box<Sleep>>>,
+}
+
+impl Metered {
+    pub(super) fn new(body: tonic::body::Body, share: Arc<Share>, stall: Option<Duration>) -> Self {
+        Self { body, share, stall, silence: None }
+    }
+
+    /// Fails where nothing came for too long.
+    fn check_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
+        let Some(stall) = self.stall else { return Poll::Pending };
+        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(stall)));
+        silence.as_mut().poll(context).map(|()| {
+            Status::deadline_exceeded(format!("the rest of the request did not come within {stall:?}"))
+        })
+    }
+}
+
+impl Body for Metered {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if polled.is_pending() {
+            return self.check_silence(context).map(|error| Some(Err(error)));
+        }
+        self.silence = None;
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+            && let Err(refused) = self.share.take(data.len())
+        {
+            return Poll::Ready(Some(Err(refused)));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A response's body whose bytes keep its share until the connection has written them.
+pub(super) struct Held {
+    body: tonic::body::Body,
+    share: Arc<Share>,
+}
+
+impl Held {
+    pub(super) fn new(body: tonic::body::Body, share: Arc<Share>) -> Self {
+        Self { body, share }
+    }
+}
+
+impl Body for Held {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(context));
+        // HTTP/2 takes a whole piece where the client lets it write one byte, and keeps it till it is written.
+        Poll::Ready(polled.map(|frame| Ok(frame?.map_data(|data| kept(data, Arc::clone(&self.share))))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// One answer on a stream, with what it holds.
+pub(super) type Answer = (Result<Bytes, Status>, Option<Share>);
+
+/// The answers of a stream that stays open, as the connection takes them.
+pub(super) struct Unread {
+    answers: mpsc::Receiver<Answer>,
+    _stream: OpenStream,
+}
+
+impl Unread {
+    pub(super) fn new(answers: mpsc::Receiver<Answer>, stream: OpenStream) -> Self {
+        Self { answers, _stream: stream }
+    }
+}
+
+impl Stream for Unread {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let taken = ready!(self.answers.poll_recv(context));
+        Poll::Ready(taken.map(|(answer, _share)| answer))
+    }
+}
