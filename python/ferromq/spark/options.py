@@ -23,11 +23,12 @@ startingTimestamp, and end at their max offset or at endingTimestamp. Names of o
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ferromq.client._routes import parse_endpoints
 from ferromq.errors import ConfigError
 from ferromq.spark.positions import EARLIEST, LATEST, Positions, Time
+from ferromq.spark.rows import Rows
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics
 
@@ -85,6 +86,10 @@ class RowOptions:
                     f"option 'columns' names {column!r}{_nearest(column, COLUMNS)} Allowed: {', '.join(COLUMNS)}"
                 )
         return cls(columns, given.names("tags"), given.names("keys"))
+
+    def rows(self, **more: Any) -> Rows:
+        """Return which rows are wanted, with what *more* narrows them."""
+        return Rows(tags=frozenset(self.tags) or None, keys=frozenset(self.keys) or None, **more)
 
 
 @dataclass(frozen=True, slots=True)

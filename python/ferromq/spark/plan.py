@@ -11,8 +11,12 @@ from typing import Literal
 
 from ferromq.errors import ConfigError
 from ferromq.spark.positions import EARLIEST, LATEST, Position, Positions, Time
+from ferromq.spark.rows import ALL, Rows
 
 Protocol = Literal["grpc", "remoting"]
+
+CLOCK_SLACK_MS = 60_000
+"""How far a broker's clock may have been set back before messages of a time are looked for in too few offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class QueueRange:
         return f"queue {self.queue_id} of topic {self.topic!r} on {self.broker_name}"
 
 
-OffsetsByTime = Callable[[Sequence[tuple[Queue, int]]], Sequence[int]]
+OffsetsByTime = Callable[[Sequence[tuple[Queue | QueueRange, int]]], Sequence[int]]
 """Asks brokers: for each queue and time in ms, the first queue offset stored then or later; its end where none is."""
 
 
@@ -87,7 +91,9 @@ def resolve(name: str, positions: Positions, queues: Sequence[Queue], by_time: O
     """
     _check_names(name, positions, queues)
     places = [_position(positions, queue) for queue in queues]
-    timed = [(queue, place.ms) for queue, place in zip(queues, places, strict=True) if isinstance(place, Time)]
+    timed: list[tuple[Queue | QueueRange, int]] = [
+        (queue, place.ms) for queue, place in zip(queues, places, strict=True) if isinstance(place, Time)
+    ]
     answers = iter(by_time(timed) if timed else ())
     return [_offset(name, place, queue, answers) for queue, place in zip(queues, places, strict=True)]
 
@@ -139,6 +145,37 @@ def _check_names(name: str, positions: Positions, queues: Sequence[Queue]) -> No
             raise ConfigError(
                 f"option {name!r} names queue {key!r} of topic {topic!r}, which {problem}; allowed: {allowed}"
             )
+
+
+def narrow(found: Iterable[QueueRange], rows: Rows, by_time: OffsetsByTime) -> list[QueueRange]:
+    """
+    Return the parts of *found* that can hold *rows*; which of their messages are rows is seen when they are read.
+
+    Times are looked for `CLOCK_SLACK_MS` to both sides, for clocks that were set back.
+    """
+    if rows.is_empty:
+        return []
+    kept = [
+        part
+        for part in found
+        if (rows.topics is None or part.topic in rows.topics)
+        and (rows.queue_ids is None or part.queue_id in rows.queue_ids)
+    ]
+    kept = [_clipped(part, rows.offsets.first, rows.offsets.end) for part in kept]
+    kept = [part for part in kept if part.start < part.end]
+    if rows.stored.first > ALL.first:
+        moment = max(rows.stored.first - CLOCK_SLACK_MS, 0)
+        firsts = by_time([(part, moment) for part in kept])
+        kept = [_clipped(part, first, part.end) for part, first in zip(kept, firsts, strict=True)]
+    if rows.stored.end < ALL.end:
+        moment = max(rows.stored.end + CLOCK_SLACK_MS, 0)
+        ends = by_time([(part, moment) for part in kept])
+        kept = [_clipped(part, part.start, end) for part, end in zip(kept, ends, strict=True)]
+    return [part for part in kept if part.start < part.end]
+
+
+def _clipped(part: QueueRange, start: int, end: int) -> QueueRange:
+    return replace(part, start=max(part.start, start), end=min(part.end, end))
 
 
 def partitions(found: Iterable[QueueRange], *, max_records: int, min_partitions: int) -> list[QueueRange]:

@@ -88,7 +88,7 @@ def queues(where: Where, topics: Topics) -> list[Queue]:
     return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
 
 
-def offsets_by_time(wanted: Sequence[tuple[Queue, int]]) -> list[int]:
+def offsets_by_time(wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
     """Return, for each queue and time in ms, the first offset stored then or later, or its end where none is."""
     offsets = []
     for queue, ms in wanted:

@@ -16,13 +16,17 @@ from pyspark.sql import SparkSession
 
 from ferromq.spark._requirements import find_java, require
 
+SETTINGS = {"spark.sql.python.filterPushdown.enabled": "true"}
+"""What a session has unless its maker says otherwise."""
+
 
 def session(
     master: str = "local[*]", *, app_name: str = "ferromq", config: Mapping[str, str] | None = None
 ) -> SparkSession:
     """
-    Return the running Spark session, or start one at *master* with the settings of *config*.
+    Return the running Spark session, or start one at *master*, with the settings of *config*.
 
+    Filters are pushed down to the format, which Spark only does where `spark.sql.python.filterPushdown.enabled` is on.
     Raises RuntimeError with the line to type where no fitting Java is found.
     """
     running = SparkSession.getActiveSession()
@@ -34,7 +38,7 @@ def session(
             # A laptop's host name often resolves to nothing, or to a network that is down.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in (config or {}).items():
+    for key, value in {**SETTINGS, **(config or {})}.items():
         builder = builder.config(key, value)
     with _started_without_fork():
         return builder.getOrCreate()

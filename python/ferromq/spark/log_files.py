@@ -1,0 +1,163 @@
+"""
+Which commit-log files a path means, how far each is readable, and how workers get at them.
+
+A store directory is asked through `_ferromq.log_files`, which never goes beyond what is flushed. Loose files, named by
+the 20 digits of their first physical offset, are read to their end. Files behind a URL are copied to the worker's
+disk one at a time.
+"""
+
+import importlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ferromq import _ferromq
+from ferromq.errors import ConfigError
+
+_FILE_NAME = re.compile(r"[0-9]{20}\Z")
+_LOCAL_SCHEMES = {"", "file", "local"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Records that begin at physical offsets from *begin* up to, not including, *end* of one file."""
+
+    url: str
+    """A local path, or a URL that fsspec knows."""
+    first_offset: int
+    """The physical offset of the file's first byte."""
+    begin: int
+    end: int
+    store: str | None = None
+    """The store directory that the file belongs to."""
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+def find(paths: Iterable[str], storage_options: Mapping[str, Any]) -> list[LogPart]:
+    """
+    Return the files that *paths* mean, in order and each once; what is readable of them is where they begin and end.
+
+    ConfigError for a path where there is none.
+    """
+    found: dict[str, LogPart] = {}
+    for path in paths:
+        local = _local(path)
+        parts = _find_remote(path, storage_options) if local is None else _find_local(local)
+        found |= {part.url: part for part in parts if part.begin < part.end}
+    return list(found.values())
+
+
+@contextmanager
+def on_disk(part: LogPart, storage_options: Mapping[str, Any]) -> Iterator[Path]:
+    """Give the path of the file on this machine's disk; a copy of a remote one is removed afterwards."""
+    local = _local(part.url)
+    if local is not None:
+        yield local
+        return
+    filesystem, path = _remote(part.url, storage_options)
+    with tempfile.TemporaryDirectory(prefix="ferromq-log-") as folder:
+        copy = Path(folder) / path.rpartition("/")[2]
+        filesystem.get_file(path, str(copy))
+        yield copy
+
+
+def _local(path: str) -> Path | None:
+    """Return *path* where it is one of this machine; None for a URL of another kind."""
+    scheme, separator, rest = path.partition(":")
+    if not separator or len(scheme) == 1 or not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme):
+        return Path(path)
+    if scheme.lower() in _LOCAL_SCHEMES:
+        return Path(unquote(urlsplit(path).path))
+    return None if rest.startswith("//") or "::" in path else Path(path)
+
+
+def _find_local(path: Path) -> list[LogPart]:
+    if path.is_dir():
+        if (path / "commitlog").is_dir():
+            return _of_store(path)
+        if _is_inside_store(path):
+            return _of_store(path.parent)
+        files = sorted(file for file in path.iterdir() if _FILE_NAME.match(file.name) and file.is_file())
+        if not files:
+            raise _nothing(str(path), "it holds no folder commitlog and no file named by 20 digits")
+        return [_loose(str(file), file.stat().st_size) for file in files]
+    if not path.exists():
+        raise _nothing(str(path), "there is nothing; where Spark runs on several machines, the path must be on each")
+    if not _FILE_NAME.match(path.name):
+        raise _nothing(str(path), "a file is named by the 20 digits of its first physical offset")
+    if _is_inside_store(path.parent):
+        whole = path.resolve()
+        return [part for part in _of_store(path.parent.parent) if Path(part.url).resolve() == whole]
+    return [_loose(str(path), path.stat().st_size)]
+
+
+def _is_inside_store(folder: Path) -> bool:
+    """Say whether *folder* is the commit log of a store, whose last file may be longer than what is flushed."""
+    beside = folder.resolve().parent
+    return folder.resolve().name == "commitlog" and any(
+        (beside / name).exists() for name in ("checkpoint", "consumequeue")
+    )
+
+
+def _of_store(store: Path) -> list[LogPart]:
+    files = _ferromq.log_files(str(store))
+    return [LogPart(path, first, first, end, str(store)) for path, first, end in files]
+
+
+def _loose(url: str, size: int) -> LogPart:
+    first = int(url.rpartition("/")[2][-20:])
+    return LogPart(url, first, first, first + size)
+
+
+def _find_remote(url: str, storage_options: Mapping[str, Any]) -> list[LogPart]:
+    filesystem, path = _remote(url, storage_options)
+    if filesystem.isfile(path):
+        if not _FILE_NAME.search(path):
+            raise _nothing(url, "a file is named by the 20 digits of its first physical offset")
+        return [_loose(filesystem.unstrip_protocol(path), filesystem.size(path))]
+    if not filesystem.isdir(path):
+        raise _nothing(url, "there is nothing")
+    folder = path.rstrip("/")
+    if filesystem.isdir(f"{folder}/commitlog"):
+        folder = f"{folder}/commitlog"
+    files = sorted(
+        (entry["name"], entry["size"])
+        for entry in filesystem.ls(folder, detail=True)
+        if entry["type"] == "file" and _FILE_NAME.match(entry["name"].rpartition("/")[2])
+    )
+    if not files:
+        raise _nothing(url, "it holds no folder commitlog and no file named by 20 digits")
+    return [_loose(filesystem.unstrip_protocol(name), size) for name, size in files]
+
+
+def _remote(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the file system of *url*, and the path there; ModuleNotFoundError with the line to type."""
+    scheme = url.partition(":")[0]
+    line = f"pip install 'fsspec[{scheme}]'"
+    try:
+        core = importlib.import_module("fsspec.core")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"path {url!r} needs fsspec, which is not installed: {line}", name="fsspec"
+        ) from error
+    try:
+        filesystem, path = core.url_to_fs(url, **storage_options)
+    except ImportError as error:
+        raise ModuleNotFoundError(f"path {url!r} needs more of fsspec ({error}): {line}", name=scheme) from error
+    except ValueError as error:
+        raise _nothing(url, f"fsspec says: {error}") from error
+    return filesystem, path
+
+
+def _nothing(path: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"option 'path' is {path!r}, but {why}; "
+        "allowed: a store directory, a directory of commit-log files, or one of them"
+    )

@@ -1,0 +1,84 @@
+"""
+The options of `spark.read.format("ferromq-log")`, parsed and checked. Pure: no Spark, no files.
+
+path                    a store directory (ferromq's or RocketMQ's, its broker running or not), a directory of
+                        commit-log files, or one of them: on a local or shared disk, or any URL that fsspec knows
+                        (`s3://…`). Several: `.load(["…", "…"])`
+topic, topics           the topic to read, or several with commas between them; or
+topicPattern            a regular expression that the whole name matches; none of them: every topic
+includeSystemTopics     topics that are not named may be RocketMQ's own, or those of retries; default false
+startingTimestamp       only messages stored then or later: ISO-8601 with a zone, or milliseconds since 1970
+endingTimestamp         only messages stored before
+columns                 the columns to read, with commas between them; default all
+tags, keys              only messages with one of these tags, or one of these keys, with commas between them
+onCorrupt               `fail` (default), or `skip`: go on behind what is damaged, and warn with the places
+maxBytesPerPartition    larger files of a store directory are split; default 256 MiB (268435456)
+storageOptions          JSON object that fsspec is given, such as {"key": "…", "secret": "…"}
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from ferromq.errors import ConfigError
+from ferromq.spark.options import ROWS, TIMES, TOPICS, Given, RowOptions, parse_time, parse_topics
+from ferromq.spark.rows import ALL, Rows, Span
+from ferromq.spark.topics import Topics
+
+OPTIONS = ("path", "paths", *TOPICS, *TIMES, *ROWS, "onCorrupt", "maxBytesPerPartition", "storageOptions")
+
+OnCorrupt = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What a user asked for; no file has been looked at yet."""
+
+    paths: tuple[str, ...]
+    topics: Topics = field(default_factory=Topics)
+    rows: Rows = field(default_factory=Rows)
+    columns: tuple[str, ...] = RowOptions().columns
+    on_corrupt: OnCorrupt = "fail"
+    max_bytes_per_partition: int = 256 << 20
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "LogOptions":
+        """Read Spark's *options*; ConfigError names the option, what was given and what is allowed."""
+        given = Given(options, OPTIONS)
+        found = given.one_of("path", "paths")
+        if found is None:
+            raise ConfigError("option 'path' is missing; write .load('/var/lib/ferromq'), a store directory")
+        name, value = found
+        paths = (value,) if name == "path" else given.parsed("paths", _paths, "a JSON list of paths")
+        topics = parse_topics(given) or Topics(system=given.flag("includeSystemTopics", default=False))
+        first, end = parse_time(given, "startingTimestamp"), parse_time(given, "endingTimestamp")
+        row_options = RowOptions.parse(given)
+        rows = row_options.rows(
+            stored=Span(ALL.first if first is None else first.ms, ALL.end if end is None else end.ms),
+            topics=frozenset(topics.names) or None,
+        )
+        return cls(
+            paths=paths or (),
+            topics=topics,
+            rows=rows,
+            columns=row_options.columns,
+            on_corrupt=cast("OnCorrupt", given.choice("onCorrupt", "fail", ("fail", "skip"))),
+            max_bytes_per_partition=given.positive("maxBytesPerPartition", 256 << 20),
+            storage_options=given.parsed("storageOptions", _object, "a JSON object") or {},
+        )
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    read = json.loads(text)
+    if not isinstance(read, list) or not read or not all(isinstance(path, str) and path for path in read):
+        raise ValueError
+    return tuple(read)
+
+
+def _object(text: str) -> dict[str, Any]:
+    read = json.loads(text)
+    if not isinstance(read, dict):
+        raise ValueError  # noqa: TRY004
+    return read

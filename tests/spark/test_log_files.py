@@ -1,0 +1,117 @@
+"""Which commit-log files a path means, and how a worker gets at those of an object store."""
+
+import builtins
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import fsspec
+import pytest
+
+from ferromq.errors import ConfigError
+from ferromq.spark.log_files import LogPart, find, on_disk
+
+FIRST, SECOND = "00000000000000000000", "00000000000000001024"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Return a directory with two archived files, and what does not belong to them."""
+    (tmp_path / SECOND).write_bytes(b"b" * 10)
+    (tmp_path / FIRST).write_bytes(b"a" * 1024)
+    (tmp_path / "README").write_text("x")
+    (tmp_path / f"{FIRST}.sha256").write_text("x")
+    (tmp_path / "00000000000000002048").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def bucket(archive: Path) -> Iterator[str]:
+    """Return the URL of a copy in fsspec's memory."""
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{archive}/", "/bucket/log", recursive=True)
+    yield "memory://bucket/log"
+    memory.rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://", "local://"])
+def test_loose_files_are_named_by_where_they_begin_and_read_to_their_end(archive: Path, prefix: str) -> None:
+    """In order; what is not named by 20 digits does not belong to them."""
+    parts = [
+        LogPart(str(archive / FIRST), 0, 0, 1024),
+        LogPart(str(archive / SECOND), 1024, 1024, 1034),
+    ]
+    assert find([f"{prefix}{archive}"], {}) == parts
+    assert find([str(archive / SECOND), str(archive)], {}) == parts[::-1]
+
+
+def test_files_of_an_object_store_are_found_and_copied_one_at_a_time(bucket: str) -> None:
+    """The copy is gone when it has been read."""
+    parts = find([bucket], {})
+    assert [(part.first_offset, part.begin, part.end) for part in parts] == [(0, 0, 1024), (1024, 1024, 1034)]
+    assert find([f"{bucket}/{SECOND}"], {}) == parts[1:]
+    with on_disk(parts[1], {}) as path:
+        assert path.read_bytes() == b"b" * 10
+        assert path.name == SECOND
+    assert not path.exists()
+    assert not path.parent.exists()
+
+
+def test_a_local_file_is_read_where_it_lies(archive: Path) -> None:
+    """And stays there."""
+    with on_disk(LogPart(str(archive / FIRST), 0, 0, 1024), {}) as path:
+        assert path == archive / FIRST
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("{}/nowhere", ["nowhere'", "there is nothing", "on each"]),
+        ("{}/README", ["README'", "20 digits"]),
+        ("{}/00000000000000002048", ["2048'", "no folder commitlog and no file"]),
+        ("memory://nowhere", ["'memory://nowhere'", "there is nothing"]),
+        ("nonsense://a/b", ["'nonsense://a/b'", "fsspec says", "nonsense"]),
+    ],
+)
+def test_a_path_that_holds_no_log_is_an_error(archive: Path, path: str, words: list[str]) -> None:
+    """The error names the option, the path, what is wrong and what is allowed."""
+    with pytest.raises(ConfigError) as raised:
+        find([path.format(archive)], {})
+    said = str(raised.value)
+    assert [word for word in ["option 'path'", *words, "allowed: a store directory"] if word not in said] == []
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    """Let packages be absent."""
+    found, imported = importlib.import_module, builtins.__import__
+
+    def check(name: str) -> None:
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    def import_module(name: str, package: str | None = None) -> ModuleType:
+        check(name)
+        return found(name, package)
+
+    def import_here(name: str, *rest: Any, **more: Any) -> Any:
+        check(name)
+        return imported(name, *rest, **more)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    monkeypatch.setattr(builtins, "__import__", import_here)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("fsspec", "needs fsspec, which is not installed"), ("s3fs", "needs more of fsspec")],
+)
+def test_a_missing_package_says_the_pip_line(monkeypatch: pytest.MonkeyPatch, missing: str, words: str) -> None:
+    """The line installs what the URL's kind needs."""
+    without(monkeypatch, missing)
+    with pytest.raises(ModuleNotFoundError, match=words) as raised:
+        find(["s3://bucket/log"], {})
+    assert "'s3://bucket/log'" in str(raised.value)
+    assert str(raised.value).endswith("pip install 'fsspec[s3]'")
