@@ -1,6 +1,7 @@
 """One Spark session for the tests of this folder, and brokers to read from."""
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -31,6 +32,29 @@ def session() -> Iterator[Any]:
     session = spark.session("local[2]", config=SETTINGS)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def table() -> Callable[..., Any]:
+    """Read a source as Spark's workers do, without Spark; returns an Arrow table."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyspark.sql.datasource import CaseInsensitiveDict  # noqa: PLC0415
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    def read(source: type[Any], options: Mapping[str, object], filters: Sequence[Any] = ()) -> Any:
+        given = source(CaseInsensitiveDict({name: str(value) for name, value in options.items()}))
+        schema = given.schema()
+        reader = given.reader(schema)
+        read.left = list(reader.pushFilters(list(filters))) if filters else []  # type: ignore[attr-defined]
+        # Spark hands the reader over before it asks for partitions.
+        worker = pickle.loads(pickle.dumps(reader))
+        read.partitions = pickle.loads(pickle.dumps(reader.partitions()))  # type: ignore[attr-defined]
+        batches = [batch for part in read.partitions for batch in worker.read(part)]  # type: ignore[attr-defined]
+        for batch in batches:
+            batch.validate(full=True)
+        return pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
+
+    return read
 
 
 @pytest.fixture

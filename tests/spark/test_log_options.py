@@ -13,9 +13,18 @@ GIVEN = {"path": "/var/lib/ferromq"}
 
 def test_only_the_path_is_required() -> None:
     """A read without more options is every topic of the store but internal ones."""
-    assert LogOptions.parse(GIVEN) == LogOptions(
-        ("/var/lib/ferromq",), Topics(), Rows(), COLUMNS, "fail", 256 << 20, {}
+    expected = LogOptions(
+        paths=("/var/lib/ferromq",),
+        topics=Topics(),
+        rows=Rows(),
+        columns=COLUMNS,
+        commit_log_paths=(),
+        include_expired=False,
+        on_corrupt="fail",
+        max_bytes_per_partition=256 << 20,
+        storage_options={},
     )
+    assert LogOptions.parse(GIVEN) == expected
 
 
 def test_topics_times_tags_and_keys_say_which_rows_are_wanted() -> None:

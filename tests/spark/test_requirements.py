@@ -11,7 +11,7 @@ import pytest
 from ferromq.spark import _requirements
 
 
-@pytest.mark.parametrize("module", ["ferromq.spark", "pyspark_ferromq"])
+@pytest.mark.parametrize("module", ["ferromq.spark", "pyspark_ferromq", "pyspark_ferromq_log"])
 def test_a_missing_pyspark_says_the_pip_line(module: str) -> None:
     """Importing without PySpark is an ImportError with the line to type."""
     program = f"""

@@ -9,7 +9,7 @@ disk one at a time.
 import importlib
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ferromq import _ferromq
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, StoreError
 
 _FILE_NAME = re.compile(r"[0-9]{20}\Z")
 _LOCAL_SCHEMES = {"", "file", "local"}
@@ -40,16 +40,18 @@ class LogPart:
         return self.end - self.begin
 
 
-def find(paths: Iterable[str], storage_options: Mapping[str, Any]) -> list[LogPart]:
+def find(
+    paths: Iterable[str], storage_options: Mapping[str, Any], commit_log_paths: Sequence[str] = ()
+) -> list[LogPart]:
     """
     Return the files that *paths* mean, in order and each once; what is readable of them is where they begin and end.
 
-    ConfigError for a path where there is none.
+    *commit_log_paths*: where the log of a store directory lies, if elsewhere. ConfigError for a path without any.
     """
     found: dict[str, LogPart] = {}
     for path in paths:
         local = _local(path)
-        parts = _find_remote(path, storage_options) if local is None else _find_local(local)
+        parts = _find_remote(path, storage_options) if local is None else _find_local(local, commit_log_paths)
         found |= {part.url: part for part in parts if part.begin < part.end}
     return list(found.values())
 
@@ -78,10 +80,15 @@ def _local(path: str) -> Path | None:
     return None if rest.startswith("//") or "::" in path else Path(path)
 
 
-def _find_local(path: Path) -> list[LogPart]:
+def queue_starts(store: str, commit_log_paths: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return where the queues of a store begin, for a scan's filter; to be asked after `find`."""
+    return _ferromq.queue_starts(store, commit_log_paths=_local_paths(commit_log_paths))
+
+
+def _find_local(path: Path, commit_log_paths: Sequence[str]) -> list[LogPart]:
     if path.is_dir():
-        if (path / "commitlog").is_dir():
-            return _of_store(path)
+        if commit_log_paths or (path / "commitlog").is_dir():
+            return _of_store(path, commit_log_paths)
         if _is_inside_store(path):
             return _of_store(path.parent)
         files = sorted(file for file in path.iterdir() if _FILE_NAME.match(file.name) and file.is_file())
@@ -106,9 +113,16 @@ def _is_inside_store(folder: Path) -> bool:
     )
 
 
-def _of_store(store: Path) -> list[LogPart]:
-    files = _ferromq.log_files(str(store))
+def _of_store(store: Path, commit_log_paths: Sequence[str] = ()) -> list[LogPart]:
+    try:
+        files = _ferromq.log_files(store, commit_log_paths=_local_paths(commit_log_paths))
+    except StoreError as error:
+        raise _nothing(str(store), f"the store cannot be read ({error})") from error
     return [LogPart(path, first, first, end, str(store)) for path, first, end in files]
+
+
+def _local_paths(paths: Sequence[str]) -> list[Path]:
+    return [_local(path) or Path(path) for path in paths]
 
 
 def _loose(url: str, size: int) -> LogPart:

@@ -11,6 +11,10 @@ startingTimestamp       only messages stored then or later: ISO-8601 with a zone
 endingTimestamp         only messages stored before
 columns                 the columns to read, with commas between them; default all
 tags, keys              only messages with one of these tags, or one of these keys, with commas between them
+includeExpired          of a store directory, also messages that its queues hold no more, and those of deleted topics;
+                        default false: the rows that the broker gives
+commitLogPaths          the directories that hold the store's commit log, with commas between them, where that is not
+                        its own folder commitlog
 onCorrupt               `fail` (default), or `skip`: go on behind what is damaged, and warn with the places
 maxBytesPerPartition    larger files of a store directory are split; default 256 MiB (268435456)
 storageOptions          JSON object that fsspec is given, such as {"key": "…", "secret": "…"}
@@ -26,7 +30,13 @@ from ferromq.spark.options import ROWS, TIMES, TOPICS, Given, RowOptions, parse_
 from ferromq.spark.rows import ALL, Rows, Span
 from ferromq.spark.topics import Topics
 
-OPTIONS = ("path", "paths", *TOPICS, *TIMES, *ROWS, "onCorrupt", "maxBytesPerPartition", "storageOptions")
+OPTIONS = (
+    *("path", "paths", "commitLogPaths"),
+    *TOPICS,
+    *TIMES,
+    *ROWS,
+    *("includeExpired", "onCorrupt", "maxBytesPerPartition", "storageOptions"),
+)
 
 OnCorrupt = Literal["fail", "skip"]
 
@@ -39,6 +49,8 @@ class LogOptions:
     topics: Topics = field(default_factory=Topics)
     rows: Rows = field(default_factory=Rows)
     columns: tuple[str, ...] = RowOptions().columns
+    commit_log_paths: tuple[str, ...] = ()
+    include_expired: bool = False
     on_corrupt: OnCorrupt = "fail"
     max_bytes_per_partition: int = 256 << 20
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -64,6 +76,8 @@ class LogOptions:
             topics=topics,
             rows=rows,
             columns=row_options.columns,
+            commit_log_paths=given.names("commitLogPaths"),
+            include_expired=given.flag("includeExpired", default=False),
             on_corrupt=cast("OnCorrupt", given.choice("onCorrupt", "fail", ("fail", "skip"))),
             max_bytes_per_partition=given.positive("maxBytesPerPartition", 256 << 20),
             storage_options=given.parsed("storageOptions", _object, "a JSON object") or {},

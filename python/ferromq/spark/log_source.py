@@ -5,7 +5,7 @@ Files become partitions in the driver, and partitions become Arrow batches in th
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class FerromqLogSource(DataSource):  # type: ignore[misc]
         """Return the reader of a batch query."""
         require("pyarrow")
         check_schema(schema)
-        return LogReader(LogOptions.parse(self.options), schema)
+        return LogReader.of(LogOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (PySpark's name)
         """Refuse: a stream needs a broker that knows its offsets."""
@@ -62,19 +62,36 @@ class LogPartition(InputPartition):  # type: ignore[misc]
 class LogReader(PushingReader):
     """Reads what the files hold when the query is planned, up to what is flushed of a running broker's."""
 
-    def __init__(self, options: LogOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: LogOptions, schema: StructType, parts: Sequence[LogPart], starts: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         self._options = options
         self._schema = schema
+        self._parts = parts
+        self._starts = starts
         self.rows = options.rows
 
+    @classmethod
+    def of(cls, options: LogOptions, schema: StructType) -> "LogReader":
+        """
+        Look at the files now.
+
+        Spark hands the reader to workers as it is before it asks for partitions: what they need is found here.
+        """
+        from ferromq.spark import log_files  # noqa: PLC0415 (keeps the search for data sources light)
+
+        elsewhere = options.commit_log_paths
+        parts = log_files.find(options.paths, options.storage_options, elsewhere)
+        stores = () if options.include_expired else sorted({part.store for part in parts if part.store is not None})
+        return cls(options, schema, parts, {store: log_files.queue_starts(store, elsewhere) for store in stores})
+
     def partitions(self) -> list[LogPartition]:
-        """Look at the files, and cut those that are large."""
-        from ferromq.spark import log_cuts, log_files  # noqa: PLC0415 (keeps the search for data sources light)
+        """Cut the files that are large."""
+        from ferromq.spark import log_cuts  # noqa: PLC0415
 
         if self.rows.is_empty:
             return []
-        parts = log_files.find(self._options.paths, self._options.storage_options)
-        return [LogPartition(part) for part in log_cuts.cut(parts, self._options.max_bytes_per_partition)]
+        return [LogPartition(part) for part in log_cuts.cut(self._parts, self._options.max_bytes_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """
@@ -83,7 +100,11 @@ class LogReader(PushingReader):
         `CorruptStore` names file, offset and reason where something is damaged; with onCorrupt skip, a warning does.
         """
         if isinstance(partition, LogPartition):  # Spark makes one empty partition where there are none
-            yield from _Scan(self._options, self._schema, self.rows.mapping()).batches(partition.part)
+            wanted = self.rows.mapping()
+            starts = self._starts.get(partition.part.store or "")
+            if starts is not None:
+                wanted["starts"] = starts
+            yield from _Scan(self._options, self._schema, wanted).batches(partition.part)
 
 
 class _Scan:
