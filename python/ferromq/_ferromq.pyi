@@ -415,6 +415,27 @@ class LogFile:
         """(message, whether it matches its checksums), or the fields of `store_tools.Finding` for bytes that are no record."""
 
 @final
+class LogFacts:
+    """
+    Reads the records of one commit log file before the physical offset *until* as columns, without their bodies.
+
+    Raises `OSError`.
+    """
+
+    def __new__(cls, path: str, first_offset: int, *, until: int = ..., batch_rows: int = 8192) -> LogFacts: ...
+    def __iter__(self) -> LogFacts: ...
+    def __next__(self) -> dict[str, Any]:
+        """
+        Return the next *batch_rows* records or fewer.
+
+        `rows`, and in native byte order: as 4 bytes `topic` (a place in `topics`), `queue_id`, `sys_flag`, `size`,
+        `key_ends` (behind the last of each record's `keys`), `keys` (hashes of index entries), `tag_key` (one more that
+        may be there, or -1); as 8 bytes `queue_offset`, `physical_offset`, `tag_hash`, `store_timestamp`. `faults`:
+        (kind, row or None, first byte, end, reason, whether no record follows). `end`: behind the last record;
+        `unwritten_from`: where nothing but zeros begins; `continued`: records at the end that lack their last one.
+        """
+
+@final
 class Request:
     """A cold request."""
 

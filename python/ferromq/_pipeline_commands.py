@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from ferromq.errors import ConfigError
 
-PIPELINES: Mapping[str, str] = {}
+PIPELINES: Mapping[str, str] = {
+    "audit": "whether a store is sound: records, queues and index against each other",
+}
 """What each does, by the name on the command line; the module has `_` where the name has `-`."""
 
 

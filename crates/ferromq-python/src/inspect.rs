@@ -363,6 +363,6 @@ impl PyLogFile {
     }
 }
 
-fn of_file(path: &Path, source: &std::io::Error) -> PyErr {
+pub(crate) fn of_file(path: &Path, source: &std::io::Error) -> PyErr {
     PyOSError::new_err((source.raw_os_error(), source.to_string(), text(path)))
 }

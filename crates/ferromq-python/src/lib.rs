@@ -8,6 +8,7 @@ mod clock;
 mod columns;
 mod error;
 mod expired_file;
+mod facts;
 mod filters;
 mod handler;
 mod inspect;
@@ -37,6 +38,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<inspect::PyStoreVerification>()?;
     module.add_class::<inspect::PyStoreDump>()?;
     module.add_class::<inspect::PyLogFile>()?;
+    module.add_class::<facts::PyLogFacts>()?;
     module.add_function(wrap_pyfunction!(inspect::inspect_store, module)?)?;
     module.add_class::<request::PyRequest>()?;
     module.add_class::<server::PyServer>()?;

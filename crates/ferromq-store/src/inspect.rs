@@ -5,6 +5,7 @@
 //! A store that serves messages is [`crate::MessageStore`]; nothing of it is used here.
 
 mod dump;
+mod facts;
 mod finding;
 mod index;
 mod layout;
@@ -23,6 +24,7 @@ mod window;
 use std::path::PathBuf;
 
 pub use dump::{Dump, DumpItem, DumpQuery, dump, dump_on};
+pub use facts::{FactFault, Facts, LogFacts};
 pub use finding::{Finding, FindingKind};
 pub use layout::StoreState;
 pub use log_ends::{LogPart, QueueStarts, log_files, log_files_on, queue_starts, queue_starts_on};

@@ -10,4 +10,6 @@ from ferromq.spark._requirements import require
 
 require("pyspark")
 
-__all__: list[str] = []
+from ferromq.pipeline.audit import audit  # noqa: E402 (only where there is PySpark)
+
+__all__ = ["audit"]

@@ -368,7 +368,7 @@ fn describe(view: &MessageView<'_>) -> String {
 }
 
 /// What a transaction's record must hold, and what it does.
-fn transaction_fault(view: &MessageView<'_>) -> Option<(&'static str, String)> {
+pub(crate) fn transaction_fault(view: &MessageView<'_>) -> Option<(&'static str, String)> {
     if !message::is_consumable(view.sys_flag) && view.queue_offset != 0 {
         let found = format!("system flag {} and queue offset {}", view.sys_flag, view.queue_offset);
         return Some(("queue offset 0 in a record that enters no queue", found));

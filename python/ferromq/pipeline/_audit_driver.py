@@ -1,0 +1,118 @@
+"""
+What follows from all files of a store together: where its log ends, what must be in queues and index, what is missing.
+
+Small: a row a file or queue. The rows of records and entries are `_audit_joins`' business.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ferromq.pipeline import _scan_queue, _store_files, _store_marks
+from ferromq.pipeline._findings import Finding
+from ferromq.pipeline._store_files import StoreFiles
+from ferromq.pipeline._store_marks import Marks
+
+Figures = tuple[str, str | None, int | None, str | None, Mapping[str, Any]]
+"""Kind, topic, queue id, file, and what was counted."""
+
+
+def promised_to(files: StoreFiles) -> int | None:
+    """
+    Return the physical offset before which records must be in queues; None where all must.
+
+    A ferromq broker notes it in the checkpoint. A Java broker dispatches in the log's order and promises nothing: what
+    its newest entry leads to may be next.
+    """
+    if files.state == "closed":
+        return None
+    if files.is_ours:
+        return files.durable_end
+    return max(map(_scan_queue.last_place, files.queues), default=0)
+
+
+@dataclass
+class Whole:
+    """A store as all its files together show it."""
+
+    files: StoreFiles
+    limit: int | None
+    index_limit: int | None
+    """Records before it must be in the index; None: all."""
+    end: int
+    """Behind the last record of the log."""
+    marks: Marks
+    topics: set[str] | None
+    totals: dict[str, int]
+    queue_ends: dict[tuple[str, int], int]
+    findings: list[Finding] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, files: StoreFiles, figures: Sequence[Figures], limit: int | None) -> Self:
+        """Put together what the tasks counted."""
+        logs = sorted((row[4] for row in figures if row[0] == "log"), key=lambda log: log["base"])
+        queues = {(row[1] or "", row[2] or 0): row[4] for row in figures if row[0] == "queue"}
+        index = sorted(((row[3] or "", row[4]) for row in figures if row[0] == "index"), key=lambda pair: pair[0])
+        last = max((log for log in logs if log["records"]), key=lambda log: log["base"], default=None)
+        index_limit = limit
+        if limit is not None and not files.is_ours:
+            # A Java broker enters keys after queues, and notes in the last header how far it is.
+            index_limit = min(limit, next((row["last_place"] for _, row in reversed(index) if row["entries"]), 0))
+        whole = cls(
+            files=files,
+            limit=limit,
+            index_limit=index_limit,
+            end=last["base"] + last["end"] if last else files.log_start,
+            marks=_store_marks.read(files),
+            topics=_store_files.topics(files.directory),
+            totals={
+                "log_files": len(logs),
+                "log_bytes": sum(log["bytes"] for log in logs),
+                "records": sum(log["records"] for log in logs),
+                "queues": len(queues),
+                "queue_entries": sum(queue["entries"] for queue in queues.values()),
+                "index_files": len(index),
+                "index_entries": sum(row["entries"] for _, row in index),
+            },
+            queue_ends={name: queue["max_offset"] for name, queue in queues.items()},
+            findings=list(files.findings),
+        )
+        whole._check_tails(logs, last)
+        whole._check_offsets()
+        return whole
+
+    def _check_tails(self, logs: Sequence[Mapping[str, Any]], last: Mapping[str, Any] | None) -> None:
+        """Behind the last record of each file: in the last one the end of the log, in others a hole."""
+        paths = {file.base: file.path for file in self.files.log}
+        for log in logs:
+            is_inside = last is not None and log["base"] < last["base"]
+            base, path = log["base"], paths.get(log["base"])
+            if log["tail"] is not None and (is_inside or not self.files.is_open):
+                kind, begin, end, reason = log["tail"]
+                kind = kind if is_inside else "torn-tail"
+                detail = f"{end - begin} bytes behind the last record: {reason}"
+                self.findings.append(Finding(kind, physical_offset=base + begin, file=path, detail=detail))
+            begin = log["unwritten_from"]
+            if is_inside and begin is not None:
+                detail = "zeros to the end of the file; expected a record"
+                self.findings.append(Finding("no-record", physical_offset=base + begin, file=path, detail=detail))
+        if last is not None and last["continued"] and not self.files.is_open:
+            detail = f"{last['continued']} records without the last of those that were appended as one"
+            path = paths.get(last["base"])
+            self.findings.append(Finding("unfinished", physical_offset=self.end, file=path, detail=detail))
+
+    def _check_offsets(self) -> None:
+        """No group has read what is not there, and no queue is shorter than it was."""
+        if self.files.is_open:
+            return
+        path = str(self.files.directory / "config" / "consumerOffset.json")
+        for (topic, group), queues in _store_files.consumer_offsets(self.files.directory).items():
+            for queue_id, offset in queues.items():
+                end = self.queue_ends.get((topic, queue_id), 0)
+                if offset > end:
+                    detail = f"the group {group} has committed {offset}; the max offset is {end}"
+                    self.findings.append(Finding("offset-beyond-queue", topic, queue_id, offset, None, path, detail))
+        if self.files.durable_end > self.end:
+            detail = f"durable up to {self.files.durable_end}, but the log ends at {self.end}"
+            path = str(self.files.directory / "checkpoint")
+            self.findings.append(Finding("checkpoint-beyond-log", None, None, None, self.end, path, detail))

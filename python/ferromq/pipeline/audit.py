@@ -1,0 +1,235 @@
+"""
+Whether a store directory is sound: every record, every queue entry and every key, checked on Spark.
+
+A task reads a commit log file, a group of consume queues or an index file, each once and in order; what they say of
+each other is joined. Nothing is written, no lock is taken, and no task keeps more than a batch in memory, so the
+directory may be of any size, ours or a Java broker's, closed or open: of an open one it looks at what its broker has
+promised to be in queues and index.
+
+`ferromq store verify` does the same on one machine without Spark, and looks at small files (`config/`) as well.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.storagelevel import StorageLevel
+
+from ferromq import _texts
+from ferromq.pipeline import (
+    _audit_driver,
+    _audit_joins,
+    _facts,
+    _findings,
+    _frame,
+    _scan_index,
+    _scan_log,
+    _scan_queue,
+    _store_files,
+)
+from ferromq.pipeline._store_files import QueueFiles, RowFile, StoreFiles
+
+SCHEMA = _findings.SCHEMA
+_GROUP = 64 << 20
+"""Bytes of consume queues that one task reads."""
+_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit looked at, and what it found."""
+
+    findings: DataFrame
+    """Columns: kind, topic, queue_id, queue_offset, physical_offset, file, detail."""
+    counts: dict[str, int]
+    """How many findings of each kind."""
+    files: StoreFiles
+    promised_to: int | None
+    """Records before it had to be in queues and index; None: all."""
+    figures: dict[str, int] = field(default_factory=dict)
+    """`log_files`, `log_bytes`, `records`, `queues`, `queue_entries`, `index_files`, `index_entries`."""
+
+
+def audit(
+    spark: SparkSession,
+    directory: str | PathLike[str],
+    *,
+    commit_log_paths: Sequence[str] = (),
+    index_slots: int | None = None,
+) -> DataFrame:
+    """
+    Check the store in *directory*, which driver and workers see under this path; return what is wrong, a row each.
+
+    No row: it is sound. *commit_log_paths*: where the commit log lies, if not in `DIR/commitlog`. *index_slots*: hash
+    slots of an index file, if not a quarter as many as entries. StoreError where it is no store directory, or cannot be
+    read.
+    """
+    return look(spark, directory, commit_log_paths=commit_log_paths, index_slots=index_slots).findings
+
+
+def look(
+    spark: SparkSession,
+    directory: str | PathLike[str],
+    *,
+    commit_log_paths: Sequence[str] = (),
+    index_slots: int | None = None,
+) -> Audit:
+    """Do what `audit` does, and tell what was looked at as well. Its findings are cached."""
+    files = _store_files.listed(directory, commit_log_paths)
+    limit = _audit_driver.promised_to(files)
+    tasks = _tasks(files, limit if files.is_open else None, index_slots)
+    facts = _read(spark, tasks).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        figures = (
+            facts.where(facts.part == _facts.FIGURES).select("kind", "topic", "queue_id", "file", "detail").collect()
+        )
+        whole = _audit_driver.Whole.of(files, [(*row[:4], json.loads(row.detail)) for row in figures], limit)
+        found = _audit_joins.findings(spark, facts, whole)
+        if files.is_open:
+            start = _store_files.log_start(files)
+            found = found.where(found.physical_offset.isNull() | (found.physical_offset >= start))
+        found = found.persist(StorageLevel.MEMORY_AND_DISK)
+        counts = {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
+    finally:
+        facts.unpersist()
+    return Audit(found, counts, files, limit, whole.totals)
+
+
+# --- the tasks ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What one task reads: a commit log file, queues, or an index file."""
+
+    files: Sequence[RowFile] = ()
+    queues: Sequence[QueueFiles] = ()
+    index: Sequence[RowFile] = ()
+    log_start: int = 0
+    until: int | None = None
+    index_slots: int | None = None
+    is_closed: bool = True
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """Read it. What a broker at work removed meanwhile is not there."""
+        for file in self.files:
+            yield from self._unless_gone(_scan_log.scan(file, sys.maxsize if self.until is None else self.until))
+        for queue in self.queues:
+            yield from self._unless_gone(_scan_queue.scan(queue, self.log_start, self.until))
+        for file in self.index:
+            entries = _scan_index.scan(
+                file, self.log_start, self.until, slots=self.index_slots, has_slots=self.is_closed
+            )
+            yield from self._unless_gone(entries)
+
+    def _unless_gone(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except FileNotFoundError:
+            if self.until is None:
+                raise
+        except OSError as error:
+            detail = f"it cannot be read: {error}"
+            yield _facts.findings([{"kind": "unreadable", "file": str(error.filename or ""), "detail": detail}])
+
+
+def _tasks(files: StoreFiles, until: int | None, index_slots: int | None) -> list[_Task]:
+    common: dict[str, Any] = {
+        "log_start": files.log_start,
+        "until": until,
+        "index_slots": index_slots,
+        "is_closed": files.state == "closed",
+    }
+    tasks = [_Task(files=[file], **common) for file in files.log if until is None or file.base < until]
+    tasks += [_Task(queues=group, **common) for group in _groups(files.queues)]
+    return tasks + [_Task(index=[file], **common) for file in files.index]
+
+
+def _groups(queues: Iterable[QueueFiles]) -> Iterator[list[QueueFiles]]:
+    group: list[QueueFiles] = []
+    size = 0
+    for queue in queues:
+        group.append(queue)
+        size += sum(file.length for file in queue.files)
+        if size >= _GROUP:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _read(spark: SparkSession, tasks: Sequence[_Task]) -> DataFrame:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from tasks[number].run()
+
+    return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(run, _facts.SPARK)
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `ferromq pipeline audit` takes."""
+    parser.add_argument("directory", metavar="DIR", help="the store directory, ours or a Java broker's, closed or open")
+    parser.add_argument(
+        "--commit-log",
+        action="append",
+        default=[],
+        metavar="DIR",
+        dest="commit_log_paths",
+        help="where the commit log lies, if not in DIR/commitlog; may be given several times",
+    )
+    parser.add_argument(
+        "--index-slots", type=int, metavar="N", help="hash slots of an index file (a quarter of the entries)"
+    )
+    parser.add_argument(
+        "--show", type=int, default=_SHOWN, metavar="N", help=f"findings shown in the summary ({_SHOWN})"
+    )
+    _frame.add_output(parser, "the findings")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit a store and print the summary; FOUND where it is not sound."""
+    with _frame.started(arguments, "audit") as spark:
+        found = look(
+            spark,
+            arguments.directory,
+            commit_log_paths=arguments.commit_log_paths,
+            index_slots=arguments.index_slots,
+        )
+        rows = [tuple(row) for row in found.findings.orderBy(*SCHEMA.names[:6]).limit(arguments.show).collect()]
+        if arguments.output:
+            _frame.write(found.findings, arguments.output)
+        found.findings.unpersist()
+    _summary(found, rows).show(arguments)
+    return _frame.FOUND if found.counts else _frame.FINE
+
+
+def _summary(found: Audit, rows: Sequence[tuple[Any, ...]]) -> _frame.Summary:
+    total = sum(found.counts.values())
+    figures = found.figures
+    summary = _frame.Summary(f"{found.files.directory} ({found.files.state}): {'not sound' if total else 'sound'}")
+    summary.add("records", figures["records"])
+    size = figures["log_bytes"]
+    files = _texts.number(figures["log_files"], "file")
+    summary.add("log bytes", size, f"{_texts.size(size)} in {files}")
+    for name in ("queues", "queue_entries", "index_files", "index_entries"):
+        summary.add(name.replace("_", " "), figures[name])
+    if found.promised_to is not None:
+        summary.add("promised to", found.promised_to, f"physical offset {found.promised_to:,}")
+    summary.add("findings", total)
+    summary.table("kinds", ("kind", "count"), sorted(found.counts.items()), "<>")
+    summary.table("first findings", SCHEMA.names, rows, "<<>>><<", more=total - len(rows))
+    return summary
+
+
+if __name__ == "__main__":
+    sys.exit(_frame.main("audit"))
