@@ -1,0 +1,261 @@
+"""
+`archive`: commit-log files as Parquet, by topic, date and hour; read by Spark, DuckDB and others as they are.
+
+`archive_file` does one file, checks it, and may be done again; Spark's tasks call it (`archive`, the command), and so
+does the store before it deletes a file (`hook`), without a Spark session in the broker. How files get in place is
+`_published`'s, what is in them `_partitions`'.
+"""
+
+import argparse
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DateType, IntegerType, StructType
+
+from ferromq import _ferromq
+from ferromq.errors import ConfigError, CorruptStore
+from ferromq.pipeline import _frame
+from ferromq.pipeline._partitions import PartitionedWriter
+from ferromq.pipeline._published import LogPart, Manifest, Publisher
+from ferromq.spark.arrow import record_batch
+from ferromq.spark.schema import SCHEMA
+
+__all__ = ["archive", "archive_file", "hook", "into", "read"]
+
+DIRECTORY = "FERROMQ_ARCHIVE_DIRECTORY"
+"""The environment variable that tells `hook` where to."""
+ON_CORRUPT = ("fail", "skip")
+REPORT = (
+    "path string, name string, is_new boolean, first_offset long, end long, rows long, corrupt long, files long, "
+    "bytes long"
+)
+"""What `archive` says of each log file; `bytes` are those of its Parquet files."""
+
+_log = logging.getLogger("ferromq.pipeline")
+
+
+def archive_file(part: LogPart, out: str | os.PathLike[str], *, on_corrupt: str = "fail") -> tuple[Manifest, bool]:
+    """
+    Bring the records of one log file into the archive *out*; return what is there of it, and whether it is new.
+
+    At return everything is on disk, was read back, and has as many rows as the log has records. A file that is in the
+    archive is left alone, one that has grown is done anew. Idempotent, also after a kill.
+
+    *on_corrupt*: what becomes of a record that does not match its checksum: `fail` raises CorruptStore and archives
+    nothing, `skip` passes over it and notes it in the manifest. Raises StoreError where *out* has another file under
+    the same name.
+    """
+    if on_corrupt not in ON_CORRUPT:
+        raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
+    publisher = Publisher(part, folder(out))
+    with publisher.entered():
+        if publisher.existing is not None:
+            return publisher.existing, False
+        writer = PartitionedWriter(publisher.parts, publisher.name)
+        corrupt: list[tuple[int, str]] = []
+        try:
+            for batch in _scan(part, on_corrupt, corrupt):
+                writer.add(batch)
+            written = writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+        if sum(file.rows for file in written) != writer.rows:
+            raise CorruptStore(f"{part.path} has {writer.rows:,} records, other than the files written of it")
+        return publisher.publish(written, writer.rows, corrupt), True
+
+
+def _scan(part: LogPart, on_corrupt: str, corrupt: list[tuple[int, str]]) -> Iterator[Any]:
+    """Yield the records as batches; what is passed over is added to *corrupt*."""
+    schema = to_arrow_schema(SCHEMA, timezone="UTC")
+    scan = _ferromq.LogScan(
+        part.path, part.first_offset, part.first_offset, part.end, columns=schema.names, on_corrupt=on_corrupt
+    )
+    last = -1
+    for answer in scan:
+        corrupt.extend(answer["corrupt"])
+        batch = record_batch(answer["columns"], answer["rows"], schema)
+        if batch.num_rows == 0:
+            continue
+        offsets = batch.column("physical_offset")
+        if offsets[0].as_py() <= last:
+            raise CorruptStore(f"{part.path} gave physical offset {offsets[0]} after {last}")
+        last = offsets[-1].as_py()
+        yield batch
+
+
+def folder(out: str | os.PathLike[str]) -> Path:
+    """Return the directory that *out* names; ConfigError for a URL of something that is no file system."""
+    text = os.fspath(out)
+    path = text.removeprefix("file://")
+    if "://" in path:
+        raise ConfigError(f"the archive is {text!r}; allowed: a directory of a local or shared file system")
+    return Path(path).absolute()
+
+
+# --- the store's hook --------------------------------------------------------------------------------------------
+
+
+def into(directory: str | os.PathLike[str], *, on_corrupt: str = "fail") -> Callable[[_ferromq.ExpiredFile], None]:
+    """Return an archive hook for a store, which brings each file into *directory* before it is deleted."""
+    out = folder(directory)
+
+    def take(file: _ferromq.ExpiredFile) -> None:
+        part = LogPart(os.fspath(file.path), file.begin, file.end)
+        manifest, is_new = archive_file(part, out, on_corrupt=on_corrupt)
+        done = "archived" if is_new else "was archived before"
+        _log.info("%s %s rows=%d files=%d into=%s", file.path, done, manifest.rows, len(manifest.files), out)
+
+    return take
+
+
+def hook(file: _ferromq.ExpiredFile) -> None:
+    """Bring *file* into the archive that the environment names; for `archive = "ferromq.pipeline.archive:hook"`."""
+    directory = os.environ.get(DIRECTORY)
+    if not directory:
+        raise ConfigError(f"the environment does not say where the archive is: set {DIRECTORY} to a directory")
+    into(directory)(file)
+
+
+# --- with Spark --------------------------------------------------------------------------------------------------
+
+
+def archive(
+    spark: SparkSession,
+    paths: str | Sequence[str],
+    out: str,
+    *,
+    on_corrupt: str = "fail",
+    full_only: bool = False,
+) -> DataFrame:
+    """
+    Archive commit-log files into *out*, a task for each, and return one row a file (`REPORT`).
+
+    *paths* are store directories, ours or a Java broker's, live or not, directories of log files, and log files named
+    by their 20 digits. *full_only* leaves out the files that grow still; otherwise they are archived up to what is
+    flushed, and anew the next time. Paths and *out* are the same on every machine of a cluster.
+    """
+    if on_corrupt not in ON_CORRUPT:
+        raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
+    target = os.fspath(folder(out))
+    parts = log_parts([paths] if isinstance(paths, str) else paths, full_only=full_only)
+    rows = [(number, part.path, part.first_offset, part.end) for number, part in enumerate(parts)]
+    if not rows:
+        return spark.createDataFrame([], REPORT)
+    frame = spark.createDataFrame(rows, "number int, path string, first_offset long, end long")
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            reports = [
+                _report(
+                    row["path"],
+                    *archive_file(LogPart(row["path"], row["first_offset"], row["end"]), target, on_corrupt=on_corrupt),
+                )
+                for row in batch.to_pylist()
+            ]
+            if reports:
+                yield pa.RecordBatch.from_pylist(reports)
+
+    done = frame.repartitionById(len(rows), "number").mapInArrow(task, REPORT).collect()
+    return spark.createDataFrame(done, REPORT)
+
+
+def _report(path: str, manifest: Manifest, is_new: bool) -> dict[str, Any]:
+    return {
+        "path": path,
+        "name": manifest.name,
+        "is_new": is_new,
+        "first_offset": manifest.first_offset,
+        "end": manifest.end,
+        "rows": manifest.rows,
+        "corrupt": len(manifest.corrupt),
+        "files": len(manifest.files),
+        "bytes": sum(file["bytes"] for file in manifest.files),
+    }
+
+
+def log_parts(paths: Iterable[str], *, full_only: bool = False) -> list[LogPart]:
+    """Return the log files that *paths* mean. ConfigError names the path that means none."""
+    found: list[LogPart] = []
+    for name in paths:
+        path = Path(name.removeprefix("file://")).absolute()
+        if path.is_file():
+            found.append(_loose(path))
+        elif (path / "commitlog").is_dir():
+            files = [LogPart(*file) for file in _ferromq.log_files(os.fspath(path))]
+            found += [part for part in files if part.end > part.first_offset and not (full_only and _grows(part))]
+        elif path.is_dir() and (files := [_loose(file) for file in sorted(path.iterdir()) if _is_log_file(file)]):
+            found += files
+        else:
+            what = "holds neither a commitlog directory nor log files" if path.is_dir() else "is not there"
+            raise ConfigError(
+                f"{name} {what}; allowed: a store directory, a directory of commit-log files, or such files, "
+                "whose names are 20 digits"
+            )
+    return found
+
+
+def _grows(part: LogPart) -> bool:
+    return part.end < part.first_offset + Path(part.path).stat().st_size
+
+
+def _is_log_file(path: Path) -> bool:
+    return path.is_file() and len(path.name) == 20 and path.name.isdecimal()  # noqa: PLR2004 (RocketMQ's names)
+
+
+def _loose(path: Path) -> LogPart:
+    if not _is_log_file(path):
+        raise ConfigError(f"{path} is no commit-log file; allowed: files whose names are 20 digits, their first offset")
+    first = int(path.name)
+    return LogPart(os.fspath(path), first, first + path.stat().st_size)
+
+
+def read(spark: SparkSession, out: str) -> DataFrame:
+    """Return the archive *out* as a DataFrame: the columns of the format, then `date` and `hour`."""
+    target = folder(out)
+    if not target.is_dir():
+        raise ConfigError(f"the archive {out!r} is not there; it is the directory that was given to `archive`")
+    # A copy: `add` changes what it is called on.
+    schema = StructType(list(SCHEMA.fields)).add("date", DateType()).add("hour", IntegerType())
+    return spark.read.schema(schema).parquet(f"file://{target}").select(*schema.names)
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="STORE_DIR|FILE", help="store directories, or commit-log files")
+    add("out", metavar="OUT", help="the archive, a directory on a local or shared disk; made where it is missing")
+    add(
+        "--on-corrupt",
+        choices=ON_CORRUPT,
+        default="fail",
+        help="a record that does not match its checksum: fail (the default), or skip it and note it in the manifest",
+    )
+    add("--full-only", action="store_true", help="leave out the file that is still appended to")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit code: 1 where records were passed over."""
+    with _frame.started(arguments, "archive") as spark:
+        options = {"on_corrupt": arguments.on_corrupt, "full_only": arguments.full_only}
+        done = archive(spark, arguments.paths, arguments.out, **options).collect()
+    summary = _frame.Summary(f"archive {arguments.out}")
+    new = [row for row in done if row.is_new]
+    summary.add("log files", len(done))
+    summary.add("of them new", len(new))
+    summary.add("messages", sum(row.rows for row in done))
+    summary.add("Parquet files", sum(row.files for row in done))
+    summary.add("Parquet bytes", sum(row.bytes for row in done))
+    corrupt = sum(row.corrupt for row in done)
+    summary.add("corrupt records", corrupt)
+    summary.show(arguments)
+    return _frame.FOUND if corrupt else _frame.FINE

@@ -1,0 +1,315 @@
+"""One log file as Parquet: partitions, checks, what a kill at any moment leaves. Without Spark and without a store."""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ferromq.errors import ConfigError, CorruptStore, StoreError
+from ferromq.pipeline import _partitions, archive
+from ferromq.pipeline._published import LogPart
+from ferromq.spark.schema import SCHEMA
+
+SCHEMA_ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
+BEGIN = datetime(2026, 3, 29, 22, 30, tzinfo=UTC)
+TOPICS = ["orders", "%RETRY%billing", "a|b_c-d", "%DLQ%g%1"]
+SIZE = 100
+"""Bytes of a record of the log in these tests."""
+
+
+def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
+    """Return rows that differ in everything; a thousand are three hours of two days."""
+    made = []
+    for number in range(start, start + count):
+        random_of = random.Random(number)
+        at = BEGIN + timedelta(seconds=10 * number)
+        made.append(
+            {
+                "topic": random_of.choice(TOPICS),
+                "queue_id": number % 4,
+                "queue_offset": number // 4,
+                "physical_offset": number * SIZE,
+                "message_id": f"id-{number}",
+                "keys": [f"k{number}", "all"][: number % 3],
+                "tag": None if number % 5 == 0 else f"tag-{number % 3}",
+                "properties": [(f"p{i}", f"ü{number}") for i in range(number % 3)],
+                "body": random_of.randbytes(number % 40),
+                "born_timestamp": at - timedelta(seconds=1),
+                "store_timestamp": at,
+                "born_host": "h:1",
+                "store_host": "127.0.0.1:10911",
+                "reconsume_times": number % 2,
+                "sys_flag": 0,
+            }
+        )
+    return made
+
+
+class Log:
+    """A log file whose records are `rows`, scanned in batches of *batch* rows."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 64) -> None:
+        self.path, self.batch = path, batch
+        self.rows: list[dict[str, Any]] = []
+        monkeypatch.setattr(archive, "_scan", self.scan)
+
+    def grow(self, count: int) -> LogPart:
+        """Append records, and return the file up to them."""
+        new = rows(count, len(self.rows))
+        with self.path.open("ab") as file:
+            for row in new:
+                file.write(SIZE.to_bytes(4, "big") + repr(row).encode()[:SIZE].ljust(SIZE - 4, b"."))
+        self.rows += new
+        return LogPart(str(self.path), 0, len(self.rows) * SIZE)
+
+    def scan(self, part: LogPart, _on_corrupt: str, _corrupt: list[tuple[int, str]]) -> Iterator[pa.RecordBatch]:
+        """Yield what lies before the end of *part*."""
+        whole = self.rows[: part.end // SIZE]
+        for start in range(0, len(whole), self.batch):
+            yield pa.RecordBatch.from_pylist(whole[start : start + self.batch], SCHEMA_ARROW)
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Return an empty log file."""
+    return Log(tmp_path / "00000000000000000000", monkeypatch)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Return where the archive is to be."""
+    return tmp_path / "archive"
+
+
+def archived(out: Path) -> list[dict[str, Any]]:
+    """Read the archive as DuckDB does, in the order of the log."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone='UTC'")
+        found = connection.sql(
+            f"SELECT * FROM read_parquet('{out}/**/*.parquet', hive_partitioning=true) ORDER BY physical_offset"
+        ).to_arrow_table()
+    for row in (made := found.to_pylist()):
+        at = row["store_timestamp"]
+        assert (row.pop("date"), int(row.pop("hour"))) == (at.date(), at.hour)
+    return made
+
+
+def as_read(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as DuckDB gives it."""
+    return {**row, "properties": [tuple(item) for item in row["properties"]]}
+
+
+def test_duckdb_reads_the_rows_of_the_log(log: Log, out: Path) -> None:
+    """Every column of every record, with topic, date and hour of the path; also topics that paths have to escape."""
+    part = log.grow(1000)
+    manifest, is_new = archive.archive_file(part, out)
+    assert is_new
+    assert manifest.rows == 1000 == sum(file["rows"] for file in manifest.files)
+    assert archived(out) == [as_read(row) for row in log.rows]
+    names = {path.relative_to(out).parts[0] for path in out.rglob("*.parquet")}
+    assert names == {"topic=orders", "topic=%25RETRY%25billing", "topic=a%7Cb_c-d", "topic=%25DLQ%25g%251"}
+
+
+def test_files_are_zstd_and_few(log: Log, out: Path) -> None:
+    """One file for each topic and hour, however the batches were cut."""
+    log.batch = 7
+    manifest, _ = archive.archive_file(log.grow(1000), out)
+    groups = {(row["topic"], row["store_timestamp"].replace(minute=0, second=0)) for row in log.rows}
+    assert len(manifest.files) == len(groups)
+    for file in manifest.files:
+        read = pq.ParquetFile(out / file["name"])
+        assert {read.metadata.row_group(0).column(0).compression} == {"ZSTD"}
+        assert read.metadata.num_rows == file["rows"]
+
+
+def test_memory_and_open_files_are_bounded(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where little may wait and few files be open, groups go on in further files; the rows stay the same, in order."""
+    monkeypatch.setattr(_partitions.PartitionedWriter.__init__, "__kwdefaults__", {"buffered": 4000, "max_open": 2})
+    manifest, _ = archive.archive_file(log.grow(1000), out)
+    assert any(file["name"].endswith("-1.parquet") for file in manifest.files)
+    assert archived(out) == [as_read(row) for row in log.rows]
+    for file in manifest.files:
+        offsets = pq.ParquetFile(out / file["name"]).read(["physical_offset"]).column(0).to_pylist()
+        assert offsets == sorted(offsets)
+        assert (offsets[0], offsets[-1]) == (file["first_offset"], file["last_offset"])
+
+
+def test_a_file_is_archived_once(log: Log, out: Path) -> None:
+    """The second time it is left alone; one of its Parquet files that is missing is made again."""
+    part = log.grow(300)
+    manifest, _ = archive.archive_file(part, out)
+    assert archive.archive_file(part, out) == (manifest, False)
+    (out / manifest.files[0]["name"]).unlink()
+    assert archive.archive_file(part, out)[1]
+    assert archived(out) == [as_read(row) for row in log.rows]
+
+
+def test_a_file_that_grew_is_archived_anew(log: Log, out: Path) -> None:
+    """No row twice, and nothing of the former attempt is left."""
+    archive.archive_file(log.grow(300), out)
+    manifest, is_new = archive.archive_file(log.grow(500), out)
+    assert is_new
+    assert archived(out) == [as_read(row) for row in log.rows]
+    assert {str(path.relative_to(out)) for path in out.rglob("*.parquet")} == {file["name"] for file in manifest.files}
+
+
+def test_another_file_with_the_same_first_record_is_refused(log: Log, out: Path) -> None:
+    """A copy of a store that went its own way does not replace what is there."""
+    part = log.grow(300)
+    archive.archive_file(part, out)
+    content = bytearray(log.path.read_bytes())
+    content[5000] ^= 1
+    log.path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"is not the file that .* is about"):
+        archive.archive_file(part, out)
+    with pytest.raises(StoreError, match="the log was cut since"):
+        archive.archive_file(LogPart(part.path, 0, part.end - SIZE), out)
+    assert archived(out) == [as_read(row) for row in log.rows]
+
+
+def test_logs_of_several_brokers_lie_side_by_side(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the same name and another first record are other files."""
+    for broker, skipped in (("a", 0), ("b", 7)):
+        (tmp_path / broker).mkdir()
+        log = Log(tmp_path / broker / f"{0:020d}", monkeypatch)
+        log.rows = []
+        part = log.grow(100 + skipped)
+        log.path.write_bytes(
+            log.path.read_bytes().replace(b"127.0.0.1", broker.encode() * 9).replace(b"id-", b"i" + broker.encode() * 2)
+        )
+        archive.archive_file(part, out)
+    assert len(archived(out)) == 207
+
+
+def test_what_was_written_wrong_is_not_put_in_place(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be read back, or holds something else, is an error that names it; readers see nothing."""
+    part = log.grow(300)
+    monkeypatch.setattr(_partitions.os, "fsync", spoil(b"\x00"))
+    with pytest.raises(CorruptStore, match=r"just written"):
+        archive.archive_file(part, out)
+    assert list(out.rglob("*.parquet")) == []
+    monkeypatch.undo()
+
+
+def spoil(byte: bytes) -> Callable[[int], None]:
+    """Return an fsync that leaves a byte of the file wrong."""
+
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            return
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 0x55
+        path.write_bytes(bytes(content))
+
+    return sync
+
+
+# --- kills -------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone: neither this nor any later change reaches the disk."""
+
+
+class Kill:
+    """Ends the process, as far as the disk can tell, before its *at*-th change of it."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.left is None:
+            return
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.unlink"}:
+            if self.left <= 0:
+                raise Killed
+            self.left -= 1
+
+
+@pytest.fixture(scope="module")
+def kill() -> Iterator[Kill]:
+    """Return what kills; it is at rest at the end."""
+    kill = Kill()
+    yield kill
+    kill.left = None
+
+
+def run_to(kill: Kill, at: int, part: LogPart, out: Path) -> bool:
+    """Archive until the change number *at*; say whether it got through."""
+    kill.left = at
+    try:
+        archive.archive_file(part, out)
+    except Killed:
+        return False
+    finally:
+        kill.left = None
+    return True
+
+
+def places(out: Path) -> list[int]:
+    """Return the physical offsets in the archive, those that are there twice twice."""
+    found: list[int] = []
+    for path in out.glob("topic=*/date=*/hour=*/*.parquet"):
+        found += pq.ParquetFile(path).read(["physical_offset"]).column(0).to_pylist()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("former", [0, 20], ids=["new", "grown"])
+def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(
+    log: Log, tmp_path: Path, kill: Kill, former: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever change was the last, doing it again makes it whole; the manifest is there only with all its files."""
+    limits = {"buffered": 1500, "max_open": 2}
+    monkeypatch.setattr(_partitions.PartitionedWriter.__init__, "__kwdefaults__", limits)
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)  # the machine stays on
+    parts = [log.grow(former), log.grow(20)] if former else [log.grow(40)]
+    whole, expected = parts[-1], [row["physical_offset"] for row in log.rows]
+    for at in range(1000):
+        out = tmp_path / f"archive-{at}"
+        for part in parts[:-1]:
+            archive.archive_file(part, out)
+        is_through = run_to(kill, at, whole, out)
+        ends = [json.loads(path.read_text())["end"] for path in out.glob("_ferromq/*.json")]
+        assert set(ends) <= {part.end for part in parts}
+        assert ends != [whole.end] or places(out) == expected
+        manifest, _ = archive.archive_file(whole, out)
+        assert places(out) == expected
+        assert [path.name for path in (out / "_ferromq").iterdir()] == [f"{manifest.name}.json"]
+        if is_through:
+            break
+    assert at > 2 * len(manifest.files)
+    assert archived(out) == [as_read(row) for row in log.rows]
+
+
+def test_wrong_arguments_name_what_is_allowed(log: Log, out: Path, tmp_path: Path) -> None:
+    """The value that was given, and what may be."""
+    part = log.grow(1)
+    with pytest.raises(ConfigError, match="on_corrupt is 'ignore'; allowed: fail, skip"):
+        archive.archive_file(part, out, on_corrupt="ignore")
+    with pytest.raises(ConfigError, match="s3://b/c'; allowed: a directory"):
+        archive.archive_file(part, "s3://b/c")
+    with pytest.raises(ConfigError, match="nowhere is not there; allowed: a store directory"):
+        archive.log_parts([str(tmp_path / "nowhere")])
+    (tmp_path / "other").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"other is no commit-log file; allowed: .* 20 digits"):
+        archive.log_parts([str(tmp_path / "other")])
+
+
+def test_without_its_directory_the_hook_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store then keeps the file."""
+    monkeypatch.delenv(archive.DIRECTORY, raising=False)
+    with pytest.raises(ConfigError, match="set FERROMQ_ARCHIVE_DIRECTORY"):
+        archive.hook(None)  # type: ignore[arg-type] # it is not looked at
