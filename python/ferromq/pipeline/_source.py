@@ -1,0 +1,89 @@
+"""Where `replay` and `compact` take their rows from: an archive, a topic through its brokers, or log files."""
+
+import argparse
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
+
+from ferromq.errors import ConfigError
+from ferromq.pipeline import archive
+
+_PLACES = ("archive", "endpoint", "namesrv", "log")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which rows."""
+    group = parser.add_argument_group("source", "one of --archive, --endpoint, --namesrv, --log, and what of it")
+    add = group.add_argument
+    add("--archive", metavar="DIR", help="an archive that the pipeline `archive` made")
+    add("--endpoint", metavar="HOST:PORT", help="a broker's gRPC endpoint: the topic is read through its brokers")
+    add("--namesrv", metavar="A;B", help="name servers: the topic is read through its brokers, Java's too")
+    add("--log", metavar="PATH", help="a store directory, or commit-log files")
+    add("--topic", metavar="NAME,…", required=True, help="the topics")
+    add(
+        "--start",
+        metavar="TIME",
+        help="store time of the first message: ISO-8601 (UTC unless it says), or milliseconds",
+    )
+    add("--end", metavar="TIME", help="store time before which the last message lies")
+
+
+def read(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
+    """Return the rows that *arguments* ask for, with the columns of the format. ConfigError for wrong ones."""
+    place = _place(arguments)
+    topics = [name for name in arguments.topic.split(",") if name]
+    start, end = moment("--start", arguments.start), moment("--end", arguments.end)
+    if start is not None and end is not None and start >= end:
+        raise ConfigError(f"--start is {arguments.start}, --end {arguments.end}; allowed: an end after the start")
+    if place == "archive":
+        return within(archive.read(spark, arguments.archive).where(F.col("topic").isin(topics)), start, end)
+    if place == "log":
+        reader = spark.read.format("ferromq-log").option("path", arguments.log)
+    else:
+        reader = spark.read.format("ferromq").option(place, getattr(arguments, place))
+    return within(reader.option("topics", ",".join(topics)).load(), start, end)
+
+
+def _place(arguments: argparse.Namespace) -> str:
+    given = [name for name in _PLACES if getattr(arguments, name)]
+    if len(given) != 1:
+        said = " and ".join(f"--{name}" for name in given) or "none"
+        raise ConfigError(f"the source is {said}; allowed: one of {', '.join(f'--{name}' for name in _PLACES)}")
+    return given[0]
+
+
+def describe(arguments: argparse.Namespace) -> str:
+    """Return the source in words that are the same for the same rows."""
+    place = _place(arguments)
+    return f"{place} {getattr(arguments, place)} topics {arguments.topic} from {arguments.start} to {arguments.end}"
+
+
+def moment(name: str, value: str | None) -> datetime | None:
+    """Return the time that option *name* gives; ConfigError where it is none."""
+    if value is None:
+        return None
+    try:
+        if value.isdecimal():
+            return datetime.fromtimestamp(int(value) / 1000, UTC)
+        at = datetime.fromisoformat(value)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            f"{name} is {value!r}; allowed: ISO-8601 such as 2026-11-21T23:00:00Z, or milliseconds since 1970"
+        ) from error
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def within(frame: DataFrame, start: datetime | None, end: datetime | None) -> DataFrame:
+    """Return the rows stored from *start* on and before *end*; of an archive only the days between are opened."""
+    has_dates = "date" in frame.columns
+    for at, is_start in ((start, True), (end, False)):
+        if at is None:
+            continue
+        stored, day = F.col("store_timestamp"), F.col("date")
+        limit = F.timestamp_micros(F.lit(int(at.timestamp() * 1000) * 1000))
+        frame = frame.where(stored >= limit if is_start else stored < limit)
+        if has_dates:
+            on = F.lit(at.astimezone(UTC).date())
+            frame = frame.where(day.isNull() | (day >= on if is_start else day <= on))
+    return frame.drop("date", "hour") if has_dates else frame

@@ -1,0 +1,124 @@
+"""
+`compact`: the last message for each key of a topic, as Parquet or sent to a topic.
+
+Which message is the last: within a queue the one with the highest queue offset; of several queues the one that was
+stored last, then the one with the higher queue offset, queue id and store host. Keys of different topics are different
+keys. A message with several keys stands for each of them; one without keys stands for none.
+"""
+
+import argparse
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
+
+from ferromq.errors import ConfigError
+from ferromq.pipeline import _frame, _source, replay
+from ferromq.spark.schema import SCHEMA
+
+__all__ = ["compact"]
+
+WITHOUT_KEY = ("drop", "keep")
+
+
+def compact(
+    frame: DataFrame, *, tombstone: str = "empty", without_key: str = "drop", counts: Observation | None = None
+) -> DataFrame:
+    """
+    Return the last row for each topic and key of *frame*, which has the columns of the format, and the column `key`.
+
+    *tombstone* says which message means that its key is gone: `empty` (a body of length 0), `tag:NAME`,
+    `property:NAME` (whatever its value), or `none`. Such a key has no row. *without_key*: rows without keys are left
+    out (`drop`), or are all there with a `key` of null (`keep`). *counts* observes, while the result is computed,
+    `messages`, `without_key` and `tombstones` of *frame*.
+    """
+    is_tombstone = _tombstone(tombstone)
+    if without_key not in WITHOUT_KEY:
+        raise ConfigError(f"without_key is {without_key!r}; allowed: {', '.join(WITHOUT_KEY)}")
+    names = SCHEMA.names
+    has_key = F.coalesce(F.size("keys"), F.lit(0)) > 0
+    if counts is not None:
+        frame = frame.observe(
+            counts,
+            F.count(F.lit(1)).alias("messages"),
+            F.count_if(~has_key).alias("without_key"),
+            F.count_if(has_key & is_tombstone).alias("tombstones"),
+        )
+    if without_key == "drop":
+        frame = frame.where(has_key)
+    # A message without a key is alone in its group.
+    alone = F.when(~has_key, F.struct("store_host", "queue_id", "queue_offset"))
+    rows = frame.select(
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "store_host",
+        alone.alias("alone"),
+        F.explode_outer(F.array_distinct("keys")).alias("key"),
+        F.struct(*names).alias("row"),
+    )
+    last_of_queue = rows.groupBy("topic", "key", "alone", "store_host", "queue_id").agg(
+        F.max_by("row", "queue_offset").alias("row")
+    )
+    order = F.struct("row.store_timestamp", "row.queue_offset", "queue_id", "store_host")
+    last = last_of_queue.groupBy("topic", "key", "alone").agg(F.max_by("row", order).alias("row"))
+    return last.select("row.*", "key").where(F.col("key").isNull() | ~is_tombstone)
+
+
+def _tombstone(text: str) -> Column:
+    """Return the condition that *text* means; ConfigError where it means none."""
+    kind, separator, name = text.partition(":")
+    if text == "empty":
+        return F.coalesce(F.length("body"), F.lit(0)) == 0
+    if text == "none":
+        return F.lit(False)  # noqa: FBT003 (a literal of Spark)
+    if kind == "tag" and separator and name:
+        return F.coalesce(F.col("tag") == name, F.lit(False))  # noqa: FBT003
+    if kind == "property" and separator and name:
+        return F.coalesce(F.map_contains_key("properties", name), F.lit(False))  # noqa: FBT003
+    raise ConfigError(f"tombstone is {text!r}; allowed: empty, none, tag:NAME, property:NAME")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    _source.add_arguments(parser)
+    add = parser.add_argument
+    _frame.add_output(parser, "the messages")
+    add("--to", metavar="TOPIC", help="send the messages to this topic")
+    add("--to-endpoint", metavar="HOST:PORT", help="the gRPC endpoint of a broker of --to; else --endpoint")
+    add(
+        "--tombstone",
+        metavar="WHAT",
+        default="empty",
+        help="which message means that its key is gone: empty (no body; the default), none, tag:NAME, property:NAME",
+    )
+    add("--without-key", choices=WITHOUT_KEY, default="drop", help="messages without keys; drop is the default")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    if bool(arguments.output) == bool(arguments.to):
+        raise ConfigError("the messages go nowhere or to two places; allowed: --output PATH, or --to TOPIC")
+    target = arguments.to_endpoint or arguments.endpoint
+    if arguments.to and not target:
+        raise ConfigError("--to is given without a broker; allowed: --to-endpoint HOST:PORT beside it")
+    counts = Observation("compact")
+    with _frame.started(arguments, "compact") as spark:
+        frame = _source.read(spark, arguments)
+        options = {"tombstone": arguments.tombstone, "without_key": arguments.without_key, "counts": counts}
+        last = compact(frame, **options)
+        kept = Observation("kept")
+        last = last.observe(kept, F.count("key").alias("keys"))
+        if arguments.output:
+            _frame.write(last, arguments.output)
+        else:
+            # A message that is the last for several keys is sent once.
+            once = last.drop("key").dropDuplicates(["topic", "store_host", "queue_id", "queue_offset"])
+            sent = replay.replay(once, target, to=arguments.to).agg(F.sum("sent")).first()
+        summary = _frame.Summary(f"compact {arguments.topic}")
+        for name in ("messages", "without_key", "tombstones"):
+            summary.add(name.replace("_", " "), counts.get[name])
+        summary.add("keys", kept.get["keys"])
+        if arguments.to:
+            summary.add("sent", sent[0] or 0 if sent is not None else 0)
+    summary.show(arguments)
+    return _frame.FINE

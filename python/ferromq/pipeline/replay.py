@@ -1,0 +1,237 @@
+"""
+`replay`: messages of an archive, a topic or a log, sent to a topic again: at a rate, in their rhythm, or at once.
+
+Order: messages of one queue of the source are sent in their order and land in one queue of the target, by a message
+group named after the queue id. Delivery: at least once. With a *state* directory a replay that was killed goes on where
+it was known to be: what it sent since the last note, a second or one batch of rows before, is sent again.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
+
+from ferromq import _names
+from ferromq.client._routes import parse_endpoints
+from ferromq.client.producer import Producer
+from ferromq.errors import ConfigError, FerromqError
+from ferromq.message import Message
+from ferromq.pipeline import _frame, _pace, _source
+from ferromq.pipeline._pace import Pace
+from ferromq.pipeline._positions import Positions, Queue
+
+__all__ = ["replay"]
+
+REPORT = "topic string, store_host string, queue_id int, sent long, sent_before long, next_offset long"
+ORIGIN = "FERROMQ_ORIGIN_"
+"""The properties that say what a message was begin with it: TOPIC, ID, HOST, QUEUE, OFFSET, BORN, STORED."""
+TIMEOUT = 30.0
+"""Seconds for which a broker that does not answer is tried."""
+_SAVE = 1.0
+"""Seconds between two notes of how far it is."""
+
+
+def replay(
+    frame: DataFrame,
+    endpoint: str,
+    *,
+    to: str | None = None,
+    rate: float | None = None,
+    speed: float | None = None,
+    state: str | None = None,
+    job: str = "",
+) -> DataFrame:
+    """
+    Send the rows of *frame*, which has the columns of the format, and return what was sent of each queue (`REPORT`).
+
+    Body, keys, tag and properties are those of the row; what it was is in the properties `FERROMQ_ORIGIN_…`. It goes to
+    the topic *to*, or to one of the same name, through the broker at *endpoint* (gRPC). *rate*: messages a second at
+    most. *speed*: in the rhythm of the store times, 1 as it was, 2 twice as fast. With either of them one task sends
+    all, in the order of store times; otherwise as many tasks as Spark likes have queues of their own.
+
+    *state*: a directory that all machines share, where it is noted how far the replay is; *job* tells one replay from
+    another. Raises ConfigError for wrong arguments; an error of a broker ends the task, which Spark may start again.
+    """
+    _pace.check(rate, speed)
+    parse_endpoints(endpoint)
+    if to is not None:
+        _names.check_topic(to)
+    job = f"{job} to {to or 'the same topics'}".strip()
+    if state is not None:
+        Positions(state, job)  # a directory of something else is an error before anything runs
+    is_paced = rate is not None or speed is not None
+    rows = _ordered(frame, is_paced=is_paced)
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        positions = None if state is None else Positions(state, job)
+        with Producer(endpoint, timeout=TIMEOUT) as producer:
+            sender = _Sender(producer, Pace(rate, speed), to, positions, number)
+            for batch in batches:
+                sender.send(batch.to_pydict())
+            sender.save()
+        yield sender.report()
+
+    done = rows.mapInArrow(task, REPORT).collect()
+    return frame.sparkSession.createDataFrame(done, REPORT)
+
+
+def _ordered(frame: DataFrame, *, is_paced: bool) -> DataFrame:
+    """Return the rows in the order of sending: by time `at` where they are paced, else queue by queue."""
+    queue = Window.partitionBy("topic", "store_host", "queue_id").orderBy("queue_offset")
+    # Where a broker's clock was set back, a message is due with the one before it.
+    at = F.max(F.unix_micros("store_timestamp")).over(queue.rowsBetween(Window.unboundedPreceding, 0))
+    names = ("topic", "store_host", "queue_id", "queue_offset", "message_id", "keys", "tag", "properties", "body")
+    born = F.unix_millis("born_timestamp").alias("born")
+    stored = F.unix_millis("store_timestamp").alias("stored")
+    rows = frame.repartition("topic", "queue_id").select(*names, born, stored, at.alias("at"))
+    if is_paced:
+        return rows.repartition(1).sortWithinPartitions("at", "topic", "store_host", "queue_id", "queue_offset")
+    return rows.sortWithinPartitions("topic", "queue_id", "at", "store_host", "queue_offset")
+
+
+class _Sender:
+    """Sends rows in their order, when they are due, and keeps count."""
+
+    def __init__(self, producer: Producer, pace: Pace, to: str | None, positions: Positions | None, task: int) -> None:
+        self._producer, self._pace, self._to = producer, pace, to
+        self._positions, self._task = positions, task
+        self._counts: dict[Queue, list[int]] = {}
+        """Sent, sent before, and the next queue offset, of each queue."""
+        self._saved = time.monotonic()
+
+    def send(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Send the rows of *columns* that have not been sent; FerromqError names the place of one that cannot be."""
+        rows = [row for row in range(len(columns["at"])) if self._is_new(columns, row)]
+        for start, end in self._pace.slices([columns["at"][row] for row in rows]):
+            try:
+                self._send(columns, rows[start:end])
+            except BaseException:
+                self.save()
+                raise
+            if time.monotonic() - self._saved >= _SAVE:
+                self.save()
+
+    def save(self) -> None:
+        """Note how far it is, where there is a place for it."""
+        if self._positions is not None and self._counts:
+            self._positions.save(self._task, self._counts)
+        self._saved = time.monotonic()
+
+    def report(self) -> pa.RecordBatch:
+        """Return what was sent."""
+        rows = [(*queue, *counts) for queue, counts in sorted(self._counts.items())]
+        kinds = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64()]
+        columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, [field.split()[0] for field in REPORT.split(", ")])
+
+    def _is_new(self, columns: Mapping[str, Sequence[Any]], row: int) -> bool:
+        queue, offset = _place(columns, row)
+        counts = self._counts.setdefault(queue, [0, 0, 0])
+        if self._positions is None or offset >= self._positions.next_offset(queue):
+            return True
+        counts[1] += 1
+        counts[2] = max(counts[2], offset + 1)
+        return False
+
+    def _send(self, columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> None:
+        topics: dict[str, list[int]] = {}
+        for row in rows:
+            topics.setdefault(self._to or columns["topic"][row], []).append(row)
+        for topic, some in topics.items():
+            self._producer.send_all(topic, [_message(columns, row) for row in some])
+            for row in some:
+                queue, offset = _place(columns, row)
+                counts = self._counts[queue]
+                counts[0] += 1
+                counts[2] = offset + 1
+                if self._positions is not None:
+                    self._positions.note(queue, offset + 1)
+
+
+def _place(columns: Mapping[str, Sequence[Any]], row: int) -> tuple[Queue, int]:
+    queue = (columns["topic"][row], columns["store_host"][row], columns["queue_id"][row])
+    return queue, columns["queue_offset"][row]
+
+
+def _message(columns: Mapping[str, Sequence[Any]], row: int) -> Message:
+    (topic, host, queue_id), offset = _place(columns, row)
+    origin = {
+        "TOPIC": topic,
+        "ID": columns["message_id"][row],
+        "HOST": host,
+        "QUEUE": queue_id,
+        "OFFSET": offset,
+        "BORN": columns["born"][row],
+        "STORED": columns["stored"][row],
+    }
+    properties = dict(columns["properties"][row] or ())
+    if f"{ORIGIN}OFFSET" not in properties:  # of what is replayed again the first origin stays
+        properties |= {f"{ORIGIN}{name}": str(value) for name, value in origin.items() if value is not None}
+    try:
+        if not columns["body"][row]:
+            raise ValueError("the body is empty, and a producer cannot send that")  # noqa: TRY301 (named below)
+        return Message(
+            columns["body"][row],
+            keys=columns["keys"][row] or None,
+            tag=columns["tag"][row],
+            properties=properties,
+            message_group=f"queue-{queue_id}",
+        )
+    except ValueError as error:
+        place = f"topic {topic!r}, store host {host}, queue {queue_id}, queue offset {offset}"
+        raise FerromqError(f"{place}: {error}; leave it out of what is replayed") from error
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    _source.add_arguments(parser)
+    add = parser.add_argument
+    add("--to", metavar="TOPIC", help="the topic to send to; else the one of the same name")
+    add("--to-endpoint", metavar="HOST:PORT", help="the gRPC endpoint of a broker of it; else --endpoint")
+    add("--rate", type=float, metavar="N", help="messages a second at most")
+    add("--speed", type=float, metavar="X", help="in the rhythm of the store times: 1 as it was, 2 twice as fast")
+    add("--state", metavar="DIR", help="note there how far it is, and go on from there when it is started again")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    target = arguments.to_endpoint or arguments.endpoint
+    if not target:
+        raise ConfigError("no broker is given to send to; allowed: --to-endpoint HOST:PORT")
+    if arguments.endpoint and not arguments.to_endpoint and arguments.to in {None, *arguments.topic.split(",")}:
+        raise ConfigError(
+            f"--to is {arguments.to!r}, where the messages come from; allowed: another topic, or --to-endpoint"
+        )
+    _pace.check(arguments.rate, arguments.speed)
+    begin = time.monotonic()
+    with _frame.started(arguments, "replay") as spark:
+        frame = _source.read(spark, arguments)
+        done = replay(
+            frame,
+            target,
+            to=arguments.to,
+            rate=arguments.rate,
+            speed=arguments.speed,
+            state=arguments.state,
+            job=_source.describe(arguments),
+        ).collect()
+    seconds = time.monotonic() - begin
+    summary = _frame.Summary(f"replay {arguments.topic}")
+    sent = sum(row.sent for row in done)
+    summary.add("sent", sent)
+    summary.add("sent before", sum(row.sent_before for row in done))
+    summary.add("queues", len(done))
+    summary.add("seconds", round(seconds, 1))
+    summary.show(arguments)
+    return _frame.FINE

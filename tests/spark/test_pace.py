@@ -1,0 +1,120 @@
+"""When messages of a replay are due, on a clock of the test's; and how far it is, as it is noted."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferromq.errors import ConfigError
+from ferromq.pipeline._pace import BEHIND, TOGETHER, Pace
+from ferromq.pipeline._positions import Positions
+
+
+BEGIN = 100.0
+
+
+class Time:
+    """A clock that moves when it is waited for, and *slow* seconds with each message sent."""
+
+    def __init__(self, slow: float = 0.0) -> None:
+        self.now = BEGIN
+        self.slow = slow
+
+    def wait(self, seconds: float) -> None:
+        """Let *seconds* pass."""
+        self.now += seconds
+
+    def sent(self, pace: Pace, times: Sequence[int]) -> list[float]:
+        """Return when each message of *times* passed, in seconds since the clock began."""
+        at: list[float] = []
+        for start, end in pace.slices(times):
+            assert start == len(at)
+            at += [self.now] * (end - start)
+            self.now += self.slow * (end - start)
+        assert len(at) == len(times)
+        return [moment - BEGIN for moment in at]
+
+    def pace(self, **options: float) -> Pace:
+        """Return a pace on this clock."""
+        return Pace(**options, now=lambda: self.now, wait=self.wait)
+
+
+@given(st.floats(0.5, 1e6), st.integers(1, 300), st.integers(1, 50))
+def test_a_rate_is_kept_over_batches(rate: float, count: int, batch: int) -> None:
+    """No message passes a hundredth of a second before its turn, and none after it."""
+    time = Time()
+    pace = time.pace(rate=rate)
+    passed: list[float] = []
+    while len(passed) < count:
+        passed += time.sent(pace, [0] * min(batch, count - len(passed)))
+    for number, at in enumerate(passed):
+        assert number / rate - TOGETHER - 1e-6 <= at <= number / rate + 1e-6
+
+
+def test_a_slow_sender_does_not_make_up_for_it_in_a_burst() -> None:
+    """A sender that was held up goes on at the rate, but for a tenth of a second's worth."""
+    time = Time()
+    pace = time.pace(rate=100)
+    time.sent(pace, [0] * 10)
+    time.now += 60
+    begin = time.now
+    assert len(time.sent(pace, [0] * 1000)) == 1000
+    assert time.now - begin >= 1000 / 100 - BEHIND - TOGETHER - 0.02
+
+
+@given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60), st.floats(0.1, 20))
+def test_the_rhythm_is_that_of_the_store_times(gaps: list[int], speed: float) -> None:
+    """Each message passes as long after the first as it was stored after it, so many times as fast."""
+    times = [sum(gaps[: number + 1]) for number in range(len(gaps))]
+    time = Time()
+    for passed, at in zip(time.sent(time.pace(speed=speed), times), times, strict=True):
+        assert passed == pytest.approx((at - times[0]) / 1e6 / speed, abs=TOGETHER + 1e-6)
+
+
+def test_late_messages_catch_up_with_the_rhythm() -> None:
+    """Sending takes longer than the messages lie apart; after a pause all are in time again."""
+    times = [*range(0, 100_000, 1000), 60_000_000]
+    time = Time(slow=0.01)
+    passed = time.sent(time.pace(speed=1), times)
+    assert passed[50] >= 0.1
+    assert passed[-1] == pytest.approx(60.0, abs=TOGETHER)
+
+
+def test_without_pace_all_pass_at_once() -> None:
+    """In one piece."""
+    assert list(Pace().slices([0] * 500)) == [(0, 500)]
+
+
+@pytest.mark.parametrize("options", [{"rate": 0}, {"rate": -1.0}, {"speed": float("nan")}, {"speed": float("inf")}])
+def test_a_pace_that_cannot_be_is_named(options: dict[str, float]) -> None:
+    """What was given, and what is allowed."""
+    with pytest.raises(ConfigError, match=r"(rate|speed) is .*; allowed: a number above 0"):
+        Pace(**options)
+
+
+def test_positions_are_the_farthest_of_all_tasks(tmp_path: Path) -> None:
+    """Also where queues came to other tasks the second time."""
+    first = Positions(tmp_path, "job")
+    first.note(("t", "h:1", 0), 10)
+    first.note(("t", "h:1", 1), 7)
+    first.save(3, [("t", "h:1", 0), ("t", "h:1", 1)])
+    second = Positions(tmp_path, "job")
+    second.note(("t", "h:1", 0), 15)
+    second.note(("t", "h:1", 0), 12)
+    second.save(0, [("t", "h:1", 0)])
+    third = Positions(tmp_path, "job")
+    assert [third.next_offset(("t", "h:1", queue)) for queue in range(3)] == [15, 7, 0]
+
+
+def test_the_state_of_another_replay_is_refused(tmp_path: Path) -> None:
+    """As is what is no state at all."""
+    state = Positions(tmp_path, "a to b")
+    state.note(("t", "h", 0), 1)
+    state.save(0, [("t", "h", 0)])
+    with pytest.raises(ConfigError, match="is that of 'a to b', and this is 'a to c'; allowed: "):
+        Positions(tmp_path, "a to c")
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"other\.json is no state of a replay"):
+        Positions(tmp_path, "a to b")
