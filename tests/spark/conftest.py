@@ -1,12 +1,17 @@
 """One Spark session for the tests of this folder, and brokers to read from."""
 
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ferromq
+
+# What several files need and is no test, as `pipeline_rows`.
+sys.path.insert(0, str(Path(__file__).parent))
 
 SETTINGS = {
     "spark.log.level": "ERROR",

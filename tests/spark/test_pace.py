@@ -11,7 +11,6 @@ from ferromq.errors import ConfigError
 from ferromq.pipeline._pace import BEHIND, TOGETHER, Pace
 from ferromq.pipeline._positions import Positions
 
-
 BEGIN = 100.0
 
 

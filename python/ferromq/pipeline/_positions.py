@@ -57,6 +57,6 @@ class Positions:
 
     def save(self, task: int, queues: Iterable[Queue]) -> None:
         """Write down how far *queues*, those of *task*, are; on disk at return."""
-        rows = [[*queue, self._known[queue]] for queue in sorted(queues)]
+        rows = [[*queue, self._known[queue]] for queue in sorted(queues) if queue in self._known]
         content = json.dumps({"job": self._job, "positions": rows}, indent=1).encode()
         replace_file(self._directory / f"task-{task:05d}.json", content)
