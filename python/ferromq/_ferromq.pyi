@@ -797,9 +797,7 @@ class LogScan:
     def position(self) -> int:
         """Where it goes on, a physical offset."""
 
-def log_files(
-    directory: str | Path, *, commit_log_paths: Sequence[str | Path] = ...
-) -> list[tuple[str, int, int]]:
+def log_files(directory: str | Path, *, commit_log_paths: Sequence[str | Path] = ...) -> list[tuple[str, int, int]]:
     """
     The commit log files of a store directory in order: (path, first physical offset, end of what may be read).
 

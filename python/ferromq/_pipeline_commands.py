@@ -13,7 +13,10 @@ from collections.abc import Mapping, Sequence
 from ferromq.errors import ConfigError
 
 PIPELINES: Mapping[str, str] = {
+    "archive": "commit-log files as Parquet, by topic, date and hour",
     "audit": "whether a store is sound: records, queues and index against each other",
+    "compact": "the last message for each key, as Parquet or to a topic",
+    "replay": "messages of an archive, a topic or a log to a topic again",
 }
 """What each does, by the name on the command line; the module has `_` where the name has `-`."""
 

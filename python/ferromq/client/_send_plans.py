@@ -95,17 +95,20 @@ def send(
     numbers: Sequence[int] | None = None,
     *,
     half: Draft | None = None,
+    beside: str | None = None,
 ) -> Plan[Batch]:
     """
     Send messages of one topic and lane in one request, with the same message ids however often it is repeated.
 
     *numbers* are those of the messages among all that the caller gave; errors name them. A *half* message is not
-    repeated where the first may be stored: both would be committed.
+    repeated where the first may be stored: both would be committed. *beside*: without being of a message group they go
+    to the queue of the group that has this name, as others do.
     """
     which = _Named(messages, numbers)
     ids = half.ids if half is not None else reserve_ids(common, len(messages))
     born = common.wall()
     group = messages[0].message_group if isinstance(messages[0], Message) else None
+    group = beside if group is None else group
 
     def once(tries: Tries) -> Plan[Batch]:
         route = yield from common.route(topic)

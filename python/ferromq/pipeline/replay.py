@@ -1,9 +1,9 @@
 """
 `replay`: messages of an archive, a topic or a log, sent to a topic again: at a rate, in their rhythm, or at once.
 
-Order: messages of one queue of the source are sent in their order and land in one queue of the target, by a message
-group named after the queue id. Delivery: at least once. With a *state* directory a replay that was killed goes on where
-it was known to be: what it sent since the last note, a second or one batch of rows before, is sent again.
+Order: messages of one queue of the source are sent in their order and land in one queue of the target. Delivery: at
+least once. With a *state* directory a replay that was killed goes on where it was known to be: what it sent since the
+last note, a second or one batch of rows before, is sent again.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq import _names
 from ferromq.client._routes import parse_endpoints
-from ferromq.client.producer import Producer
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.message import Message
 from ferromq.pipeline import _frame, _pace, _source
+from ferromq.pipeline._lanes import LaneSender
 from ferromq.pipeline._pace import Pace
 from ferromq.pipeline._positions import Positions, Queue
 
@@ -30,8 +30,6 @@ __all__ = ["replay"]
 REPORT = "topic string, store_host string, queue_id int, sent long, sent_before long, next_offset long"
 ORIGIN = "FERROMQ_ORIGIN_"
 """The properties that say what a message was begin with it: TOPIC, ID, HOST, QUEUE, OFFSET, BORN, STORED."""
-TIMEOUT = 30.0
-"""Seconds for which a broker that does not answer is tried."""
 _SAVE = 1.0
 """Seconds between two notes of how far it is."""
 
@@ -43,6 +41,7 @@ def replay(
     to: str | None = None,
     rate: float | None = None,
     speed: float | None = None,
+    with_groups: bool = False,
     state: str | None = None,
     job: str = "",
 ) -> DataFrame:
@@ -53,6 +52,8 @@ def replay(
     the topic *to*, or to one of the same name, through the broker at *endpoint* (gRPC). *rate*: messages a second at
     most. *speed*: in the rhythm of the store times, 1 as it was, 2 twice as fast. With either of them one task sends
     all, in the order of store times; otherwise as many tasks as Spark likes have queues of their own.
+
+    *with_groups* gives the messages of a queue a message group, which a topic of the type FIFO asks for.
 
     *state*: a directory that all machines share, where it is noted how far the replay is; *job* tells one replay from
     another. Raises ConfigError for wrong arguments; an error of a broker ends the task, which Spark may start again.
@@ -71,8 +72,8 @@ def replay(
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
         positions = None if state is None else Positions(state, job)
-        with Producer(endpoint, timeout=TIMEOUT) as producer:
-            sender = _Sender(producer, Pace(rate, speed), to, positions, number)
+        with LaneSender(endpoint, with_groups=with_groups) as lanes:
+            sender = _Sender(lanes, Pace(rate, speed), to, positions, number)
             for batch in batches:
                 sender.send(batch.to_pydict())
             sender.save()
@@ -99,8 +100,8 @@ def _ordered(frame: DataFrame, *, is_paced: bool) -> DataFrame:
 class _Sender:
     """Sends rows in their order, when they are due, and keeps count."""
 
-    def __init__(self, producer: Producer, pace: Pace, to: str | None, positions: Positions | None, task: int) -> None:
-        self._producer, self._pace, self._to = producer, pace, to
+    def __init__(self, lanes: LaneSender, pace: Pace, to: str | None, positions: Positions | None, task: int) -> None:
+        self._lanes, self._pace, self._to = lanes, pace, to
         self._positions, self._task = positions, task
         self._counts: dict[Queue, list[int]] = {}
         """Sent, sent before, and the next queue offset, of each queue."""
@@ -146,7 +147,9 @@ class _Sender:
         for row in rows:
             topics.setdefault(self._to or columns["topic"][row], []).append(row)
         for topic, some in topics.items():
-            self._producer.send_all(topic, [_message(columns, row) for row in some])
+            self._lanes.send(
+                topic, [(f"queue-{columns['queue_id'][row]}", _message(columns, row, self._lanes)) for row in some]
+            )
             for row in some:
                 queue, offset = _place(columns, row)
                 counts = self._counts[queue]
@@ -161,7 +164,7 @@ def _place(columns: Mapping[str, Sequence[Any]], row: int) -> tuple[Queue, int]:
     return queue, columns["queue_offset"][row]
 
 
-def _message(columns: Mapping[str, Sequence[Any]], row: int) -> Message:
+def _message(columns: Mapping[str, Sequence[Any]], row: int, lanes: LaneSender) -> Message:
     (topic, host, queue_id), offset = _place(columns, row)
     origin = {
         "TOPIC": topic,
@@ -183,7 +186,7 @@ def _message(columns: Mapping[str, Sequence[Any]], row: int) -> Message:
             keys=columns["keys"][row] or None,
             tag=columns["tag"][row],
             properties=properties,
-            message_group=f"queue-{queue_id}",
+            message_group=f"queue-{queue_id}" if lanes.with_groups else None,
         )
     except ValueError as error:
         place = f"topic {topic!r}, store host {host}, queue {queue_id}, queue offset {offset}"
@@ -201,6 +204,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--to-endpoint", metavar="HOST:PORT", help="the gRPC endpoint of a broker of it; else --endpoint")
     add("--rate", type=float, metavar="N", help="messages a second at most")
     add("--speed", type=float, metavar="X", help="in the rhythm of the store times: 1 as it was, 2 twice as fast")
+    add("--with-groups", action="store_true", help="give messages a message group: for a topic of the type FIFO")
     add("--state", metavar="DIR", help="note there how far it is, and go on from there when it is started again")
 
 
@@ -223,6 +227,7 @@ def run(arguments: argparse.Namespace) -> int:
             to=arguments.to,
             rate=arguments.rate,
             speed=arguments.speed,
+            with_groups=arguments.with_groups,
             state=arguments.state,
             job=_source.describe(arguments),
         ).collect()

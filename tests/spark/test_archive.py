@@ -1,0 +1,202 @@
+"""`archive`: what expires is in Parquet before the store deletes it, row by row what was in the log."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import ferromq
+from ferromq import cli, store_tools
+from ferromq._ferromq import StoredMessage
+from ferromq.errors import CorruptStore
+from ferromq.pipeline import archive
+from ferromq.pipeline._published import LogPart
+
+START = 1_763_766_000_000
+"""2025-11-21T23:00:00Z."""
+OPTIONS = {"commit_log_file_size": 64 << 10, "default_queues": 2, "retention_age": "1h"}
+Row = tuple[Any, ...]
+
+# Opens the store, and kills the process before the N-th change of the archive that its hook makes.
+KILLED = """
+import os, signal, sys
+import ferromq
+from ferromq.pipeline import archive
+
+store, at = sys.argv[1], int(sys.argv[2])
+out = os.environ[archive.DIRECTORY]
+
+def hear(event, arguments):
+    global at
+    if event in {"os.rename", "os.remove", "os.mkdir"} and out in str(arguments[0]):
+        at -= 1
+        if at == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+clock = ferromq.Clock.manual(int(sys.argv[3]))
+with ferromq.embedded(
+    store, clock=clock, archive="ferromq.pipeline.archive:hook",
+    commit_log_file_size=64 << 10, default_queues=2, retention_age="1h",
+) as mq:
+    sys.addaudithook(hear)
+    mq.store.clean(now=True)
+sys.exit("it was not killed")
+"""
+
+
+def fill(mq: ferromq.Embedded, count: int = 300) -> None:
+    """Send messages of several topics over more than an hour; they fill a few files."""
+    with mq.admin() as admin:
+        admin.create_group("g")
+    with mq.producer() as producer:
+        for part in range(0, count, 30):
+            for number in range(part, part + 30):
+                topic = ("orders", "%RETRY%g", "payments")[number % 3]
+                keys = [f"k{number}"] if number % 4 else None
+                tag = f"t{number % 5}" if number % 7 else None
+                properties = {"number": str(number)}
+                producer.send(topic, b"%-1000d" % number, keys=keys, tag=tag, properties=properties)
+            mq.clock.advance(minutes=11)
+
+
+def in_log(path: Path) -> list[Row]:
+    """Return the records of a log file, as another reader than the archive's decodes them."""
+    found = []
+    for record in store_tools.read_log_file(path):
+        assert isinstance(record, StoredMessage)
+        found.append(
+            (
+                record.physical_offset,
+                record.topic,
+                record.queue_id,
+                record.queue_offset,
+                record.message_id,
+                list(record.keys),
+                record.tag,
+                record.body,
+                record.store_timestamp,
+                record.born_timestamp,
+            )
+        )
+    return found
+
+
+def in_archive(out: Path) -> list[Row]:
+    """Return the same columns of an archive, as DuckDB reads them."""
+    with duckdb.connect() as connection:
+        return connection.sql(
+            f"""
+            SELECT physical_offset, topic, queue_id, queue_offset, message_id, keys, tag, body,
+                   epoch_ms(store_timestamp), epoch_ms(born_timestamp)
+            FROM read_parquet('{out}/**/*.parquet', hive_partitioning = true)
+            ORDER BY physical_offset
+            """
+        ).fetchall()
+
+
+def logs(store: Path) -> dict[str, list[Row]]:
+    """Return the records of each log file."""
+    return {path.name: in_log(path) for path in sorted((store / "commitlog").iterdir()) if path.name.isdecimal()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store that was closed, with several log files."""
+    directory = tmp_path / "store"
+    with ferromq.embedded(directory, clock=ferromq.Clock.manual(START), **{**OPTIONS, "retention_age": "72h"}) as mq:
+        fill(mq)
+    return directory
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(300)
+def test_rows_are_there_before_their_files_are_deleted(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker killed while it archives goes on without a hole or a duplicate; nothing goes before it is there."""
+    out = tmp_path / "archive"
+    monkeypatch.setenv(archive.DIRECTORY, str(out))
+    before = logs(store)
+    assert len(before) > 3
+    now = START + 5 * 3_600_000
+    # While the first file is put in place; behind its manifest, or not much later.
+    for at in (8, 25):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(store), str(at), str(now)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        archived = {path.name[:20] for path in (out / "_ferromq").glob("*.json")}
+        assert before.keys() - logs(store).keys() <= archived
+    with ferromq.embedded(
+        store, clock=ferromq.Clock.manual(now), archive="ferromq.pipeline.archive:hook", **OPTIONS
+    ) as mq:
+        report = mq.store.clean(now=True)
+        assert "failure" not in report or not report["failure"]
+        gone = before.keys() - logs(store).keys()
+    assert len(gone) >= 3
+    assert in_archive(out) == [row for name in sorted(gone) for row in before[name]]
+
+
+def test_a_hook_that_cannot_write_keeps_the_file(store: Path, tmp_path: Path) -> None:
+    """As any hook that fails; the report says why."""
+    (tmp_path / "archive").write_bytes(b"a file where the directory should be")
+    hook = archive.into(tmp_path / "archive")
+    clock = ferromq.Clock.manual(START + 5 * 3_600_000)
+    before = logs(store).keys()
+    with ferromq.embedded(store, clock=clock, archive=hook, **OPTIONS) as mq:
+        report = mq.store.clean(now=True)
+    assert report["removed_files"] == 0
+    assert "archive" in report["failure"]
+    assert logs(store).keys() == before
+
+
+def test_a_damaged_record_is_an_error_or_is_noted(store: Path, tmp_path: Path) -> None:
+    """By default the file is not archived; with `skip` all but that record is, and the manifest names its place."""
+    path = min((store / "commitlog").iterdir())
+    rows = in_log(path)
+    content = bytearray(path.read_bytes())
+    content[rows[5][0] + 200] ^= 0x55
+    path.write_bytes(content)
+    part = LogPart(str(path), 0, path.stat().st_size)
+    with pytest.raises(CorruptStore, match=path.name):
+        archive.archive_file(part, tmp_path / "archive")
+    assert not list((tmp_path / "archive").rglob("*.parquet"))
+    manifest, _ = archive.archive_file(part, tmp_path / "archive", on_corrupt="skip")
+    assert [offset for offset, _reason in manifest.corrupt] == [rows[5][0]]
+    assert in_archive(tmp_path / "archive") == rows[:5] + rows[6:]
+
+
+def test_spark_archives_a_store_and_reads_it_back(session: Any, store: Path, tmp_path: Path) -> None:
+    """A task for each file, and the same again is nothing new; the columns are those of the format."""
+    out = tmp_path / "archive"
+    expected = [row for rows in logs(store).values() for row in rows]
+    report = archive.archive(session, str(store), str(out)).collect()
+    assert [row.rows for row in sorted(report, key=lambda row: row.first_offset)] == [
+        len(rows) for rows in logs(store).values()
+    ]
+    assert all(row.is_new and row.corrupt == 0 for row in report)
+    assert in_archive(out) == expected
+    again = archive.archive(session, [str(store / "commitlog" / row.name[:20]) for row in report[:2]], str(out))
+    assert [row.is_new for row in again.collect()] == [False, False]
+    frame = archive.read(session, str(out))
+    assert frame.columns[:3] == ["topic", "queue_id", "queue_offset"]
+    assert frame.columns[-2:] == ["date", "hour"]
+    found = frame.orderBy("physical_offset").select("physical_offset", "topic", "body", "tag", "properties").collect()
+    assert [(row.physical_offset, row.topic, bytes(row.body), row.tag) for row in found] == [
+        (row[0], row[1], row[7], row[6]) for row in expected
+    ]
+    assert [row.properties["number"] for row in found] == [str(int(row[7])) for row in expected]
+
+
+def test_the_command_says_what_it_did(
+    session: Any, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0 and the figures; a place without a log is an error that names it."""
+    assert cli.main(["pipeline", "archive", str(store), str(tmp_path / "out"), "--quiet", "--json"]) == 0
+    assert f'"messages": {sum(map(len, logs(store).values()))}' in capsys.readouterr().out
+    assert cli.main(["pipeline", "archive", str(tmp_path / "none"), str(tmp_path / "out"), "--quiet"]) == 2
+    assert "none is not there; allowed: a store directory" in capsys.readouterr().err
