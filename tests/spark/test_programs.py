@@ -34,3 +34,9 @@ def test_the_spark_example_sums_what_it_sent(session: Any) -> None:
     """examples/spark_read.py reads what it sent, in the session that runs already."""
     main = runpy.run_path(str(EXAMPLES / "spark_read.py"))["main"]
     assert main() == {"tea": 8, "coffee": 5, "milk": 2}
+
+
+def test_the_log_example_counts_what_lies_in_the_files(session: Any) -> None:
+    """examples/spark_log.py reads a store whose broker is gone."""
+    main = runpy.run_path(str(EXAMPLES / "spark_log.py"))["main"]
+    assert main() == {"coffee": 4, "tea": 3}

@@ -1,0 +1,31 @@
+"""docs/spark.md tells of every option and column."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ferromq.spark import log_options, options
+from ferromq.spark.schema import SCHEMA
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+def table_after(heading: str) -> set[str]:
+    """Return the words in code of the first cells of a section's tables."""
+    section = PAGE.split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", section, re.MULTILINE)
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [
+        ("Batch read through brokers", options.OPTIONS),
+        ("Batch read of commit-log files", [name for name in log_options.OPTIONS if name != "paths"]),
+        ("Columns", SCHEMA.fieldNames()),
+    ],
+)
+def test_every_option_and_column_is_in_a_table(heading: str, names: list[str]) -> None:
+    """And the tables hold nothing that is not there."""
+    assert table_after(heading) == set(names)
