@@ -59,6 +59,7 @@ pub struct LogScan<D: Disk> {
     file: LogFile<D::Region>,
     /// Places inside the file.
     end: u64,
+    is_short: bool,
     options: ScanOptions,
     is_done: bool,
     corrupt: Vec<(u64, String)>,
@@ -93,16 +94,13 @@ impl<D: Disk> LogScan<D> {
             disk.open(path, Allocation::ReadOnly).map_err(|source| StoreError::io("open", path, source))?;
         let mut file = LogFile::new(region, base);
         let (start, end) = (range.start - base, range.end - base);
-        let mut corrupt = Vec::new();
-        if end > file.len() {
-            corrupt.push((base + file.len(), "the file is shorter than it should be".to_owned()));
-        }
-        file.seek(start);
+        let is_short = end > file.len();
         let begin = if start == 0 { Ok(Some(0)) } else { file.begin_from(start) };
         let begin = begin.map_err(|source| StoreError::io("read", path, source))?;
         file.seek(begin.unwrap_or(end));
         let end = end.min(file.len());
-        Ok(Self { disk, path: path.to_owned(), base, file, end, options, is_done: false, corrupt })
+        let corrupt = Vec::new();
+        Ok(Self { disk, path: path.to_owned(), base, file, end, is_short, options, is_done: false, corrupt })
     }
 
     /// The next rows; `None` where there are no more records.
@@ -143,11 +141,14 @@ impl<D: Disk> LogScan<D> {
         self.base + self.file.position().min(self.end)
     }
 
-    /// Damage that was known before anything was read.
+    /// A file that is too short is told once all of it was read.
     fn tell_shortness(&mut self) -> Result<()> {
-        match (self.is_done, self.options.on_corrupt, self.corrupt.first()) {
-            (true, OnCorrupt::Fail, Some((at, reason))) => Err(self.error(*at - self.base, reason.clone())),
-            _ => Ok(()),
+        match self.is_short && self.is_done {
+            true => {
+                self.is_short = false;
+                self.damaged(self.file.len(), "the file is shorter than it should be".to_owned())
+            }
+            false => Ok(()),
         }
     }
 
