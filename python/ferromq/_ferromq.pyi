@@ -721,7 +721,19 @@ class RemotingClient:
     ) -> tuple[int, str | None, dict[str, str], bytes]:
         """(code, remark, extFields, body). Raises `ConnectionFailed` or `RequestTimeout`."""
 
+    def begin(
+        self, address: str, code: int, fields: Mapping[str, str] | None = None, *, timeout: float = 3.0
+    ) -> PendingAnswer:
+        """Begin a call whose answer is taken later; it is under way meanwhile."""
+
     def close(self) -> None: ...
+
+@final
+class PendingAnswer:
+    """A call that `RemotingClient.begin` began."""
+
+    def wait(self) -> tuple[int, str | None, dict[str, str], Records]:
+        """(code, remark, extFields, body), once. Raises as `RemotingClient.call`; releases the interpreter lock."""
 
 def crc32(data: bytes) -> int: ...
 def check_filter(kind: str, expression: str) -> None:
@@ -741,8 +753,15 @@ class ColumnBuffer:
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
 
+@final
+class Records:
+    """Records of an answer, where they came to lie; `record_columns` takes them as they are, `bytes()` copies them."""
+
+    def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+
 def record_columns(
-    parts: Sequence[bytes],
+    parts: Sequence[bytes | Records],
     *,
     columns: Sequence[str],
     filter: dict[str, Any] | None = None,
@@ -813,16 +832,6 @@ def queue_starts(directory: str | Path, *, commit_log_paths: Sequence[str | Path
 
     `queues`: topic → queue id → (first queue offset, physical offset of its record). `undecided_from`: records from this
     physical offset on may not have been in queues yet. To be asked after `log_files`. Raises as that does.
-    """
-
-def pull_columns(parts: Sequence[bytes], packed: bool, until: int) -> dict[str, Any]:
-    """
-    Decode the messages of one PullMessage stream into the buffers of Arrow columns.
-
-    *packed*: each part is a sequence of length-prefixed responses (`x-ferromq-packed`), else one response. Rows at
-    and after queue offset *until* are left out. Returns `rows`, `status` ((code, message) or None), `next_offset` (or
-    None) and `columns`: name → (null count, validity or None, buffers in Arrow's order, children's after their
-    parents'). Raises `ValueError` for bytes that are no responses.
     """
 
 def init_logging(filter: str) -> None:

@@ -1,5 +1,7 @@
 """What `ferromq.spark.pull` makes of a broker's answers; the broker here is a few lines that answer by script."""
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
@@ -10,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from ferromq._proto import messages as pb
-from ferromq.errors import ConnectionFailed, ServerError, TopicNotFound
-from ferromq.spark import pull
+from ferromq.errors import ConfigError, ConnectionFailed, ServerError, TopicNotFound
+from ferromq.spark import over_grpc, pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
 from ferromq.spark.plan import Queue, QueueRange
@@ -26,10 +28,11 @@ class Script:
     """A topic of one queue that answers PullMessage with at most *most* messages, and notes what was asked."""
 
     most: int = 3
-    packed: bool = True
+    records: bool = True
     min_offset: int = 0
     max_offset: int = 10
     code: int = pb.OK
+    told_min_offset: int = 0
     pulls: list[tuple[int, int]] = field(default_factory=list)
     port: int = 0
 
@@ -51,23 +54,33 @@ class Script:
         return pb.QueryOffsetResponse(status=pb.Status(code=pb.OK), offset=offset)
 
     def pull(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Answer as the script says, in one packet or one by one."""
+        """Answer as the script says: a packet with status and next offset, and then records."""
         self.pulls.append((request.offset, request.batch_size))
-        if self.packed:
-            assert ("x-ferromq-packed", "1") in context.invocation_metadata()
-            context.send_initial_metadata((("x-ferromq-packed", "1"),))
-        answers = [pb.PullMessageResponse(status=pb.Status(code=self.code, message="said so")).SerializeToString()]
+        assert ("x-ferromq-packed", "2") in context.invocation_metadata()
+        if self.records:
+            told = (("x-ferromq-packed", "2"), ("x-ferromq-min-offset", str(self.told_min_offset)))
+            context.send_initial_metadata(told)
         begin = max(request.offset, self.min_offset)
         end = min(begin + min(request.batch_size, self.most), self.max_offset)
+        answers = [
+            pb.PullMessageResponse(status=pb.Status(code=self.code, message="said so")),
+            pb.PullMessageResponse(next_offset=max(end, begin)),
+        ]
+        encoded = [answer.SerializeToString() for answer in answers]
+        yield b"".join(bytes([len(answer)]) + answer for answer in encoded)
         for offset in range(begin, end):
-            system = pb.SystemProperties(queue_offset=offset, message_id=f"id-{offset}")
-            message = pb.Message(system_properties=system, body=b"body %d" % offset)
-            answers.append(pb.PullMessageResponse(message=message).SerializeToString())
-        answers.append(pb.PullMessageResponse(next_offset=end).SerializeToString())
-        if self.packed:
-            yield b"".join(bytes([len(answer)]) + answer for answer in answers)
-        else:
-            yield from answers
+            yield record(offset, b"body %d" % offset)
+
+
+def record(queue_offset: int, body: bytes, tag: str = "") -> bytes:
+    """Return a record as it lies in a log."""
+    properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
+    host = bytes([127, 0, 0, 1]) + struct.pack(">i", 10911)
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    head = struct.pack(">IIiiqqi", 0xDAA320A7, crc, 0, 0, queue_offset, 1000 * queue_offset, 0)
+    times = struct.pack(">q", 5) + host + struct.pack(">q", 7) + host + struct.pack(">iq", 0, 0)
+    tail = struct.pack(">i", len(body)) + body + b"\x07flights" + struct.pack(">h", len(properties)) + properties
+    return struct.pack(">i", 4 + len(head) + len(times) + len(tail)) + head + times + tail
 
 
 @pytest.fixture
@@ -109,10 +122,9 @@ def read(script: Script, start: int, end: int) -> list[tuple[int, bytes]]:
     return rows
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_a_range_is_read_whole_and_no_further(serve: Callable[[Script], Script], packed: bool) -> None:
-    """Pull goes on where the answer before ended, from ferromq's packed answers and from RocketMQ's single ones."""
-    script = serve(Script(packed=packed))
+def test_a_range_is_read_whole_and_no_further(serve: Callable[[Script], Script]) -> None:
+    """Pull goes on where the answer before ended."""
+    script = serve(Script())
     assert read(script, 2, 9) == [(offset, b"body %d" % offset) for offset in range(2, 9)]
     assert script.pulls == [(2, 7), (5, 4), (8, 1)]
 
@@ -122,7 +134,7 @@ def test_messages_after_the_end_of_the_range_are_not_rows(
 ) -> None:
     """A partition never reads into its neighbour."""
     script = serve(Script(most=100))
-    monkeypatch.setattr(pull, "BATCH_MESSAGES", 4)
+    monkeypatch.setattr(over_grpc, "MOST_MESSAGES", 4)
     assert [offset for offset, _ in read(script, 0, 6)] == list(range(6))
     assert script.pulls == [(0, 4), (4, 2)]
 
@@ -131,6 +143,29 @@ def test_messages_that_aged_out_meanwhile_are_an_error(serve: Callable[[Script],
     """A broker that goes on at a later offset does not make a silent gap."""
     script = serve(Script(min_offset=4))
     with pytest.raises(ServerError, match="aged out"):
+        read(script, 2, 9)
+
+
+def test_messages_that_aged_out_are_noticed_behind_a_filter_too(serve: Callable[[Script], Script]) -> None:
+    """A filter of the broker leaves offsets out; the queue's first offset tells whether any of them is gone."""
+    script = serve(Script(min_offset=4, told_min_offset=4))
+    wanted = QueueRange("flights", "broker-a", f"127.0.0.1:{script.port}", 0, 2, 9)
+    with pytest.raises(ServerError, match=r"begins at 4 now: .* aged out"):
+        list(pull.pull(wanted, columns=["tag"], filter={"tags": ["a"]}))
+
+
+def test_rows_are_filtered_and_columns_left_out(serve: Callable[[Script], Script]) -> None:
+    """Only what is asked for is made, and batches without rows do not come."""
+    script = serve(Script())
+    wanted = QueueRange("flights", "broker-a", f"127.0.0.1:{script.port}", 0, 0, 9)
+    ((rows, columns),) = pull.pull(wanted, columns=["queue_offset"], filter={"offset_from": 7})
+    assert (rows, list(columns)) == (2, ["queue_offset"])
+
+
+def test_an_endpoint_that_gives_no_records_is_named_with_the_way_out(serve: Callable[[Script], Script]) -> None:
+    """RocketMQ's proxy answers messages: its brokers are read over remoting."""
+    script = serve(Script(records=False))
+    with pytest.raises(ConfigError, match=rf"127.0.0.1:{script.port} gives no records.*namesrv"):
         read(script, 2, 9)
 
 

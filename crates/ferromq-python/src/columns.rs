@@ -34,18 +34,49 @@ impl PyColumnBuffer {
     }
 }
 
+/// Records of an answer, where they came to lie.
+#[pyclass(name = "Records", module = "ferromq._ferromq", frozen)]
+pub struct PyRecords(pub(crate) bytes::Bytes);
+
+#[pymethods]
+impl PyRecords {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0)
+    }
+}
+
+/// Bytes that Python or an answer holds.
+#[derive(FromPyObject)]
+pub enum Part<'py> {
+    Records(Bound<'py, PyRecords>),
+    Bytes(Bound<'py, PyBytes>),
+}
+
+impl Part<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Records(records) => &records.get().0,
+            Self::Bytes(bytes) => bytes.as_bytes(),
+        }
+    }
+}
+
 /// Decodes records; see the stub for what comes back.
 #[pyfunction]
 #[pyo3(signature = (parts, *, columns, filter=None, end=None))]
 pub fn record_columns<'py>(
     py: Python<'py>,
-    parts: Vec<Bound<'py, PyBytes>>,
+    parts: Vec<Part<'py>>,
     columns: Vec<String>,
     filter: Option<&Bound<'py, PyDict>>,
     end: Option<u64>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let (wanted, filter) = (wanted_of(&columns)?, filter_of(filter)?);
-    let slices: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
+    let slices: Vec<&[u8]> = parts.iter().map(Part::bytes).collect();
     let batch = py.detach(|| decode(&slices, wanted, &filter, end)).map_err(|error| of_columns(&error))?;
     batch_dict(py, batch)
 }

@@ -3,15 +3,17 @@
 use std::{path::PathBuf, time::Duration};
 
 use bytes::Bytes;
-use ferromq_transport::{client::RemotingClient, remoting::RemotingCommand, tls::ClientTls};
+use ferromq_transport::{TransportError, client::RemotingClient, remoting::RemotingCommand, tls::ClientTls};
+use parking_lot::Mutex;
 use pyo3::{
-    exceptions::PyValueError,
+    exceptions::{PyRuntimeError, PyValueError},
     prelude::*,
     types::{PyBytes, PyDict, PyMapping},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinHandle};
 
 use crate::{
+    columns::PyRecords,
     error,
     handler::dict,
     process::{Owned, runtime},
@@ -70,11 +72,52 @@ impl PyRemotingClient {
             .and_then(|response| answer(py, &response))
     }
 
+    /// Begin a call whose answer is taken later; see the stub.
+    #[pyo3(signature = (address, code, fields=None, *, timeout=3.0))]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        address: &str,
+        code: i32,
+        fields: Option<&Bound<'_, PyMapping>>,
+        timeout: f64,
+    ) -> PyResult<PyPendingAnswer> {
+        let (runtime, client) = self.0.get()?;
+        let timeout =
+            Duration::try_from_secs_f64(timeout).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let request = request_of(code, fields, b"")?;
+        let (client, address) = (client.clone(), address.to_owned());
+        let call = async move { client.call(&address, request, timeout).await };
+        let task = py.detach(|| runtime.spawn(call));
+        Ok(PyPendingAnswer(Owned::new("PendingAnswer", (runtime.clone(), Mutex::new(Some(task))))))
+    }
+
     /// Close every connection; later calls fail.
     fn close(&self, py: Python<'_>) {
         if let Some((_, client)) = self.0.here() {
             py.detach(|| client.close());
         }
+    }
+}
+
+type Task = JoinHandle<Result<RemotingCommand, TransportError>>;
+
+/// A call under way.
+#[pyclass(name = "PendingAnswer", module = "ferromq._ferromq", frozen)]
+pub struct PyPendingAnswer(Owned<(Handle, Mutex<Option<Task>>)>);
+
+#[pymethods]
+impl PyPendingAnswer {
+    /// Wait for the answer, once.
+    fn wait<'py>(&self, py: Python<'py>) -> PyResult<(i32, Option<String>, Bound<'py, PyDict>, PyRecords)> {
+        let (runtime, task) = self.0.get()?;
+        let task = task.lock().take();
+        let task = task.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))?;
+        let answer = py
+            .detach(|| runtime.block_on(task))
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))?
+            .map_err(|failure| error::of_transport(py, &failure))?;
+        Ok((answer.code, answer.remark.clone(), dict(py, &answer.fields)?, PyRecords(answer.body)))
     }
 }
 

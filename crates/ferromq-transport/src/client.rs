@@ -221,6 +221,8 @@ impl Drop for Lost {
 
 /// Room for one read, at least.
 const READ_CHUNK: usize = 16 << 10;
+/// Memory given to a frame before its bytes are here.
+const READ_AHEAD: usize = 4 << 20;
 
 async fn read_responses(
     mut socket: impl AsyncRead + Unpin,
@@ -234,8 +236,10 @@ async fn read_responses(
         match decoder.next(&mut buffer) {
             Ok(Some(command)) => take(command, &outgoing, lost).await,
             Ok(None) => {
-                // What is left over from the last frame must not make the next reads small.
-                buffer.reserve(READ_CHUNK);
+                // What is left over from the last frame must not make the next reads small; a large one gets its
+                // memory at once, so that it is not moved while it comes.
+                let missing = codec::announced(&buffer).unwrap_or(0).saturating_sub(buffer.len());
+                buffer.reserve(missing.clamp(READ_CHUNK, READ_AHEAD));
                 match socket.read_buf(&mut buffer).await {
                     Ok(0) | Err(_) => return,
                     Ok(_) => {}

@@ -1,79 +1,42 @@
 """
-What the brokers say: the queues of a topic with their offsets, and the messages of a range, as column buffers.
+What the brokers say: the queues of topics with their offsets, and the messages of a range, as column buffers.
 
 Offsets are the caller's; nothing is committed and no lease is taken, so any number of readers do not see each
-other. Every message of the stream stays bytes here; `_ferromq.pull_columns` decodes them.
+other. Over either protocol records come as they lie in the log, and `_ferromq.record_columns` makes rows of them, so
+the rows are the same as from the log's files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import grpc
-
-from ferromq import _ferromq
-from ferromq._proto import messages as pb
-from ferromq.client._connection import OPTIONS, target
-from ferromq.client._protocol import PACKED, SERVICE, Identity, error_of, named, transport_error
-from ferromq.client._routes import endpoint_of, endpoints_message
-from ferromq.errors import ConfigError, FerromqError, ServerError
-from ferromq.route import MASTER
+from ferromq._ferromq import record_columns
+from ferromq.errors import ConfigError, ServerError
+from ferromq.spark import over_grpc, over_remoting
+from ferromq.spark.answer import AgedOutError, Answer
 from ferromq.spark.options import Where
+from ferromq.spark.over_grpc import GrpcBroker
+from ferromq.spark.over_remoting import NameServers, RemotingBroker
 from ferromq.spark.plan import Queue, QueueRange
 from ferromq.spark.topics import Topics
 
-BATCH_MESSAGES = 8192
-"""Messages asked for at once; the broker answers fewer where they are large."""
-TIMEOUT = 60.0
-"""Seconds that one answer may take."""
-
-
-class _Broker:
-    """A connection to one gRPC endpoint."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self._identity = Identity()
-        self._channel = grpc.insecure_channel(target(endpoint), OPTIONS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._channel.close()
-
-    def ask(self, method: str, request: Any, response: Any) -> Any:
-        """Return the answer to a unary *request*; the status is the caller's to judge."""
-        call = self._channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
-        try:
-            return call(request.SerializeToString(), timeout=TIMEOUT, metadata=self._identity.metadata())
-        except grpc.RpcError as error:
-            raise self._failed(method, error) from error
-
-    def pull(self, wanted: QueueRange, topic: str, offset: int) -> Any:
-        """Start a PullMessage at *offset*; the answer comes while the caller does something else."""
-        request = pb.PullMessageRequest(
-            message_queue=_message_queue(topic, wanted.broker_name, wanted.queue_id),
-            offset=offset,
-            batch_size=min(BATCH_MESSAGES, wanted.end - offset),
-            filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
-        )
-        call = self._channel.unary_stream(SERVICE + "PullMessage")
-        return call(request.SerializeToString(), timeout=TIMEOUT, metadata=(*self._identity.metadata(), (PACKED, "1")))
-
-    def pulled(self, call: Any, until: int) -> Any:
-        """Wait for the answer of *call* and return its columns."""
-        try:
-            parts = list(call)
-            packed = any(key == PACKED for key, _ in call.initial_metadata())
-        except grpc.RpcError as error:
-            raise self._failed("PullMessage", error) from error
-        return _ferromq.pull_columns(parts, packed, until)
-
-    def _failed(self, method: str, error: Any) -> FerromqError:
-        return transport_error(error.code().name, error.details(), self.endpoint, method, TIMEOUT)
+COLUMNS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "message_id",
+    "keys",
+    "tag",
+    "properties",
+    "body",
+    "born_timestamp",
+    "store_timestamp",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+    "sys_flag",
+)
+"""All columns there are."""
 
 
 def queues(where: Where, topics: Topics) -> list[Queue]:
@@ -82,87 +45,86 @@ def queues(where: Where, topics: Topics) -> list[Queue]:
 
     Raises `TopicNotFound` for a name that no broker has, and `ConfigError` for a pattern that no topic matches.
     """
-    if where.endpoint is None or topics.pattern is not None:
-        raise ConfigError("option 'namesrv' is not served yet; allowed: endpoint")
-    found = [queue for topic in topics.names for queue in _queues(where.endpoint, topic)]
+    found: list[Queue] = []
+    if where.namesrv is not None:
+        with NameServers(where.namesrv) as name_servers:
+            names: Sequence[str] = topics.names
+            if topics.pattern is not None:
+                names = topics.choose(name_servers.topics())
+                if not names:
+                    raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {where} matches")
+            for topic in names:
+                found += name_servers.queues(topic)
+    elif where.endpoint is not None:
+        if topics.pattern is not None:
+            raise ConfigError("option 'topicPattern' needs the names of all topics; allowed: with option 'namesrv'")
+        for topic in topics.names:
+            found += over_grpc.queues(where.endpoint, topic)
     return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
 
 
 def offsets_by_time(wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
     """Return, for each queue and time in ms, the first offset stored then or later, or its end where none is."""
-    offsets = []
-    for queue, ms in wanted:
-        with _Broker(queue.endpoint) as broker:
-            request = pb.QueryOffsetRequest(
-                message_queue=_message_queue(queue.topic, queue.broker_name, queue.queue_id),
-                query_offset_policy=pb.TIMESTAMP,
-                timestamp=pb.Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000),
-            )
-            answer = broker.ask("QueryOffset", request, pb.QueryOffsetResponse)
-        _check((answer.status.code, answer.status.message), f"the offset at {ms} ms of {queue}")
-        offsets.append(answer.offset)
-    return offsets
+    return [
+        (over_remoting if queue.protocol == "remoting" else over_grpc).offset_by_time(queue, ms) for queue, ms in wanted
+    ]
 
 
-def _queues(endpoint: str, topic: str) -> list[Queue]:
-    with _Broker(endpoint) as broker:
-        request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints_message([endpoint]))
-        route = broker.ask("QueryRoute", request, pb.QueryRouteResponse)
-    _check((route.status.code, route.status.message), f"topic {topic!r} at {endpoint}")
-    by_endpoint: dict[str, list[Any]] = {}
-    for queue in route.message_queues:
-        if queue.broker.id == MASTER and queue.permission in {pb.READ, pb.READ_WRITE}:
-            by_endpoint.setdefault(endpoint_of(queue.broker.endpoints), []).append(queue)
-    found: list[Queue] = []
-    for address, readable in by_endpoint.items():
-        with _Broker(address) as broker:
-            found += [_queue(broker, topic, queue) for queue in readable]
-    return found
-
-
-def _queue(broker: _Broker, topic: str, queue: Any) -> Queue:
-    offsets = []
-    for policy in (pb.BEGINNING, pb.END):
-        request = pb.QueryOffsetRequest(
-            message_queue=_message_queue(topic, queue.broker.name, queue.id), query_offset_policy=policy
-        )
-        answer = broker.ask("QueryOffset", request, pb.QueryOffsetResponse)
-        _check(
-            (answer.status.code, answer.status.message),
-            f"the offsets of queue {queue.id} of topic {topic!r} on {queue.broker.name}",
-        )
-        offsets.append(answer.offset)
-    return Queue(topic, queue.broker.name, broker.endpoint, queue.id, *offsets)
-
-
-def pull(wanted: QueueRange, topic: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def pull(
+    wanted: QueueRange,
+    topic: str | None = None,
+    *,
+    columns: Sequence[str] = COLUMNS,
+    filter: Mapping[str, Any] | None = None,  # noqa: A002 (the word of the Rust functions)
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """
     Yield the messages of *wanted* as (number of rows, columns), the next answer under way meanwhile.
 
-    Raises where the queue does not hold every offset of the range any more: nothing is left out in silence.
+    *columns* and *filter* as for `_ferromq.record_columns`. Raises where the queue does not hold every offset of the
+    range any more: nothing is left out in silence. *topic* is the range's own.
     """
-    with _Broker(wanted.endpoint) as broker:
+    if topic not in {None, wanted.topic}:
+        raise ValueError(f"the range is of topic {wanted.topic!r}, not of {topic!r}")
+    given, names = dict(filter or {}), list(columns)
+    tags = _tags_for_broker(given.get("tags"))
+    broker = RemotingBroker(wanted.endpoint) if wanted.protocol == "remoting" else GrpcBroker(wanted.endpoint)
+    with broker:
         offset = wanted.start
-        call = broker.pull(wanted, topic, offset)
+        call: Any = broker.begin(wanted, offset, tags)
         while offset < wanted.end:
-            answer = broker.pulled(call, wanted.end)
-            _check(answer["status"] or (pb.OK, ""), f"{wanted} at queue offset {offset}")
-            rows = answer["rows"]
-            if rows == 0 or answer["next_offset"] is None or answer["next_offset"] != offset + rows:
-                raise ServerError(
-                    f"{wanted} was asked for queue offsets from {offset} and gave {rows} messages, the next at "
-                    f"{answer['next_offset']}: messages of the range [{wanted.start}, {wanted.end}) have aged out"
-                )
-            offset += rows
-            if offset < wanted.end:
-                call = broker.pull(wanted, topic, offset)
-            yield rows, answer["columns"]
+            try:
+                answer = broker.finish(call, wanted, offset)
+            except AgedOutError as error:
+                raise _aged_out(wanted, offset, f"was answered: {error}") from error
+            following = _next(wanted, offset, answer)
+            if following < wanted.end:
+                call = broker.begin(wanted, following, tags)
+            batch = record_columns(answer.parts, columns=names, filter=given, end=wanted.end)
+            if not tags and batch["read"] != following - offset:
+                raise _aged_out(wanted, offset, f"gave {batch['read']} messages, the next at {answer.next_offset}")
+            offset = following
+            if batch["rows"]:
+                yield batch["rows"], batch["columns"]
 
 
-def _check(status: tuple[int, str], what: str) -> None:
-    if status[0] != pb.OK:
-        raise named(error_of(*status), what)
+def _next(wanted: QueueRange, offset: int, answer: Answer) -> int:
+    """Return where the read goes on; an answer that leaves offsets out is an error."""
+    if answer.min_offset > offset:
+        raise _aged_out(wanted, offset, f"begins at {answer.min_offset} now")
+    if answer.next_offset <= offset:
+        raise _aged_out(wanted, offset, f"gave no messages, the next at {answer.next_offset}")
+    return min(answer.next_offset, wanted.end)
 
 
-def _message_queue(topic: str, broker_name: str, queue_id: int) -> Any:
-    return pb.MessageQueue(topic=pb.Resource(name=topic), id=queue_id, broker=pb.Broker(name=broker_name))
+def _aged_out(wanted: QueueRange, offset: int, what: str) -> ServerError:
+    return ServerError(
+        f"{wanted} was asked for queue offsets from {offset} and {what}: "
+        f"messages of the range [{wanted.start}, {wanted.end}) have aged out"
+    )
+
+
+def _tags_for_broker(tags: Sequence[str] | None) -> Sequence[str]:
+    """Return the tags that an expression can say; the rest is left to the filter on our side."""
+    if not tags or any(tag == "*" or "|" in tag or tag != tag.strip() or not tag for tag in tags):
+        return ()
+    return tags

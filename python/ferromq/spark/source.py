@@ -87,5 +87,5 @@ def read_range(partition: QueuePartition, schema: StructType) -> Iterator[Any]:
     from ferromq.spark.arrow import record_batch  # noqa: PLC0415
 
     wanted = to_arrow_schema(schema, timezone="UTC")
-    for rows, columns in pull.pull(partition.range, partition.range.topic):
+    for rows, columns in pull.pull(partition.range, columns=wanted.names):
         yield record_batch(columns, rows, wanted)

@@ -6,7 +6,6 @@ mod ack;
 mod budget;
 pub mod client_codec;
 pub mod codec;
-pub mod columns;
 mod connection;
 mod convert;
 mod dead_letter;

@@ -3,7 +3,9 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{Begin, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Ordered, Record};
+use ferromq_store::{
+    Begin, GetResult, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Ordered, Record,
+};
 use prost::Message as _;
 
 use super::{
@@ -28,6 +30,8 @@ use crate::{
 /// Messages of one answer: as RocketMQ, and for packed streams.
 const MAX_BATCH: usize = 32;
 const MAX_PACKED_BATCH: usize = 4_096;
+/// Records are not looked at one by one.
+const MAX_RECORDS: usize = 16_384;
 const MAX_BYTES: usize = 4 << 20;
 /// RocketMQ's defaults and limits.
 const DEFAULT_INVISIBLE: Duration = Duration::from_secs(60);
@@ -42,9 +46,44 @@ const SQL: i32 = 2;
 /// What a request says beside its message.
 pub(super) struct Terms {
     pub peer: SocketAddr,
-    pub packed: bool,
+    pub form: Form,
     /// How long the client waits for the answer.
     pub deadline: Option<Duration>,
+}
+
+/// How messages are laid out in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As RocketMQ sends them.
+    Single,
+    /// Many responses in one gRPC message.
+    Packed,
+    /// Of a pull: one packed gRPC message with status and next offset, then records as they lie in the log.
+    Records,
+}
+
+impl Form {
+    /// The form asked for, of those that this kind of answer has.
+    pub(super) fn asked(value: Option<&str>, is_pull: bool) -> Self {
+        match value {
+            Some("1") => Self::Packed,
+            Some("2") if is_pull => Self::Records,
+            _ => Self::Single,
+        }
+    }
+
+    /// What the answer announces.
+    pub(super) fn announced(self) -> Option<&'static str> {
+        match self {
+            Self::Single => None,
+            Self::Packed => Some("1"),
+            Self::Records => Some("2"),
+        }
+    }
+
+    pub(super) fn is_packed(self) -> bool {
+        self != Self::Single
+    }
 }
 
 /// Who receives: one of the clients of a connection.
@@ -55,7 +94,11 @@ pub(super) struct Client {
 
 impl Terms {
     fn max_batch(&self, asked: i32) -> Result<usize, Refusal> {
-        let limit = if self.packed { MAX_PACKED_BATCH } else { MAX_BATCH };
+        let limit = match self.form {
+            Form::Single => MAX_BATCH,
+            Form::Packed => MAX_PACKED_BATCH,
+            Form::Records => MAX_RECORDS,
+        };
         match usize::try_from(asked) {
             Ok(count) if count > 0 => Ok(count.min(limit)),
             _ => Err(Refusal::new(
@@ -72,7 +115,7 @@ impl Terms {
     }
 
     fn digest(&self) -> BodyDigest {
-        if self.packed { BodyDigest::Crc32 } else { BodyDigest::Md5 }
+        if self.form.is_packed() { BodyDigest::Crc32 } else { BodyDigest::Md5 }
     }
 }
 
@@ -91,12 +134,12 @@ pub(super) async fn receive_message(
     let mut return_to = None;
     match receive(hot, &request, terms).await {
         Ok((leased, _)) if leased.is_empty() => {
-            packer = Packer::new(terms.packed, 64);
+            packer = Packer::new(terms.form.is_packed(), 64);
             put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message");
         }
         Ok((leased, is_ordered)) => {
             let bytes = leased.iter().map(|leased| leased.record.bytes().len() + 256).sum();
-            packer = Packer::new(terms.packed, bytes);
+            packer = Packer::new(terms.form.is_packed(), bytes);
             put_status_item(&mut packer, code::OK, "OK");
             let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
             let lies_in = lies_in(&leased, topic).to_owned();
@@ -110,7 +153,7 @@ pub(super) async fn receive_message(
             return_to = Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: lies_in });
         }
         Err(refusal) => {
-            packer = Packer::new(terms.packed, 128);
+            packer = Packer::new(terms.form.is_packed(), 128);
             put_status_item(&mut packer, refusal.code, &refusal.message);
         }
     }
@@ -233,36 +276,47 @@ fn put_status_item(packer: &mut Packer, code: i32, message: &str) {
     packer.put(status.len(), None, |out| out.extend_from_slice(&status));
 }
 
-/// Answers an encoded `PullMessageRequest`: status, messages, next offset.
-pub(super) async fn pull_message(
-    hot: &Hot,
-    request: Bytes,
-    terms: &Terms,
-) -> Result<ResponseStream, Malformed> {
-    let request = PullMessageRequest::decode(request).map_err(|_| Malformed("not a PullMessageRequest"))?;
-    let mut packer;
-    match pull(hot, &request, terms).await {
-        Ok((records, next_offset)) => {
-            packer = Packer::new(terms.packed, records.iter().map(|record| record.bytes().len() + 256).sum());
-            match records.is_empty() {
-                true => put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message"),
-                false => put_status_item(&mut packer, code::OK, "OK"),
-            }
-            let mut writer = MessageWriter::new(terms.digest());
-            for record in &records {
-                put_message(&mut packer, &mut writer, record, None, None);
-            }
-            packer.put(1 + varint_len(next_offset), None, |out| put_varint_field(out, 3, next_offset));
-        }
-        Err(refusal) => {
-            packer = Packer::new(terms.packed, 128);
-            put_status_item(&mut packer, refusal.code, &refusal.message);
-        }
-    }
-    Ok(packer.finish(None))
+/// An answer to a pull.
+pub(super) struct Pulled {
+    pub stream: ResponseStream,
+    /// The first offset that the queue holds, where it was read.
+    pub min_offset: Option<u64>,
 }
 
-async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<(Vec<Record>, u64), Refusal> {
+/// Answers an encoded `PullMessageRequest`: status, messages, next offset.
+pub(super) async fn pull_message(hot: &Hot, request: Bytes, terms: &Terms) -> Result<Pulled, Malformed> {
+    let request = PullMessageRequest::decode(request).map_err(|_| Malformed("not a PullMessageRequest"))?;
+    let found = match pull(hot, &request, terms).await {
+        Ok(found) => found,
+        Err(refusal) => {
+            let mut packer = Packer::new(terms.form.is_packed(), 128);
+            put_status_item(&mut packer, refusal.code, &refusal.message);
+            return Ok(Pulled { stream: packer.finish(None), min_offset: None });
+        }
+    };
+    let records = || found.messages.iter().map(|(_, record)| record);
+    let bytes = match terms.form {
+        Form::Records => 64,
+        _ => records().map(|record| record.bytes().len() + 256).sum(),
+    };
+    let mut packer = Packer::new(terms.form.is_packed(), bytes);
+    match found.messages.is_empty() {
+        true => put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message"),
+        false => put_status_item(&mut packer, code::OK, "OK"),
+    }
+    if terms.form != Form::Records {
+        let mut writer = MessageWriter::new(terms.digest());
+        records().for_each(|record| put_message(&mut packer, &mut writer, record, None, None));
+    }
+    let next_offset = found.next_offset;
+    packer.put(1 + varint_len(next_offset), None, |out| put_varint_field(out, 3, next_offset));
+    if terms.form == Form::Records {
+        packer.put_records(records().map(Record::bytes));
+    }
+    Ok(Pulled { stream: packer.finish(None), min_offset: Some(found.min_offset) })
+}
+
+async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<GetResult, Refusal> {
     let topic = topic_name(request.message_queue.as_ref());
     check_topic(topic)?;
     // A pull does not move the group, so a reader without one is welcome; one that is named must be allowed.
@@ -293,7 +347,7 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
                 found.min_offset, found.max_offset
             ),
         )),
-        _ => Ok((found.messages.into_iter().map(|(_, record)| record).collect(), found.next_offset)),
+        _ => Ok(found),
     }
 }
 
@@ -353,7 +407,8 @@ mod tests {
 
     #[test]
     fn a_poll_ends_before_the_client_gives_up() {
-        let terms = |deadline| Terms { peer: SocketAddr::from(([127, 0, 0, 1], 1)), packed: false, deadline };
+        let terms =
+            |deadline| Terms { peer: SocketAddr::from(([127, 0, 0, 1], 1)), form: Form::Single, deadline };
         let seconds = Duration::from_secs;
         assert_eq!(terms(None).wait(Some(seconds(5))), seconds(5));
         assert_eq!(terms(Some(seconds(30))).wait(Some(seconds(5))), seconds(5));

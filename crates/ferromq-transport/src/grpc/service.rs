@@ -28,7 +28,7 @@ use super::{
     deadline::Deadline,
     extras,
     metered::{Held, Metered, Unread},
-    receive::{self, Client, Terms},
+    receive::{self, Client, Form, Terms},
     send,
     stream::{Packer, ResponseStream},
     wire::Malformed,
@@ -54,6 +54,8 @@ const SMALL: usize = 4 << 10;
 const CLIENT_ID: &str = "x-mq-client-id";
 /// Asks for, and announces, a packed stream.
 const PACKED: &str = "x-ferromq-packed";
+/// The first offset that a pulled queue holds: nothing from there on had aged out when it was read.
+const MIN_OFFSET: &str = "x-ferromq-min-offset";
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -223,11 +225,12 @@ impl ServerStreamingService<Bytes> for HotStream {
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (hot, is_pull) = (Arc::clone(&self.hot), self.is_pull);
-        let packed = request.metadata().get(PACKED).is_some_and(|value| value == "1");
+        let asked = request.metadata().get(PACKED).and_then(|value| value.to_str().ok());
+        let form = Form::asked(asked, is_pull);
         let deadline = self.call.deadline;
         let refusal = without_client(request.metadata());
         let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
-        let terms = Terms { peer: self.call.link.peer(), packed, deadline: deadline.left() };
+        let terms = Terms { peer: self.call.link.peer(), form, deadline: deadline.left() };
         let body = request.into_inner();
         let share = self.call.link.allowance().share();
         Box::pin(async move {
@@ -235,20 +238,23 @@ impl ServerStreamingService<Bytes> for HotStream {
                 return Err(over());
             }
             if let Some(refusal) = refusal {
-                return Ok(Response::new(refused_stream(packed, &refusal)));
+                return Ok(Response::new(refused_stream(form.is_packed(), &refusal)));
             }
-            let stream = if is_pull {
-                receive::pull_message(&hot, body, &terms).await
+            let (stream, min_offset) = if is_pull {
+                let pulled = receive::pull_message(&hot, body, &terms).await.map_err(malformed)?;
+                (pulled.stream, pulled.min_offset)
             } else {
-                receive::receive_message(&hot, body, &terms, &client).await
+                (receive::receive_message(&hot, body, &terms, &client).await.map_err(malformed)?, None)
             };
-            let stream = stream.map_err(malformed)?;
             // Refused, the stream is dropped and its leases are given back.
             share.take(stream.bytes())?;
             let mut response = Response::new(stream);
             response.extensions_mut().insert(Counted(Arc::new(share)));
-            if packed {
-                response.metadata_mut().insert(PACKED, MetadataValue::from_static("1"));
+            if let Some(form) = form.announced() {
+                response.metadata_mut().insert(PACKED, MetadataValue::from_static(form));
+            }
+            if let Some(offset) = min_offset {
+                response.metadata_mut().insert(MIN_OFFSET, MetadataValue::from(offset));
             }
             Ok(response)
         })

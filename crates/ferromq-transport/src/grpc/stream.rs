@@ -1,7 +1,8 @@
 //! The answer of ReceiveMessage and PullMessage: a stream of small messages, or the same ones packed.
 //!
 //! RocketMQ sends one gRPC message for each status, message and timestamp. Our own client asks for packed
-//! streams (`x-ferromq-packed: 1`): each gRPC message is then a sequence of `varint length, response`.
+//! streams (`x-ferromq-packed: 1`): each gRPC message is then a sequence of `varint length, response`. Pulls of the data
+//! pipeline ask for records (`2`): such a sequence with status and next offset, then gRPC messages of whole records.
 
 use std::{
     collections::VecDeque,
@@ -47,6 +48,21 @@ impl Packer {
         if !self.packed || self.open.len() >= PACKET {
             self.close_item();
         }
+    }
+
+    /// Adds records, copied once, in gRPC messages of their own: each holds whole records and nothing else.
+    pub(super) fn put_records<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) {
+        self.close_item();
+        for record in records {
+            if self.open.is_empty() {
+                self.open.reserve(PACKET.max(record.len()));
+            } else if self.open.len() + record.len() > PACKET {
+                self.close_item();
+                self.open.reserve(PACKET.max(record.len()));
+            }
+            self.open.extend_from_slice(record);
+        }
+        self.close_item();
     }
 
     fn close_item(&mut self) {

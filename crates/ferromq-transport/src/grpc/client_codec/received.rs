@@ -5,13 +5,11 @@
 
 use std::io::Read;
 
+use ferromq_store::columns::MAX_DECOMPRESSED;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use super::{Status, entries, texts};
-use crate::grpc::{
-    columns::MAX_DECOMPRESSED,
-    wire::{Fields, Malformed, Value, map_entry, seconds_and_nanos, take_varint},
-};
+use crate::grpc::wire::{Fields, Malformed, Value, map_entry, seconds_and_nanos, take_varint};
 
 const GZIP: i32 = 2;
 

@@ -1,0 +1,150 @@
+"""
+Brokers over remoting, found through name servers: RocketMQ's own protocol, which its brokers and ours speak alike.
+
+A pull answers records as they lie in the log. It names the group of RocketMQ's tools, which every broker knows, and its
+own subscription: no group is made, nothing is committed.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from ferromq import _json
+from ferromq._codes import RequestCode, ResponseCode
+from ferromq._ferromq import PendingAnswer, RemotingClient
+from ferromq.client._routes import parse_endpoints
+from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
+from ferromq.route import BrokerData, Permission, TopicRoute
+from ferromq.spark.answer import AgedOutError, Answer
+from ferromq.spark.plan import Queue, QueueRange
+
+GROUP = "TOOLS_CONSUMER"
+MOST_MESSAGES = 4096
+MOST_BYTES = 4 << 20
+"""Messages and bytes asked for at once; RocketMQ's brokers answer with 32 messages unless told otherwise."""
+TIMEOUT = 60.0
+"""Seconds that one answer may take."""
+
+_PULL = 11
+_WITH_SUBSCRIPTION = 1 << 2
+_PULL_NOT_FOUND, _PULL_AGAIN, _PULL_OFFSET_MOVED = 19, 20, 21
+
+
+class RemotingBroker:
+    """A connection to one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.endpoint = address
+        self._client = RemotingClient()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def begin(self, wanted: QueueRange, offset: int, tags: Sequence[str]) -> PendingAnswer:
+        """Begin a pull at *offset*; its answer comes while the caller does something else."""
+        fields = {
+            "consumerGroup": GROUP,
+            "topic": wanted.topic,
+            "queueId": str(wanted.queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(min(MOST_MESSAGES, wanted.end - offset)),
+            "maxMsgBytes": str(MOST_BYTES),
+            "sysFlag": str(_WITH_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": " || ".join(tags) or "*",
+            "expressionType": "TAG",
+            "subVersion": "0",
+        }
+        return self._client.begin(self.endpoint, _PULL, fields, timeout=TIMEOUT)
+
+    def finish(self, call: PendingAnswer, wanted: QueueRange, offset: int) -> Answer:
+        """Wait for the answer of a pull. Raises what the broker refused with."""
+        code, remark, fields, body = call.wait()
+        if code == _PULL_OFFSET_MOVED:
+            raise AgedOutError(f"it holds {fields.get('minOffset')} to {fields.get('maxOffset')}")
+        if code not in {ResponseCode.SUCCESS, _PULL_NOT_FOUND, _PULL_AGAIN}:
+            raise _refused(code, remark, f"{wanted} at queue offset {offset}")
+        return Answer([body], int(fields["nextBeginOffset"]), int(fields["minOffset"]))
+
+    def offset(self, queue: Queue | QueueRange, code: RequestCode, ms: int | None = None) -> int:
+        """Return what GET_MIN_OFFSET, GET_MAX_OFFSET or SEARCH_OFFSET_BY_TIMESTAMP say of *queue*."""
+        fields = {"topic": queue.topic, "queueId": str(queue.queue_id)}
+        if ms is not None:
+            fields["timestamp"] = str(ms)
+        answer, remark, told, _ = self._client.call(self.endpoint, code, fields, timeout=TIMEOUT)
+        if answer != ResponseCode.SUCCESS:
+            raise _refused(answer, remark, f"the offsets of {queue}")
+        return int(told["offset"])
+
+
+class NameServers:
+    """Name servers, of which the first that answers is asked."""
+
+    def __init__(self, addresses: str) -> None:
+        self._addresses = parse_endpoints(addresses)
+        self._client = RemotingClient()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        body = self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, "the list of topics")
+        return sorted(_json.loads_object(body).get("topicList") or ())
+
+    def queues(self, topic: str) -> list[Queue]:
+        """Return the readable queues of *topic* on all brokers, with the offsets they hold now."""
+        body = self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, f"topic {topic!r}")
+        route = TopicRoute.decode(body)
+        brokers = {broker.broker_name: broker for broker in route.brokers}
+        found: list[Queue] = []
+        for data in route.queues:
+            if not data.permission & Permission.READ or data.broker_name not in brokers:
+                continue
+            with RemotingBroker(_address(brokers[data.broker_name])) as broker:
+                for queue_id in range(data.read_queues):
+                    empty = Queue(topic, data.broker_name, broker.endpoint, queue_id, 0, 0, "remoting")
+                    first = broker.offset(empty, RequestCode.GET_MIN_OFFSET)
+                    end = broker.offset(empty, RequestCode.GET_MAX_OFFSET)
+                    found.append(Queue(topic, data.broker_name, broker.endpoint, queue_id, first, end, "remoting"))
+        return found
+
+    def _ask(self, code: RequestCode, fields: dict[str, str], what: str) -> bytes:
+        lost: ConnectionFailed | RequestTimeout | None = None
+        for address in self._addresses:
+            try:
+                answer, remark, _, body = self._client.call(address, code, fields, timeout=TIMEOUT)
+            except (ConnectionFailed, RequestTimeout) as error:
+                lost = error
+                continue
+            if answer != ResponseCode.SUCCESS:
+                raise _refused(answer, remark, f"{what} at name server {address}")
+            return body
+        raise lost or ConnectionFailed("no name server is named")
+
+
+def offset_by_time(queue: Queue | QueueRange, ms: int) -> int:
+    """Return the first offset of *queue* stored at *ms* or later, or its end where none is."""
+    with RemotingBroker(queue.endpoint) as broker:
+        return broker.offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ms)
+
+
+def _address(broker: BrokerData) -> str:
+    """Return the address of the master, or where there is none of the slave that comes first."""
+    return broker.master or broker.addresses[min(broker.addresses)]
+
+
+def _refused(code: int, remark: str | None, what: str) -> ServerError | TopicNotFound:
+    kind = TopicNotFound if code == ResponseCode.TOPIC_NOT_EXIST else ServerError
+    return kind(f"{what}: {remark or 'no reason was given'} (code {code})")

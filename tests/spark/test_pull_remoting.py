@@ -1,0 +1,102 @@
+"""Reading through a broker over both protocols: the same rows, all columns filled."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+import ferromq
+from ferromq.errors import ConfigError, ServerError, TopicNotFound
+from ferromq.spark import pull
+from ferromq.spark.arrow import record_batch
+from ferromq.spark.options import Where
+from ferromq.spark.plan import Queue
+from ferromq.spark.schema import SCHEMA
+from ferromq.spark.topics import Topics
+
+ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def mq() -> Iterator[Any]:
+    """Serve a topic of two queues with messages of all kinds of columns."""
+    with ferromq.embedded() as mq:
+        mq.admin().create_topic("orders", queues=2)
+        with mq.producer() as producer:
+            for number in range(COUNT):
+                message = ferromq.Message(
+                    b"body %d" % number,
+                    keys=[f"k{number}", "all"],
+                    tag="even" if number % 2 == 0 else "odd",
+                    properties={"number": str(number)},
+                )
+                producer.send("orders", message)
+        yield mq
+
+
+def found(mq: Any, where: Where) -> list[Queue]:
+    """Return the queues once the dispatcher has entered every message."""
+    while True:
+        queues = pull.queues(where, Topics(("orders",)))
+        if sum(queue.max_offset for queue in queues) == COUNT:
+            return queues
+
+
+def read(queues: list[Queue], **wanted: Any) -> Any:
+    """Return the rows of whole queues as a table in the order of queue and offset."""
+    batches = [
+        record_batch(columns, rows, ARROW)
+        for queue in queues
+        for rows, columns in pull.pull(queue.range(0, queue.max_offset), **wanted)
+    ]
+    return pa.Table.from_batches(batches, ARROW)
+
+
+def test_both_protocols_give_the_same_rows(mq: Any) -> None:
+    """Whoever carries the records: the same decoder makes all columns of them."""
+    over_grpc = read(found(mq, Where(mq.endpoint)))
+    over_remoting = read(found(mq, Where(namesrv=mq.namesrv)))
+    assert over_grpc.num_rows == COUNT
+    assert over_grpc.equals(over_remoting)
+    assert [name for name in over_grpc.column_names if over_grpc[name].null_count] == []
+    assert sorted(over_grpc["body"].to_pylist()) == sorted(b"body %d" % number for number in range(COUNT))
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "remoting"])
+def test_a_tag_is_a_filter_of_the_broker_and_keys_are_ours(mq: Any, protocol: str) -> None:
+    """What is filtered where makes no difference to the rows."""
+    queues = found(mq, Where(mq.endpoint) if protocol == "grpc" else Where(namesrv=mq.namesrv))
+    even = read(queues, filter={"tags": ["even"]})
+    assert even["tag"].to_pylist() == ["even"] * (COUNT // 2)
+    assert read(queues, filter={"tags": ["even", "a|b"]}).equals(even)
+    assert read(queues, filter={"keys": ["k7"]})["body"].to_pylist() == [b"body 7"]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "remoting"])
+def test_a_range_that_the_queue_does_not_hold_is_an_error(mq: Any, protocol: str) -> None:
+    """Offsets behind the end are not passed over."""
+    queue = found(mq, Where(mq.endpoint) if protocol == "grpc" else Where(namesrv=mq.namesrv))[0]
+    with pytest.raises(ServerError, match="aged out"):
+        list(pull.pull(queue.range(0, queue.max_offset + 1)))
+
+
+def test_name_servers_know_topics_by_pattern(mq: Any) -> None:
+    """A pattern means whole names; one that means nothing is an error, and so is an unknown name."""
+    where = Where(namesrv=mq.namesrv)
+    assert {queue.topic for queue in pull.queues(where, Topics.matching("ord.*"))} == {"orders"}
+    with pytest.raises(ConfigError, match="'topicPattern' is 'trains'"):
+        pull.queues(where, Topics.matching("trains"))
+    with pytest.raises(TopicNotFound, match="trains"):
+        pull.queues(where, Topics(("trains",)))
+
+
+def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:
+    """Before everything it is the first offset, behind everything the end."""
+    for where in (Where(mq.endpoint), Where(namesrv=mq.namesrv)):
+        queues = found(mq, where)
+        assert pull.offsets_by_time([(queue, 0) for queue in queues]) == [0] * len(queues)
+        ends = pull.offsets_by_time([(queue, 2**42) for queue in queues])
+        assert ends == [queue.max_offset for queue in queues]
