@@ -31,7 +31,7 @@ PLACES = [A0, A1, B0, ("trips", "b:10"), ("trips", "b:9")]
 offsets = st.integers(0, 40)
 bounds = st.tuples(offsets, offsets).map(lambda pair: Bounds(min(pair), max(pair)))
 flats = st.dictionaries(st.sampled_from(PLACES), offsets)
-helds = st.dictionaries(st.sampled_from(PLACES), bounds)
+holdings = st.dictionaries(st.sampled_from(PLACES), bounds)
 
 
 def test_a_queue_is_named_by_broker_and_id() -> None:
@@ -79,7 +79,7 @@ def test_where_rows_are_fewer_than_queues_they_take_turns(queues: int, limit: in
     assert served == set(range(queues))
 
 
-@given(flats, helds, st.sets(st.sampled_from(PLACES)), flats)
+@given(flats, holdings, st.sets(st.sampled_from(PLACES)), flats)
 def test_what_is_lost_is_what_the_model_finds(
     start: Flat, held: dict[Place, Bounds], gone: set[Place], known: Flat
 ) -> None:
@@ -98,7 +98,7 @@ def test_what_is_lost_is_what_the_model_finds(
     assert losses(base, held, gone, known) == []
 
 
-@given(flats, helds, st.integers(1, 100), st.integers(0, 5))
+@given(flats, holdings, st.integers(1, 100), st.integers(0, 5))
 def test_triggers_read_every_row_once_and_come_to_an_end(
     start: Flat, held: dict[Place, Bounds], limit: int, turn: int
 ) -> None:
@@ -119,7 +119,7 @@ def test_triggers_read_every_row_once_and_come_to_an_end(
     }
 
 
-@given(flats, helds, helds, st.integers(1, ALL))
+@given(flats, holdings, holdings, st.integers(1, ALL))
 @settings(max_examples=300)
 def test_a_batch_reads_and_counts_every_row_that_it_promised(
     start: Flat, then: dict[Place, Bounds], now: dict[Place, Bounds], limit: int

@@ -9,9 +9,9 @@ read from such a place at once.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
-from ferromq.errors import DataLost
+from ferromq.errors import ConnectionFailed, DataLost
 from ferromq.spark import plan, pull
 from ferromq.spark.stream_options import StreamOptions
 from ferromq.spark.stream_plan import (
@@ -28,7 +28,7 @@ from ferromq.spark.stream_plan import (
     spans,
     waiting,
 )
-from ferromq.spark.stream_watch import View, Watch
+from ferromq.spark.stream_watch import View, Watch, unreachable
 
 _log = logging.getLogger("ferromq.spark")
 
@@ -71,7 +71,7 @@ class StreamOffsets:
     def initial(self) -> Offsets:
         """Return where a new query begins; Spark asks again for its first batch, and is told the same."""
         if self._first is None:
-            view = self._look(())
+            view = self._look()
             for error in view.missing.values():
                 raise error
             queues = list(view.queues.values())
@@ -81,7 +81,7 @@ class StreamOffsets:
 
     def prepare(self) -> None:
         """Fix what is there now as the end of the query (Trigger.AvailableNow)."""
-        self._target = {place: bounds.max_offset for place, bounds in self._look(()).held.items()}
+        self._target = {place: bounds.max_offset for place, bounds in self._look().held.items()}
 
     def latest(self, start: Offsets | None, max_rows: int | None) -> Offsets:
         """
@@ -94,7 +94,7 @@ class StreamOffsets:
             self._has_begun = True
             return start
         begin = self._last if start is None else flat(start)
-        view = self._look(begin if self._options.fail_on_data_loss else ())
+        view = self._look(begin, wait=self._options.fail_on_data_loss)
         base = self._settle(begin, view)
         self._fresh = view
         full = ends(base, view.held, self._target)
@@ -126,9 +126,10 @@ class StreamOffsets:
         needed = [place for place, offset in stop.items() if offset > begin.get(place, 0)]
         view, self._fresh = self._fresh, None
         if view is None or view.away(needed):
-            view = self._look(needed)
+            view = self._look(needed, wait=True)
+        self._check_reach(view, needed)
         found, lost = spans(begin, stop, view.held, self._known)
-        self._check(lost, begin)
+        self._check(lost)
         if (start, end) != self._counted:
             self._counted = (start, end)
             self._count(lost)
@@ -141,9 +142,26 @@ class StreamOffsets:
         queues = self._view.queues if self._view else {}
         return [(queues[place], offset) for place, offset in flat(end).items() if place in queues]
 
-    def _look(self, needed: Collection[Place]) -> View:
-        self._view = view = self._watch.look(needed)
+    def _look(self, places: Collection[Place] = (), *, wait: bool = False) -> View:
+        self._view = view = self._watch.look(places, wait=wait)
         return view
+
+    def _check_reach(self, view: View, needed: Collection[Place]) -> None:
+        """
+        Raise `ConnectionFailed` where losses are allowed, and rows that are planned are only out of reach.
+
+        A topic that nobody knows counts as deleted: else its query could never go on.
+        """
+        if self._options.fail_on_data_loss:
+            return
+        away = [place for place in view.away(needed) if place[0] not in view.missing]
+        if away:
+            topic, queue = min(away)
+            raise unreachable(
+                f"queue {queue} of topic {topic!r}",
+                self._options.patience,
+                ConnectionFailed("no route names its broker"),
+            )
 
     def _settle(self, begin: Flat, view: View) -> Flat:
         """Return where the next batch begins: *begin* without what is lost, and with queues that are new."""
@@ -156,7 +174,7 @@ class StreamOffsets:
             lost += [
                 Loss(place, kept[place], None, self._waiting(place, kept), is_exact=False) for place in sorted(away)
             ]
-        self._check(lost, begin)
+        self._check(lost)
         self._note(away, kept)
         self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
         new = [place for place in view.queues if place not in kept and (self._target is None or place in self._target)]
@@ -186,8 +204,7 @@ class StreamOffsets:
                 f"would not be read. Ask for it, too, or: {_WAY_OUT}"
             )
 
-    def _check(self, lost: Iterable[Loss], _begin: Flat) -> None:
-        lost = list(lost)
+    def _check(self, lost: list[Loss]) -> None:
         if lost and self._options.fail_on_data_loss:
             raise DataLost(f"data loss: {told(lost)}. {_WAY_OUT}")
 

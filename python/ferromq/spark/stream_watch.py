@@ -1,14 +1,20 @@
 """
 What brokers say about the queues of a stream, asked with patience, and the offsets written to a group for display.
 
-A broker that does not answer, or that no route names just now, is out of reach; nothing of it is judged gone.
+A broker that does not answer, or that no route names just now, is out of reach; nothing of it is judged gone. A queue
+is gone where its broker is there without it: it serves other queues of the topic, or it is registered with the name
+servers, which no route of the topic tells.
 """
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ferromq import _json
+from ferromq._codes import RequestCode, ResponseCode
+from ferromq._ferromq import RemotingClient
+from ferromq.client._routes import parse_endpoints
 from ferromq.errors import (
     ConnectionFailed,
     FerromqError,
@@ -17,6 +23,7 @@ from ferromq.errors import (
     Throttled,
     TopicNotFound,
 )
+from ferromq.route import BrokerData
 from ferromq.spark import pull
 from ferromq.spark.options import Where
 from ferromq.spark.plan import Queue
@@ -65,6 +72,8 @@ class View:
     queues: Mapping[Place, Queue]
     missing: Mapping[str, TopicNotFound] = field(default_factory=dict)
     """Topics by name that nobody knows."""
+    registered: Collection[str] = ()
+    """Brokers that are up, as far as it was asked."""
 
     @classmethod
     def of(cls, queues: Iterable[Queue], missing: Mapping[str, TopicNotFound]) -> "View":
@@ -77,12 +86,13 @@ class View:
         return {place: Bounds(queue.min_offset, queue.max_offset) for place, queue in self.queues.items()}
 
     def gone(self, places: Iterable[Place]) -> set[Place]:
-        """Return which of *places* are queues that their broker has no more: it was asked, and named others."""
-        asked = {(topic, queue.rpartition(":")[0]) for topic, queue in self.queues}
+        """Return which of *places* are queues that their broker has no more: it is there without them."""
+        serving = {(topic, broker_of(queue)) for topic, queue in self.queues}
         return {
             (topic, queue)
             for topic, queue in places
-            if (topic, queue) not in self.queues and (topic, queue.rpartition(":")[0]) in asked
+            if (topic, queue) not in self.queues
+            and ((topic, broker_of(queue)) in serving or broker_of(queue) in self.registered)
         }
 
     def away(self, places: Iterable[Place]) -> set[Place]:
@@ -92,20 +102,31 @@ class View:
 
 
 Ask = Callable[[Where, Topics], Sequence[Queue]]
+Registered = Callable[[str], Collection[str]]
 
 
 class Watch:
     """Looks at the queues of topics; one for each query."""
 
-    def __init__(self, where: Where, topics: Topics, patience: Patience, ask: Ask = pull.queues) -> None:
+    def __init__(
+        self,
+        where: Where,
+        topics: Topics,
+        patience: Patience,
+        ask: Ask = pull.queues,
+        registered: Registered | None = None,
+    ) -> None:
         self._where = where
         self._topics = topics
         self._patience = patience
         self._ask = ask
+        self._registered = registered or registered_brokers
 
-    def look(self, needed: Collection[Place] = ()) -> View:
+    def look(self, places: Collection[Place] = (), *, wait: bool = False) -> View:
         """
-        Return what brokers say now; where one does not answer or *needed* queues are away, a while later.
+        Return what brokers say now about *places* and the rest of the topics.
+
+        Where one does not answer, that is a while later; and with *wait*, where some of *places* are away.
 
         Raises `ConnectionFailed` where patience ends before all that routes name have answered; queues that are
         away then are the caller's to judge.
@@ -113,13 +134,18 @@ class Watch:
         self._patience.renew()
         while True:
             try:
-                view = self._look()
+                view = self._judged(self._look(), places)
             except RETRIED as error:
                 if not self._patience.is_left():
                     raise unreachable(str(self._where), self._patience.seconds, error) from error
             else:
-                if not view.away(needed) or not self._patience.is_left():
+                if not wait or not view.away(places) or not self._patience.is_left():
                     return view
+
+    def _judged(self, view: View, places: Collection[Place]) -> View:
+        if self._where.namesrv is None or not view.away(places):
+            return view
+        return replace(view, registered=self._registered(self._where.namesrv))
 
     def _look(self) -> View:
         if self._topics.pattern is not None:
@@ -132,6 +158,31 @@ class Watch:
             except TopicNotFound as error:
                 missing[name] = error
         return View.of(found, missing)
+
+
+def broker_of(queue: str) -> str:
+    """Return the name of the broker in `broker:queue`."""
+    return queue.rpartition(":")[0]
+
+
+def registered_brokers(namesrv: str) -> set[str]:
+    """Return the names of the brokers that have a master registered with the first name server that answers."""
+    client = RemotingClient()
+    failure: FerromqError | None = None
+    try:
+        for address in parse_endpoints(namesrv):
+            try:
+                code, remark, _, body = client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            except OutcomeUnknown as error:
+                failure = error
+                continue
+            if code != ResponseCode.SUCCESS:
+                raise ServerError(f"{address} was asked for its brokers and answered {code}: {remark}", code, remark)
+            brokers = map(BrokerData.from_json, (_json.loads_object(body).get("brokerAddrTable") or {}).values())
+            return {broker.broker_name for broker in brokers if broker.master}
+    finally:
+        client.close()
+    raise failure or ConnectionFailed(f"no name server in {namesrv!r}")
 
 
 def unreachable(what: str, seconds: float, error: FerromqError) -> ConnectionFailed:

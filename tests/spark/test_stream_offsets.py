@@ -1,0 +1,504 @@
+"""What triggers read, over a model of brokers and a model of Spark that may be killed anywhere."""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferromq.errors import ConfigError, ConnectionFailed, DataLost, TopicNotFound
+from ferromq.spark.options import Where
+from ferromq.spark.plan import Queue
+from ferromq.spark.stream_offsets import StreamOffsets
+from ferromq.spark.stream_options import StreamOptions
+from ferromq.spark.stream_plan import Offsets, Place, flat
+from ferromq.spark.stream_watch import Patience, Watch
+from ferromq.spark.topics import Topics
+
+UNLIMITED = 2**62
+
+
+@dataclass
+class Brokers:
+    """Topics with queues `broker:id` that hold offsets [min, max); what is not in `up` no route names."""
+
+    topics: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    unreachable: bool = False
+    looks: int = 0
+
+    def ask(self, _: Where, topics: Topics) -> Sequence[Queue]:
+        """Answer as `pull.queues` does."""
+        self.looks += 1
+        if self.unreachable:
+            raise ConnectionFailed("nobody listens")
+        found = [queue for topic in self.topics for queue in self._queues(topic) if topics.means(topic)]
+        if topics.names and not found:
+            raise TopicNotFound(f"no topic {topics.names}")
+        return found
+
+    def registered(self, _: str) -> set[str]:
+        """Answer as name servers do."""
+        return {"a", "b"} - self.down
+
+    def below(self, bound: int) -> set[tuple[Place, int]]:
+        """Return each message below the min offsets, or with 1, below the max offsets."""
+        return {
+            ((topic, queue), offset)
+            for topic, queues in self.topics.items()
+            for queue, bounds in queues.items()
+            for offset in range(bounds[bound])
+        }
+
+    def _queues(self, topic: str) -> list[Queue]:
+        parts = [(*name.split(":"), *bounds) for name, bounds in self.topics[topic].items()]
+        return [
+            Queue(topic, broker, f"{broker}:1", int(number), low, high)
+            for broker, number, low, high in parts
+            if broker not in self.down
+        ]
+
+
+def options(**given: str) -> StreamOptions:
+    """Return options as a user gives them."""
+    where = {} if "topicPattern" in given else {"topics": "orders,trips"}
+    place = {"namesrv": "ns:1"} if "topicPattern" in given else {"endpoint": "e:1"}
+    return StreamOptions.parse({**place, **where, **given}, pyspark="4.3.0", has_admission=True)
+
+
+def offsets(brokers: Brokers, clock: Any = lambda: 0.0, **given: str) -> StreamOffsets:
+    """Return a run of a query; nothing is waited for."""
+    chosen = options(**given)
+    watch = Watch(chosen.read.where, chosen.read.topics, Patience(0.0), brokers.ask, brokers.registered)
+    return StreamOffsets(chosen, watch, by_time=lambda wanted: [queue.min_offset for queue, _ in wanted], clock=clock)
+
+
+def through_json(offsets: Offsets) -> Offsets:
+    """Return what Spark makes of offsets on their way through the checkpoint."""
+    return json.loads(json.dumps(offsets))  # type: ignore[no-any-return]
+
+
+class Killed(Exception):  # noqa: N818 (no error)
+    """The driver is killed here."""
+
+
+@dataclass
+class Spark:
+    """Runs triggers as Spark does, with a checkpoint that outlives it and a sink that takes each batch once."""
+
+    brokers: Brokers
+    given: dict[str, str]
+    log: list[Offsets] = field(default_factory=list)
+    committed: int = 0
+    sink: dict[int, set[tuple[Place, int]]] = field(default_factory=dict)
+    offsets: StreamOffsets = field(init=False)
+    is_alive: bool = True
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin a run; a batch that was planned and not committed is done first."""
+        self.offsets = offsets(self.brokers, **self.given)
+        if len(self.log) > self.committed:
+            self._batch()
+
+    def is_started(self) -> bool:
+        """Try to begin a run; false where brokers are out of reach."""
+        try:
+            self.start()
+        except ConnectionFailed:
+            self.is_alive = False
+        else:
+            self.is_alive = True
+        return self.is_alive
+
+    def trigger(self, max_rows: int, kill_at: str = "") -> bool:
+        """Plan and run a batch; false where there is nothing new. Raises `Killed` at the place named."""
+        start = through_json(self.log[-1] if self.log else self.offsets.initial())
+        end = through_json(self.offsets.latest(start, max_rows))
+        if self.log and json.dumps(end) == json.dumps(start):
+            return False
+        self.log.append(end)
+        if kill_at == "planned":
+            raise Killed
+        self._batch(kill_at)
+        return True
+
+    def _batch(self, kill_at: str = "") -> None:
+        number = self.committed
+        start = self.log[number - 1] if number else self.offsets.initial()
+        ranges = self.offsets.ranges(through_json(start), through_json(self.log[number]))
+        rows = [
+            ((part.topic, f"{part.broker_name}:{part.queue_id}"), offset)
+            for part in ranges
+            for offset in range(part.start, part.end)
+        ]
+        assert len(rows) == len(set(rows))
+        self.sink[number] = set(rows)
+        if kill_at == "written":
+            raise Killed
+        self.committed += 1
+
+    def rows(self) -> list[tuple[Place, int]]:
+        """Return all rows in the sink."""
+        return [row for batch in self.sink.values() for row in batch]
+
+
+PLACES = [("orders", "a:0"), ("orders", "a:1"), ("orders", "b:0"), ("trips", "a:0")]
+EVENTS = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from(PLACES), st.integers(1, 9)),
+    st.tuples(st.just("trigger"), st.integers(1, 12), st.sampled_from(["", "", "planned", "written"])),
+    st.tuples(st.just("age"), st.sampled_from(PLACES), st.integers(1, 5)),
+    st.tuples(st.just("down"), st.booleans()),
+    st.tuples(st.just("restart")),
+)
+
+
+def happen(event: tuple[Any, ...], brokers: Brokers, spark: Spark, *, may_age: bool) -> None:
+    """Let *event* happen."""
+    match event:
+        case ("send", (topic, queue), count):
+            brokers.topics[topic].setdefault(queue, [0, 0])[1] += count
+        case ("trigger", max_rows, kill_at) if spark.is_alive or spark.is_started():
+            try:
+                spark.trigger(max_rows, kill_at)
+            except Killed:
+                spark.is_alive = False
+        case ("age", (topic, queue), count) if may_age and queue in brokers.topics[topic]:
+            bounds = brokers.topics[topic][queue]
+            bounds[0] = min(bounds[0] + count, bounds[1])
+        case ("down", is_down):
+            brokers.down = {"b"} if is_down else set()
+        case ("restart",):
+            spark.is_started()
+
+
+@given(st.lists(EVENTS, max_size=40), st.sampled_from(["earliest", "latest"]), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_each_message_is_read_once_whatever_is_killed(events: list[Any], begin: str, may_age: bool) -> None:
+    """With queues found on the way, kills inside batches and between them: no row twice, none missing but aged ones."""
+    brokers = Brokers({"orders": {"a:0": [0, 3]}, "trips": {"a:0": [2, 5]}})
+    spark = Spark(brokers, {"startingOffsets": begin, "failOnDataLoss": "false"})
+    spark.trigger(UNLIMITED)
+    before = (
+        set()
+        if begin == "earliest"
+        else {(("orders", "a:0"), n) for n in range(3)} | {(("trips", "a:0"), n) for n in range(2, 5)}
+    )
+    for event in events:
+        happen(event, brokers, spark, may_age=may_age)
+    brokers.down = set()
+    assert spark.is_alive or spark.is_started()
+    while spark.trigger(7):
+        pass
+    rows, sent, aged = spark.rows(), brokers.below(1), brokers.below(0)
+    assert len(rows) == len(set(rows))
+    assert sent - set(rows) <= aged | before
+    assert set(rows) <= sent - before
+
+
+def started(brokers: Brokers, **given: str) -> Spark:
+    """Return a query that has read what was there."""
+    spark = Spark(brokers, given)
+    while spark.trigger(UNLIMITED):
+        pass
+    return spark
+
+
+def test_aged_out_messages_fail_the_query_and_are_named() -> None:
+    """Topic, queue, what was expected and what is there, and the way out."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
+    spark = started(brokers)
+    brokers.topics["orders"]["a:0"] = [9, 12]
+    with pytest.raises(DataLost) as raised:
+        spark.trigger(UNLIMITED)
+    for words in [
+        "queue a:0 of topic 'orders'",
+        "from queue offset 5",
+        "holds 9 to 12",
+        "4 rows lost",
+        "failOnDataLoss",
+    ]:
+        assert words in str(raised.value)
+
+
+def test_losses_are_counted_and_logged_once_where_they_are_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    """The query goes on from what is there."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = started(brokers, failOnDataLoss="false")
+    brokers.topics["orders"]["a:0"] = [9, 12]
+    brokers.topics["trips"]["a:0"] = [6, 6]
+    with caplog.at_level(logging.WARNING):
+        while spark.trigger(UNLIMITED):
+            pass
+    assert spark.offsets.lost_rows == 5
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["rows lost rows=5 in_this_run=5"]
+    assert {n for (topic, _), n in spark.rows() if topic == "orders"} == {0, 1, 2, 3, 4, 9, 10, 11}
+
+
+def test_a_topic_made_anew_is_a_loss_and_is_read_from_its_beginning() -> None:
+    """The checkpoint's offset is beyond what is there."""
+    brokers = Brokers({"orders": {"a:0": [0, 50]}, "trips": {"a:0": [0, 0]}})
+    strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
+    brokers.topics["orders"]["a:0"] = [0, 3]
+    with pytest.raises(DataLost, match=r"from queue offset 50, and holds 0 to 3 now \(the topic was made anew"):
+        strict.trigger(UNLIMITED)
+    before = len(lenient.rows())
+    while lenient.trigger(UNLIMITED):
+        pass
+    assert len(lenient.rows()) - before == 3
+
+
+def test_a_queue_that_its_broker_has_no_more_is_gone() -> None:
+    """The broker was asked and named others."""
+    brokers = Brokers({"orders": {"a:0": [0, 5], "a:1": [0, 5]}, "trips": {"a:0": [0, 0]}})
+    strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
+    del brokers.topics["orders"]["a:1"]
+    with pytest.raises(DataLost, match=r"queue a:1 of topic 'orders' .* is not there any more"):
+        strict.trigger(UNLIMITED)
+    lenient.trigger(UNLIMITED)
+    assert ("orders", "a:1") not in flat(lenient.log[-1])
+
+
+def test_a_broker_that_no_route_names_is_not_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """Its queues keep their offsets, and are read on when it is back; that is told once."""
+    brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
+    spark = started(brokers, failOnDataLoss="false")
+    brokers.down = {"b"}
+    brokers.topics["orders"]["b:0"][1] = brokers.topics["orders"]["a:0"][1] = 8
+    with caplog.at_level(logging.WARNING):
+        while spark.trigger(UNLIMITED):
+            pass
+    assert [record.getMessage() for record in caplog.records if "out of reach" not in record.getMessage()] == []
+    assert len(caplog.records) == 1
+    assert flat(spark.log[-1])["orders", "b:0"] == 5
+    brokers.down = set()
+    while spark.trigger(UNLIMITED):
+        pass
+    assert len(spark.rows()) == 16
+    assert spark.offsets.lost_rows == 0
+
+
+def test_a_topic_that_is_gone_fails_a_query_and_is_kept_where_losses_are_allowed() -> None:
+    """Nobody can say whether it was deleted or its only broker restarts."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
+    del brokers.topics["trips"]
+    brokers.topics["orders"]["a:0"][1] = 6
+    with pytest.raises(
+        DataLost, match=r"queue a:0 of topic 'trips' was to be read from queue offset 5, and is not there"
+    ):
+        strict.trigger(UNLIMITED)
+    while lenient.trigger(UNLIMITED):
+        pass
+    assert flat(lenient.log[-1]) == {("orders", "a:0"): 6, ("trips", "a:0"): 5}
+
+
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_brokers_out_of_reach_are_an_error_that_says_that_nothing_is_lost(allowed: str) -> None:
+    """Losses are allowed or not: an answer that does not come is none."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = started(brokers, failOnDataLoss=allowed)
+    brokers.unreachable = True
+    with pytest.raises(ConnectionFailed, match=r"e:1 could not be read for 0 s .* nobody listens\. Nothing is lost"):
+        spark.trigger(UNLIMITED)
+    with pytest.raises(ConnectionFailed):
+        spark.start() or spark.trigger(UNLIMITED)
+
+
+def test_a_batch_planned_before_a_kill_fails_where_its_rows_are_gone_meanwhile() -> None:
+    """Replaying a batch from the checkpoint is no way around the check."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = started(brokers)
+    brokers.topics["orders"]["a:0"][1] = 20
+    with pytest.raises(Killed):
+        spark.trigger(UNLIMITED, "planned")
+    brokers.topics["orders"]["a:0"][0] = 11
+    with pytest.raises(DataLost, match="6 rows lost"):
+        spark.start()
+
+
+def test_latest_is_where_a_query_was_started_first() -> None:
+    """What comes between a kill in the first batch and the restart is read."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = Spark(brokers, {"startingOffsets": "latest"})
+    with pytest.raises(Killed):
+        spark.trigger(UNLIMITED, "planned")
+    brokers.topics["orders"]["a:0"][1] = 8
+    spark.start()
+    while spark.trigger(UNLIMITED):
+        pass
+    assert {n for _, n in spark.rows()} == {5, 6, 7}
+
+
+def test_available_now_ends_where_it_began_and_takes_no_new_queues() -> None:
+    """Its end is fixed at the start, however much comes meanwhile."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = Spark(brokers, {"minOffsetsPerTrigger": "100"})
+    spark.offsets.prepare()
+    for _ in range(10):
+        brokers.topics["orders"]["a:0"][1] += 1
+        brokers.topics["orders"]["a:9"] = [0, 4]
+        spark.trigger(3)
+    assert len(spark.rows()) == 10
+    assert not spark.trigger(3)
+
+
+def test_trigger_once_reads_all_in_one_batch() -> None:
+    """Spark asks without a limit, and only once."""
+    brokers = Brokers({"orders": {"a:0": [2, 5]}, "trips": {"a:0": [0, 5]}})
+    run = offsets(brokers, maxOffsetsPerTrigger="1")
+    start = run.initial()
+    end = run.latest(start, None)
+    assert sum(map(len, run.ranges(start, end))) == 8
+
+
+def test_a_batch_waits_for_rows_but_not_for_ever() -> None:
+    """It takes minOffsetsPerTrigger rows, or maxTriggerDelay since the first was seen."""
+    now = [0.0]
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
+    run = offsets(brokers, lambda: now[0], minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+    start = run.latest(run.initial(), 100)
+    assert run.latest(start, 100) == start
+    now[0] = 29.9
+    assert run.latest(start, 100) == start
+    now[0] = 30.0
+    end = run.latest(start, 100)
+    assert sum(flat(end).values()) == 5
+    brokers.topics["orders"]["a:0"][1] = 14
+    assert run.latest(end, 100) == end
+    brokers.topics["orders"]["a:0"][1] = 15
+    assert sum(flat(run.latest(end, 100)).values()) == 15
+
+
+def test_name_servers_tell_a_deleted_topic_from_a_broker_that_is_down() -> None:
+    """A broker that is registered without the topic has deleted it; one that is not registered says nothing."""
+    brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}})
+    spark = started(brokers, topicPattern=".*", failOnDataLoss="false")
+    brokers.down = {"b"}
+    brokers.topics = {"other": {"a:0": [0, 0]}}
+    while spark.trigger(UNLIMITED):
+        pass
+    assert flat(spark.log[-1]) == {("orders", "b:0"): 5, ("other", "a:0"): 0}
+
+
+def test_a_planned_batch_waits_for_a_broker_that_is_down_and_goes_on_without_a_deleted_topic() -> None:
+    """Rows that may come back are not left out, whatever losses are allowed."""
+    brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = started(brokers, failOnDataLoss="false")
+    brokers.topics["orders"]["b:0"][1] = brokers.topics["trips"]["a:0"][1] = 8
+    with pytest.raises(Killed):
+        spark.trigger(UNLIMITED, "planned")
+    brokers.down = {"b"}
+    with pytest.raises(ConnectionFailed, match=r"queue b:0 of topic 'orders' could not be read .* Nothing is lost"):
+        spark.start()
+    brokers.down = set()
+    del brokers.topics["trips"]
+    spark.start()
+    assert spark.offsets.lost_rows == 3
+    assert len(spark.rows()) == 18
+
+
+def test_topics_of_a_pattern_are_found_while_the_query_runs() -> None:
+    """A new one is read from its min offset."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "other": {"a:0": [0, 5]}})
+    spark = started(brokers, topicPattern="or.*", startingOffsets="latest")
+    brokers.topics["organs"] = {"a:0": [0, 2]}
+    while spark.trigger(UNLIMITED):
+        pass
+    assert sorted(spark.rows()) == [(("organs", "a:0"), 0), (("organs", "a:0"), 1)]
+
+
+def test_a_topic_that_options_leave_out_is_not_left_in_silence() -> None:
+    """The checkpoint has offsets of it."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = started(brokers)
+    spark.given = {"topics": "orders"}
+    spark.start()
+    with pytest.raises(DataLost, match="the checkpoint has offsets of 'trips', which the options do not ask for"):
+        spark.trigger(UNLIMITED)
+    spark.given["failOnDataLoss"] = "false"
+    spark.start()
+    spark.trigger(UNLIMITED)
+    assert spark.log[-1] == {"orders": {"a:0": 5}}
+
+
+def test_a_new_query_names_a_topic_that_is_not_there() -> None:
+    """It does not wait in silence for a name that may be wrong."""
+    with pytest.raises(TopicNotFound, match="trips"):
+        offsets(Brokers({"orders": {"a:0": [0, 5]}})).initial()
+
+
+def test_a_trigger_asks_brokers_once() -> None:
+    """Plan and partitions share what was answered."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = started(brokers)
+    brokers.topics["orders"]["a:0"][1] = 9
+    before = brokers.looks
+    assert spark.trigger(UNLIMITED)
+    assert brokers.looks - before == 2  # one for each topic
+
+
+def test_without_a_start_it_goes_on_from_the_batch_before() -> None:
+    """PySpark 4.1 does not tell the start; a restart tells the checkpoint's end as an empty range."""
+    brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
+    run = offsets(brokers, failOnDataLoss="false")
+    end = run.latest(None, None)
+    assert sum(map(len, run.ranges(run.initial(), end))) == 10
+    brokers.down = {"b"}
+    again = offsets(brokers, failOnDataLoss="false")
+    assert again.ranges(end, end) == []
+    assert again.latest(None, None) == end
+
+
+def test_what_is_reported_is_what_is_there() -> None:
+    """Spark shows it as `latestOffset` beside `endOffset`."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    run = offsets(brokers)
+    assert run.report() is None
+    run.latest(run.initial(), 1)
+    assert run.report() == {"orders": {"a:0": 5}, "trips": {"a:0": 5}}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "'maxOffsetsPerTrigger' is '0'; allowed: a whole number from 1"),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "'minOffsetsPerTrigger' is 6; allowed: up to"),
+        ({"maxTriggerDelay": "30s"}, "'maxTriggerDelay' is '30s' without 'minOffsetsPerTrigger'"),
+        (
+            {"minOffsetsPerTrigger": "6", "maxTriggerDelay": "30"},
+            "'maxTriggerDelay' is '30'; allowed: a time with its unit",
+        ),
+        ({"unreachableTimeout": "soon"}, "'unreachableTimeout' is 'soon'; allowed: a time with its unit"),
+        ({"failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
+        ({"group": "a b"}, "'group' is 'a b'; allowed: the name of a consumer group"),
+        ({"endingOffsets": "latest"}, "'endingOffsets' is 'latest', and a stream has no end; allowed: in spark.read"),
+        ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
+    ],
+)
+def test_wrong_options_are_named(given: dict[str, str], words: str) -> None:
+    """The option, what was given and what is allowed."""
+    with pytest.raises(ConfigError) as raised:
+        options(**given)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
+def test_limits_that_pyspark_cannot_keep_are_an_error(name: str) -> None:
+    """An option is not dropped in silence."""
+    given = {"endpoint": "e:1", "topic": "orders", name: "5"}
+    with pytest.raises(ConfigError, match=rf"'{name}' is '5' and needs PySpark 4.2 .* this is PySpark 4.1.1"):
+        StreamOptions.parse(given, pyspark="4.1.1", has_admission=False)
+
+
+def test_options_have_defaults() -> None:
+    """Losses fail; the rest is off or as documented."""
+    chosen = options()
+    assert (chosen.fail_on_data_loss, chosen.patience, chosen.max_delay, chosen.group) == (True, 60.0, 900.0, None)
+    assert options(unreachableTimeout="500ms").patience == 0.5
