@@ -125,7 +125,7 @@ class StreamOffsets:
             return []
         needed = [place for place, offset in stop.items() if offset > begin.get(place, 0)]
         view, self._fresh = self._fresh, None
-        if view is None or view.away(needed):
+        if view is None:
             view = self._look(needed, wait=True)
         self._check_reach(view, needed)
         found, lost = spans(begin, stop, view.held, self._known)
