@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
+
 from ferromq import spark
 from ferromq.spark import FerromqSource
 from ferromq.spark.stream import StreamReader, parse_options
@@ -79,7 +81,14 @@ def main(endpoint: str, directory: Path, fatal: int, moment: str) -> None:
 
     frame = session.readStream.format("mortal").options(endpoint=endpoint, **OPTIONS).load()
     writer = frame.select("queue_id", "queue_offset", "body").writeStream.foreachBatch(write)
-    writer.option("checkpointLocation", str(directory / "checkpoint")).start().awaitTermination()
+    writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
+    while True:
+        try:
+            writer.start().awaitTermination()
+        except StreamingQueryException as error:
+            # Spark gives a Python process ten seconds to start, which a busy machine may not.
+            if "connect back" not in str(error):
+                raise
 
 
 if __name__ == "__main__":

@@ -40,3 +40,9 @@ def test_the_log_example_counts_what_lies_in_the_files(session: Any) -> None:
     """examples/spark_log.py reads a store whose broker is gone."""
     main = runpy.run_path(str(EXAMPLES / "spark_log.py"))["main"]
     assert main() == {"coffee": 4, "tea": 3}
+
+
+def test_the_stream_example_counts_what_it_sent(session: Any) -> None:
+    """examples/spark_stream.py reads each message once, over two runs of its query."""
+    main = runpy.run_path(str(EXAMPLES / "spark_stream.py"))["main"]
+    assert main() == {"tea": 3, "coffee": 1, "milk": 1}

@@ -1,10 +1,14 @@
 """`spark.readStream.format("ferromq")`: what is sent is what a query reads, each message once."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 import ferromq
 from ferromq.spark.stream_plan import flat
@@ -22,10 +26,19 @@ class Sink:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
+        self._came = threading.Event()
 
     def __call__(self, frame: Any, _: int) -> None:
         """Take a batch."""
         self.batches.append(sorted(int(bytes(row.body)) for row in frame.collect()))
+        self._came.set()
+
+    def wait(self, query: Any, count: int) -> None:
+        """Wait until as many numbers have come, or the query fails."""
+        while len(self.numbers) < count:
+            self._came.clear()
+            if len(self.numbers) < count and not self._came.wait(1):
+                assert query.isActive, query.exception()
 
     @property
     def numbers(self) -> list[int]:
@@ -80,3 +93,55 @@ def test_available_now_reads_each_message_once_in_batches_of_the_limit(
     send(mq, "orders", range(100, 110))
     run_to_end(stream(session, mq), sink, tmp_path / "c")
     assert sink.numbers == list(range(110))
+
+
+def test_a_running_query_reads_what_comes_and_new_queues_and_shows_how_far_it_is(
+    session: Any, mq: ferromq.Embedded, tmp_path: Path
+) -> None:
+    """Each message once; the group gets the offsets to read next, not the last ones read."""
+    with mq.admin() as admin, mq.producer() as producer:
+        admin.create_topic("orders", 1)
+        producer.send("orders", b"0")
+        sink = Sink()
+        with run(stream(session, mq, group="display"), sink, tmp_path / "c") as query:
+            sink.wait(query, 1)
+            admin.create_topic("orders", 3)
+            sent = [producer.send("orders", b"%d" % number) for number in range(1, 13)]
+            sink.wait(query, 13)
+            # The offsets of a batch are written when the next one is planned.
+            sent.append(producer.send("orders", b"13"))
+            sink.wait(query, 14)
+            read = {receipt.queue_id: receipt.queue_offset + 1 for receipt in sent[:-1]}
+            shown = {queue_id: mq.store.committed_offset("display", "orders", queue_id) for queue_id in read}
+    assert sink.numbers == list(range(14))
+    assert {queue_id: offset for queue_id, offset in shown.items() if offset} == read
+
+
+def test_lost_messages_fail_a_query_or_are_left_out_by_option(
+    session: Any, mq: ferromq.Embedded, tmp_path: Path
+) -> None:
+    """A topic that is deleted and made anew has lost what it held: the error names it, and the option goes on."""
+    send(mq, "orders", range(10))
+    sink = Sink()
+    run_to_end(stream(session, mq), sink, tmp_path / "c")
+    send(mq, "orders", range(10, 15))
+    with mq.admin() as admin:
+        admin.delete_topic("orders")
+    send(mq, "orders", range(20, 23))
+    with pytest.raises(StreamingQueryException) as raised:
+        run_to_end(stream(session, mq), sink, tmp_path / "c")
+    assert "of topic 'orders' was to be read from queue offset" in str(raised.value)
+    assert "'failOnDataLoss'" in str(raised.value)
+    run_to_end(stream(session, mq, failOnDataLoss="false"), sink, tmp_path / "c")
+    assert sink.numbers == [*range(10), 20, 21, 22]
+
+
+def test_trigger_once_reads_all_that_is_there(session: Any, mq: ferromq.Embedded, tmp_path: Path) -> None:
+    """Spark has one batch for it, whatever the limit; a wrong option is an error before that."""
+    send(mq, "orders", range(9))
+    sink = Sink()
+    with run(stream(session, mq, maxOffsetsPerTrigger=2), sink, tmp_path / "c", once=True) as query:
+        query.awaitTermination()
+    assert sink.batches == [list(range(9))]
+    with pytest.raises(AnalysisException, match="'maxOffsetsPerTrigger' is '0'; allowed: a whole number from 1"):
+        stream(session, mq, maxOffsetsPerTrigger=0)

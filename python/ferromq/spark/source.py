@@ -30,6 +30,10 @@ class FerromqSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the columns; wrong options are an error already here, where the user's line is on the stack."""
+        if any(name.lower() in self.options for name in STREAM_OPTIONS):
+            from ferromq.spark.stream import parse_options  # noqa: PLC0415 (as below)
+
+            parse_options(self.options)
         return schema_of(ReadOptions.parse(self.options, also=STREAM_OPTIONS).rows.columns)
 
     def reader(self, schema: StructType) -> "BatchReader":

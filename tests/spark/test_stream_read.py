@@ -1,0 +1,217 @@
+"""Rows of a partition across failures of its broker, patience, and offsets written to a group for display."""
+
+import logging
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ferromq
+from ferromq.errors import ConfigError, ConnectionFailed, DataLost, Forbidden, ServerError, TopicNotFound
+from ferromq.spark.options import Where
+from ferromq.spark.plan import Queue, QueueRange
+from ferromq.spark.stream_group import GroupOffsets
+from ferromq.spark.stream_read import PatientReader
+from ferromq.spark.stream_watch import Patience, Watch, registered_brokers
+from ferromq.spark.topics import Topics
+
+WHERE = Where(endpoint="e:1")
+
+
+@dataclass
+class Time:
+    """A clock that moves where somebody waits."""
+
+    now: float = 0.0
+    waits: list[float] = field(default_factory=list)
+
+    def patience(self, seconds: float) -> Patience:
+        """Return a patience that waits in this time."""
+        return Patience(seconds, lambda: self.now, self.wait)
+
+    def wait(self, seconds: float) -> None:
+        """Let time go by."""
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+@dataclass
+class Broker:
+    """One queue of the offsets [low, high), at an endpoint that changes with every failure."""
+
+    low: int = 0
+    high: int = 100
+    fails: list[int] = field(default_factory=list)
+    """After how many rows each of the next pulls fails."""
+    error: Exception = field(default_factory=lambda: ConnectionFailed("lost"))
+    keeps: Callable[[int], bool] = lambda _: True
+    on_failure: Callable[["Broker"], None] = lambda _: None
+    restarts: int = 0
+
+    def queue(self) -> Queue:
+        """Return the queue as it is now."""
+        return Queue("orders", "a", f"a:{self.restarts}", 0, self.low, self.high)
+
+    def ask(self, _: Where, topics: Topics) -> Sequence[Queue]:
+        """Answer as `pull.queues` does."""
+        assert topics == Topics(("orders",))
+        return [self.queue()]
+
+    def pull(self, wanted: QueueRange) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield two rows at a time, of messages that the filter keeps."""
+        assert wanted.endpoint == f"a:{self.restarts}"
+        left = self.fails.pop(0) if self.fails else 1 << 60
+        if wanted.start < self.low or wanted.end > self.high:
+            raise ServerError("aged out")
+        for begin in range(wanted.start, wanted.end, 2):
+            if left <= begin - wanted.start:
+                self.restarts += 1
+                self.on_failure(self)
+                raise self.error
+            offsets = [offset for offset in range(begin, min(begin + 2, wanted.end)) if self.keeps(offset)]
+            yield len(offsets), {"queue_offset": (0, None, [struct.pack(f"<{len(offsets)}q", *offsets)])}
+
+
+def read(broker: Broker, end: int = 20, seconds: float = 10.0, *, fail: bool = True) -> list[int]:
+    """Return the queue offsets of the rows of a partition that begins at 3."""
+    reader = PatientReader(
+        WHERE, Time().patience(seconds), fail_on_data_loss=fail, pull_range=broker.pull, ask=broker.ask
+    )
+    wanted = broker.queue().range(3, end)
+    parts = [columns["queue_offset"][2][0] for _, columns in reader.read(wanted)]
+    return [offset for part in parts for (offset,) in struct.iter_unpack("<q", part)]
+
+
+@given(st.lists(st.integers(0, 20), max_size=6), st.sets(st.integers(0, 30)))
+@settings(deadline=None)
+def test_rows_come_once_however_often_the_connection_breaks(fails: list[int], left_out: set[int]) -> None:
+    """It goes on behind the last row, where the broker is now; with a filter, too."""
+    broker = Broker(fails=list(fails), keeps=lambda offset: offset not in left_out)
+    assert read(broker, seconds=1e6) == [offset for offset in range(3, 20) if offset not in left_out]
+
+
+def test_patience_begins_anew_with_every_row() -> None:
+    """Failures with progress between them are no reason to give up; without, they are."""
+    assert read(Broker(fails=[2] * 8), seconds=0.06) == list(range(3, 20))
+    with pytest.raises(ConnectionFailed, match=r"queue 0 of topic 'orders' on a could not be read for 10 s .*lost"):
+        read(Broker(fails=[0] * 1000))
+
+
+def test_what_ages_out_while_it_is_read_fails_or_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """The error and the log name what was expected, what is there and how much is lost."""
+
+    def age(broker: Broker) -> None:
+        broker.low = 9
+
+    words = r"up to queue offset 20: queue a:0 of topic 'orders' was to be read from queue offset 5, and holds 9 to 100"
+    with pytest.raises(DataLost, match=words):
+        read(Broker(fails=[2], on_failure=age))
+    with caplog.at_level(logging.WARNING):
+        assert read(Broker(fails=[2], on_failure=age), fail=False) == [3, 4, *range(9, 20)]
+    assert caplog.records[0].getMessage().startswith("rows lost while a batch was read rows=4: queue a:0")
+
+
+def test_a_queue_that_is_cut_while_it_is_read_ends_where_it_ends() -> None:
+    """Rows that are not there any more are not waited for."""
+
+    def cut(broker: Broker) -> None:
+        broker.high = 7
+
+    assert read(Broker(fails=[2], on_failure=cut), fail=False) == [3, 4, 5, 6]
+    with pytest.raises(DataLost, match="13 rows lost"):
+        read(Broker(fails=[2], on_failure=cut))
+
+
+def test_a_refusal_is_not_tried_again() -> None:
+    """A permission does not come back by waiting."""
+    with pytest.raises(Forbidden):
+        read(Broker(fails=[2], error=Forbidden("no")))
+
+
+def test_a_watch_waits_longer_and_longer_and_not_beyond_the_option() -> None:
+    """A broker that comes back in time is waited for."""
+    time = Time()
+
+    def ask(_: Where, __: Topics) -> Sequence[Queue]:
+        if time.now < 5:
+            raise ConnectionFailed("not yet")
+        return [Broker().queue()]
+
+    assert Watch(WHERE, Topics(("orders",)), time.patience(60), ask).look().queues.keys() == {("orders", "a:0")}
+    assert time.waits == sorted(time.waits)
+    assert max(time.waits) == 2.0
+    time.now = -3600
+    with pytest.raises(
+        ConnectionFailed, match=r"e:1 could not be read for 60 s \(option 'unreachableTimeout'\): not yet"
+    ):
+        Watch(WHERE, Topics(("orders",)), time.patience(60), ask).look()
+    assert time.now == -3540
+
+
+def test_a_topic_that_is_away_is_waited_for_where_that_is_asked() -> None:
+    """A broker that registers again has not deleted it."""
+    time = Time()
+
+    def ask(_: Where, __: Topics) -> Sequence[Queue]:
+        if time.now < 5:
+            raise TopicNotFound("orders")
+        return [Broker().queue()]
+
+    watch = Watch(WHERE, Topics(("orders",)), time.patience(60), ask)
+    assert watch.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
+    assert not time.waits
+    assert not watch.look([("orders", "a:0")], wait=True).away([("orders", "a:0")])
+
+
+def test_wrong_options_are_not_waited_out() -> None:
+    """Only what another attempt may overcome is tried again."""
+    time = Time()
+
+    def ask(_: Where, __: Topics) -> Sequence[Queue]:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError):
+        Watch(WHERE, Topics(("orders",)), time.patience(60), ask).look()
+    assert not time.waits
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "remoting"])
+def test_a_group_shows_the_next_offset_to_read(mq: ferromq.Embedded, protocol: Any) -> None:
+    """Both ways to brokers; not the last offset that was read."""
+    with mq.producer() as producer:
+        receipts = list(producer.send_all("orders", [ferromq.Message(b"m") for _ in range(9)]))
+    with mq.admin() as admin:
+        admin.create_group("display")  # over gRPC it would be created
+    queue_id = receipts[0].queue_id
+    endpoint = mq.endpoint if protocol == "grpc" else mq.remoting
+    queue = Queue("orders", "broker-a", endpoint, queue_id, 0, 9, protocol)
+    group = GroupOffsets("display")
+    group.write([(queue, 1)])
+    assert mq.store.committed_offset("display", "orders", queue_id) == 1
+    group.write([(queue, 2)])
+    group.close()
+    assert mq.store.committed_offset("display", "orders", queue_id) == 2
+
+
+def test_offsets_that_cannot_be_written_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A group for display stops no query."""
+    queues = [Queue("orders", "a", "127.0.0.1:1", 0, 0, 9), Queue("orders", "a", "127.0.0.1:1", 0, 0, 9, "remoting")]
+    group = GroupOffsets("display")
+    with caplog.at_level(logging.WARNING):
+        group.write([(queue, 5) for queue in queues])
+        group.write([(queue, 6) for queue in queues])
+    group.close()
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "offsets not written for display group=display queues=2"
+    ]
+
+
+def test_name_servers_name_the_brokers_that_are_up(mq: ferromq.Embedded) -> None:
+    """The first that answers is asked; where none does, that is an error."""
+    assert registered_brokers(f"127.0.0.1:1;{mq.namesrv}") == {"broker-a"}
+    with pytest.raises(ConnectionFailed):
+        registered_brokers("127.0.0.1:1")
