@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ferromq
-from ferromq._ferromq import decode_records
+from ferromq._ferromq import Store, decode_records
+from ferromq.broker import controller
 
 START = 1_700_000_000_000
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -110,3 +112,28 @@ def test_a_hook_is_found_by_its_name_in_embedded_too(tmp_path: Path) -> None:
         assert mq.store.options()["retention_on_expiry"] == "archive"
     with pytest.raises(ferromq.ConfigError, match="archive is 5"):
         ferromq.embedded(tmp_path, archive=5)  # type: ignore[arg-type] # what is tested
+
+
+def test_what_is_cleaned_while_a_broker_starts_waits_for_the_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """A store cleans from the moment it is open; a file that has expired by then is taken before it goes."""
+    with ferromq.embedded(tmp_path, clock=ferromq.Clock.manual(START), **{**SMALL, "retention_age": "forever"}) as mq:
+        fill(mq, eventually)
+    opened = controller._open_store
+    removed: list[int] = []
+
+    def open_and_clean(*arguments: Any, **options: Any) -> Store:
+        store = opened(*arguments, **options)
+        assert eventually(lambda: store.stats()["dispatched_offset"] == store.stats()["max_physical_offset"])
+        removed.append(store.clean(now=True)["removed_files"])
+        return store
+
+    monkeypatch.setattr(controller, "_open_store", open_and_clean)
+    taken: list[ferromq.ExpiredFile] = []
+    clock = ferromq.Clock.manual(START + 2 * 3_600_000)
+    with ferromq.embedded(tmp_path, clock=clock, archive=taken.append, **SMALL) as mq:
+        mq.store.clean(now=True)
+        assert mq.store.min_offset("orders", 0) > 0
+    assert removed == [0]
+    assert taken

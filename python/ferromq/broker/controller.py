@@ -159,7 +159,7 @@ class BrokerController:
             self._started.close()
 
     def _start(self, started: contextlib.ExitStack, listen: str, grpc_listen: str) -> None:
-        self.store = _open_store(self.config, self._clock, self.identity)
+        self.store = _open_store(self.config, self._clock, self.identity, has_hook=self._archive is not None)
         started.callback(self.store.close)
         self.settings.attach(self.store.configure)
         # What is told of changes holds this object: let go, nothing is left for the garbage collector.
@@ -167,9 +167,6 @@ class BrokerController:
         _log_recovery(self.store)
         if self._archive is not None:
             self.store.set_archive(self._archive)
-            # Whoever gives a hook wants it to be asked.
-            if self.config.storage.retention_on_expiry is None:
-                self.store.configure(retention_on_expiry="archive")
         elif self.config.storage.retention_on_expiry == "archive":
             _log.warning("files are archived before they are deleted, and nothing is there to take them; they stay")
         self._server = Server(
@@ -416,12 +413,16 @@ def _log_recovery(store: Store) -> None:
         _log.error("messages are damaged and not served file=%s begin=%d end=%d: %s", file, begin, end, reason)
 
 
-def _open_store(config: BrokerConfig, clock: Clock, identity: Identity) -> Store:
+def _open_store(config: BrokerConfig, clock: Clock, identity: Identity, *, has_hook: bool) -> Store:
     Path(config.store).mkdir(parents=True, exist_ok=True)
+    options = config.storage.overrides()
+    if has_hook:
+        # Whoever gives a hook wants it to be asked: from the start, for cleaning begins before the hook can be set.
+        options.setdefault("retention_on_expiry", "archive")
     return Store(
         config.store,
         clock.raw,
-        **config.storage.overrides(),
+        **options,
         **config.timers.overrides(),
         store_host=store_host(config, identity),
     )
