@@ -1,7 +1,9 @@
-"""Open transactions of a RocketMQ broker end under ours: each once, as its producer says."""
+"""Open transactions change the broker, RocketMQ to ferromq and back: each ends once, as its producer says."""
 
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 
@@ -9,7 +11,10 @@ from compat_peer import Clients
 from java_processes import JavaBroker, JavaNameServer
 
 import ferromq
-from ferromq._ferromq import Store
+from ferromq._ferromq import Clock, Store, decode_records
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
+from remoting_peer import Peer
 
 COUNT = 30
 TOPIC = "orders"
@@ -18,6 +23,11 @@ ENDED = Counter(f"m-{number}".encode() for number in range(COUNT) if number % 3 
 FILES = {"commit_log_file_size": 16 << 20, "consume_queue_file_entries": 10_000}
 FILES |= {"index_slots": 10_000, "index_entries": 40_000}
 PATIENCE, PAUSE = 150.0, 0.2
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+SEND, END_TRANSACTION, CHECK = 310, 37, 39
+COMMIT, ROLLBACK = 8, 12
+GROUP = "payers"
+NOWHERE = "127.0.0.1:1"
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -51,3 +61,105 @@ def test_what_a_killed_rocketmq_broker_left_open_ends_here(clients: Clients, tmp
         assert found & ENDED == ENDED
         # Of a rollback RocketMQ stores nothing but the op message: without it its producer is asked.
         assert set(found.values()) == {1}
+
+
+class Halves:
+    """Half messages sent to our broker; body `m-N`, by its number."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._places: dict[int, dict[str, str]] = {}
+
+    def _call(self, code: int, fields: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
+        answer = self._peer.call(code, fields, body, timeout=PATIENCE)
+        assert answer.code == 0, answer.remark
+        return answer.fields
+
+    def prepare(self, number: int, born_ms: int) -> None:
+        """Send one as Java's producer does."""
+        body = f"m-{number}"
+        names = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": f"7F0000010001{number:020X}", "KEYS": body}
+        text = "".join(f"{name}\x01{value}\x02" for name, value in names.items())
+        fields = {"a": GROUP, "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % 4), "f": "4", "g": str(born_ms)}
+        fields |= {"h": "0", "i": text, "j": "0", "k": "false", "m": "false"}
+        answer = self._call(SEND, fields, body.encode())
+        self._places[number] = {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": answer["queueOffset"],
+            "commitLogOffset": str(int(answer["msgId"][16:], 16)),
+        }
+
+    def end(self, number: int, decision: int) -> None:
+        """End one by the place it had first."""
+        self._call(END_TRANSACTION, {**self._places[number], "commitOrRollback": str(decision)})
+
+
+def leave_halves(mq: ferromq.Embedded, peer: Peer) -> tuple[set[str], set[str]]:
+    """Leave some of every kind; return the bodies of what was committed and of what is open."""
+    halves, committed, open_ones = Halves(peer), set[str](), set[str]()
+
+    def prepare(numbers: range) -> None:
+        for number in numbers:
+            halves.prepare(number, mq.clock.now_ms())
+
+    def end(numbers: range) -> None:
+        halves.end(numbers[0], COMMIT)
+        halves.end(numbers[1], ROLLBACK)
+        committed.add(f"m-{numbers[0]}")
+
+    prepare(range(6))
+    end(range(2))
+    assert eventually(lambda: mq.store.max_offset(HALF_TOPIC, 0) == 6)
+    # Nobody is there to be asked; they are put back all the same.
+    mq.clock.advance(seconds=31)
+    assert eventually(lambda: mq.store.max_offset(HALF_TOPIC, 0) == 10)
+    end(range(2, 4))
+    mq.clock.advance(seconds=31)
+    assert eventually(lambda: mq.store.max_offset(HALF_TOPIC, 0) == 12)
+    end(range(4, 6))
+    # Open ones that were put back once, and open ones that were not.
+    prepare(range(6, 12))
+    end(range(6, 8))
+    assert eventually(lambda: mq.store.max_offset(HALF_TOPIC, 0) == 18)
+    mq.clock.advance(seconds=31)
+    assert eventually(lambda: mq.store.max_offset(HALF_TOPIC, 0) == 22)
+    end(range(8, 10))
+    prepare(range(12, 16))
+    end(range(12, 14))
+    open_ones.update(f"m-{number}" for number in (10, 11, 14, 15))
+    return committed, open_ones
+
+
+def asked_about(peer: Peer, bodies: set[str], rounds: int) -> dict[str, list[tuple[int, dict[str, str]]]]:
+    """Return what is asked until each of *bodies* was asked about so often: times checked, and what ends it."""
+    asked = dict[str, list[tuple[int, dict[str, str]]]]()
+    while not all(len(asked.get(body, ())) >= rounds for body in bodies):
+        question = peer.asked(CHECK, timeout=PATIENCE)
+        (message,) = decode_records(question.body)
+        fields = {"producerGroup": GROUP, "commitOrRollback": str(COMMIT), **question.fields}
+        times = int(message.properties["TRANSACTION_CHECK_TIMES"])
+        asked.setdefault(message.body.decode(), []).append((times, fields))
+    return asked
+
+
+def test_what_we_left_open_ends_under_rocketmq(tmp_path: Path) -> None:
+    """The open ones are asked about, once a round, put back before or not; nothing else is, and each is seen once."""
+    directory = tmp_path / "java" / "store"
+    clock = Clock.manual(time.time_ns() // 1_000_000 - 200_000)
+    with ferromq.embedded(directory, clock=clock, name="broker-java", **FILES) as mq, Peer(mq.broker.address) as peer:
+        committed, open_ones = leave_halves(mq, peer)
+    checks = {"transactionCheckInterval": 1_000, "transactionTimeOut": 1_000, "transactionCheckMax": 1_000}
+    with JavaBroker(tmp_path / "java", NOWHERE, **checks) as java:
+        with Peer(java.address) as peer:
+            peer.heartbeat(produces=(GROUP,))
+            asked = asked_about(peer, open_ones, 3)
+            assert asked.keys() == open_ones
+            for questions in asked.values():
+                times = [number for number, _ in questions]
+                assert times == list(range(times[0], times[0] + len(times)))
+                # RocketMQ would commit once for every answer.
+                assert peer.call(END_TRANSACTION, questions[-1][1], timeout=PATIENCE).code == 0
+        java.stop()
+    with ferromq.embedded(java.store, **FILES) as mq:
+        assert eventually(lambda: mq.store.stats()["dispatched_offset"] == mq.store.stats()["max_physical_offset"])
+        assert visible(mq.store) == Counter(body.encode() for body in committed | open_ones)
