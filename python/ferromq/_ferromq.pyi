@@ -585,6 +585,17 @@ class Server:
     def put_forbidden(self, group: str, topics: Sequence[str]) -> None:
         """The topics a group may not read though it is subscribed to them, instead of those said before."""
 
+    def put_sql_filters(self, allowed: bool) -> None:
+        """Say whether pulls may filter by SQL92; else they are refused with 1, as RocketMQ refuses them. It begins so."""
+
+    def put_locked(self, group: str, until_ms: int | None) -> None:
+        """
+        Say until when members of a group hold locks of queues; None: no more.
+
+        Until then what its members send to its retry topic goes to its dead letters, as with RocketMQ: they consume in
+        order.
+        """
+
     def put_subscription(
         self,
         group: str,

@@ -1,5 +1,5 @@
 """
-The options of a broker for messages that are sent to it: of which kind they must be, and what they are stamped with.
+The options of a broker for messages: of which kind they must be, what they are stamped with, how they may be chosen.
 
 `config` hands them on as part of a broker's; RocketMQ's keys for them are here.
 """
@@ -26,11 +26,14 @@ class SendConfig(Config):
     """Whether messages that wait for their time may be taken back."""
     region: str = "DefaultRegion"
     """What messages of remoting clients are stamped with as the region they were sent in."""
+    sql_filters: bool = True
+    """Whether pull and push consumers over remoting may choose messages by SQL92; RocketMQ has it off."""
     trace: bool = True
     """Whether the traces of messages are worth keeping, which their senders are told."""
 
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "enableMixedMessageType": lambda text: {"mixed_topics": boolean(text)},
+        "enablePropertyFilter": lambda text: {"sql_filters": boolean(text)},
         "enableTopicMessageTypeCheck": lambda text: {"check_types": "all" if boolean(text) else "none"},
         "recallMessageEnable": lambda text: {"recall": boolean(text)},
         "regionId": lambda text: {"region": text},

@@ -14,6 +14,7 @@ from ferromq._time import Clock
 
 SUCCESS, TOPIC_MISSING, NOT_FOUND, NOT_SUBSCRIBED, NOT_LATEST, GROUP_MISSING, NO_LEASE = 0, 17, 19, 24, 25, 26, 208
 PULL, COMMIT, POP, ACK, BATCH_ACK, CHANGE = 11, 15, 200050, 200051, 200151, 200053
+REFUSED, CHECK_SUBSCRIPTION, UPDATE_CONFIG, GET_CONFIG = 1, 46, 25, 26
 COMMIT_FLAG, SUSPEND, OWN_SUBSCRIPTION = 1, 2, 4
 BODY_AT = 84
 """Where the length of the body is in a record of two IPv4 hosts."""
@@ -174,3 +175,35 @@ def test_a_changed_invisible_duration_gives_a_message_back_at_once(mq: ferromq.E
     body = json.dumps({"brokerName": "broker", "acks": acks}).encode()
     assert peer.call(BATCH_ACK, body=body).code == SUCCESS
     assert mq.store.committed_offset("g", "orders", 0) == 1
+
+
+def test_filters_by_sql_may_be_switched_off_while_the_broker_runs(mq: ferromq.Embedded, peer: Peer) -> None:
+    """As RocketMQ refuses them: pulls that bring one, pulls of who subscribed so, and the question before."""
+    send(mq, b"a")
+    by_sql = {"expressionType": "SQL92", "subscription": "price IS NULL"}
+    wanted = {"topic": "orders", "expressionType": "SQL92", "subString": "price IS NULL", "subVersion": 1}
+    consumer = {
+        "groupName": "s",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": [wanted],
+    }
+    peer.heartbeat(consumes={"g": {"orders": "*"}})
+    peer.heartbeat(consumerDataSet=[consumer])
+
+    def codes() -> list[int]:
+        return [
+            pull(peer, flags=OWN_SUBSCRIPTION, **by_sql).code,
+            pull(peer, group="s").code,
+            peer.call(CHECK_SUBSCRIPTION, body={"subscriptionData": wanted}).code,
+            pull(peer, flags=OWN_SUBSCRIPTION, subscription="*").code,
+        ]
+
+    assert codes() == [SUCCESS] * 4
+    assert peer.call(UPDATE_CONFIG, body=b"enablePropertyFilter=false").code == SUCCESS
+    assert codes() == [REFUSED] * 3 + [SUCCESS]
+    assert "SQL92" in (pull(peer, flags=OWN_SUBSCRIPTION, **by_sql).remark or "")
+    assert b"enablePropertyFilter=false" in peer.call(GET_CONFIG).body
+    assert peer.call(UPDATE_CONFIG, body=b"enablePropertyFilter=true").code == SUCCESS
+    assert codes() == [SUCCESS] * 4

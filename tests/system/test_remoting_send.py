@@ -11,6 +11,7 @@ from ferromq._time import Clock
 
 SUCCESS, ILLEGAL, FORBIDDEN, NO_TOPIC, NO_GROUP, INVALID = 0, 13, 16, 17, 26, 29
 SEND, SEND_BATCH, GIVE_BACK, PULL, MAX_OFFSET = 310, 320, 36, 11, 30
+LOCK, UNLOCK = 41, 42
 BORN = 1_700_000_000_000
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -165,6 +166,31 @@ def test_a_message_that_shall_not_come_again_is_kept_in_the_groups_dead_letter_t
     topic = mq.broker.topics.find("%DLQ%readers")
     assert topic is not None
     assert topic.write_queues == 1
+
+
+def test_what_a_member_that_consumes_in_order_gives_up_is_dead_at_once(
+    mq: ferromq.Embedded, peer: Peer, eventually: Eventually
+) -> None:
+    """Orderly consumers send it to the retry topic at their maximum; while their group locks queues, it ends there."""
+    peer.heartbeat(consumes={"readers": {"orders": "*"}})
+    queue = {"topic": "orders", "brokerName": "broker-a", "queueId": 0}
+    locked = {"consumerGroup": "readers", "clientId": peer.client_id, "mqSet": [queue]}
+
+    def give_up(body: bytes) -> None:
+        delayed = text(DELAY="3", RETRY_TOPIC="orders")
+        answer = peer.call(SEND, fields("%RETRY%readers", -1, delayed, j="16", l="16"), body)
+        assert answer.code == SUCCESS, answer.remark
+
+    def dead() -> list[bytes]:
+        return [message.body for message in mq.store.get("%DLQ%readers", 0, 0, 10)[1]]
+
+    assert peer.call(LOCK, body=locked).json() == {"lockOKMQSet": [queue]}
+    give_up(b"in order")
+    assert eventually(lambda: dead() == [b"in order"])
+    assert peer.call(UNLOCK, body=locked).code == SUCCESS
+    give_up(b"comes again")
+    assert eventually(lambda: mq.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1)
+    assert dead() == [b"in order"]
 
 
 def test_what_is_not_taken_is_refused_by_its_reason(mq: ferromq.Embedded, peer: Peer) -> None:

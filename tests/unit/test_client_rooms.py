@@ -44,6 +44,7 @@ class FakeServer:
     called: list[tuple[int, int, Mapping[str, str], bytes]] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    locked: dict[str, int | None] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     tell: Callable[[], None] = lambda: None
     """Does at once what a thread would."""
@@ -93,6 +94,10 @@ class FakeServer:
     def remove_resets(self, group: str, topic: str | None = None) -> None:
         """Forget resets."""
         self.resets = {key: at for key, at in self.resets.items() if (key[0], topic or key[1]) != (group, key[1])}
+
+    def put_locked(self, group: str, until_ms: int | None) -> None:
+        """Note until when a group holds locks."""
+        self.locked[group] = until_ms
 
     def wake_receives(self, group: str, topic: str) -> None:
         """Do nothing."""
@@ -897,6 +902,7 @@ def test_queues_are_locked_over_the_wire(broker: Broker) -> None:
     body = {"consumerGroup": "g", "clientId": "a", "mqSet": queues, "onlyThisBroker": False}
     lock, unlock = broker.rooms.locking.lock, broker.rooms.locking.unlock
     assert parsed(broker.ask(lock, body=body)) == {"lockOKMQSet": queues}
+    assert broker.server.locked == {"g": broker.now + 60_000}
     other = {**body, "clientId": "b"}
     assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": []}
     broker.ask(unlock, body={**body, "mqSet": queues[:1]})

@@ -308,6 +308,22 @@ def test_a_lock_that_nobody_renews_ends() -> None:
     assert locks.lock("g", QUEUES[:1], "a", 1_001 + LOCK_MS) == []
 
 
+def test_until_when_a_group_holds_locks_is_told_whenever_it_changes() -> None:
+    """The latest lock counts; None where there is none any more, freed or ended."""
+    told: list[tuple[str, int | None]] = []
+    locks = QueueLocks(100, on_change=lambda *change: told.append(change))
+    locks.lock("g", QUEUES[:1], "a", 0)
+    locks.lock("g", QUEUES[:2], "b", 10)
+    locks.lock("g", QUEUES[:1], "c", 20)
+    locks.unlock("g", QUEUES, "b")
+    locks.unlock("g", QUEUES, "b")
+    locks.unlock("g", QUEUES, "a")
+    locks.lock("h", QUEUES, "a", 30)
+    locks.expire(130)
+    locks.expire(131)
+    assert told == [("g", 100), ("g", 110), ("g", 100), ("g", None), ("h", 130), ("h", None)]
+
+
 @dataclass
 class Model:
     """What is true of clients and locks, the slow way."""

@@ -1,12 +1,15 @@
 """Half messages a RocketMQ broker put back, whose copies do not say where they lay first: each is one transaction."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 import check_peers
 import pytest
-from check_peers import GROUP, HALF, Broker
+from check_peers import GROUP, HALF, NOW, Broker
 
+from ferromq._ferromq import StoredMessage
 from ferromq.broker.check_back import Report
+from ferromq.broker.halves import Halves
 from ferromq.broker.transactions import Decision, End, op_message
 
 broker = check_peers.broker
@@ -140,3 +143,24 @@ def test_a_message_cannot_end_another_by_the_place_it_claims(broker: Broker) -> 
     broker.begin()
     assert [broker.ends.end(end) for end in (other, false)] == [True, True]
     assert sorted(message.body for message in broker.seen()) == [b"false", b"other"]
+
+
+def test_at_start_only_index_files_since_an_open_message_was_stored_are_looked_at(broker: Broker) -> None:
+    """It was committed after that, an hour granted to clocks that were set back; of a copy it is not known."""
+    broker.clock.advance(3_600_000)
+    broker.half()
+    broker.half(UNIQ_KEY="copy", TRANSACTION_CHECK_TIMES="1")
+    broker.settle()
+    begins = dict[str, int]()
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(broker.store, name)
+
+        def query_by_unique_key(self, topic: str, key: str, *rest: int, begin_ms: int = 0) -> list[StoredMessage]:
+            if topic == "orders":
+                begins[key] = begin_ms
+            return broker.store.query_by_unique_key(topic, key, *rest, begin_ms=begin_ms)
+
+    Halves(cast("Any", Asked()))
+    assert begins == {"K": NOW, "copy": 0}

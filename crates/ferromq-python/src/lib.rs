@@ -22,6 +22,7 @@ mod process;
 mod remoting_client;
 mod request;
 mod server;
+mod server_options;
 mod store;
 
 use pyo3::{prelude::*, types::PyBytes};

@@ -29,6 +29,7 @@ use crate::{
     handler::Handlers,
     process::{Owned, runtime},
     remoting_client::{Answer, answer, request_of},
+    server_options::server_options,
     store::PyStore,
 };
 
@@ -192,6 +193,19 @@ impl PyServer {
     fn put_forbidden(&self, group: &str, topics: Vec<String>) -> PyResult<()> {
         let topics = topics.into_iter().map(String::into_boxed_str).collect();
         self.0.get()?.server.tables().put_forbidden(group, topics);
+        Ok(())
+    }
+
+    /// Say whether pulls may filter by SQL92.
+    fn put_sql_filters(&self, allowed: bool) -> PyResult<()> {
+        self.0.get()?.server.tables().filters.allow_sql(allowed);
+        Ok(())
+    }
+
+    /// Say until when members of a group hold locks of queues; None: no more.
+    #[pyo3(signature = (group, until_ms))]
+    fn put_locked(&self, group: &str, until_ms: Option<i64>) -> PyResult<()> {
+        self.0.get()?.server.tables().put_locked(group, until_ms);
         Ok(())
     }
 
@@ -460,36 +474,6 @@ impl PyServer {
         if let Some(running) = self.0.here() {
             running.handlers.clear();
         }
-    }
-}
-
-/// Reads the limits of a server by their names.
-fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
-    let mut options = ServerOptions::default();
-    for (name, value) in limits {
-        let name: String = name.extract()?;
-        match name.as_str() {
-            "idle" => {
-                let idle = Duration::try_from_secs_f64(value.extract()?).map_err(value_error)?;
-                options.connection.idle = idle;
-            }
-            "max_connections" => options.max_connections = at_least_one(&name, &value)?,
-            "one_way" => options.one_way = at_least_one(&name, &value)?,
-            "calls" => options.calls = at_least_one(&name, &value)?,
-            _ => {
-                let text = format!("Server() got an unexpected keyword argument '{name}'");
-                return Err(PyTypeError::new_err(text));
-            }
-        }
-    }
-    Ok(options)
-}
-
-/// A number of connections or requests; without any nothing would be served.
-fn at_least_one(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match value.extract::<u32>() {
-        Ok(0) | Err(_) => Err(PyValueError::new_err(format!("{name} must be from 1 to {}", u32::MAX))),
-        Ok(number) => Ok(number as usize),
     }
 }
 

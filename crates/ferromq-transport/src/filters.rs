@@ -1,6 +1,12 @@
 //! Compiled filter expressions, so that a request that brings its own does not compile it again.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use ferromq_store::{FilterError, MessageFilter, SqlFilter};
 use parking_lot::RwLock;
@@ -13,7 +19,10 @@ type Compiled = Result<Arc<SqlFilter>, FilterError>;
 
 /// The SQL92 expressions of late, compiled; wrong ones are remembered as such.
 #[derive(Debug, Default)]
-pub struct Filters(RwLock<Known>);
+pub struct Filters {
+    known: RwLock<Known>,
+    refuses_sql: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -30,13 +39,24 @@ impl Filters {
         if expression_type != "SQL92" {
             return MessageFilter::parse(expression_type, expression);
         }
-        let known = self.0.read().expressions.get(expression).cloned();
+        let known = self.known.read().expressions.get(expression).cloned();
         known.unwrap_or_else(|| self.remember(expression)).map(MessageFilter::Sql)
+    }
+
+    /// Says whether pulls may filter by SQL92; they may until this is called.
+    pub fn allow_sql(&self, allowed: bool) {
+        self.refuses_sql.store(!allowed, Ordering::Relaxed);
+    }
+
+    /// Says whether a pull may filter so. Pops and receives may always, as with RocketMQ.
+    #[must_use]
+    pub fn allows(&self, filter: &MessageFilter) -> bool {
+        !matches!(filter, MessageFilter::Sql(_)) || !self.refuses_sql.load(Ordering::Relaxed)
     }
 
     fn remember(&self, expression: &str) -> Compiled {
         let compiled = SqlFilter::parse(expression).map(Arc::new);
-        let mut known = self.0.write();
+        let mut known = self.known.write();
         if known.expressions.len() >= MAX_EXPRESSIONS || known.bytes + expression.len() > MAX_BYTES {
             *known = Known::default();
         }
@@ -70,13 +90,13 @@ mod tests {
         assert_eq!(filters.compile("TAG", "x"), Ok(MessageFilter::tags("x")));
         for number in 0..3 * MAX_EXPRESSIONS {
             sql(&filters, &format!("a > {number}"));
-            assert!(filters.0.read().expressions.len() <= MAX_EXPRESSIONS);
+            assert!(filters.known.read().expressions.len() <= MAX_EXPRESSIONS);
         }
         for number in 0..100 {
             sql(&filters, &format!("a = '{}{number}'", "x".repeat(40_000)));
-            assert!(filters.0.read().bytes <= MAX_BYTES);
+            assert!(filters.known.read().bytes <= MAX_BYTES);
         }
-        let all: usize = filters.0.read().expressions.keys().map(|expression| expression.len()).sum();
-        assert_eq!(filters.0.read().bytes, all);
+        let all: usize = filters.known.read().expressions.keys().map(|expression| expression.len()).sum();
+        assert_eq!(filters.known.read().bytes, all);
     }
 }

@@ -237,6 +237,8 @@ pub struct Tables {
     groups: Sharded<GroupEntry>,
     /// Topics a group may not read though it is subscribed to them.
     forbidden: Sharded<Arc<[Box<str>]>>,
+    /// The last millisecond in which a member of a group holds the lock of a queue.
+    locked: Sharded<i64>,
     /// What live groups subscribed to.
     pub subscriptions: Subscriptions,
     /// Filter expressions that requests bring along.
@@ -298,6 +300,20 @@ impl Tables {
     pub fn is_forbidden(&self, group: &str, topic: &str) -> bool {
         self.forbidden.get(group).is_some_and(|topics| topics.iter().any(|name| **name == *topic))
     }
+
+    /// Says until when members of a group hold locks of queues, instead of what was said before; `None`: none does.
+    pub fn put_locked(&self, group: &str, until_ms: Option<i64>) {
+        match until_ms {
+            Some(until_ms) => self.locked.insert(group, until_ms),
+            None => self.locked.remove(group),
+        }
+    }
+
+    /// Says whether a member of a group holds the lock of a queue, hence consumes in order.
+    #[must_use]
+    pub fn is_locked(&self, group: &str, now_ms: i64) -> bool {
+        self.locked.get(group).is_some_and(|until_ms| now_ms <= until_ms)
+    }
 }
 
 #[cfg(test)]
@@ -318,6 +334,18 @@ mod tests {
         assert!(!tables.is_forbidden("g", "t"));
         tables.put_forbidden("g", Vec::new());
         assert!(!tables.is_forbidden("g", "u"));
+    }
+
+    #[test]
+    fn a_group_holds_locks_until_the_millisecond_that_was_said_last() {
+        let tables = Tables::new();
+        assert!(!tables.is_locked("g", 0));
+        tables.put_locked("g", Some(10));
+        assert!(tables.is_locked("g", 10));
+        assert!(!tables.is_locked("g", 11));
+        assert!(!tables.is_locked("h", 10));
+        tables.put_locked("g", None);
+        assert!(!tables.is_locked("g", 10));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{MessageView, NewMessage, properties};
+use ferromq_store::{MessageFilter, MessageView, NewMessage, properties};
 use ferromq_transport::{
     grpc::proto::{ForwardMessageToDeadLetterQueueRequest, Resource},
     remoting::{
@@ -156,6 +156,12 @@ async fn a_retry_that_is_given_up_is_kept_as_dead_and_does_not_come_again() {
     let answer = client.call("ForwardMessageToDeadLetterQueue", request.encode_to_vec()).await.unwrap();
     assert_eq!(proto::StatusOnly::decode(answer).unwrap().status.unwrap().code, 20_000);
     assert_eq!((broker.stat("dead"), broker.store.committed_offset("audit", OLD, 0)), (1, Some(1)));
+    eventually(|| broker.store.max_offset("%DLQ%audit", 0) == 1).await;
+    let dead = broker.store.get("%DLQ%audit", 0, 0, 1, usize::MAX, &MessageFilter::All).messages.remove(0).1;
+    let dead = MessageView::decode(dead.bytes(), true).unwrap();
+    let origin =
+        ["DLQ_ORIGIN_TOPIC", "RETRY_TOPIC"].map(|name| properties::get(dead.properties, name).unwrap());
+    assert_eq!(origin, ["flights", OLD], "where it was sent, and where it lay");
     broker.clock.advance(3_600_000);
     assert_eq!(&received(&client).await.body[..], NEW.as_bytes());
 }

@@ -499,6 +499,15 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
         let delay = (wanted != "%DLQ%audit").then_some("4");
         assert_eq!(properties::get(&text, "DELAY"), delay);
     }
+    // Java's orderly consumer gives up a message: while its group holds locks of queues, that is its end.
+    let now = broker.clock.now_ms();
+    broker.server.tables().put_locked("audit", Some(now));
+    for wanted in ["%DLQ%audit", "SCHEDULE_TOPIC_XXXX"] {
+        let changes = [("b", "%RETRY%audit"), ("e", "-1"), ("i", &given), ("j", "16"), ("l", "16")];
+        let answer = peer.call(&request(SEND, "given up", &changes)).await;
+        assert_eq!((answer.code, last(&broker).0.as_str()), (0, wanted), "{answer:?}");
+        broker.clock.advance(1);
+    }
     // It was committed before it was consumed.
     let given = text(&[("DELAY", "4"), ("TRAN_MSG", "true"), ("UNIQ_KEY", "7F")]);
     for (times, wanted) in [("1", "SCHEDULE_TOPIC_XXXX"), ("17", "%DLQ%audit")] {

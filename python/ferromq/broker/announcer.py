@@ -124,6 +124,10 @@ class Announcer:
         """Tell the hot path which topics a group may not read."""
         self._server.put_forbidden(group, topics)
 
+    def push_filter_policy(self, config: BrokerConfig) -> None:
+        """Tell the hot path how messages may be filtered."""
+        self._server.put_sql_filters(config.sends.sql_filters)
+
     def push_send_policy(self, config: BrokerConfig) -> None:
         """Tell the hot path what messages are stamped with, and which are taken."""
         self._server.set_send_policy(

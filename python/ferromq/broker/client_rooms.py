@@ -45,7 +45,7 @@ class ClientRooms:
         now_ms: Callable[[], int],
     ) -> None:
         self._server = server
-        self._locks = QueueLocks()
+        self._locks = QueueLocks(on_change=server.put_locked)
         self.rebalance = Rebalance(server, groups, notify=lambda: config().notify_consumers)
         self.table = ClientTable(config().client_lease // _MILLISECOND, self.rebalance.changed)
         self.modes = RequestModes(Path(config().store))
@@ -71,7 +71,7 @@ class ClientRooms:
             now_ms=now_ms,
         )
         groups.listen(self.grpc.group_changed)
-        self.heartbeats = Heartbeats(table, groups, topics, now_ms=now_ms)
+        self.heartbeats = Heartbeats(table, groups, topics, now_ms=now_ms, takes_sql=lambda: config().sends.sql_filters)
         self.locking = QueueLocking(self._locks, now_ms=now_ms)
         self.members = Members(table)
         self.replies = Replies(

@@ -194,6 +194,7 @@ class BrokerController:
             on_master=self._told_master,
         )
         self._announcer.push_send_policy(self.config)
+        self._announcer.push_filter_policy(self.config)
         self._make_rooms()
         self._server.listen_remoting(listen)
         self.fast_address = self._listen_fast(listen)
@@ -334,6 +335,8 @@ class BrokerController:
             self._announcer.set_period(registration_period(after.membership.register_interval))
         if changed & {"region", "trace", "reject_transactions", "check_types"}:
             self._announcer.push_send_policy(after)
+        if "sql_filters" in changed:
+            self._announcer.push_filter_policy(after)
         if "check_types" in changed:
             self._clients.grpc.sends_changed()
         self._transactions.options_changed(changed, after)

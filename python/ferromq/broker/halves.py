@@ -36,6 +36,8 @@ _log = logging.getLogger("ferromq.transactions")
 
 _READ_AT_ONCE = 1_000
 _UNKNOWN = (1 << 63) - 1
+_STEP_BACK_MS = 3_600_000
+"""How far the clock of a RocketMQ broker may have been set back between a half message and its commit."""
 
 
 class WasCommitted(Exception):  # noqa: N818 (an answer, not a failure of ours)
@@ -387,9 +389,12 @@ class Halves:
         key, topic = properties.get(UNIQUE_KEY), properties.get(REAL_TOPIC)
         if key is None or topic is None:
             return
+        # It was committed after it was stored; when a copy was stored first is not known here.
+        is_first = not is_copy(properties) and not half.prepared_transaction_offset
+        begin_ms = max(0, half.store_timestamp - _STEP_BACK_MS) if is_first else 0
         waits = (_names.SCHEDULE_TOPIC, _names.TIMER_TOPIC) if MAY_WAIT & properties.keys() else ()
         for place in (topic, *waits):
-            for found in self._store.query_by_unique_key(place, key):
+            for found in self._store.query_by_unique_key(place, key, begin_ms=begin_ms):
                 if found.sys_flag & KIND_BITS == COMMITTED:
                     yield found
 

@@ -44,6 +44,8 @@ _FROM_WHERE = (
     "CONSUME_FROM_TIMESTAMP",
 )
 _UNIT_SUBSCRIPTION = 2
+_SQL = "SQL92"
+_NO_SQL = f"The broker does not support consumer to filter message by {_SQL}; set enablePropertyFilter=true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,20 @@ class Heartbeats:
     """Answers remoting requests 34, 35 and 46."""
 
     def __init__(
-        self, table: ClientTable, groups: GroupTable, topics: TopicTable, *, now_ms: Callable[[], int]
+        self,
+        table: ClientTable,
+        groups: GroupTable,
+        topics: TopicTable,
+        *,
+        now_ms: Callable[[], int],
+        takes_sql: Callable[[], bool] = lambda: True,
     ) -> None:
+        """*takes_sql* says whether consumers may filter by SQL92."""
         self._table = table
         self._groups = groups
         self._topics = topics
         self._now_ms = now_ms
+        self._takes_sql = takes_sql
 
     def heartbeat(self, request: Request) -> Answer:
         """
@@ -100,6 +110,8 @@ class Heartbeats:
         if data is None:
             return success()
         wanted = _subscription(data)
+        if wanted.expression_type == _SQL and not self._takes_sql():
+            return failure(ResponseCode.SYSTEM_ERROR, _NO_SQL)
         try:
             check_filter(wanted.expression_type, wanted.expression)
         except ValueError as error:

@@ -21,7 +21,11 @@ LOCK_MS = 60_000
 class QueueLocks:
     """Knows who may consume a queue for a group; `now` is an argument. Thread-safe."""
 
-    def __init__(self, lock_ms: int = LOCK_MS) -> None:
+    def __init__(
+        self, lock_ms: int = LOCK_MS, *, on_change: Callable[[str, int | None], None] = lambda _group, _until: None
+    ) -> None:
+        """*on_change* hears until when members of a group hold locks, or None; it must not come back here, nor wait."""
+        self._on_change = on_change
         self._lock_ms = lock_ms
         self._lock = threading.Lock()
         self._owners: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
@@ -36,17 +40,22 @@ class QueueLocks:
                 if owner == client_id or now - renewed > self._lock_ms:
                     owners[queue] = client_id, now
                     held.append(queue)
+            if held:
+                self._tell(group)
             return held
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Free those of *queues* that are the client's."""
         with self._lock:
-            owners = self._owners.get(group, {})
+            owners, is_changed = self._owners.get(group, {}), False
             for queue in queues:
                 if owners.get(queue, ("", 0))[0] == client_id:
                     del owners[queue]
+                    is_changed = True
             if not owners:
                 self._owners.pop(group, None)
+            if is_changed:
+                self._tell(group)
 
     def expire(self, now: int) -> None:
         """Forget the locks that ended before *now*."""
@@ -57,6 +66,11 @@ class QueueLocks:
                     self._owners[group] = alive
                 else:
                     del self._owners[group]
+                    self._tell(group)
+
+    def _tell(self, group: str) -> None:
+        owners = self._owners.get(group)
+        self._on_change(group, max(renewed for _, renewed in owners.values()) + self._lock_ms if owners else None)
 
 
 class QueueLocking:

@@ -36,7 +36,7 @@ _CHANGEABLE = frozenset(
     | {"flush", "flush_every"}
     | {"permission", "force_register", "sync_interval", "register_interval"}
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
-    | {"recall", "reject_transactions"}
+    | {"recall", "reject_transactions", "sql_filters"}
     | {name for name in StoreConfig.names() if name.startswith("retention_")}
 )
 """The options that can change while the broker runs."""
@@ -240,6 +240,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "defaultTopicQueueNums": str(options["default_queues"]),
         "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),
         "enableMixedMessageType": own_text(options["mixed_topics"]),
+        "enablePropertyFilter": own_text(options["sql_filters"]),
         "enableTopicMessageTypeCheck": own_text(options["check_types"] != "none"),
         "enabledAppendPropCRC": own_text(options["property_crc"]),
         "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),

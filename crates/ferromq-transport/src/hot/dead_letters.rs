@@ -8,7 +8,7 @@ use ferromq_store::{
 };
 use parking_lot::Mutex;
 
-use super::{Hot, receive::Receive};
+use super::{Hot, pop_retries::retried_topic, receive::Receive};
 use crate::{Missing, TransportError, tables::TopicEntry};
 
 /// Before the name of a group in the name of its dead-letter topic.
@@ -176,7 +176,7 @@ impl Hot {
     ) -> Result<u64, TransportError> {
         let message = MessageView::decode(record.bytes(), false)
             .map_err(|_| TransportError::IllegalMessage("the message cannot be read"))?;
-        let text = properties_of_dead(&message);
+        let text = properties_of_dead(&message, group);
         let dead = NewMessage {
             topic: name,
             queue_id: self.pick_queue(name, entry).cast_signed(),
@@ -239,10 +239,10 @@ impl Hot {
 }
 
 /// The properties of a message that is kept as dead, which tell gRPC consumers where it comes from.
-fn properties_of_dead(message: &MessageView<'_>) -> Vec<u8> {
+fn properties_of_dead(message: &MessageView<'_>, group: &str) -> Vec<u8> {
     let text = properties_of_retry(message, 0);
     let known = |name| properties::get(&text, name);
-    let topic = known("RETRY_TOPIC").unwrap_or(message.topic);
+    let topic = retried_topic(known("RETRY_TOPIC").unwrap_or(message.topic), group);
     let id = known("UNIQ_KEY").or_else(|| known("ORIGIN_MESSAGE_ID")).unwrap_or("");
     properties::replace(&text, &[], &[("DLQ_ORIGIN_TOPIC", topic), ("DLQ_ORIGIN_MESSAGE_ID", id)])
 }

@@ -44,8 +44,32 @@ pub(crate) fn marked_topic<'a>(topic: &'a str, group: &str, mark: &str) -> Optio
     Some(Cow::Owned(format!("{RETRY_PREFIX}{group}{separator}{topic}")))
 }
 
+/// The topic whose messages a group's pop retry topic keeps; any other topic as it is.
+pub(super) fn retried_topic<'a>(name: &'a str, group: &str) -> &'a str {
+    let rest = name.strip_prefix(RETRY_PREFIX).and_then(|rest| rest.strip_prefix(group));
+    let topic =
+        rest.and_then(|rest| SEPARATORS.iter().find_map(|(_, separator)| rest.strip_prefix(*separator)));
+    topic.filter(|topic| !topic.is_empty()).unwrap_or(name)
+}
+
 /// The topic in which the messages of a receive lie: the one that was asked for, or a retry topic of it.
 pub(crate) fn lies_in<'a>(leased: &'a [Leased], asked: &'a str) -> &'a str {
     let first = leased.first().and_then(|first| MessageView::decode(first.record.bytes(), false).ok());
     first.map(|view| view.topic).filter(|topic| topic.starts_with(RETRY_PREFIX)).unwrap_or(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_topic_of_a_pop_retry_topic_is_known_in_either_form() {
+        assert_eq!(retried_topic("%RETRY%audit_flights", "audit"), "flights");
+        assert_eq!(retried_topic("%RETRY%audit+a_b+c", "audit"), "a_b+c");
+        for other in
+            ["flights", "%RETRY%audit", "%RETRY%audit_", "%RETRY%auditor_flights", "%RETRY%other_flights"]
+        {
+            assert_eq!(retried_topic(other, "audit"), other);
+        }
+    }
 }

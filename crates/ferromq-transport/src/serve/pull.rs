@@ -70,6 +70,11 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
     let asked = read(command)?;
     let group = check(hot, peer, command, &asked).await?;
     let filter = filter(hot, command, &asked, group)?;
+    if !hot.tables.filters.allows(&filter) {
+        let why =
+            "The broker does not support consumer to filter message by SQL92; set enablePropertyFilter=true";
+        return Err(Refused::new(command, response::SYSTEM_ERROR, why));
+    }
     if let Some(offset) = hot.tables.resets.take(asked.group, asked.topic, asked.queue_id) {
         return Ok(moved(hot, command, &asked, offset));
     }

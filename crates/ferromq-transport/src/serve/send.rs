@@ -130,7 +130,9 @@ async fn store_retry(
     }
     let group = hot.group(name, peer).await?;
     let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
-    if header.reconsume_times <= max_times {
+    // Its members consume in order: who gives up a message must not get it behind later ones.
+    let is_ordered = hot.tables.is_locked(name, hot.clock.now_ms());
+    if header.reconsume_times <= max_times && !is_ordered {
         let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
         let queues = group.retry_queues.max(1);
         let topic = hot.topic_of_group(peer, header.topic, queues, sys_flag).await?;

@@ -1,0 +1,41 @@
+//! The limits of a server as Python names them.
+
+use std::time::Duration;
+
+use ferromq_transport::ServerOptions;
+use pyo3::{
+    exceptions::{PyTypeError, PyValueError},
+    prelude::*,
+    types::PyDict,
+};
+
+/// Reads the limits of a server by their names.
+pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
+    let mut options = ServerOptions::default();
+    for (name, value) in limits {
+        let name: String = name.extract()?;
+        match name.as_str() {
+            "idle" => {
+                let idle = Duration::try_from_secs_f64(value.extract()?)
+                    .map_err(|error| PyValueError::new_err(error.to_string()))?;
+                options.connection.idle = idle;
+            }
+            "max_connections" => options.max_connections = at_least_one(&name, &value)?,
+            "one_way" => options.one_way = at_least_one(&name, &value)?,
+            "calls" => options.calls = at_least_one(&name, &value)?,
+            _ => {
+                let text = format!("Server() got an unexpected keyword argument '{name}'");
+                return Err(PyTypeError::new_err(text));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// A number of connections or requests; without any nothing would be served.
+fn at_least_one(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match value.extract::<u32>() {
+        Ok(0) | Err(_) => Err(PyValueError::new_err(format!("{name} must be from 1 to {}", u32::MAX))),
+        Ok(number) => Ok(number as usize),
+    }
+}
