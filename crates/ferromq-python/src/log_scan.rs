@@ -23,7 +23,7 @@ pub struct PyLogScan(Mutex<LogScan<RealDisk>>);
 impl PyLogScan {
     #[new]
     #[pyo3(signature = (
-        path, first_offset, begin, end, *, columns, filter=None, batch_rows=8192, batch_bytes=8 << 20,
+        path, first_offset, begin, end, *, columns, filter=None, batch_rows=8192, batch_bytes=8388608,
         on_corrupt="fail"
     ))]
     #[allow(clippy::too_many_arguments)]
