@@ -8,10 +8,11 @@ use std::{
 };
 
 use crate::{
-    Appended, Delayed, Disk, FlushPolicy, MessageStore, NewMessage, Result, StoreError,
-    commit_log::{self, Pending},
+    Appended, Delayed, Disk, FlushPolicy, Location, MessageStore, NewMessage, Result, StoreError,
+    commit_log::{self, Once, Pending},
     consume_queue::{ConsumeQueue, check_name},
     delay, message,
+    sequence::Numbered,
     store::Inner,
 };
 
@@ -20,6 +21,15 @@ const MAX_SCRATCH: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Which messages of an append are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// Each.
+    All,
+    /// Each that has no number, and of the others those that are not there yet.
+    New,
 }
 
 /// Whether the records of an append stand for themselves.
@@ -38,12 +48,30 @@ impl<D: Disk> MessageStore<D> {
     /// `Appended::end` says so. A crash before may keep the first of the messages and lose the others.
     /// Errors: `TooLarge`, `Invalid`, `Full`, `Poisoned`, `Closed`, `Io`: nothing was stored.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.inner().append_tied(messages, Tie::Loose, true)
+        self.inner().append_tied(messages, (Tie::Loose, Kept::All), true)
+    }
+
+    /// As [`Self::append`], but what has a [`SEQUENCE`](crate::SEQUENCE) is stored where nothing of its writer's
+    /// partition as high is in the queue, whoever sent it: what is there already has
+    /// [`Location::THERE_ALREADY`](crate::Location::THERE_ALREADY), and is as durable as the policy promises once
+    /// `Appended::end` is. Look at and append are one.
+    ///
+    /// The promise is that of `dedup_window`, and of writers that send rows to a queue in rising order and no row before
+    /// the one before it was answered. For messages that come from producers; of a message that waits for its time, the
+    /// queue it waits for counts. Errors: those of [`Self::append`]; `Invalid` for a property that is no sequence,
+    /// `DedupFull`.
+    pub fn append_once(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        self.inner().append_tied(messages, (Tie::Loose, Kept::New), true)
+    }
+
+    /// As [`Self::append_once`], but whatever happens all that were to be stored are there afterwards or none.
+    pub fn append_once_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
+        self.inner().append_tied(messages, (Tie::AsOne, Kept::New), true)
     }
 
     /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.
     pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.inner().append_tied(messages, Tie::AsOne, true)
+        self.inner().append_tied(messages, (Tie::AsOne, Kept::All), true)
     }
 
     /// Appends and waits until the promise of the flush policy holds; the place is given with it.
@@ -51,7 +79,7 @@ impl<D: Disk> MessageStore<D> {
     /// Cheaper than [`Self::append`] and [`Self::wait_durable`] one after the other: no other thread is asked
     /// to flush. Errors: those of [`Self::append`], and `NotDurable` where the flush failed.
     pub fn append_durable(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        let appended = self.inner().append_tied(messages, Tie::Loose, false)?;
+        let appended = self.inner().append_tied(messages, (Tie::Loose, Kept::All), false)?;
         self.wait_durable(appended.end)?;
         Ok(appended)
     }
@@ -122,7 +150,7 @@ impl<D: Disk> MessageStore<D> {
 impl<D: Disk> Inner<D> {
     /// As [`MessageStore::append`], for threads of the store.
     pub(crate) fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, Tie::Loose, true)
+        self.append_tied(messages, (Tie::Loose, Kept::All), true)
     }
 
     /// The errors [`Self::append`] has for a message whatever the state of the log.
@@ -131,19 +159,31 @@ impl<D: Disk> Inner<D> {
         commit_log::check_limits(message, &self.config, self.log.max_record_len())
     }
 
-    fn append_tied(&self, messages: &[NewMessage<'_>], tie: Tie, is_flush_asked: bool) -> Result<Appended> {
+    fn append_tied(
+        &self,
+        messages: &[NewMessage<'_>],
+        (tie, kept): (Tie, Kept),
+        is_flush_asked: bool,
+    ) -> Result<Appended> {
         let inner = self;
         let open = if self.is_closed() { Err(StoreError::Closed) } else { Ok(()) };
         let appended = open.and_then(|()| {
             SCRATCH.with_borrow_mut(|bytes| {
                 bytes.clear();
                 bytes.shrink_to(MAX_SCRATCH);
+                if kept == Kept::New {
+                    let numbered = messages.iter().map(|m| Numbered::of(m.topic, m.queue_id, m.properties));
+                    let numbered: Vec<_> = numbered.collect::<Result<_>>()?;
+                    let once = Once { dedup: &inner.dedup, numbered: &numbered };
+                    let pending = self.encode_all(messages, tie, bytes)?;
+                    return inner.log.append(&inner.clock, messages, &pending, bytes, Some(once));
+                }
                 if let [message] = messages {
                     let pending = [self.encode(message, None, bytes)?];
-                    return inner.log.append(&inner.clock, messages, &pending, bytes);
+                    return inner.log.append(&inner.clock, messages, &pending, bytes, None);
                 }
                 let pending = self.encode_all(messages, tie, bytes)?;
-                inner.log.append(&inner.clock, messages, &pending, bytes)
+                inner.log.append(&inner.clock, messages, &pending, bytes, None)
             })
         });
         let appended = appended.inspect_err(|error| {
@@ -152,7 +192,8 @@ impl<D: Disk> Inner<D> {
                 inner.cleaner.ask();
             }
         })?;
-        inner.appended.fetch_add(messages.len() as u64, Ordering::Relaxed);
+        let stored = appended.locations.iter().filter(|location| **location != Location::THERE_ALREADY);
+        inner.appended.fetch_add(stored.count() as u64, Ordering::Relaxed);
         if !inner.log.is_sync() {
             inner.arrived.ring();
         } else if is_flush_asked {

@@ -406,7 +406,7 @@ impl<D: Disk> Inner<D> {
         if range.end >= self.log.written() || range.end > self.dispatched() {
             return Ok(None);
         }
-        if range.end as i64 > self.checkpoint.marks().durable_end {
+        if range.end as i64 > self.checkpoint.marks().durable_end || range.end > self.dedup.saved_to() {
             self.write_checkpoint(false)?;
         }
         let Some(path) = files.path_at(range.start) else { return Ok(None) };

@@ -17,6 +17,7 @@ use crate::{
     Appended, Clock, Disk, Location, NewMessage, Record, Result, StoreConfig, StoreError,
     consume_queue::ConsumeQueue,
     damage::Damages,
+    dedup::{Dedup, Taken},
     flush::Flushing,
     flush_mark::FlushMark,
     mapped_file::MappedFile,
@@ -27,6 +28,7 @@ use crate::{
     },
     prepare::Ahead,
     property_crc,
+    sequence::Numbered,
     signal::Signal,
     unflushed::{Unflushed, Verdict},
 };
@@ -43,6 +45,20 @@ pub(crate) struct Pending<D: Disk> {
     pub(crate) queue: Option<Arc<ConsumeQueue<D>>>,
 }
 
+impl<D: Disk> Clone for Pending<D> {
+    fn clone(&self) -> Self {
+        Self { encoded: self.encoded, queue: self.queue.clone() }
+    }
+}
+
+/// What of an append is stored only where it is not there yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Once<'a> {
+    pub(crate) dedup: &'a Dedup,
+    /// One entry a message; none for those that have no number.
+    pub(crate) numbered: &'a [Option<Numbered<'a>>],
+}
+
 /// The place of the next record, under the append lock.
 pub(crate) struct Tail<D: Disk> {
     file: Option<Arc<MappedFile<D::Region>>>,
@@ -56,6 +72,13 @@ pub(crate) struct Tail<D: Disk> {
 impl<D: Disk> Default for Tail<D> {
     fn default() -> Self {
         Self { file: None, end: 0, last_timestamp: 0, is_open: false, unflushed: None }
+    }
+}
+
+impl<D: Disk> Tail<D> {
+    /// Where the file begins that the next record goes to.
+    pub(crate) fn file_begin(&self) -> u64 {
+        self.file.as_ref().map_or(self.end, |file| file.base())
     }
 }
 
@@ -139,7 +162,7 @@ impl<D: Disk> CommitLog<D> {
         self.files.file_size().saturating_sub(BLANK_LEN)
     }
 
-    /// Writes records one after the other and gives them their places. All or none.
+    /// Writes records one after the other and gives them their places. All or none, but for those `once` says are there.
     ///
     /// `bytes` holds what [`message::encode`] made, `messages` the bodies.
     pub(crate) fn append(
@@ -148,12 +171,12 @@ impl<D: Disk> CommitLog<D> {
         messages: &[NewMessage<'_>],
         pending: &[Pending<D>],
         bytes: &mut [u8],
+        once: Option<Once<'_>>,
     ) -> Result<Appended> {
         if self.is_full.load(Ordering::Acquire) {
             self.check_space(0)?;
             self.is_full.store(false, Ordering::Release);
         }
-        let mut locations = Vec::with_capacity(pending.len());
         let mut tail = self.tail.lock();
         if !tail.is_open {
             return Err(StoreError::Closed);
@@ -168,29 +191,16 @@ impl<D: Disk> CommitLog<D> {
                 queue_id: closed.queue_id(),
             });
         }
-        let planned_end = self.make_room(&tail, pending)?;
-        let begin = (tail.file.clone(), tail.end);
-        let store_timestamp = clock.now_ms().max(tail.last_timestamp);
-        for (message, record) in messages.iter().zip(pending) {
-            let queue_offset = record.queue.as_ref().map_or(0, |queue| queue.take_next_offset());
-            let location = Location { queue_offset, physical_offset: 0, len: record.encoded.len };
-            match self.write_record(&mut tail, message.body, record, location, store_timestamp, bytes) {
-                Ok(location) => locations.push(location),
-                Err(error) => {
-                    let given = pending.iter().take(locations.len() + 1);
-                    given
-                        .filter_map(|record| record.queue.as_ref())
-                        .for_each(|queue| queue.give_back_offset());
-                    let needed = planned_end - begin.1;
-                    self.undo(&mut tail, begin, planned_end);
-                    return Err(self.full_or(error, needed));
-                }
-            }
-        }
+        let (store_timestamp, begin) = (clock.now_ms().max(tail.last_timestamp), tail.end);
+        let locations = match once {
+            None => self.write_records(&mut tail, messages, pending, bytes, store_timestamp)?,
+            Some(once) => self.write_new(&mut tail, (messages, pending, bytes), store_timestamp, once)?,
+        };
         tail.last_timestamp = store_timestamp;
         let end = tail.end;
-        let verdict =
-            tail.unflushed.as_mut().map_or(Verdict::default(), |unflushed| unflushed.add(messages, end));
+        // What was there already is held back like the rest of the log before it.
+        let counted = tail.unflushed.as_mut().filter(|_| end > begin);
+        let verdict = counted.map_or(Verdict::default(), |unflushed| unflushed.add(messages, end));
         self.written.store(end, Ordering::Release);
         drop(tail);
         if verdict != Verdict::default() {
@@ -198,6 +208,79 @@ impl<D: Disk> CommitLog<D> {
         }
         self.ask_for_preparation(end);
         Ok(Appended { locations, store_timestamp, end })
+    }
+
+    /// Writes those that are not there yet. What is there is answered like them: once the log is durable to its end.
+    fn write_new(
+        &self,
+        tail: &mut Tail<D>,
+        (messages, pending, bytes): (&[NewMessage<'_>], &[Pending<D>], &mut [u8]),
+        store_timestamp: i64,
+        once: Once<'_>,
+    ) -> Result<Vec<Location>> {
+        let taken = once.dedup.take(once.numbered, store_timestamp)?;
+        let written = if taken.is_new.iter().all(|is_new| *is_new) {
+            self.write_records(tail, messages, pending, bytes, store_timestamp)
+        } else {
+            self.write_some(tail, (messages, pending, bytes), store_timestamp, &taken)
+        };
+        match &written {
+            Ok(_) => once.dedup.count_duplicates(&taken),
+            Err(_) => once.dedup.give_back(&taken),
+        }
+        written
+    }
+
+    fn write_some(
+        &self,
+        tail: &mut Tail<D>,
+        (messages, pending, bytes): (&[NewMessage<'_>], &[Pending<D>], &mut [u8]),
+        store_timestamp: i64,
+        taken: &Taken,
+    ) -> Result<Vec<Location>> {
+        let is_new = || taken.is_new.iter();
+        let new_messages: Vec<_> =
+            messages.iter().zip(is_new()).filter(|(_, new)| **new).map(|(message, _)| *message).collect();
+        let new_pending: Vec<_> =
+            pending.iter().zip(is_new()).filter(|(_, new)| **new).map(|(record, _)| record.clone()).collect();
+        if let Some(last) = new_pending.last() {
+            // Where it was tied to one that is not stored, nothing would follow it.
+            message::mark_last(bytes, &last.encoded);
+        }
+        let written = self.write_records(tail, &new_messages, &new_pending, bytes, store_timestamp)?;
+        let mut written = written.into_iter();
+        let place = |new: &bool| new.then(|| written.next()).flatten().unwrap_or(Location::THERE_ALREADY);
+        Ok(is_new().map(place).collect())
+    }
+
+    fn write_records(
+        &self,
+        tail: &mut Tail<D>,
+        messages: &[NewMessage<'_>],
+        pending: &[Pending<D>],
+        bytes: &mut [u8],
+        store_timestamp: i64,
+    ) -> Result<Vec<Location>> {
+        let mut locations = Vec::with_capacity(pending.len());
+        let planned_end = self.make_room(tail, pending)?;
+        let begin = (tail.file.clone(), tail.end);
+        for (message, record) in messages.iter().zip(pending) {
+            let queue_offset = record.queue.as_ref().map_or(0, |queue| queue.take_next_offset());
+            let location = Location { queue_offset, physical_offset: 0, len: record.encoded.len };
+            match self.write_record(tail, message.body, record, location, store_timestamp, bytes) {
+                Ok(location) => locations.push(location),
+                Err(error) => {
+                    let given = pending.iter().take(locations.len() + 1);
+                    given
+                        .filter_map(|record| record.queue.as_ref())
+                        .for_each(|queue| queue.give_back_offset());
+                    let needed = planned_end - begin.1;
+                    self.undo(tail, begin, planned_end);
+                    return Err(self.full_or(error, needed));
+                }
+            }
+        }
+        Ok(locations)
     }
 
     fn write_record(

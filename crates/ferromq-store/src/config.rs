@@ -52,6 +52,11 @@ pub struct StoreConfig {
     pub delay_levels: DelayLevels,
     /// How messages with a time of delivery are kept.
     pub timer: TimerConfig,
+    /// How long after its last message a partition of a writer is remembered, so that what it sends again is not stored
+    /// again.
+    pub dedup_window: Duration,
+    /// Pairs of a writer's partition and a queue that are remembered, about 100 bytes each; further ones are refused.
+    pub dedup_writers: u32,
     /// The broker's own address, kept in every record.
     pub store_host: SocketAddr,
 }
@@ -78,6 +83,8 @@ impl Default for StoreConfig {
             on_recovery: None,
             delay_levels: DelayLevels::default(),
             timer: TimerConfig::default(),
+            dedup_window: Duration::from_secs(24 * 3600),
+            dedup_writers: 500_000,
             store_host: SocketAddr::from(([127, 0, 0, 1], 10911)),
         }
     }
@@ -139,6 +146,12 @@ impl StoreConfig {
         if self.progress_interval.is_zero() {
             return Err(StoreError::Invalid { what: "progress_interval", reason: "it must be more than 0" });
         }
+        if self.dedup_window.is_zero() {
+            return Err(StoreError::Invalid { what: "dedup_window", reason: "it must be more than 0" });
+        }
+        if self.dedup_writers == 0 {
+            return Err(StoreError::Invalid { what: "dedup_writers", reason: "it must be at least 1" });
+        }
         self.retention.check()?;
         self.timer.check()?;
         if self.flush_every.values().any(|count| *count == 0) {
@@ -175,5 +188,7 @@ mod tests {
         assert_eq!(refused(|config| config.max_message_size = 0), "max_message_size");
         assert_eq!(refused(|config| config.progress_interval = Duration::ZERO), "progress_interval");
         assert_eq!(refused(|config| config.index_entries = u32::MAX), "index_entries");
+        assert_eq!(refused(|config| config.dedup_window = Duration::ZERO), "dedup_window");
+        assert_eq!(refused(|config| config.dedup_writers = 0), "dedup_writers");
     }
 }

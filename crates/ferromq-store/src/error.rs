@@ -129,6 +129,16 @@ pub enum StoreError {
         /// The queue.
         queue_id: u32,
     },
+    /// The store remembers as many writers of numbered messages as it may, none of them out of the window; nothing was
+    /// written.
+    #[error(
+        "no place for another writer of messages with FERROMQ_SEQUENCE: {limit} pairs of a writer's partition and a \
+         queue are remembered; raise `dedup_writers`, shorten `dedup_window`, or write with fewer partitions"
+    )]
+    DedupFull {
+        /// The option `dedup_writers`.
+        limit: u64,
+    },
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
@@ -183,6 +193,7 @@ impl StoreError {
             Self::Poisoned => "poisoned",
             Self::NotDurable { .. } => "not_durable",
             Self::Closed => "closed",
+            Self::DedupFull { .. } => "dedup_full",
             Self::QueueClosed { .. } => "queue_closed",
             Self::NoRecord { .. } => "no_record",
             Self::NoStore { .. } => "no_store",

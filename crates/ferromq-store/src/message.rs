@@ -222,6 +222,11 @@ pub(crate) fn mark_continued(bytes: &mut [u8], encoded: &mut Encoded) {
     patch(bytes, encoded.head_at + SYS_FLAG_AT, encoded.sys_flag.to_be_bytes());
 }
 
+/// Makes an encoded record the last of those it is tied to.
+pub(crate) fn mark_last(bytes: &mut [u8], encoded: &Encoded) {
+    patch(bytes, encoded.head_at + SYS_FLAG_AT, (encoded.sys_flag & !CONTINUED).to_be_bytes());
+}
+
 /// Overwrites `bytes` at `at`; positions are the codec's own, so they always fit.
 pub(crate) fn patch<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {

@@ -25,6 +25,7 @@ use crate::{
     commit_log::CommitLog,
     consume_queue::{ConsumeQueue, ConsumeQueues},
     counters::Counters,
+    dedup::Dedup,
     dispatch,
     file_places::{FilePlaces, Names, sync_parent},
     flush_mark::FlushMark,
@@ -84,6 +85,7 @@ pub(crate) struct Inner<D: Disk> {
     listener: RwLock<Option<Listener>>,
     pub(crate) appended: AtomicU64,
     pub(crate) counters: Counters,
+    pub(crate) dedup: Dedup,
     recovered: OnceLock<RecoveryReport>,
     is_closed: AtomicBool,
     lock: Mutex<Option<D::Lock>>,
@@ -166,6 +168,7 @@ impl<D: Disk> Inner<D> {
         }
         self.log.flush_mark.note(self.log.flushed(), anchor)?;
         self.log.damages.save(&self.disk, &self.root, anchor)?;
+        self.save_sequences(anchor, is_closing)?;
         let dirty = std::mem::take(&mut *self.dirty_queues.lock());
         let begin = || dirty.iter().filter(|_| dirty.len() > 1).try_for_each(|queue| queue.begin_flush());
         if let Err(error) = begin() {
@@ -350,6 +353,7 @@ impl<D: Disk> MessageStore<D> {
         })?;
         // A set value would mean a second recovery, which cannot be.
         let _ = inner.recovered.set(recovered);
+        inner.load_sequences()?;
         inner.write_checkpoint(false)?;
         inner.timer.state.lock().recover(&inner)?;
         let max_offset =
@@ -431,6 +435,8 @@ impl<D: Disk> MessageStore<D> {
             mismatches: inner.counters.mismatches.load(Ordering::Relaxed),
             gone_leases: inner.counters.gone_leases.load(Ordering::Relaxed),
             is_full: inner.log.is_full(),
+            duplicates: inner.dedup.duplicates(),
+            remembered_sequences: inner.dedup.entries(),
             schedule: inner.schedule.stats(),
             timer: inner.timer.stats(),
             cleaning: inner.cleaner.stats(),
@@ -562,6 +568,7 @@ fn open_parts<D: Disk>(
         index: Index::load(&disk, root, &config)?,
         checkpoint: Checkpoint::open(&disk, root)?,
         listed: Mutex::new(None),
+        dedup: Dedup::new(&config),
         disk,
         root: root.to_path_buf(),
         clock,

@@ -15,6 +15,12 @@ pub struct Location {
     pub len: u32,
 }
 
+impl Location {
+    /// Of a message that was sent again, see [`MessageStore::append_once`](crate::MessageStore::append_once): it is in
+    /// the log, but nobody knows where.
+    pub const THERE_ALREADY: Self = Self { queue_offset: u64::MAX, physical_offset: u64::MAX, len: 0 };
+}
+
 /// The outcome of an append.
 #[derive(Debug, Clone)]
 pub struct Appended {
@@ -282,4 +288,8 @@ pub struct StoreStats {
     pub mismatches: u64,
     /// Leased messages forgotten since open because the log does not hold them any longer.
     pub gone_leases: u64,
+    /// Messages with a [`SEQUENCE`](crate::SEQUENCE) that were sent again and not stored again, since open.
+    pub duplicates: u64,
+    /// Writers, partitions and queues whose highest sequence is remembered.
+    pub remembered_sequences: u64,
 }
