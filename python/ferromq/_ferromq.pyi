@@ -97,6 +97,8 @@ class StoreOptions(TypedDict, total=False):
     commit_log_file_size: int | None
     commit_log_paths: Sequence[str] | None
     consume_queue_file_entries: int | None
+    dedup_window: timedelta | None
+    dedup_writers: int | None
     delay_levels: str | None
     """How long each delay level lasts, level 1 first: `1s 5s 10s 30s 1m 2h`."""
     disk_reserve: int | None

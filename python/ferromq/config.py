@@ -119,6 +119,10 @@ class StoreConfig(Config):
     """Bytes that stay free on the disk; sends are refused below it."""
     delay_levels: str | None = None
     """How long each delay level lasts, level 1 first, each time with its unit: `1s 5s 10s 30s 1m 2h`."""
+    dedup_window: timedelta | None = None
+    """How long after its last message a writer that numbers its messages is remembered, with a unit."""
+    dedup_writers: int | None = None
+    """Pairs of a writer's partition and a queue that are remembered; further ones are refused."""
     progress_interval: timedelta | None = None
     """How often consumers' offsets and leases are written."""
     fast_boot: bool | None = None

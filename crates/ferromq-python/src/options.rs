@@ -52,6 +52,8 @@ const OPTIONS: &[StoreOption] = options! {
     "commit_log_file_size": commit_log_file_size;
     "commit_log_paths": commit_log_paths;
     "consume_queue_file_entries": consume_queue_file_entries;
+    "dedup_window": dedup_window;
+    "dedup_writers": dedup_writers;
     "delay_levels": delay_levels;
     "disk_reserve": disk_reserve;
     "fast_boot": fast_boot;

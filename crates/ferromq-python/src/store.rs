@@ -504,6 +504,8 @@ impl PyStore {
             ("mismatches", stats.mismatches),
             ("gone_leases", stats.gone_leases),
             ("appended", stats.appended),
+            ("duplicates", stats.duplicates),
+            ("remembered_sequences", stats.remembered_sequences),
             ("flushes", stats.flushes),
             ("recovered_cut_bytes", stats.recovered_cut_bytes),
             ("recovered_messages", stats.recovered_messages),

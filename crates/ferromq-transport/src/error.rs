@@ -162,7 +162,7 @@ impl TransportError {
                     response::MESSAGE_ILLEGAL
                 }
                 StoreError::NotDurable { .. } => response::FLUSH_DISK_TIMEOUT,
-                StoreError::QueueClosed { .. } => response::NO_PERMISSION,
+                StoreError::QueueClosed { .. } | StoreError::DedupFull { .. } => response::NO_PERMISSION,
                 StoreError::Full { .. } | StoreError::Poisoned | StoreError::Closed => {
                     response::SERVICE_NOT_AVAILABLE
                 }

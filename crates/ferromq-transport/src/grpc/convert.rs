@@ -106,7 +106,7 @@ impl From<StoreError> for Refusal {
             },
             StoreError::TooFarAhead { .. } => code::ILLEGAL_DELIVERY_TIME,
             StoreError::StaleReceipt => code::INVALID_RECEIPT_HANDLE,
-            StoreError::QueueClosed { .. } => code::FORBIDDEN,
+            StoreError::QueueClosed { .. } | StoreError::DedupFull { .. } => code::FORBIDDEN,
             StoreError::NoRecord { .. } => code::MESSAGE_NOT_FOUND,
             StoreError::NotDurable { .. } => code::MASTER_PERSISTENCE_TIMEOUT,
             StoreError::Io { .. } | StoreError::Corrupt { .. } => {

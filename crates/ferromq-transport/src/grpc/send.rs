@@ -3,7 +3,7 @@
 use std::{fmt::Write, net::SocketAddr};
 
 use bytes::Bytes;
-use ferromq_store::{Appended, Location, NewMessage};
+use ferromq_store::{Appended, Location, NewMessage, SEQUENCE};
 
 use super::{
     convert::{Refusal, check_topic, code, put_status},
@@ -12,7 +12,7 @@ use super::{
     wire::{Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
-    hot::{Hot, message_group::queue_of_group, recall},
+    hot::{Hot, message_group::queue_of_group, recall, send::Kept},
     tables::{MessageType, TopicEntry},
 };
 
@@ -74,14 +74,19 @@ fn append(
         send_properties::put(&mut texts, request, message, kind);
         ends.push(texts.len());
     }
+    let kept = Kept::of(request.properties.iter().any(|(name, _)| *name == SEQUENCE));
     let mut messages = unstored(hot, request, topic, peer);
     let (appended, deliver_at) = match (messages.as_mut_slice(), kind) {
+        ([_], MessageType::Transaction) if kept == Kept::New => {
+            let why = format!("a message of a transaction cannot have {SEQUENCE}");
+            return Err(Refusal::new(code::BAD_REQUEST, why));
+        }
         ([message], MessageType::Transaction) => {
             (hot.append_half(message, first_id(request), &mut texts)?, None)
         }
         ([message], MessageType::Delay) => {
             message.properties = &texts;
-            hot.append_timed(message, 0)?
+            hot.append_timed(message, 0, kept)?
         }
         (many, _) => {
             let mut begin = 0;
@@ -89,7 +94,7 @@ fn append(
                 message.properties = texts.get(begin..end).unwrap_or_default();
                 begin = end;
             }
-            (hot.append(many)?, None)
+            (hot.append_kept(many, kept)?, None)
         }
     };
     Ok(Stored { appended, kind, deliver_at })
@@ -157,6 +162,7 @@ fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
         // Empty texts are left out of the wire.
         let texts = [(2, message.message_id), (3, transaction.as_str()), (5, recall.as_str())];
         let texts = || texts.iter().filter(|(_, text)| !text.is_empty());
+        // -1 of one that was there already.
         let offset = location.queue_offset;
         let len = texts().map(|(number, text)| bytes_field_len(*number, text.len())).sum::<usize>();
         put_len_prefix(&mut out, 2, status.len() + len + 1 + varint_len(offset));

@@ -2,11 +2,28 @@
 
 use std::sync::atomic::Ordering;
 
-use ferromq_store::{Appended, NewMessage, QueueAccess, Result, StoreError, is_timed};
+use ferromq_store::{Appended, Location, NewMessage, QueueAccess, Result, StoreError, is_timed};
 use tokio::sync::oneshot;
 
 use super::Hot;
 use crate::tables::TopicEntry;
+
+/// Which messages of a send are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Each.
+    All,
+    /// None that is there already: one of them has a [`ferromq_store::SEQUENCE`].
+    New,
+}
+
+impl Kept {
+    /// The answer for a send where some message has a sequence, or none has.
+    #[must_use]
+    pub fn of(is_numbered: bool) -> Self {
+        if is_numbered { Self::New } else { Self::All }
+    }
+}
 
 impl Hot {
     /// Picks the queue of a request that did not choose one: each request another, and none that is closed.
@@ -33,34 +50,50 @@ impl Hot {
 
     /// Appends `messages` of one topic. What is promised of them holds once [`Self::durable`] says so.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        let appended = self.store.append(messages)?;
+        self.append_kept(messages, Kept::All)
+    }
+
+    /// As [`Self::append`], but for what is there already where the messages are numbered.
+    pub fn append_kept(&self, messages: &[NewMessage<'_>], kept: Kept) -> Result<Appended> {
+        let appended = match kept {
+            Kept::All => self.store.append(messages)?,
+            Kept::New => self.store.append_once(messages)?,
+        };
         self.count(messages, &appended);
         Ok(appended)
     }
 
-    /// As [`Self::append`], for one message that waits first where its delay level `level` is above 0, or its properties
+    /// As [`Self::append_kept`], for one message that waits first where its delay level `level` is above 0, or its properties
     /// have a time of delivery.
     pub fn append_delayed(&self, message: &NewMessage<'_>, level: i32) -> Result<Appended> {
-        self.append_timed(message, level).map(|(appended, _)| appended)
+        self.append_timed(message, level, Kept::All).map(|(appended, _)| appended)
     }
 
     /// As [`Self::append_delayed`], and when the message is due, where it waits for a time of its own.
-    pub fn append_timed(&self, message: &NewMessage<'_>, level: i32) -> Result<(Appended, Option<i64>)> {
+    pub fn append_timed(
+        &self,
+        message: &NewMessage<'_>,
+        level: i32,
+        kept: Kept,
+    ) -> Result<(Appended, Option<i64>)> {
         let waits = level > 0 || is_timed(message.properties);
         let delayed = if waits { self.store.delayed(message)? } else { None };
-        let Some(delayed) = delayed else { return Ok((self.append(&[*message])?, None)) };
+        let Some(delayed) = delayed else { return Ok((self.append_kept(&[*message], kept)?, None)) };
         let waiting = NewMessage {
             topic: delayed.topic,
             queue_id: delayed.queue_id,
             properties: &delayed.properties,
             ..*message
         };
-        Ok((self.append(&[waiting])?, delayed.deliver_at))
+        Ok((self.append_kept(&[waiting], kept)?, delayed.deliver_at))
     }
 
-    /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.
-    pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        let appended = self.store.append_as_one(messages)?;
+    /// As [`Self::append_kept`], but whatever happens all that are to be stored are there afterwards or none.
+    pub fn append_as_one(&self, messages: &[NewMessage<'_>], kept: Kept) -> Result<Appended> {
+        let appended = match kept {
+            Kept::All => self.store.append_as_one(messages)?,
+            Kept::New => self.store.append_once_as_one(messages)?,
+        };
         self.count(messages, &appended);
         Ok(appended)
     }
@@ -91,7 +124,8 @@ impl Hot {
     }
 
     fn count(&self, messages: &[NewMessage<'_>], appended: &Appended) {
-        let count = messages.len() as u64;
+        let stored = appended.locations.iter().filter(|location| **location != Location::THERE_ALREADY);
+        let count = stored.count() as u64;
         self.counters.send_requests.add(1);
         self.counters.sent.add(count);
         if let Some(first) = messages.first() {

@@ -20,6 +20,7 @@ use crate::{
         dead_letters::{DLQ_PREFIX, DLQ_QUEUES},
         half::{HALF_TOPIC, TRANSACTION_BITS},
         recall,
+        send::Kept,
     },
     remoting::{
         Fields, RemotingCommand,
@@ -244,7 +245,8 @@ impl Target<'_> {
             if marks.is_half {
                 return Ok((hot.append_half(&message, unique_key, text)?, None));
             }
-            hot.append_timed(&NewMessage { properties: text, ..message }, level)
+            let kept = Kept::of(marks.is_numbered);
+            hot.append_timed(&NewMessage { properties: text, ..message }, level, kept)
         })?;
         let mut stored = self.stored(hot, command, &appended, (unique_key, marks.waits));
         if let Some(at) = deliver_at.filter(|_| !self.header.topic.starts_with(RETRY_PREFIX)) {
@@ -271,6 +273,11 @@ impl Target<'_> {
         if self.header.sys_flag & TRANSACTION_BITS != 0 && !marks.is_half && !is_retry {
             return Err(TransportError::IllegalMessage(
                 "its system flag says it is of a transaction, but it is no half message",
+            ));
+        }
+        if marks.is_half && marks.is_numbered {
+            return Err(TransportError::IllegalMessage(
+                "a message of a transaction cannot have FERROMQ_SEQUENCE",
             ));
         }
         if marks.is_half && level > 0 {
@@ -310,14 +317,16 @@ impl Target<'_> {
     ) -> Result<Stored, TransportError> {
         let parsed = batch::parse(&command.body)?;
         let mut messages = Vec::with_capacity(parsed.len());
+        let mut is_numbered = false;
         for message in &parsed {
             let marks = Marks::read(message.properties);
             self.check_in_batch(&marks)?;
             self.check_type(&marks)?;
+            is_numbered |= marks.is_numbered;
             let properties = message.properties.as_bytes();
             messages.push(self.message(peer, message.flag, message.body, properties));
         }
-        let appended = hot.append_as_one(&messages)?;
+        let appended = hot.append_as_one(&messages, Kept::of(is_numbered))?;
         let marks = Marks::read(self.header.properties);
         Ok(self.stored(hot, command, &appended, (marks.unique_key.unwrap_or_default(), marks.waits)))
     }
@@ -366,7 +375,8 @@ impl Target<'_> {
         (transaction_id, waits): (&str, bool),
     ) -> Stored {
         let flushed_to = (waits && !command.is_one_way()).then_some(appended.end);
-        let queue_offset = appended.locations.first().map_or(0, |location| location.queue_offset);
+        let queue_offset =
+            appended.locations.first().map_or(0, |location| location.queue_offset.cast_signed());
         let mut answer = command.respond(response::SUCCESS, None);
         answer.fields = Fields::of_answer();
         let fields = &mut answer.fields;

@@ -2,7 +2,7 @@
 //!
 //! The text passes through as it came; only names that are the broker's own are taken out and set.
 
-use ferromq_store::properties;
+use ferromq_store::{SEQUENCE, properties};
 
 use crate::{hot::half::HALF_NAMES, tables::MessageType};
 
@@ -28,6 +28,8 @@ pub(super) struct Marks<'a> {
     pub is_inner_batch: bool,
     /// It is of a lite topic.
     pub is_lite: bool,
+    /// Its writer numbers its messages, so that one sent again is known.
+    pub is_numbered: bool,
     /// Another cluster took it already.
     pub is_transferred: bool,
     is_ordered: bool,
@@ -47,6 +49,7 @@ impl<'a> Marks<'a> {
             waits: true,
             is_inner_batch: false,
             is_lite: false,
+            is_numbered: false,
             is_transferred: false,
             is_ordered: false,
             priority: None,
@@ -62,6 +65,7 @@ impl<'a> Marks<'a> {
                 "INNER_NUM" => marks.is_inner_batch = true,
                 "__SHARDINGKEY" => marks.is_ordered = true,
                 "__LITE_TOPIC" => marks.is_lite = true,
+                SEQUENCE => marks.is_numbered = true,
                 "TRANSFER_FLAG" => marks.is_transferred = true,
                 PRIORITY => marks.priority = Some(value),
                 _ => marks.has_own |= OWN.contains(&name),
