@@ -1,0 +1,120 @@
+"""
+The writers of the data source `ferromq` as Spark calls them.
+
+Each task sends its rows as they come and returns how many it sent; nothing is undone where another one fails. What a
+task that is run again sends again is stored again, unless the brokers are told to know it (`delivery`).
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ferromq.errors import ConfigError
+from ferromq.spark.write_options import WriteOptions
+from ferromq.spark.write_rows import RowError, check_schema, check_topics, messages
+from ferromq.spark.write_send import EachSender, OnceSender, Sender, layouts
+
+if TYPE_CHECKING:
+    from ferromq.spark.write_plan import Layout
+
+_log = logging.getLogger("ferromq.spark")
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property of a task that names its stream query: the same after a restart from the checkpoint."""
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class Sent(WriterCommitMessage):  # type: ignore[misc]
+    """What a task sent."""
+
+    partition: int
+    rows: int
+    bytes: int
+
+
+class _Writer:
+    """What both writers do; carried by Spark from the driver to its tasks."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_schema(schema, options.topic)
+        self._options = options
+        self._layouts: dict[str, Layout] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Fix the queues on the way from the driver to the tasks: each try of a task has the same."""
+        if self._layouts is None:
+            topic = self._options.topic
+            is_fixed = self._options.is_once and topic is not None
+            self._layouts = layouts(self._options, [str(topic)]) if is_fixed else {}
+        return self.__dict__
+
+    def _write(self, batches: Iterator[Any], context: Any, epoch: int, writer: str | None) -> Sent:
+        options, partition = self._options, context.partitionId()
+        numbered = f"{writer}/{partition}/{epoch}" if options.is_once else None
+        sender: Sender
+        sender = OnceSender(options, partition, self._layouts or {}) if options.is_once else EachSender(options)
+        first = size = 0
+        try:
+            for batch in batches:
+                rows = list(messages(batch, first, options.topic, numbered))
+                check_topics({row.topic for row in rows}, first)
+                sender.send(rows)
+                first += batch.num_rows
+                size += batch.nbytes
+        except RowError as error:
+            error.add_note(f"partition {partition}; {first} rows of it were sent before")
+            raise
+        finally:
+            sender.close()
+        return Sent(partition, first, size)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes a DataFrame."""
+
+    def write(self, iterator: Iterator[Any]) -> Sent:
+        """Send the rows of one partition; runs in a worker."""
+        return self._write(iterator, TaskContext.get(), 0, self._options.writer)
+
+    def commit(self, messages: Sequence[Sent | None]) -> None:
+        """Log what was sent."""
+        _tell("batch written", messages)
+
+    def abort(self, messages: Sequence[Sent | None]) -> None:
+        """Log what was sent: it is in the topics, though the job failed."""
+        _tell("batch failed; what its tasks sent stays", messages)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Writes a stream, epoch for epoch."""
+
+    def write(self, iterator: Iterator[Any]) -> Sent:
+        """Send the rows of one partition of an epoch; runs in a worker."""
+        context = TaskContext.get()
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if self._options.is_once and (query is None or batch is None):
+            raise ConfigError(
+                f"'delivery' 'exactly-once' needs the properties {QUERY_ID} and {BATCH_ID} of a stream's task; "
+                f"they are {query!r} and {batch!r}: write batches, with 'writerId', in foreachBatch"
+            )
+        return self._write(iterator, context, int(batch or 0), self._options.writer or query)
+
+    def commit(self, messages: Sequence[Sent | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Log what was sent."""
+        _tell(f"epoch {batchId} written", messages)
+
+    def abort(self, messages: Sequence[Sent | None], batchId: int) -> None:  # noqa: N803
+        """Log what was sent: it is in the topics, though the epoch failed."""
+        _tell(f"epoch {batchId} failed; what its tasks sent stays", messages)
+
+
+def _tell(what: str, sent: Sequence[Sent | None]) -> None:
+    known = [message for message in sent if message is not None]
+    rows, size = sum(message.rows for message in known), sum(message.bytes for message in known)
+    _log.info("%s tasks=%d of %d rows=%d bytes=%d", what, len(known), len(sent), rows, size)

@@ -1,0 +1,53 @@
+"""
+Where rows go that are to be stored once: the same row to the same queue, whichever try sends it. Pure.
+
+Blocks of rows go to the queue that scores highest for them, so that a queue that comes or goes moves no other block.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+
+from ferromq import _ferromq
+from ferromq.client._routes import Queue, Route
+from ferromq.errors import Forbidden
+
+BLOCK = 512
+"""Rows that go to one queue one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The queues of a topic when the write was planned."""
+
+    topic: str
+    queues: tuple[Queue, ...]
+    """By broker name and queue id."""
+    in_order: tuple[Queue, ...]
+    """As the server told them: message groups count in this order."""
+
+    @classmethod
+    def of(cls, route: Route) -> "Layout":
+        """Take it from a route. Raises `Forbidden` where no queue may be written."""
+        if not route.writable:
+            route.next_writable()  # says why
+            raise Forbidden(f"no queue of {route.topic} may be written")
+        queues = sorted(route.writable, key=lambda queue: (queue.broker_name, queue.queue_id))
+        return cls(route.topic, tuple(queues), tuple(route.in_order))
+
+    def queue_of(self, partition: int, row: int) -> Queue:
+        """Return where a row goes that is in no message group."""
+        return _highest(self.queues, partition, row // BLOCK)
+
+    def of_group(self, group: str) -> Queue:
+        """Return the queue of a message group: the one that RocketMQ's own clients choose."""
+        return self.in_order[_ferromq.queue_of_group(group, len(self.in_order))]
+
+
+@lru_cache(maxsize=64)
+def _highest(queues: tuple[Queue, ...], partition: int, block: int) -> Queue:
+    def score(queue: Queue) -> bytes:
+        name = f"{queue.broker_name}/{queue.queue_id}/{partition}/{block}"
+        return blake2b(name.encode(), digest_size=8).digest()
+
+    return max(queues, key=score)

@@ -1,0 +1,192 @@
+"""Options, columns, rows and queues of the writer, without Spark."""
+
+import datetime as dt
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType, _parse_datatype_string
+
+from ferromq.client._routes import Queue
+from ferromq.errors import ConfigError
+from ferromq.message import Message
+from ferromq.spark.write_options import WriteOptions
+from ferromq.spark.write_plan import BLOCK, Layout
+from ferromq.spark.write_rows import Outgoing, RowError, check_schema, check_topics, messages
+
+WHERE = {"endpoint": "127.0.0.1:8081"}
+
+
+def schema(text: str) -> StructType:
+    """Return the schema of a DataFrame."""
+    found = _parse_datatype_string(text)
+    assert isinstance(found, StructType)
+    return found
+
+
+def rows(numbered: str | None = None, first: int = 0, topic: str | None = "orders", **columns: Any) -> list[Outgoing]:
+    """Return the messages of a batch of these columns."""
+    return list(messages(pa.record_batch(columns), first, topic, numbered))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ["endpoint", "8081"]),
+        ({"endpoint": "x"}, ["endpoint", "'x'", "host:port"]),
+        ({**WHERE, "topic": "a b"}, ["topic", "'a b'"]),
+        ({**WHERE, "delivery": "once"}, ["delivery", "'once'", "exactly-once"]),
+        ({**WHERE, "delivery": "exactly-once"}, ["writerId", "exactly-once"]),
+        ({**WHERE, "delivery": "exactly-once", "writerId": "a/b"}, ["writerId", "'a/b'", "letters"]),
+        ({**WHERE, "writerId": "w"}, ["writerId", "delivery"]),
+        ({**WHERE, "timeout": "0"}, ["timeout", "'0'"]),
+        ({"namesrv": "a:1"}, ["namesrv", "endpoint"]),
+        ({**WHERE, "topc": "x"}, ["topc", "did you mean 'topic'"]),
+    ],
+)
+def test_wrong_options_name_the_option_what_was_given_and_what_is_allowed(
+    options: dict[str, str], words: list[str]
+) -> None:
+    """The message is enough to put it right."""
+    with pytest.raises(ConfigError) as caught:
+        WriteOptions.parse(options, is_stream=False)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_stream_needs_no_writer_id() -> None:
+    """Its query has an id of its own; Spark's options are left alone."""
+    options = WriteOptions.parse(
+        {**WHERE, "delivery": "exactly-once", "path": "x", "checkpointLocation": "c"}, is_stream=True
+    )
+    assert options.is_once
+    assert options.writer is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("body binary, topik string", ["'topik'", "did you mean 'topic'"]),
+        ("topic string", ["'body' is missing"]),
+        ("body int", ["'body' is int", "binary or string"]),
+        ("body binary, keys array<int>", ["'keys'", "array<int>"]),
+        ("body binary, properties map<string,int>", ["'properties'", "map<string,int>"]),
+        ("body binary, priority string", ["'priority' is string"]),
+        ("body binary", ["option 'topic' is missing"]),
+    ],
+)
+def test_wrong_columns_are_refused_by_name(columns: str, words: list[str]) -> None:
+    """A column that is missing, unknown or of another type."""
+    with pytest.raises(ConfigError) as caught:
+        check_schema(schema(columns), None)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_all_columns_are_taken() -> None:
+    """Each type that is allowed, and the topic from either place."""
+    check_schema(
+        schema(
+            "topic string, body string, keys array<string>, tag string, properties map<string,string>, "
+            "delivery_timestamp timestamp, delay interval day to second, message_group string, priority smallint"
+        ),
+        None,
+    )
+    check_schema(schema("body binary, keys string, delay bigint"), "orders")
+
+
+def test_a_row_becomes_the_message_its_columns_say() -> None:
+    """Texts are UTF-8, nulls are left out, times are kept to the millisecond."""
+    at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    found = rows(
+        body=["é", "b", "c", "d"],
+        topic=["other", None, None, None],
+        keys=[["k1", "k2"], None, [], ["k"]],
+        tag=["t", None, None, None],
+        properties=pa.array(
+            [[("a", "1"), ("FERROMQ_SEQUENCE", "x")], None, [], []], type=pa.map_(pa.string(), pa.string())
+        ),
+        delivery_timestamp=pa.array([None, at, None, None], type=pa.timestamp("us", "UTC")),
+        message_group=[None, None, "g", None],
+        delay=[None, None, None, 1500],
+    )
+    assert [row.topic for row in found] == ["other", "orders", "orders", "orders"]
+    sent = [row.message for row in found]
+    assert all(isinstance(message, Message) for message in sent)
+    first, second, third, fourth = (message for message in sent if isinstance(message, Message))
+    assert (first.body, first.keys, first.tag, first.properties) == ("é".encode(), ("k1", "k2"), "t", {"a": "1"})
+    assert second.delivery_timestamp == int(at.timestamp() * 1000)
+    assert (third.message_group, found[2].group) == ("g", "g")
+    assert fourth.delay == dt.timedelta(milliseconds=1500)
+    assert [row.is_alone for row in found] == [False, True, False, True]
+
+
+def test_a_numbered_row_tells_its_sequence_and_a_plain_one_is_bytes() -> None:
+    """The number of a row goes on over the batches of its partition."""
+    assert [row.message for row in rows(body=[b"a", b"b"])] == [b"a", b"b"]
+    numbered = rows("w/3/7", 10, body=[b"a", b"b"])
+    properties = [row.message.properties for row in numbered if isinstance(row.message, Message)]
+    assert properties == [{"FERROMQ_SEQUENCE": "w/3/7/10"}, {"FERROMQ_SEQUENCE": "w/3/7/11"}]
+    assert [row.row for row in numbered] == [10, 11]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"body": [b"a", None]}, ["row 6", "'body' is null"]),
+        ({"body": [b"a", b""]}, ["row 6", "'body' is empty"]),
+        ({"body": [b"a", b"b"], "tag": ["t", "a|b"]}, ["row 6", "column 'tag'", "a|b"]),
+        ({"body": [b"a", b"b"], "keys": [["k"], ["a b"]]}, ["row 6", "column 'keys'", "a b"]),
+        ({"body": [b"a", b"b"], "keys": [["k"], [None]]}, ["row 6", "column 'keys'"]),
+        ({"body": [b"a", b"b"], "priority": [1, -1]}, ["row 6", "column 'priority'", "-1"]),
+        ({"body": [b"a", b"b"], "delay": [0, -5]}, ["row 6", "column 'delay'", "-5"]),
+    ],
+)
+def test_an_error_of_a_row_names_row_and_column(columns: dict[str, Any], words: list[str]) -> None:
+    """The number is that of the row in its partition."""
+    with pytest.raises(RowError) as caught:
+        rows(first=5, **columns)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_row_without_a_topic_and_an_illegal_one_are_named() -> None:
+    """Neither column nor option, and a name no topic can have."""
+    with pytest.raises(RowError, match="row 0: column 'topic' is null"):
+        rows(topic=None, body=[b"a"])
+    with pytest.raises(RowError, match="column 'topic'.*'a b'"):
+        check_topics({"a b"}, 0)
+
+
+def layout(*names: str) -> Layout:
+    """Return the layout of queues `broker:id`."""
+    queues = tuple(Queue(int(name[2:]), name[0], f"{name[0]}:8081") for name in sorted(names))
+    return Layout("orders", queues, queues)
+
+
+def test_blocks_of_rows_spread_over_all_queues() -> None:
+    """No queue has less than half of its share, and a block stays together."""
+    where = layout(*(f"a:{queue}" for queue in range(8)))
+    blocks = [where.queue_of(partition, block * BLOCK) for partition in range(40) for block in range(50)]
+    counts = Counter(blocks)
+    assert len(counts) == 8
+    assert min(counts.values()) > 2000 / 8 / 2
+    assert len({where.queue_of(3, row) for row in range(BLOCK)}) == 1
+
+
+@given(st.sets(st.integers(0, 15), min_size=2), st.integers(0, 99), st.integers(0, 99), st.data())
+def test_a_queue_that_goes_moves_only_its_own_rows(
+    queues: set[int], partition: int, block: int, data: st.DataObject
+) -> None:
+    """Whoever sends again with other queues finds most rows where they were."""
+    gone = data.draw(st.sampled_from(sorted(queues)))
+    before = layout(*(f"a:{queue}" for queue in queues)).queue_of(partition, block * BLOCK)
+    after = layout(*(f"a:{queue}" for queue in queues - {gone})).queue_of(partition, block * BLOCK)
+    assert after == before or before.queue_id == gone
+
+
+def test_the_queue_of_a_row_is_the_same_in_every_process() -> None:
+    """It depends on nothing that Python draws at start: these were computed once."""
+    where = layout(*(f"a:{queue}" for queue in range(4)))
+    found = [where.queue_of(partition, block * BLOCK).queue_id for partition in range(2) for block in range(4)]
+    assert found == [3, 1, 3, 1, 3, 0, 3, 3]
