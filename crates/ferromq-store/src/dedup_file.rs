@@ -199,7 +199,9 @@ mod tests {
         table
     }
 
-    fn named(table: &Table) -> Vec<(Arc<str>, Arc<str>, u32, u32, u64, u64, i64)> {
+    type Named = (Arc<str>, Arc<str>, u32, u32, u64, u64, i64);
+
+    fn named(table: &Table) -> Vec<Named> {
         let name = |number: u32| Arc::clone(&table.names.texts[number as usize]);
         let mut rows: Vec<_> = table
             .rows

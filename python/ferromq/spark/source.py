@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from ferromq.spark import plan
@@ -49,6 +56,20 @@ class FerromqSource(DataSource):  # type: ignore[misc]
         require("pyarrow")
         check_schema(schema)
         return StreamReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch."""
+        from ferromq.spark.write import BatchWriter, parse_options  # noqa: PLC0415 (reading does not need it)
+
+        require("pyarrow")
+        return BatchWriter(parse_options(self.options, is_stream=False, overwrite=overwrite), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (as above)
+        """Return the writer of a stream."""
+        from ferromq.spark.write import StreamWriter, parse_options  # noqa: PLC0415 (as above)
+
+        require("pyarrow")
+        return StreamWriter(parse_options(self.options, is_stream=True, overwrite=overwrite), schema)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,13 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
 
+def parse_options(options: Any, *, is_stream: bool, overwrite: bool) -> WriteOptions:
+    """Read Spark's *options*. Raises ConfigError, also for a mode that would replace what a topic holds."""
+    if overwrite:
+        raise ConfigError("mode 'overwrite' cannot be: a topic is only added to; allowed: .mode('append')")
+    return WriteOptions.parse(options, is_stream=is_stream)
+
+
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):  # type: ignore[misc]
     """What a task sent."""
