@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     Disk, GetStatus, MessageFilter, MessageView, Result, StoreError, lease::Lease, progress::Progress,
-    properties, store::Inner, timer::TIMER_TOPIC, timer_files::TimerCheck,
+    properties, store::Inner, time_search::TimeSearch, timer::TIMER_TOPIC, timer_files::TimerCheck,
 };
 
 /// Topics of the revive log, one a cluster, and the group that reads them.
@@ -23,6 +23,11 @@ const ACK: &str = "ack";
 const ACKS: &str = "bAck";
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 4 << 20;
+/// Messages and acknowledgements known at a time, some 100 bytes each. Where consumers hold more, the queues they hold
+/// them of are read again from the first.
+const MOST: usize = 1 << 20;
+/// What waits for its time was stored no longer before it than the timer takes, and clocks differ.
+const SLACK_MS: i64 = 3_600_000;
 
 /// One pop of one queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,11 +48,16 @@ struct HandedOut {
 }
 
 /// Everything the revive log tells.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pops {
     handed_out: HashMap<Pop, HandedOut>,
     acknowledged: HashMap<Pop, HashSet<u64>>,
     unreadable: usize,
+    /// Check-points, their messages and acknowledgements that are held, and how many may be.
+    known: usize,
+    most: usize,
+    /// Queues of which more is handed out than is remembered, and the first message that is not acknowledged.
+    rewound: BTreeMap<OfQueue, u64>,
 }
 
 /// The leases of one queue of a group.
@@ -56,6 +66,8 @@ pub(crate) struct Held {
     /// The first message of all pops that are known.
     pub(crate) first: u64,
     pub(crate) leases: BTreeMap<u64, Lease>,
+    /// There are more leases than are remembered: everything from `first` on comes again.
+    pub(crate) is_rewound: bool,
 }
 
 /// Group, topic and queue.
@@ -64,7 +76,7 @@ pub(crate) type OfQueue = (String, String, u32);
 /// Makes leases of what Java's consumers hold, and sets the reader of the revive log to its end. To be asked once the
 /// queues are recovered, and written down before the store counts as ours. Says whether there is something to write.
 pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Result<bool> {
-    let mut pops = Pops::default();
+    let mut pops = Pops::new(MOST);
     let logs: Vec<_> =
         inner.queues.all().into_iter().filter(|queue| queue.topic().starts_with(REVIVE_PREFIX)).collect();
     for queue in &logs {
@@ -75,7 +87,11 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
     }
     // What was due before is delivered, and the log tells of it.
     let done_until = TimerCheck::load(&inner.disk, &inner.root)?.map_or(0, |check| check.read_time);
-    read_all(inner, TIMER_TOPIC, 0, 0, |view| {
+    let delay_ms = inner.config.timer.max_delay.as_millis().max(72 * 3_600_000) as i64;
+    let since = done_until.saturating_sub(delay_ms).saturating_sub(SLACK_MS);
+    let waiting = inner.queues.find(TIMER_TOPIC, 0);
+    let from = waiting.map_or(0, |queue| TimeSearch::new(&inner.log, &queue).first_since(since));
+    read_all(inner, TIMER_TOPIC, 0, from, |view| {
         let property = |name| properties::get(view.properties, name);
         let is_waiting =
             property("TIMER_OUT_MS").and_then(|text| text.parse::<i64>().ok()) >= Some(done_until);
@@ -90,7 +106,16 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
         );
     }
     let (mut queues, mut leases) = (0, 0);
-    for ((group, topic, queue_id), held) in pops.open() {
+    for ((group, topic, queue_id), held) in pops.open(inner.clock.now_ms()) {
+        if held.is_rewound {
+            tracing::warn!(
+                group,
+                topic,
+                queue_id,
+                from = held.first,
+                "consumers of another broker hold more messages than are remembered: the queue is read again from the first"
+            );
+        }
         let bounds = (inner.min_offset(&topic, queue_id), inner.max_offset(&topic, queue_id));
         queues += 1;
         leases += progress.take_over(&group, &topic, queue_id, held, bounds);
@@ -139,6 +164,17 @@ fn read_all<D: Disk>(
 }
 
 impl Pops {
+    fn new(most: usize) -> Self {
+        Self {
+            handed_out: HashMap::new(),
+            acknowledged: HashMap::new(),
+            unreadable: 0,
+            known: 0,
+            most,
+            rewound: BTreeMap::new(),
+        }
+    }
+
     fn add(&mut self, view: &MessageView<'_>) {
         let tag = properties::get(view.properties, "TAGS").unwrap_or_default();
         let known = serde_json::from_slice::<Value>(view.body).ok().and_then(|body| self.read(tag, &body));
@@ -161,30 +197,78 @@ impl Pops {
                     invisible_ms: number(body, &["it", "invisibleTime"])?.max(0),
                     offsets: not_marked(body, pop.start)?,
                 };
+                let queue = (pop.group.clone(), pop.topic.clone(), pop.queue_id);
+                if let Some(first) = self.rewound.get_mut(&queue) {
+                    *first = handed_out.offsets.iter().copied().min().unwrap_or(*first).min(*first);
+                    return Some(());
+                }
+                self.known += 1 + handed_out.offsets.len();
                 self.handed_out.insert(pop, handed_out);
             }
             ACK => {
                 let offset = u64::try_from(number(body, &["ao", "ackOffset"])?).ok()?;
+                self.known += 2;
                 self.acknowledged.entry(pop).or_default().insert(offset);
             }
             _ => {
                 let offsets = member(body, &["aol", "ackOffsetList"])?.as_array()?;
+                self.known += 1 + offsets.len();
                 let offsets = offsets.iter().filter_map(Value::as_u64);
                 self.acknowledged.entry(pop).or_default().extend(offsets);
             }
         }
+        self.bound();
         Some(())
     }
 
+    /// Where too much is known: forgets what is acknowledged as a whole, and if that is not half of it, remembers of each
+    /// queue where it is to be read again from.
+    fn bound(&mut self) {
+        if self.known <= self.most {
+            return;
+        }
+        let Self { handed_out, acknowledged, .. } = self;
+        handed_out.retain(|pop, out| {
+            let is_done = |done: &HashSet<u64>| out.offsets.iter().all(|offset| done.contains(offset));
+            let is_open = !acknowledged.get(pop).is_some_and(is_done);
+            if !is_open {
+                acknowledged.remove(pop);
+            }
+            is_open
+        });
+        let offsets = |sum: usize, len: usize| sum + 1 + len;
+        self.known = handed_out.values().map(|out| out.offsets.len()).fold(0, offsets)
+            + acknowledged.values().map(HashSet::len).fold(0, offsets);
+        if self.known <= self.most / 2 {
+            return;
+        }
+        for (pop, out) in self.handed_out.drain() {
+            let done = self.acknowledged.get(&pop);
+            let open =
+                out.offsets.into_iter().filter(|offset| !done.is_some_and(|done| done.contains(offset)));
+            if let Some(first) = open.min() {
+                let known = self.rewound.entry((pop.group, pop.topic, pop.queue_id)).or_insert(first);
+                *known = first.min(*known);
+            }
+        }
+        self.acknowledged.clear();
+        self.known = 0;
+    }
+
     /// What is handed out and not acknowledged, by queue. Of several leases of a message the last one counts.
-    fn open(self) -> BTreeMap<OfQueue, Held> {
-        let mut open: BTreeMap<OfQueue, Held> = BTreeMap::new();
+    fn open(self, now: i64) -> BTreeMap<OfQueue, Held> {
+        let again = |first| Held { first, leases: BTreeMap::new(), is_rewound: true };
+        let mut open: BTreeMap<OfQueue, Held> =
+            self.rewound.into_iter().map(|(queue, first)| (queue, again(first))).collect();
         for (pop, handed_out) in self.handed_out {
             let acknowledged = self.acknowledged.get(&pop);
-            let lease = Lease { pop_time: pop.pop_time, invisible_ms: handed_out.invisible_ms, attempt: 1 };
-            let held = open
-                .entry((pop.group, pop.topic, pop.queue_id))
-                .or_insert_with(|| Held { first: pop.start, leases: BTreeMap::new() });
+            let ends_at = pop.pop_time.saturating_add(handed_out.invisible_ms);
+            let lease = Lease::from_outside(pop.pop_time, ends_at, 1, now);
+            let held = open.entry((pop.group, pop.topic, pop.queue_id)).or_insert_with(|| Held {
+                first: pop.start,
+                leases: BTreeMap::new(),
+                is_rewound: false,
+            });
             held.first = held.first.min(pop.start);
             for offset in handed_out.offsets {
                 if acknowledged.is_some_and(|done| done.contains(&offset)) {
@@ -241,7 +325,7 @@ mod tests {
     use super::*;
 
     fn one(tag: &str, body: &str) -> Pops {
-        let mut pops = Pops::default();
+        let mut pops = Pops::new(MOST);
         serde_json::from_str(body).ok().and_then(|body| pops.read(tag, &body));
         pops
     }
@@ -249,10 +333,13 @@ mod tests {
     #[test]
     fn a_check_point_of_an_old_broker_counts_its_messages_one_after_the_other() {
         let body = r#"{"bitMap":5,"cid":"g","invisibleTime":60000,"num":4,"popTime":7,"queueId":2,"startOffset":10,"topic":"t"}"#;
-        let open = one(CHECK_POINT, body).open();
+        let open = one(CHECK_POINT, body).open(7);
         let held = &open[&("g".to_owned(), "t".to_owned(), 2)];
         let lease = Lease { pop_time: 7, invisible_ms: 60_000, attempt: 1 };
-        assert_eq!(held, &Held { first: 10, leases: BTreeMap::from([(11, lease), (13, lease)]) });
+        assert_eq!(
+            held,
+            &Held { first: 10, leases: BTreeMap::from([(11, lease), (13, lease)]), is_rewound: false }
+        );
     }
 
     proptest! {
@@ -267,8 +354,40 @@ mod tests {
             let body = format!(
                 r#"{{"c":"g","t":"t","so":{so},"pt":{pt},"it":{it},"bm":{bm},"n":{n},"q":{q},"ao":{ao},"d":{listed:?},"aol":{listed:?}}}"#
             );
-            one(tag, &body).open();
-            one(tag, &garbage).open();
+            for held in one(tag, &body).open(1_700_000_000_000).values() {
+                prop_assert!(held.leases.values().all(|lease| lease.expires_at() <= 1_700_000_000_000 + 3 * 86_400_000));
+            }
+            one(tag, &garbage).open(0);
+        }
+
+        #[test]
+        fn with_little_memory_nothing_that_is_not_acknowledged_is_forgotten(
+            steps in prop::collection::vec((0u8..3, 0u64..6, 0u64..30, 1u64..5, 0u64..5), 0..120),
+            most in 1usize..40,
+        ) {
+            let (mut whole, mut little) = (Pops::new(MOST), Pops::new(most));
+            for (kind, queue, start, count, acked) in steps {
+                let distances: Vec<u64> = (0..count).collect();
+                let offset = start + acked % count;
+                let (tag, rest) = match kind {
+                    0 => (CHECK_POINT, format!(r#""it":60000,"n":{count},"d":{distances:?}"#)),
+                    1 => (ACK, format!(r#""ao":{offset}"#)),
+                    _ => (ACKS, format!(r#""aol":[{offset}]"#)),
+                };
+                let body = format!(r#"{{"c":"g","t":"t","q":{queue},"so":{start},"pt":5,{rest}}}"#);
+                for pops in [&mut whole, &mut little] {
+                    pops.read(tag, &serde_json::from_str(&body).unwrap()).unwrap();
+                }
+                prop_assert!(little.known <= most);
+            }
+            let little = little.open(5);
+            for (queue, held) in whole.open(5) {
+                for offset in held.leases.keys() {
+                    let known = little.get(&queue).unwrap();
+                    let comes = if known.is_rewound { known.first <= *offset } else { known.leases.contains_key(offset) };
+                    prop_assert!(comes, "{offset} of {queue:?} is in {known:?}");
+                }
+            }
         }
     }
 }

@@ -18,7 +18,20 @@ pub(crate) struct Lease {
     pub attempt: u32,
 }
 
+/// How far ahead of our clock that of another broker may be, and how long a lease of its consumers may last from now
+/// on: RocketMQ's timer takes a check-point no further ahead.
+const SKEW_MS: i64 = 86_400_000;
+const LONGEST_MS: i64 = 3 * 86_400_000;
+
 impl Lease {
+    /// A lease that a file of another broker tells of. Its times may be anything; what cannot be true must neither hold
+    /// a message for ever nor leave no later pop time.
+    pub(crate) fn from_outside(pop_time: i64, ends_at: i64, attempt: u32, now: i64) -> Self {
+        let pop_time = pop_time.clamp(0, now.max(0).saturating_add(SKEW_MS));
+        let ends_at = ends_at.clamp(0, now.max(0).saturating_add(LONGEST_MS));
+        Self { pop_time, invisible_ms: ends_at.saturating_sub(pop_time), attempt: attempt.max(1) }
+    }
+
     pub(crate) fn expires_at(&self) -> i64 {
         self.pop_time.saturating_add(self.invisible_ms)
     }

@@ -231,3 +231,30 @@ proptest! {
         run(steps);
     }
 }
+
+proptest! {
+    #[test]
+    fn a_lease_from_outside_ends_and_leaves_a_later_one_whatever_its_times_are(
+        pop_time in any::<i64>(), ends_at in any::<i64>(), attempt in any::<u32>(), now in 0..4_000_000_000_000i64,
+    ) {
+        let lease = Lease::from_outside(pop_time, ends_at, attempt, now);
+        prop_assert!(lease.attempt >= 1);
+        prop_assert!((0..=now + LONGEST_MS).contains(&lease.expires_at()));
+        let mut queue = QueueLeases::new(1);
+        prop_assert!(queue.restore(0, lease));
+        let later = now + LONGEST_MS;
+        let (_, again) = lease_expired(&mut queue, later, 10).unwrap();
+        prop_assert!(again.pop_time > lease.pop_time);
+        prop_assert!(queue.ack(0, lease.pop_time).is_err());
+        queue.ack(0, again.pop_time).unwrap();
+    }
+
+    #[test]
+    fn a_lease_from_outside_whose_times_can_be_true_is_taken_as_it_is(
+        ago in -SKEW_MS..1_000_000_000_000i64, left in -1_000_000_000i64..LONGEST_MS,
+    ) {
+        let now = 1_700_000_000_000;
+        let lease = Lease::from_outside(now - ago, now + left, 3, now);
+        prop_assert_eq!((lease.pop_time, lease.expires_at(), lease.attempt), (now - ago, now + left, 3));
+    }
+}

@@ -74,7 +74,9 @@ impl OrderFile {
 
     /// The leases of a queue a group has read up to `committed`; `None` where the file says nothing of it, or speaks of
     /// another place of the queue: whoever moved the offset did not mean these leases.
-    pub(crate) fn leases(&self, name: &str, queue_id: u32, committed: u64) -> Option<QueueLeases> {
+    ///
+    /// Times that cannot be true at `now` are brought to where they can.
+    pub(crate) fn leases(&self, name: &str, queue_id: u32, committed: u64, now: i64) -> Option<QueueLeases> {
         let receive = self.receives.get(name)?.get(&queue_id)?;
         let (first, last) = (receive.messages.first()?.offset, receive.messages.last()?.offset);
         let next = last.saturating_add(1);
@@ -87,12 +89,13 @@ impl OrderFile {
                 continue;
             }
             let ends = receive.pop_time.saturating_add(receive.invisible_ms);
-            let invisible_ms = message.visible_at.unwrap_or(ends).saturating_sub(receive.pop_time);
             let attempt = message.deliveries_before.saturating_add(1);
-            leases.restore(message.offset, Lease { pop_time: receive.pop_time, invisible_ms, attempt });
+            let ends = message.visible_at.unwrap_or(ends);
+            leases.restore(message.offset, Lease::from_outside(receive.pop_time, ends, attempt, now));
         }
         let attempt_id = receive.attempt_id.as_deref().filter(|id| !id.is_empty()).map(Into::into);
-        leases.set_order(Some(Order { attempt_id, pop_time: receive.pop_time }));
+        let Lease { pop_time, .. } = Lease::from_outside(receive.pop_time, 0, 1, now);
+        leases.set_order(Some(Order { attempt_id, pop_time }));
         Some(leases)
     }
 
@@ -269,7 +272,7 @@ mod tests {
     #[test]
     fn a_file_java_wrote_gives_the_leases_that_are_left() {
         let file = OrderFile::parse(JAVA.as_bytes()).unwrap();
-        let leases = file.leases("t@g", 0, 3).unwrap();
+        let leases = file.leases("t@g", 0, 3, POPPED).unwrap();
         assert_eq!(offsets(&leases), [(3, 2), (5, 2), (7, 2), (8, 1)]);
         assert_eq!((leases.next(), leases.committed()), (9, 3));
         assert_eq!(
@@ -277,23 +280,23 @@ mod tests {
             (Some(POPPED + 30_000), Some(POPPED + 60_000))
         );
         assert!(leases.is_repeated(Some("two")) && leases.holds(8, POPPED));
-        assert_eq!(offsets(&file.leases("t@g", 1, 9).unwrap()), [(9, 1)]);
-        assert_eq!(file.leases("t@g", 2, 9), None);
+        assert_eq!(offsets(&file.leases("t@g", 1, 9, POPPED).unwrap()), [(9, 1)]);
+        assert_eq!(file.leases("t@g", 2, 9, POPPED), None);
     }
 
     #[test]
     fn an_offset_that_was_moved_ends_the_leases_it_passes_and_all_where_it_left_them() {
         let file = OrderFile::parse(JAVA.as_bytes()).unwrap();
-        assert_eq!(offsets(&file.leases("t@g", 0, 7).unwrap()), [(7, 2), (8, 1)]);
-        assert_eq!(file.leases("t@g", 0, 9).unwrap().committed(), 9);
-        assert_eq!(file.leases("t@g", 0, 10), None);
-        assert_eq!(file.leases("t@g", 0, 2), None);
+        assert_eq!(offsets(&file.leases("t@g", 0, 7, POPPED).unwrap()), [(7, 2), (8, 1)]);
+        assert_eq!(file.leases("t@g", 0, 9, POPPED).unwrap().committed(), 9);
+        assert_eq!(file.leases("t@g", 0, 10, POPPED), None);
+        assert_eq!(file.leases("t@g", 0, 2, POPPED), None);
     }
 
     #[test]
     fn leases_read_as_they_were_written_and_what_java_adds_is_kept() {
         let mut file = OrderFile::parse(JAVA.as_bytes()).unwrap();
-        let mut leases = file.leases("t@g", 0, 3).unwrap();
+        let mut leases = file.leases("t@g", 0, 3, POPPED).unwrap();
         leases.ack(3, POPPED).unwrap();
         file.put("t@g", 0, &leases);
         file.put("t@g", 1, &QueueLeases::new(9));
@@ -301,10 +304,10 @@ mod tests {
         assert!(text.contains("\"orderedConsumptionLevel\":\"QUEUE\""), "{text}");
         let again = OrderFile::parse(text.as_bytes()).unwrap();
         assert_eq!(again, file);
-        let read = again.leases("t@g", 0, 5).unwrap();
+        let read = again.leases("t@g", 0, 5, POPPED).unwrap();
         assert_eq!(offsets(&read), offsets(&leases));
         assert_eq!((read.next(), read.order()), (leases.next(), leases.order()));
-        assert_eq!(again.leases("t@g", 1, 9), None);
+        assert_eq!(again.leases("t@g", 1, 9, POPPED), None);
     }
 
     #[test]
@@ -327,8 +330,8 @@ mod tests {
         ] {
             let text = format!(r#"{{"table":{{"t@g":{{{bad},1:{{"i":5,"o":[9],"popTime":7}}}}}}}}"#);
             let file = OrderFile::parse(text.as_bytes()).unwrap();
-            assert_eq!(file.leases("t@g", 0, 3), None, "{bad}");
-            assert_eq!(offsets(&file.leases("t@g", 1, 9).unwrap()), [(9, 1)], "{bad}");
+            assert_eq!(file.leases("t@g", 0, 3, POPPED), None, "{bad}");
+            assert_eq!(offsets(&file.leases("t@g", 1, 9, POPPED).unwrap()), [(9, 1)], "{bad}");
         }
     }
 
@@ -347,7 +350,22 @@ mod tests {
             let mut file = OrderFile::default();
             file.put("t@g", 7, &leases);
             let read = OrderFile::parse(file.encode().as_bytes()).unwrap();
-            prop_assert_eq!(read.leases("t@g", 7, leases.committed()), Some(leases));
+            prop_assert_eq!(read.leases("t@g", 7, leases.committed(), POPPED), Some(leases));
+        }
+
+        #[test]
+        fn times_that_cannot_be_true_hold_no_message_for_ever(
+            pop_time in any::<i64>(), invisible in any::<i64>(), visible in any::<i64>(), before in any::<i64>(),
+        ) {
+            let text = format!(
+                r#"{{"table":{{"t@g":{{0:{{"i":{invisible},"o":[3,1],"oc":{{3:{before}}},"ot":{{4:{visible}}},"popTime":{pop_time}}}}}}}}}"#
+            );
+            let leases = OrderFile::parse(text.as_bytes()).unwrap().leases("t@g", 0, 3, POPPED).unwrap();
+            let ends = leases.last_expiry().unwrap();
+            prop_assert!((0..=POPPED + 3 * 86_400_000).contains(&ends), "{ends}");
+            prop_assert_eq!(leases.in_flight().len(), 2);
+            let order = leases.order().unwrap();
+            prop_assert!(leases.in_flight().all(|(_, lease)| lease.pop_time == order.pop_time));
         }
 
         #[test]

@@ -78,6 +78,7 @@ impl Progress {
         directory: &Path,
         max_offset: impl Fn(&str, u32) -> u64,
         is_trusted: impl Fn(Anchor) -> bool,
+        now: i64,
     ) -> Result<Self> {
         let file = OffsetFile::load(disk, directory)?;
         let orders = OrderFile::load(disk, directory);
@@ -97,7 +98,7 @@ impl Progress {
                     .remove(&key)
                     .filter(|snapshot| offset == snapshot.committed || offset == snapshot.committed_before)
                     .map(|snapshot| snapshot.leases)
-                    .or_else(|| orders.leases(name, queue_id, offset).filter(|_| !is_ours))
+                    .or_else(|| orders.leases(name, queue_id, offset, now).filter(|_| !is_ours))
                     .unwrap_or_else(|| QueueLeases::new(offset));
                 leases.clamp(end);
                 progress.insert(group, topic, queue_id, leases);
@@ -149,6 +150,13 @@ impl Progress {
             self.listed(group, topic, queue_id).unwrap_or(held.first).min(bounds.1)
         });
         let mut leases = queue.lock();
+        if held.is_rewound {
+            let first = held.first.clamp(bounds.0, bounds.1);
+            if first < leases.committed() {
+                leases.reset(first);
+            }
+            return 0;
+        }
         let kept = held.leases.into_iter().filter(|(offset, _)| *offset >= bounds.0);
         kept.filter(|(offset, lease)| leases.restore(*offset, *lease)).count()
     }

@@ -358,7 +358,13 @@ impl<D: Disk> MessageStore<D> {
         inner.timer.state.lock().recover(&inner)?;
         let max_offset =
             |topic: &str, queue_id| inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset());
-        let progress = Progress::load(&inner.disk, directory, max_offset, |anchor| inner.is_trusted(anchor))?;
+        let progress = Progress::load(
+            &inner.disk,
+            directory,
+            max_offset,
+            |anchor| inner.is_trusted(anchor),
+            inner.clock.now_ms(),
+        )?;
         let is_taken_over = !left.is_ours() && java_pops::take_over(&inner, &progress)?;
         let _ = inner.progress.set(progress);
         if is_taken_over {

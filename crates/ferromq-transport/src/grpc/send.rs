@@ -22,7 +22,8 @@ const GZIP: i32 = 2;
 
 /// Answers an encoded `SendMessageRequest` with an encoded `SendMessageResponse`.
 ///
-/// All messages of a request are stored or none; the answer comes once the promise of the flush policy holds.
+/// All messages of a request are checked before any is stored, so a refusal means that none is; a crash before their
+/// flush may keep the first of several. The answer comes once the promise of the flush policy holds.
 pub(super) async fn send_message(hot: &Hot, request: &[u8], peer: SocketAddr) -> Result<Bytes, Malformed> {
     let request = SendRequest::parse(request)?;
     Ok(match store(hot, &request, peer).await {
