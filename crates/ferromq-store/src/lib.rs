@@ -97,6 +97,7 @@ mod timer_recovery;
 mod timer_state;
 #[cfg(test)]
 mod timer_tests;
+mod timer_waiting;
 mod timer_wheel;
 mod turns;
 mod types;
@@ -125,7 +126,7 @@ pub use sequence::{MAX_WRITER_LEN, SEQUENCE, Sequence};
 pub use sql::SqlFilter;
 pub use store::MessageStore;
 pub use timer::{TIMER_TOPIC, TimerConfig, is_timed};
-pub use timer_delivery::TimerStats;
+pub use timer_state::TimerStats;
 pub use types::{
     Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, MAX_ATTEMPT_ID,
     Ordered, QueryResult, ReceiptHandle, ReceiveRequest, Received, StoreStats,

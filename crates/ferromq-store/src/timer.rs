@@ -50,6 +50,9 @@ pub struct TimerConfig {
     pub wheel_slots: u32,
     /// Bytes of a new file of the timer log (`mappedFileSizeTimerLog`).
     pub log_file_size: u64,
+    /// Messages of one slot that memory knows of while they are delivered, 16 bytes each; the others are looked for in the
+    /// timer log once these are done. At least 1.
+    pub in_memory: usize,
 }
 
 impl Default for TimerConfig {
@@ -61,6 +64,7 @@ impl Default for TimerConfig {
             roll_window: 2 * 86_400,
             wheel_slots: WHEEL_SLOTS,
             log_file_size: 100 << 20,
+            in_memory: 1 << 18,
         }
     }
 }

@@ -4,7 +4,6 @@
 //! was stored before that one's time: so before anything is delivered everything stored by then is in the wheel.
 
 use std::{
-    cmp::Reverse,
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
     time::Duration,
 };
@@ -19,7 +18,7 @@ use crate::{
     store::Inner,
     timer,
     timer_log::Unit,
-    timer_state::TimerState,
+    timer_state::{TimerState, TimerStats},
 };
 
 /// Most messages and bytes stored at once: bounds how long a send waits for its turn.
@@ -47,27 +46,6 @@ pub(crate) struct Timer<D: Disk> {
     recalled: AtomicU64,
     put_back: AtomicU64,
     undeliverable: AtomicU64,
-}
-
-/// What became of messages with a time of delivery since the store was opened, and how far the wheel is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TimerStats {
-    /// Messages stored in the queue they were meant for.
-    pub delivered: u64,
-    /// Messages stored anew on their way, because their time was further away than the wheel turns.
-    pub rolled: u64,
-    /// Messages that were taken back.
-    pub recalled: u64,
-    /// Messages whose topic had only closed queues: they wait a minute more.
-    pub put_back: u64,
-    /// Messages given up, each with a line in the log: their topic was deleted, or they are not to be stored.
-    pub undeliverable: u64,
-    /// Messages that waited longer than the log kept them, or that were damaged.
-    pub lost: u64,
-    /// Spans before it are done, milliseconds since 1970; 0 where no message ever waited.
-    pub read_time: i64,
-    /// The next message of the wheel's queue to be put into the wheel.
-    pub queue_offset: u64,
 }
 
 impl<D: Disk> Timer<D> {
@@ -228,6 +206,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         let now = self.inner.clock.now_ms();
         if state.is_behind(now) {
             state.pass_empty(now);
+            if !state.is_next_known() {
+                return Next::Now;
+            }
         }
         if state.is_behind(now) {
             (self.filled_until, self.awaited, self.goal) = (now, None, None);
@@ -253,18 +234,19 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     fn empty(&mut self, state: &mut TimerState<D>, now: i64) -> Next {
         let Some(active) = &state.active else {
             return match state.next_slot() {
-                None => Next::OnArrival,
-                Some(time) if time > now => Next::At(time),
-                Some(time) if time > self.filled_until => self.fill_until(now),
-                Some(time) => {
+                None => Next::Now,
+                Some(None) => Next::OnArrival,
+                Some(Some(time)) if time > now => Next::At(time),
+                Some(Some(time)) if time > self.filled_until => self.fill_until(now),
+                Some(Some(time)) => {
                     state.activate(self.inner, time);
                     Next::Now
                 }
             };
         };
         match active.waiting.peek() {
-            Some(Reverse((due, _))) if *due > now => Next::At(*due),
-            Some(Reverse((due, _))) if *due > self.filled_until => self.fill_until(now),
+            Some((due, _)) if due > now => Next::At(due),
+            Some((due, _)) if due > self.filled_until => self.fill_until(now),
             Some(_) => match self.deliver(state) {
                 Ok(()) => {
                     self.is_stuck = false;
@@ -274,6 +256,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             },
             None => {
                 let end = active.time.saturating_add(state.config.precision_ms());
+                if state.refill() {
+                    return Next::Now;
+                }
                 if end > now {
                     return Next::At(end);
                 }
@@ -306,21 +291,20 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     fn deliver(&mut self, state: &mut TimerState<D>) -> Result<()> {
         let Some(active) = &mut state.active else { return Ok(()) };
         let (mut taken, mut bytes) = (Vec::with_capacity(TURN_MESSAGES), 0);
-        while let Some(Reverse(next)) =
-            active.waiting.peek().filter(|Reverse((due, _))| *due <= self.filled_until)
+        while let Some(next) = active.waiting.peek().filter(|(due, _)| *due <= self.filled_until)
             && taken.len() < TURN_MESSAGES
             && bytes < TURN_BYTES
         {
             let unit = state.log.read(next.1);
             bytes += unit.map_or(0, |unit| unit.size as usize);
-            taken.push((*next, unit));
+            taken.push((next, unit));
             active.waiting.pop();
         }
         let mut lost = 0;
         let done = self.store(state, &taken, &mut lost);
         match (&done, &mut state.active) {
             (Ok(()), Some(active)) => active.is_begun = true,
-            (Err(_), Some(active)) => active.waiting.extend(taken.iter().map(|(next, _)| Reverse(*next))),
+            (Err(_), Some(active)) => active.waiting.give_back(taken.iter().map(|(next, _)| *next)),
             _ => {}
         }
         if taken.iter().any(|(_, unit)| unit.is_some_and(|unit| unit.is_rolled())) {

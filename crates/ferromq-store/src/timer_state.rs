@@ -3,12 +3,7 @@
 //! Everything is derived from that queue. The timer log must never tell of more than the commit log holds, so it is cut
 //! with it at open; and nothing is kept in memory for each message but those of the slot that is being delivered.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashSet},
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 use crate::{
     Disk, GetStatus, MessageFilter, MessageView, Record, Result, StoreConfig, StoreError, TIMER_TOPIC, delay,
@@ -20,7 +15,8 @@ use crate::{
     timer::{self, TimerConfig},
     timer_files::{TimerCheck, TimerMetrics},
     timer_log::{TimerLog, Unit, topic_hash},
-    timer_wheel::{Slot, Wheel},
+    timer_waiting::{Selection, Waiting},
+    timer_wheel::{Looked, Slot, Wheel},
 };
 
 /// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.
@@ -32,12 +28,33 @@ const MAX_DELAY_MS: i64 = i32::MAX as i64;
 /// The slot whose messages are being delivered.
 pub(crate) struct Active {
     pub(crate) time: i64,
-    /// Due time and place in the timer log of what is not delivered yet.
-    pub(crate) waiting: BinaryHeap<Reverse<(i64, u64)>>,
+    /// What is not delivered yet.
+    pub(crate) waiting: Waiting,
     /// What was taken back: topic and unique key.
     pub(crate) recalled: HashSet<String>,
     /// A message was delivered whose unit is still in the chain.
     pub(crate) is_begun: bool,
+}
+
+/// What became of messages with a time of delivery since the store was opened, and how far the wheel is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TimerStats {
+    /// Messages stored in the queue they were meant for.
+    pub delivered: u64,
+    /// Messages stored anew on their way, because their time was further away than the wheel turns.
+    pub rolled: u64,
+    /// Messages that were taken back.
+    pub recalled: u64,
+    /// Messages whose topic had only closed queues: they wait a minute more.
+    pub put_back: u64,
+    /// Messages given up, each with a line in the log: their topic was deleted, or they are not to be stored.
+    pub undeliverable: u64,
+    /// Messages that waited longer than the log kept them, or that were damaged.
+    pub lost: u64,
+    /// Spans before it are done, milliseconds since 1970; 0 where no message ever waited.
+    pub read_time: i64,
+    /// The next message of the wheel's queue to be put into the wheel.
+    pub queue_offset: u64,
 }
 
 /// The wheel with its files.
@@ -60,6 +77,8 @@ pub(crate) struct TimerState<D: Disk> {
     pub(crate) next_offset: u64,
     /// The next used slot: not known, or none.
     next_slot: Option<Option<i64>>,
+    /// While it is not known: no slot before it is used, from `read_time` on.
+    looked_to: i64,
     pub(crate) active: Option<Active>,
     /// Messages that are gone: their records or their units.
     pub(crate) lost: u64,
@@ -88,6 +107,7 @@ impl<D: Disk> TimerState<D> {
             read_time: 0,
             next_offset: 0,
             next_slot: None,
+            looked_to: 0,
             active: None,
             lost: 0,
             strange: 0,
@@ -209,23 +229,39 @@ impl<D: Disk> TimerState<D> {
         if let Some(active) = self.active.as_mut().filter(|active| active.time == time) {
             match deletes.filter(|_| !unit.is_rolled()) {
                 Some(_) => active.recalled.extend(keys_of(view).into_iter().flatten()),
-                None => active.waiting.push(Reverse((due_of(&unit, precision), at))),
+                None => active.waiting.push((due_of(&unit, precision), at)),
             }
         }
-        if let Some(next) = &mut self.next_slot {
-            *next = Some(next.map_or(time, |next| next.min(time)));
+        match &mut self.next_slot {
+            Some(next) => *next = Some(next.map_or(time, |next| next.min(time))),
+            None => self.looked_to = self.looked_to.min(time),
         }
         Ok(())
     }
 
-    /// When the next used slot begins.
-    pub(crate) fn next_slot(&mut self) -> Option<i64> {
-        if let Some(next) = self.next_slot {
-            return next;
+    /// When the next used slot begins, `Some(None)` where none is used; `None` where that needs another look: one look
+    /// goes over so many slots that nobody waits long.
+    pub(crate) fn next_slot(&mut self) -> Option<Option<i64>> {
+        if self.next_slot.is_none() {
+            let Some(wheel) = &self.wheel else { return Some(None) };
+            let end = self.read_time + wheel.span_ms();
+            match wheel.look(self.looked_to.max(self.read_time), end) {
+                Looked::Found(slot) => self.next_slot = Some(Some(slot.time)),
+                Looked::Nothing => self.next_slot = Some(None),
+                Looked::Until(time) => self.looked_to = time,
+            }
         }
-        let next = self.wheel.as_ref()?.next(self.read_time).map(|slot| slot.time);
-        self.next_slot = Some(next);
-        next
+        self.next_slot
+    }
+
+    /// Says whether it is known what is delivered next.
+    pub(crate) fn is_next_known(&self) -> bool {
+        self.active.is_some() || self.next_slot.is_some()
+    }
+
+    /// The next used slot is to be looked for from the first that is not done.
+    fn look_again(&mut self) {
+        (self.next_slot, self.looked_to) = (None, self.read_time);
     }
 
     /// Puts a message to its time whose unit stood elsewhere, unless it is there or still to come from the queue.
@@ -242,8 +278,8 @@ impl<D: Disk> TimerState<D> {
     /// Begins to deliver the slot at `time`, whose units are gone through: what they take back is known from here on.
     pub(crate) fn activate(&mut self, inner: &Inner<D>, time: i64) {
         let precision = self.config.precision_ms();
-        let (waiting, recalled) = (BinaryHeap::new(), HashSet::new());
-        let mut active = Active { time, waiting, recalled, is_begun: false };
+        let mut selection = Selection::new(None, self.config.in_memory);
+        let mut recalled = HashSet::new();
         self.read_time = time;
         let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(time));
         let (mut found, mut file) = (0i64, None);
@@ -253,11 +289,11 @@ impl<D: Disk> TimerState<D> {
                 if let Some(record) = record
                     && let Ok(view) = MessageView::decode(record.bytes(), false)
                 {
-                    active.recalled.extend(keys_of(&view).into_iter().flatten());
+                    recalled.extend(keys_of(&view).into_iter().flatten());
                 }
                 found -= 1;
             } else {
-                active.waiting.push(Reverse((due_of(unit, precision), at)));
+                selection.offer((due_of(unit, precision), at));
                 found += if unit.is_delete() { -1 } else { 1 };
             }
         });
@@ -271,8 +307,28 @@ impl<D: Disk> TimerState<D> {
             );
             self.lost += lost;
         }
-        self.active = Some(active);
+        self.active = Some(Active { time, waiting: selection.finish(), recalled, is_begun: false });
         self.is_changed = true;
+    }
+
+    /// Looks for the next messages of the active slot where those in memory are done. `false` where none are left.
+    pub(crate) fn refill(&mut self) -> bool {
+        let Some((time, mut rest)) = self.active.as_ref().and_then(|a| Some((a.time, a.waiting.rest()?)))
+        else {
+            return false;
+        };
+        let precision = self.config.precision_ms();
+        let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(time));
+        // Where the chain breaks was told when the slot was begun.
+        self.chain(slot, |at, unit| {
+            if !unit.is_delete() || unit.is_rolled() {
+                rest.offer((due_of(unit, precision), at));
+            }
+        });
+        if let Some(active) = &mut self.active {
+            active.waiting = rest.finish();
+        }
+        true
     }
 
     /// Goes over the units of a slot, newest first. Returns the place where the chain breaks.
@@ -304,7 +360,7 @@ impl<D: Disk> TimerState<D> {
     pub(crate) fn finish(&mut self) {
         if let Some(active) = self.active.take() {
             self.read_time = active.time + self.config.precision_ms();
-            self.next_slot = None;
+            self.look_again();
             self.is_changed = true;
         }
     }
@@ -312,22 +368,21 @@ impl<D: Disk> TimerState<D> {
     /// Makes what was delivered of the active slot count as done, so that a clean stop delivers nothing twice: its units move to
     /// a span that is over. To be asked once what was delivered is durable.
     pub(crate) fn settle(&mut self) -> Result<()> {
-        let Some(active) = self.active.take() else {
-            self.next_slot = None;
-            return Ok(());
-        };
-        self.next_slot = None;
+        self.look_again();
+        let Some(active) = self.active.take() else { return Ok(()) };
         if !active.is_begun {
             return Ok(());
         }
-        let waiting: HashSet<u64> = active.waiting.iter().map(|Reverse((_, at))| *at).collect();
+        let precision = self.config.precision_ms();
+        let (is_any, is_pending) = active.waiting.pending();
         let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(active.time));
         let mut units = Vec::new();
         self.chain(slot, |at, unit| units.push((at, *unit)));
-        let is_kept = |at: u64, unit: &Unit| {
-            waiting.contains(&at) || (unit.is_delete() && !unit.is_rolled() && !waiting.is_empty())
+        let is_kept = |at: u64, unit: &Unit| match unit.is_delete() && !unit.is_rolled() {
+            true => is_any,
+            false => is_pending((due_of(unit, precision), at)),
         };
-        let past = active.time - self.config.precision_ms();
+        let past = active.time - precision;
         for (at, unit) in units.iter().filter(|(at, unit)| !is_kept(*at, unit)) {
             self.log.rewrite(*at, &Unit { time: past, ..*unit })?;
         }
@@ -347,7 +402,8 @@ impl<D: Disk> TimerState<D> {
     /// Spans that hold nothing are done, too, up to the present one.
     pub(crate) fn pass_empty(&mut self, now_ms: i64) {
         if self.active.is_none() && self.read_time > 0 {
-            let next = self.next_slot().unwrap_or(i64::MAX);
+            // Up to where it was looked, where the next one is not known yet.
+            let next = self.next_slot().map_or(self.looked_to, |next| next.unwrap_or(i64::MAX));
             let passed = self.floor(now_ms).min(next);
             self.is_changed |= passed > self.read_time;
             self.read_time = self.read_time.max(passed);

@@ -14,8 +14,9 @@ const SLOT: usize = 32;
 const SLOT_LEN: u64 = SLOT as u64;
 /// Fewer slots leave no room between the furthest that is filled and the half.
 const MIN_HALF: u64 = 63;
-/// Slots looked at in one piece.
+/// Slots looked at in one piece, and in one look.
 const STEP: u64 = 2048;
+const LOOK: i64 = 64 * STEP as i64;
 
 /// One slot: the units of the timer log whose messages are due in its span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,16 @@ fn note_precision<D: Disk>(disk: &D, root: &Path, precision: i64) -> Result<()> 
     let path = precision_path(root);
     disk.replace_file(&path, &precision.to_be_bytes())
         .map_err(|source| StoreError::io("write", &path, source))
+}
+
+/// What a look for the next used slot found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looked {
+    Found(Slot),
+    /// No slot is used.
+    Nothing,
+    /// None before this time is; the look goes on there.
+    Until(i64),
 }
 
 /// The open file.
@@ -152,13 +163,31 @@ impl<D: Disk> Wheel<D> {
         self.file.write(self.place(time), &[&[0; SLOT]])
     }
 
+    /// Looks for the first used slot whose span begins at `from` or after it and before `end`, over so many slots that it
+    /// takes under a millisecond.
+    pub(crate) fn look(&self, from: i64, end: i64) -> Looked {
+        let stop = end.min(from.saturating_add(LOOK.saturating_mul(self.precision)));
+        match self.next_before(from, stop) {
+            Some(slot) => Looked::Found(slot),
+            None if stop >= end => Looked::Nothing,
+            None => Looked::Until(stop),
+        }
+    }
+
+    /// The first used slot whose span begins at `from` or after it and before `end`, at most once round.
+    fn next_before(&self, from: i64, end: i64) -> Option<Slot> {
+        let begin = self.place(from);
+        let round = self.slots * SLOT_LEN;
+        let wanted = u64::try_from((end - from).div_euclid(self.precision)).unwrap_or(0).min(self.slots);
+        let stop = begin + wanted * SLOT_LEN;
+        let spans = |place: u64| (place / SLOT_LEN).cast_signed() * self.precision;
+        self.next_in(begin, stop.min(round), from - spans(begin))
+            .or_else(|| self.next_in(0, stop.saturating_sub(round), from - spans(begin) + self.span_ms()))
+    }
+
     /// The first used slot whose span begins at `from` or after it, before the wheel comes round.
     pub(crate) fn next(&self, from: i64) -> Option<Slot> {
-        let begin = self.place(from);
-        let end = self.slots * SLOT_LEN;
-        let spans = |place: u64| (place / SLOT_LEN).cast_signed() * self.precision;
-        self.next_in(begin, end, from - spans(begin))
-            .or_else(|| self.next_in(0, begin, from - spans(begin) + self.span_ms()))
+        self.next_before(from, from + self.span_ms())
     }
 
     /// The first used slot from place to place, where the span of place 0 begins at `base`.
@@ -197,5 +226,38 @@ impl<D: Disk> Wheel<D> {
     /// The file, to be flushed.
     pub(crate) fn file(&self) -> Arc<MappedFile<D::Region>> {
         Arc::clone(&self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RealDisk;
+
+    #[test]
+    fn a_look_goes_over_so_many_slots_and_all_looks_together_over_the_wheel() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("ferromq")).unwrap();
+        let wheel = Wheel::make(&RealDisk, root.path(), 1_000, 200_000).unwrap();
+        // From the middle, so that the wheel comes round.
+        let from = 1_700_000_000_000;
+        let end = from + wheel.span_ms();
+        let all = |from: i64| {
+            let mut looks = vec![wheel.look(from, end)];
+            while let Some(&Looked::Until(time)) = looks.last() {
+                looks.push(wheel.look(time, end));
+            }
+            looks
+        };
+        let until = |looks: i64| Looked::Until(from + looks * LOOK * 1_000);
+        assert_eq!(all(from), [until(1), until(2), until(3), Looked::Nothing]);
+        for seconds in [0, 1, 131_071, 131_072, 300_000, 399_999] {
+            let slot = Slot { time: from + seconds * 1_000, first: 7, last: 7, count: 1 };
+            wheel.put(slot).unwrap();
+            let looks = all(from);
+            assert_eq!((looks.last(), looks.len() as i64), (Some(&Looked::Found(slot)), seconds / LOOK + 1));
+            assert_eq!(wheel.next(from), Some(slot));
+            wheel.blank(slot.time).unwrap();
+        }
     }
 }

@@ -11,7 +11,9 @@ use common::{
     message, settle, synchronous,
     timers::{START, came, deliver_all, open, put, small, wait_for, wait_until},
 };
-use ferromq_store::{Clock, MessageStore, MessageView, NewMessage, StoreConfig, TIMER_TOPIC, properties};
+use ferromq_store::{
+    Clock, MessageStore, MessageView, NewMessage, StoreConfig, TIMER_TOPIC, TimerConfig, properties,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -22,6 +24,8 @@ fn a_timed_message_comes_at_its_millisecond_and_as_it_was_sent() {
     for (body, due) in [("late", START + 5_300), ("soon", START + 5_299), ("whole", START + 5_000)] {
         put(&store, "orders", body, due, false);
     }
+    // When it was put into the wheel is told below.
+    wait_until(|| store.stats().timer.queue_offset == 3);
     clock.advance(5_298);
     wait_for(&store, "orders", 1);
     clock.advance(1);
@@ -178,6 +182,36 @@ fn waiting_messages_are_in_files_and_not_in_memory() {
     wait_for(&store, "orders", count as u64 / 1_000);
     assert_eq!(store.timed_in_memory(), 0, "nothing else is due in that second");
     tell_memory("the first delivered");
+}
+
+/// `FERROMQ_TIMED_MESSAGES=1000000` does it with a million.
+#[test]
+fn however_many_are_due_in_one_second_memory_knows_of_so_many_and_all_come_in_order() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let given = std::env::var("FERROMQ_TIMED_MESSAGES").ok().and_then(|text| text.parse().ok());
+    let (count, most): (i64, usize) = (given.unwrap_or(10_000), 700);
+    let timer = TimerConfig { in_memory: most, ..TimerConfig::default() };
+    let config = StoreConfig { timer, commit_log_file_size: 64 << 20, ..StoreConfig::default() };
+    let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
+    store.start_schedule().unwrap();
+    for number in 0..count / 100 {
+        // Scattered over the milliseconds of the second.
+        let due = START + 60_000 - number * 37 % 1_000;
+        let (text, body) = (waiting_text(due), due.to_string());
+        let one = message(TIMER_TOPIC, 0, body.as_bytes(), &text);
+        store.append(&vec![one; 100]).unwrap();
+    }
+    settle(&store);
+    wait_until(|| store.stats().timer.queue_offset == count as u64);
+    clock.advance(60_000);
+    wait_until(|| {
+        assert!(store.timed_in_memory() <= 2 * most, "{} are in memory", store.timed_in_memory());
+        store.max_offset("orders", 0) == count as u64
+    });
+    settle(&store);
+    let due: Vec<i64> = came(&store, "orders").iter().map(|(due, _)| due.parse().unwrap()).collect();
+    assert_eq!(due.len() as i64, count);
+    assert!(due.is_sorted());
 }
 
 fn waiting_text(due: i64) -> Vec<u8> {

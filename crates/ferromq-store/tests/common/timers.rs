@@ -14,7 +14,13 @@ pub const START: i64 = 1_700_000_040_000;
 
 /// A wheel of an hour, so that messages 2 minutes ahead roll, and small files.
 pub fn small() -> TimerConfig {
-    TimerConfig { roll_window: 100, wheel_slots: 2_000, log_file_size: 4096, ..TimerConfig::default() }
+    TimerConfig {
+        roll_window: 100,
+        wheel_slots: 2_000,
+        log_file_size: 4096,
+        in_memory: 3,
+        ..TimerConfig::default()
+    }
 }
 
 /// How far it is is written at close alone.
@@ -66,7 +72,7 @@ pub fn came<D: Disk>(store: &MessageStore<D>, topic: &str) -> Vec<(String, i64)>
 
 /// Waits until a topic has so many messages, which readers see.
 pub fn wait_for<D: Disk>(store: &MessageStore<D>, topic: &str, count: u64) {
-    for _ in 0..3_000 {
+    for _ in 0..60_000 {
         if store.max_offset(topic, 0) >= count {
             settle(store);
             return;

@@ -79,7 +79,11 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         peer,
         wait: wait(number_or(command, "pollTime", 0)?),
     };
-    let leased = hot.receive(&receive).await?.messages;
+    let mut leased = hot.receive(&receive).await?.messages;
+    if lies_in(&leased, receive.topic) != receive.topic {
+        // What cannot be read cannot be readdressed: it is neither sent nor listed.
+        leased.retain(|leased| MessageView::decode(leased.record.bytes(), false).is_ok());
+    }
     let now = hot.clock.now_ms();
     let rest = consumer.queues().map(|queue| {
         let ahead = hot.store.ahead(consumer.group, consumer.topic, queue, begin);
