@@ -198,7 +198,7 @@ proptest! {
     #[test]
     fn a_column_is_the_same_alone_as_among_all(messages in messages(), at in 0..NAMES.len()) {
         let bytes = messages.iter().map(record).collect::<Vec<_>>().concat();
-        let whole = all(&[bytes.clone()]).unwrap();
+        let whole = all(std::slice::from_ref(&bytes)).unwrap();
         let wanted = Wanted::parse([NAMES[at]]).unwrap();
         let alone = record_columns(&[&bytes], wanted, &RowFilter::default(), None).unwrap();
         prop_assert_eq!(alone.columns.len(), 1);
@@ -313,7 +313,7 @@ fn compressed_bodies_come_out_as_the_producer_gave_them() {
 fn a_body_that_only_says_it_is_compressed_names_its_message_unless_nobody_wants_it() {
     for kind in 0..=4 {
         let bytes = record(&Sent { sys_flag: 1 | kind << 8, id: Some("id-7".into()), ..sent(7, b"plain") });
-        let error = all(&[bytes.clone()]).unwrap_err().to_string();
+        let error = all(std::slice::from_ref(&bytes)).unwrap_err().to_string();
         assert!(error.contains("id-7") && error.contains("queue offset 7"), "{error}");
         let wanted = Wanted::parse(["tag"]).unwrap();
         assert_eq!(record_columns(&[&bytes], wanted, &RowFilter::default(), None).unwrap().rows, 1);
