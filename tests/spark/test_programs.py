@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ferromq.demo import flights
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FERROMQ = "import sys; from ferromq.cli import main; sys.exit(main())"
 
@@ -46,3 +48,17 @@ def test_the_stream_example_counts_what_it_sent(session: Any) -> None:
     """examples/spark_stream.py reads each message once, over two runs of its query."""
     main = runpy.run_path(str(EXAMPLES / "spark_stream.py"))["main"]
     assert main() == {"tea": 3, "coffee": 1, "milk": 1}
+
+
+def test_the_example_draws_the_traffic_of_an_archive(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """examples/traffic_by_hour.py counts the flights of each hour as the table has them, and writes its picture."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    example = runpy.run_path(str(EXAMPLES / "traffic_by_hour.py"))
+    assert example["send"](tmp_path / "store", 200) > 3
+    traffic = example["count"](tmp_path / "store", tmp_path / "archive")
+    expected = flights.load(200).table.groupby("hour").size()
+    assert traffic.sum().astype(int).to_dict() == expected.to_dict()
+    example["draw"](traffic, tmp_path / "traffic.png")
+    assert (tmp_path / "traffic.png").read_bytes().startswith(b"\x89PNG")
