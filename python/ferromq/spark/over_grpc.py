@@ -60,6 +60,7 @@ class GrpcBroker:
             offset=offset,
             batch_size=min(MOST_MESSAGES, wanted.end - offset),
             filter_expression=pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags) or "*"),
+            long_polling_timeout=pb.Duration(),  # an end without messages of these tags is not waited at
         )
         call = self._channel.unary_stream(SERVICE + "PullMessage")
         metadata = (*self._identity.metadata(), (PACKED, RECORDS))

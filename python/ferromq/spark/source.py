@@ -5,13 +5,12 @@ Options become partitions in the driver, and partitions become Arrow batches in 
 `plan`'s business; what a broker says, `pull`'s.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
@@ -22,6 +21,7 @@ from pyspark.sql.types import StructType
 from ferromq.spark import plan
 from ferromq.spark._requirements import require
 from ferromq.spark.options import STREAM_OPTIONS, ReadOptions
+from ferromq.spark.push_down import PushingReader
 from ferromq.spark.schema import check_schema, schema_of
 
 __all__ = ["FerromqSource", "QueuePartition", "read_range"]
@@ -79,12 +79,13 @@ class QueuePartition(InputPartition):  # type: ignore[misc]
     range: plan.QueueRange
 
 
-class BatchReader(DataSourceReader):  # type: ignore[misc]
+class BatchReader(PushingReader):
     """Reads what the topics hold when the query is planned; what comes later is not in the result."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self.rows = options.rows.rows()
 
     def partitions(self) -> list[QueuePartition]:
         """Ask the brokers for their queues and offsets, and cut the ranges."""
@@ -93,6 +94,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         options = self._options
         queues = pull.queues(options.where, options.topics)
         ranges = plan.ranges(queues, options.starting, options.ending, pull.offsets_by_time)
+        ranges = plan.narrow(ranges, self.rows, pull.offsets_by_time)
         most, least = options.max_records_per_partition, options.min_partitions
         cut = plan.partitions(ranges, max_records=most, min_partitions=least)
         return [QueuePartition(part) for part in cut]
@@ -101,16 +103,20 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         """Yield the rows of *partition* as Arrow batches."""
         if not isinstance(partition, QueuePartition):  # Spark makes one empty partition where there are none
             return
-        yield from read_range(partition, self._schema)
+        yield from read_range(partition, self._schema, self.rows.mapping())
 
 
-def read_range(partition: QueuePartition, schema: StructType) -> Iterator[Any]:
-    """Yield the rows of *partition* with the columns of *schema* as Arrow batches; runs in a worker."""
+def read_range(partition: QueuePartition, schema: StructType, wanted: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    """
+    Yield the rows of *partition* with the columns of *schema* as Arrow batches; runs in a worker.
+
+    *wanted*: which rows, as `_ferromq.record_columns` takes filters; None is all.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
     from ferromq.spark import pull  # noqa: PLC0415
     from ferromq.spark.arrow import record_batch  # noqa: PLC0415
 
-    wanted = to_arrow_schema(schema, timezone="UTC")
-    for rows, columns in pull.pull(partition.range, columns=wanted.names):
-        yield record_batch(columns, rows, wanted)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    for rows, columns in pull.pull(partition.range, columns=schema.fieldNames(), filter=wanted):
+        yield record_batch(columns, rows, arrow_schema)
