@@ -92,8 +92,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             pull_range=lambda wanted: pull.pull(wanted, wanted.topic),
         )
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        for rows, columns in reader.read(partition.range):
-            yield record_batch(columns, rows, schema)
+        for rows, found in reader.read(partition.range):
+            yield record_batch(found, rows, schema)
 
     def commit(self, end: Offsets) -> None:
         """Write the next offsets to the group of the options, for display; a failure is logged."""
