@@ -12,6 +12,8 @@ from ferromq.errors import ConfigError, ServerError, TopicNotFound
 from ferromq.spark import pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
+from ferromq.spark.over_grpc import GrpcBroker
+from ferromq.spark.over_remoting import RemotingBroker
 from ferromq.spark.plan import Queue
 from ferromq.spark.schema import SCHEMA
 from ferromq.spark.topics import Topics
@@ -100,3 +102,24 @@ def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:
         assert pull.offsets_by_time([(queue, 0) for queue in queues]) == [0] * len(queues)
         ends = pull.offsets_by_time([(queue, 2**42) for queue in queues])
         assert ends == [queue.max_offset for queue in queues]
+
+
+@pytest.mark.parametrize("way", ["endpoint", "namesrv"])
+def test_offsets_of_many_queues_are_asked_together(mq: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """A trigger of a stream on 64 queues does not wait for 128 answers, one after the other."""
+    with mq.admin() as admin:
+        admin.create_topic("many", 64)
+    waits: list[str] = []
+
+    def noted(original: Any) -> Any:
+        def ask(self: Any, *given: Any) -> Any:
+            waits.append(str(given[0]))
+            return original(self, *given)
+
+        return ask
+
+    monkeypatch.setattr(GrpcBroker, "ask", noted(GrpcBroker.ask))
+    monkeypatch.setattr(RemotingBroker, "offset", noted(RemotingBroker.offset))
+    many = pull.queues(Where(**{way: getattr(mq, way)}), Topics.named(["many"]))
+    assert [queue.queue_id for queue in many] == list(range(64))
+    assert waits == (["QueryRoute"] if way == "endpoint" else [])

@@ -47,13 +47,19 @@ def dump_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 def load_offsets(body: bytes, field: str) -> dict[MessageQueue, int]:
     """Return the table of offsets in one field of a body as Java writes it; raises `ValueError` for anything else."""
+    table = load_table(body, field)
+    if not all(type(offset) is int for offset in table.values()):
+        raise ValueError(f"{field} has offsets that are no whole numbers")
+    return table
+
+
+def load_table(body: bytes, field: str) -> dict[MessageQueue, Any]:
+    """Return the table by queue in one field of a body as Java writes it; raises `ValueError` for anything else."""
     content = _json.loads_object(_STRING_OR_OBJECT_KEY.sub(_quote_key, body.decode()))
     table = content.get(field) or {}
     if not isinstance(table, dict):
         raise ValueError(f"{field} is no table of offsets")  # noqa: TRY004 (one error for bad bytes)
-    if not all(type(offset) is int for offset in table.values()):
-        raise ValueError(f"{field} has offsets that are no whole numbers")
-    return {MessageQueue.from_json(_json.loads(key)): offset for key, offset in table.items()}
+    return {MessageQueue.from_json(_json.loads(key)): value for key, value in table.items()}
 
 
 def _quote_key(match: re.Match[str]) -> str:

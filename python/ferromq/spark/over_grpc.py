@@ -6,6 +6,7 @@ docs/wire-format.md). RocketMQ's brokers are read over remoting.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,6 +51,16 @@ class GrpcBroker:
         call = self._channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
         try:
             return call(request.SerializeToString(), timeout=TIMEOUT, metadata=self._identity.metadata())
+        except grpc.RpcError as error:
+            raise self._failed(method, error) from error
+
+    def ask_all(self, method: str, requests: Sequence[Any], response: Any) -> list[Any]:
+        """Return the answers to unary *requests*, which are all under way at once."""
+        call = self._channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
+        metadata = self._identity.metadata()
+        calls = [call.future(request.SerializeToString(), timeout=TIMEOUT, metadata=metadata) for request in requests]
+        try:
+            return [call.result() for call in calls]
         except grpc.RpcError as error:
             raise self._failed(method, error) from error
 
@@ -99,6 +110,16 @@ class GrpcBroker:
         _check(answer.status, f"the offsets of {queue}")
         return int(answer.offset)
 
+    def offsets(self, queues: Sequence[Queue], policy: int) -> list[int]:
+        """Return the offset of each of *queues* that *policy* names, for the time of one answer."""
+        requests = [
+            pb.QueryOffsetRequest(message_queue=_message_queue(queue), query_offset_policy=policy) for queue in queues
+        ]
+        answers = self.ask_all("QueryOffset", requests, pb.QueryOffsetResponse)
+        for queue, answer in zip(queues, answers, strict=True):
+            _check(answer.status, f"the offsets of {queue}")
+        return [int(answer.offset) for answer in answers]
+
     def _failed(self, method: str, error: Any) -> FerromqError:
         return transport_error(error.code().name, error.details(), self.endpoint, method, TIMEOUT)
 
@@ -116,10 +137,12 @@ def queues(endpoint: str, topic: str) -> list[Queue]:
     found: list[Queue] = []
     for address, readable in by_endpoint.items():
         with GrpcBroker(address) as broker:
-            for queue in readable:
-                empty = Queue(topic, queue.broker.name, address, queue.id, 0, 0)
-                first, end = (broker.offset(empty, policy) for policy in (pb.BEGINNING, pb.END))
-                found.append(Queue(topic, queue.broker.name, address, queue.id, first, end))
+            empty = [Queue(topic, queue.broker.name, address, queue.id, 0, 0) for queue in readable]
+            firsts, ends = broker.offsets(empty, pb.BEGINNING), broker.offsets(empty, pb.END)
+        found += [
+            replace(queue, min_offset=first, max_offset=end)
+            for queue, first, end in zip(empty, firsts, ends, strict=True)
+        ]
     return found
 
 
