@@ -37,8 +37,8 @@ class Brokers:
         if self.unreachable:
             raise ConnectionFailed("nobody listens")
         found = [queue for topic in self.topics for queue in self._queues(topic) if topics.means(topic)]
-        if topics.names and not found:
-            raise TopicNotFound(f"no topic {topics.names}")
+        if not found:
+            raise TopicNotFound(f"no topic {topics.names}") if topics.names else ConfigError("no topic matches")
         return found
 
     def registered(self, _: str) -> set[str]:
@@ -434,6 +434,18 @@ def test_topics_of_a_pattern_are_found_while_the_query_runs() -> None:
     while spark.trigger(UNLIMITED):
         pass
     assert sorted(spark.rows()) == [(("organs", "a:0"), 0), (("organs", "a:0"), 1)]
+
+
+def test_a_pattern_without_topics_is_an_error_only_at_the_start() -> None:
+    """It may be mistyped; later, its topics were deleted."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}})
+    spark = started(brokers, topicPattern="or.*", failOnDataLoss="false")
+    brokers.topics = {}
+    while spark.trigger(UNLIMITED):
+        pass
+    assert spark.log[-1] == {}
+    with pytest.raises(ConfigError, match="no topic matches"):
+        started(brokers, topicPattern="or.*")
 
 
 def test_a_topic_that_options_leave_out_is_not_left_in_silence() -> None:

@@ -16,6 +16,7 @@ from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import RemotingClient
 from ferromq.client._routes import parse_endpoints
 from ferromq.errors import (
+    ConfigError,
     ConnectionFailed,
     FerromqError,
     OutcomeUnknown,
@@ -121,6 +122,7 @@ class Watch:
         self._patience = patience
         self._ask = ask
         self._registered = registered or registered_brokers
+        self._has_matched = False
 
     def look(self, places: Collection[Place] = (), *, wait: bool = False) -> View:
         """
@@ -149,7 +151,7 @@ class Watch:
 
     def _look(self) -> View:
         if self._topics.pattern is not None:
-            return View.of(self._ask(self._where, self._topics), {})
+            return View.of(self._matching(), {})
         found: list[Queue] = []
         missing: dict[str, TopicNotFound] = {}
         for name in self._topics.names:
@@ -158,6 +160,17 @@ class Watch:
             except TopicNotFound as error:
                 missing[name] = error
         return View.of(found, missing)
+
+    def _matching(self) -> Sequence[Queue]:
+        """Return the queues of the pattern's topics; none where all were deleted since the query began."""
+        try:
+            queues = self._ask(self._where, self._topics)
+        except ConfigError:
+            if not self._has_matched:
+                raise
+            return []
+        self._has_matched = True
+        return queues
 
 
 def broker_of(queue: str) -> str:
