@@ -47,11 +47,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     """Reads what comes, batch for batch, from where Spark's checkpoint says."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        # Spark carries this object to its workers: connections are made by the process that needs them.
         self._options = options
         self._schema = schema
         self._made: StreamOffsets | None = None
         self._group: GroupOffsets | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to a worker without what the driver knows and has open."""
+        return type(self), (self._options, self._schema)
 
     def initialOffset(self) -> Offsets:  # noqa: N802 (Spark's name, as below)
         """Return where a new query begins."""
@@ -85,11 +88,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of *partition* as Arrow batches."""
         options = self._options
+        # Where a read goes on after a failure is told by the offsets of its rows.
+        columns = list(dict.fromkeys([*self._schema.fieldNames(), "queue_offset"]))
+        wanted_rows = options.read.rows.rows().mapping()
         reader = PatientReader(
             options.read.where,
             Patience(options.patience),
             fail_on_data_loss=options.fail_on_data_loss,
-            pull_range=lambda wanted: pull.pull(wanted, wanted.topic),
+            pull_range=lambda wanted: pull.pull(wanted, columns=columns, filter=wanted_rows),
         )
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for rows, found in reader.read(partition.range):

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from ferromq.errors import DataLost, FerromqError, RequestError
 from ferromq.spark import pull
+from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
 from ferromq.spark.plan import Queue, QueueRange
 from ferromq.spark.stream_plan import Bounds, Loss, key_of
@@ -18,6 +21,8 @@ from ferromq.spark.stream_watch import RETRIED, Patience, unreachable
 from ferromq.spark.topics import Topics
 
 _log = logging.getLogger("ferromq.spark")
+
+_OFFSETS = pa.schema([("queue_offset", pa.int64())])
 
 Columns = Mapping[str, Any]
 Pull = Callable[[QueueRange], Iterator[tuple[int, Columns]]]
@@ -48,7 +53,7 @@ class PatientReader:
                 for rows, columns in self._pull(wanted):
                     self._patience.renew()
                     if rows:
-                        wanted = replace(wanted, start=last_offset(columns) + 1)
+                        wanted = replace(wanted, start=last_offset(columns, rows) + 1)
                         yield rows, columns
             except (*RETRIED, RequestError) as error:
                 wanted = self._after(error, wanted)
@@ -92,7 +97,6 @@ class PatientReader:
         _log.warning("rows lost while a batch was read rows=%d: %s", loss.rows, loss)
 
 
-def last_offset(columns: Columns) -> int:
-    """Return the queue offset of the last row."""
-    _, _, (offsets,) = columns["queue_offset"]
-    return int.from_bytes(offsets[-8:], "little", signed=True)
+def last_offset(columns: Columns, rows: int) -> int:
+    """Return the queue offset of the last of *rows* rows."""
+    return int(record_batch(columns, rows, _OFFSETS).column(0)[rows - 1].as_py())
