@@ -12,10 +12,10 @@ promised to be in queues and index.
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -37,8 +37,9 @@ from ferromq.pipeline._store_files import QueueFiles, RowFile, StoreFiles
 
 SCHEMA = _findings.SCHEMA
 _GROUP = 64 << 20
-"""Bytes of consume queues that one task reads."""
+"""Bytes that one task reads at least, where there are as many."""
 _SHOWN = 50
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,32 @@ def look(
     tasks = _tasks(files, limit if files.is_open else None, index_slots)
     facts = _read(spark, tasks).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        figures = (
-            facts.where(facts.part == _facts.FIGURES).select("kind", "topic", "queue_id", "file", "detail").collect()
-        )
-        whole = _audit_driver.Whole.of(files, [(*row[:4], json.loads(row.detail)) for row in figures], limit)
-        found = _audit_joins.findings(spark, facts, whole)
-        if files.is_open:
-            start = _store_files.log_start(files)
-            found = found.where(found.physical_offset.isNull() | (found.physical_offset >= start))
-        found = found.persist(StorageLevel.MEMORY_AND_DISK)
-        counts = {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
+        rows = facts.where(facts.part == _facts.FIGURES).select("kind", "topic", "queue_id", "file", "detail").collect()
+        figures = [(row.kind, row.topic, row.queue_id, row.file, json.loads(row.detail)) for row in rows]
+        whole = _audit_driver.Whole.of(files, figures, limit)
+        found, counts = _found(spark, facts, whole)
     finally:
         facts.unpersist()
     return Audit(found, counts, files, limit, whole.totals)
+
+
+def _found(spark: SparkSession, facts: DataFrame, whole: _audit_driver.Whole) -> tuple[DataFrame, dict[str, int]]:
+    """Return all findings, cached, and how many there are of each kind."""
+    found = spark.createDataFrame([finding.row() for finding in whole.findings], SCHEMA)
+    suspects = _audit_joins.suspects(spark, facts, whole).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        kinds = {row.kind for row in suspects.select("kind").distinct().collect()}
+        if kinds:
+            found = found.unionByName(_audit_joins.explained(suspects, kinds, facts))
+        if whole.files.is_open:
+            start = _store_files.log_start(whole.files)
+            found = found.where(found.physical_offset.isNull() | (found.physical_offset >= start))
+        if not kinds and not whole.findings:
+            return found, {}
+        found = found.persist(StorageLevel.MEMORY_AND_DISK)
+        return found, {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
+    finally:
+        suspects.unpersist()
 
 
 # --- the tasks ---------------------------------------------------------------------------------------------------
@@ -140,26 +154,31 @@ class _Task:
 
 
 def _tasks(files: StoreFiles, until: int | None, index_slots: int | None) -> list[_Task]:
+    """Return what is to be read: a file a task, small ones together."""
     common: dict[str, Any] = {
         "log_start": files.log_start,
         "until": until,
         "index_slots": index_slots,
         "is_closed": files.state == "closed",
     }
-    tasks = [_Task(files=[file], **common) for file in files.log if until is None or file.base < until]
-    tasks += [_Task(queues=group, **common) for group in _groups(files.queues)]
-    return tasks + [_Task(index=[file], **common) for file in files.index]
+    logs = [file for file in files.log if until is None or file.base < until]
+    tasks = [_Task(files=group, **common) for group in _groups(logs, lambda file: file.length)]
+    tasks += [
+        _Task(queues=group, **common)
+        for group in _groups(files.queues, lambda queue: sum(file.length for file in queue.files))
+    ]
+    return tasks + [_Task(index=group, **common) for group in _groups(files.index, lambda file: file.length)]
 
 
-def _groups(queues: Iterable[QueueFiles]) -> Iterator[list[QueueFiles]]:
-    group: list[QueueFiles] = []
-    size = 0
-    for queue in queues:
-        group.append(queue)
-        size += sum(file.length for file in queue.files)
-        if size >= _GROUP:
+def _groups(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    group: list[_Item] = []
+    held = 0
+    for item in items:
+        group.append(item)
+        held += size(item)
+        if held >= _GROUP:
             yield group
-            group, size = [], 0
+            group, held = [], 0
     if group:
         yield group
 

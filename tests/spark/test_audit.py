@@ -1,0 +1,104 @@
+"""`ferromq pipeline audit`: nothing of a sound store, and each planted fault with its kind and place."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import store_faults
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from ferromq import cli
+from ferromq.pipeline import audit
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "store"
+ROUNDS = int(os.environ.get("FERROMQ_AUDIT_ROUNDS", "0"))
+"""How many stores with faults at random places are audited; 0: two, always the same."""
+WRITER = """
+import sys
+from ferromq._ferromq import Clock, Store
+store = Store(sys.argv[1], Clock.system(), commit_log_file_size=1 << 20, disk_reserve=0)
+for number in range(10**9):
+    store.append("live", number % 3, b"body" * 20, {"KEYS": f"k{number}", "TAGS": "live"})
+    if number == 1000:
+        print("ready", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a store with a region for each fault and one more."""
+    directory = tmp_path_factory.mktemp("audit") / "store"
+    store_faults.make(directory, len(store_faults.FAULTS) + 1)
+    return directory
+
+
+def test_nothing_is_told_of_a_sound_store(session: Any, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours: exit code 0, and all that is in it was looked at."""
+    assert cli.main(["pipeline", "audit", str(sound), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    count = store_faults.RECORDS * (len(store_faults.FAULTS) + 1)
+    assert (said["findings"], said["records"], said["queue_entries"], said["index_entries"]) == (
+        0,
+        count,
+        count,
+        2 * count,
+    )
+
+
+@pytest.mark.parametrize("name", ["stopped", "killed"])
+def test_nothing_is_told_of_what_rocketmq_wrote(name: str, session: Any) -> None:
+    """Half messages, rolled-back ones, index entries of tags, a kill: all of it is legal."""
+    assert audit(session, FIXTURES / name).collect() == []
+
+
+def test_nothing_is_told_of_a_store_that_is_written_to(session: Any, tmp_path: Path) -> None:
+    """What its broker has not yet flushed or entered is not looked at."""
+    directory = tmp_path / "store"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            assert audit(session, directory).collect() == []
+            assert writer.poll() is None
+        finally:
+            writer.kill()
+
+
+@settings(
+    max_examples=ROUNDS or 2,
+    derandomize=not ROUNDS,
+    database=None,
+    phases=[Phase.generate],
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_each_planted_fault_is_found_where_it_is(session: Any, sound: Path, data: st.DataObject) -> None:
+    """All kinds of faults at random places of one store, each in a region of its own; the last region stays sound."""
+    directory = sound.parent / "faulty"
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(sound, directory)
+    records = store_faults.records_of(directory)
+
+    def pick(count: int) -> int:
+        return data.draw(st.integers(0, count - 1))
+
+    planted = {}
+    for number, fault in enumerate(store_faults.FAULTS):
+        region = store_faults.Region(directory, f"region{number:02}", records)
+        planted[fault.__name__] = fault(region, pick)
+    found = [row.asDict() for row in audit(session, directory).collect()]
+    missed = [
+        (name, expected)
+        for name, expectations in planted.items()
+        for expected in expectations
+        if not any(row["kind"] in expected.kinds and row.items() >= expected.place.items() for row in found)
+    ]
+    assert missed == []
+    assert [row for row in found if row["topic"] == f"region{len(store_faults.FAULTS):02}"] == []
