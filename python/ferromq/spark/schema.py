@@ -2,7 +2,9 @@
 The columns of the format, the same for every way in.
 
 `message_id` is the producer's id, or where it gave none, the one made of store host and physical offset.
-`properties` holds the user's properties without RocketMQ's own, which are columns or belong to the protocol.
+`properties` holds the user's properties without RocketMQ's own, which are columns or belong to the protocol; of a
+message that consumers gave back also where it comes from: RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC,
+DLQ_ORIGIN_MESSAGE_ID.
 `body` is what the producer gave, decompressed where it travelled compressed.
 """
 

@@ -24,6 +24,11 @@ pub(super) struct Marks<'a> {
     pub(super) user: Vec<(&'a str, &'a str)>,
 }
 
+/// Where a message that a consumer gave back, or a dead letter, comes from: it is in no column.
+fn tells_origin(name: &str) -> bool {
+    matches!(name, "DLQ_ORIGIN_TOPIC" | "DLQ_ORIGIN_MESSAGE_ID" | "RETRY_TOPIC" | "ORIGIN_MESSAGE_ID")
+}
+
 impl<'a> Marks<'a> {
     /// Reads these properties; the user's own only where `with_user`. The last of equal names counts.
     pub(super) fn read(text: &'a [u8], with_user: bool, room: Room) -> Self {
@@ -34,7 +39,9 @@ impl<'a> Marks<'a> {
                 "KEYS" => marks.keys = Some(value),
                 "UNIQ_KEY" => marks.unique_key = Some(value),
                 "__BORNHOST" => marks.born_host = Some(value),
-                name if with_user && !properties::is_reserved(name) => marks.user.push((name, value)),
+                name if with_user && (!properties::is_reserved(name) || tells_origin(name)) => {
+                    marks.user.push((name, value));
+                }
                 _ => {}
             }
         }
