@@ -16,7 +16,9 @@ PIPELINES: Mapping[str, str] = {
     "archive": "commit-log files as Parquet, by topic, date and hour",
     "audit": "whether a store is sound: records, queues and index against each other",
     "compact": "the last message for each key, as Parquet or to a topic",
+    "dead-letters": "what groups gave up, by cause, and a list to replay it from",
     "replay": "messages of an archive, a topic or a log to a topic again",
+    "stats": "messages, bytes, tags, keys, delays and lags by topic, time and queue",
 }
 """What each does, by the name on the command line; the module has `_` where the name has `-`."""
 

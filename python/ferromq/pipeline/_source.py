@@ -1,6 +1,7 @@
 """Where `replay` and `compact` take their rows from: an archive, a topic through its brokers, or log files."""
 
 import argparse
+import re
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,15 +13,18 @@ from ferromq.pipeline import archive
 _PLACES = ("archive", "endpoint", "namesrv", "log")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which rows."""
+def add_arguments(parser: argparse.ArgumentParser, *, with_topic: bool = True) -> None:
+    """Add the arguments that say which rows; without `--topic` the caller says which topics."""
     group = parser.add_argument_group("source", "one of --archive, --endpoint, --namesrv, --log, and what of it")
     add = group.add_argument
     add("--archive", metavar="DIR", help="an archive that the pipeline `archive` made")
     add("--endpoint", metavar="HOST:PORT", help="a broker's gRPC endpoint: the topic is read through its brokers")
     add("--namesrv", metavar="A;B", help="name servers: the topic is read through its brokers, Java's too")
     add("--log", metavar="PATH", help="a store directory, or commit-log files")
-    add("--topic", metavar="NAME,…", required=True, help="the topics")
+    if with_topic:
+        add("--topic", metavar="NAME,…", required=True, help="the topics")
+    else:
+        parser.set_defaults(topic=None)
     add(
         "--start",
         metavar="TIME",
@@ -29,20 +33,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--end", metavar="TIME", help="store time before which the last message lies")
 
 
-def read(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
-    """Return the rows that *arguments* ask for, with the columns of the format. ConfigError for wrong ones."""
+def read(spark: SparkSession, arguments: argparse.Namespace, *, prefix: str | None = None) -> DataFrame:
+    """
+    Return the rows that *arguments* ask for, with the columns of the format. ConfigError for wrong ones.
+
+    Where they name no topics, those that begin with *prefix*.
+    """
     place = _place(arguments)
-    topics = [name for name in arguments.topic.split(",") if name]
+    topics = [name for name in (arguments.topic or "").split(",") if name]
     start, end = moment("--start", arguments.start), moment("--end", arguments.end)
     if start is not None and end is not None and start >= end:
         raise ConfigError(f"--start is {arguments.start}, --end {arguments.end}; allowed: an end after the start")
     if place == "archive":
-        return within(archive.read(spark, arguments.archive).where(F.col("topic").isin(topics)), start, end)
+        kept = F.col("topic").isin(topics) if topics or prefix is None else F.col("topic").startswith(prefix)
+        return within(archive.read(spark, arguments.archive).where(kept), start, end)
     if place == "log":
         reader = spark.read.format("ferromq-log").option("path", arguments.log)
     else:
         reader = spark.read.format("ferromq").option(place, getattr(arguments, place))
-    return within(reader.option("topics", ",".join(topics)).load(), start, end)
+    if topics or prefix is None:
+        reader = reader.option("topics", ",".join(topics))
+    else:
+        reader = reader.option("topicPattern", f"{re.escape(prefix)}.*")
+        reader = reader.option("includeSystemTopics", "true") if place != "log" else reader
+    return within(reader.load(), start, end)
 
 
 def _place(arguments: argparse.Namespace) -> str:

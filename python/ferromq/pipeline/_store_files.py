@@ -182,3 +182,11 @@ def as_json(rows: Sequence[RowFile]) -> str:
 def from_json(text: str) -> list[RowFile]:
     """Return what `as_json` took."""
     return [RowFile(*row) for row in json.loads(text)]
+
+
+def queue_ends(directory: str | PathLike[str]) -> dict[tuple[str, int], int]:
+    """Return the max offset of each queue of the store in *directory*, by (topic, queue id)."""
+    found = inspect_store(fspath(directory))
+    return {
+        (topic, queue["queue_id"]): queue["max_offset"] for topic, queues in found["topics"].items() for queue in queues
+    }

@@ -21,6 +21,7 @@ from ferromq.client._routes import parse_endpoints
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.message import Message
 from ferromq.pipeline import _frame, _pace, _source
+from ferromq.pipeline._dead import ORIGINS
 from ferromq.pipeline._lanes import LaneSender
 from ferromq.pipeline._pace import Pace
 from ferromq.pipeline._positions import Positions, Queue
@@ -175,7 +176,7 @@ def _message(columns: Mapping[str, Sequence[Any]], row: int, lanes: LaneSender) 
         "BORN": columns["born"][row],
         "STORED": columns["stored"][row],
     }
-    properties = dict(columns["properties"][row] or ())
+    properties = {name: value for name, value in columns["properties"][row] or () if name not in ORIGINS}
     if f"{ORIGIN}OFFSET" not in properties:  # of what is replayed again the first origin stays
         properties |= {f"{ORIGIN}{name}": str(value) for name, value in origin.items() if value is not None}
     try:

@@ -1,0 +1,170 @@
+"""
+Messages that groups gave up, by cause, and the list from which they are replayed.
+
+Who gave a message up is the name of its topic, `%DLQ%GROUP`; where it comes from its broker noted: DLQ_ORIGIN_TOPIC and
+DLQ_ORIGIN_MESSAGE_ID (ferromq), RETRY_TOPIC and ORIGIN_MESSAGE_ID (RocketMQ). Why, no broker knows: a consumer or
+producer may say it in a property.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
+
+from ferromq import _names
+from ferromq.errors import ConfigError
+from ferromq.pipeline import _frame, _source
+from ferromq.pipeline._dead import ORIGINS
+from ferromq.spark.schema import SCHEMA
+
+__all__ = ["dead_letters", "replay_list"]
+
+REASONS = ("reason", "error", "exception", "cause")
+"""Properties that may say why, whatever their case."""
+_SAMPLES = 3
+_SHOWN = 50
+
+
+def dead_letters(frame: DataFrame, *, reasons: Sequence[str] = REASONS) -> DataFrame:
+    """
+    Return a row for each cause among the dead letters of *frame*, which has the columns of the format; the most first.
+
+    Columns: consumer_group, origin_topic (null where nobody noted it), reason (the first property of *reasons* that a
+    message has, whatever its case; of several lines or `Class: text` what is before), reconsume_times, messages, bytes,
+    first_time and last_time they were given up, samples (up to three: message id, queue offset). Rows of other topics
+    than `%DLQ%…` are passed over.
+    """
+    dead = _dead(frame).select(
+        "consumer_group",
+        _origin_topic().alias("origin_topic"),
+        _reason(reasons).alias("reason"),
+        "reconsume_times",
+        "store_timestamp",
+        F.length("body").alias("size"),
+        F.struct("queue_offset", _origin_id().alias("message_id")).alias("sample"),
+    )
+    cause = ["consumer_group", "origin_topic", "reason", "reconsume_times"]
+    return (
+        dead.groupBy(*cause)
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum("size").alias("bytes"),
+            F.min("store_timestamp").alias("first_time"),
+            F.max("store_timestamp").alias("last_time"),
+            F.first("sample").alias("one"),
+            F.min("sample").alias("oldest"),
+            F.max("sample").alias("newest"),
+        )
+        .withColumn("samples", F.array_distinct(F.array("oldest", "newest", "one")))
+        .drop("one", "oldest", "newest")
+        .orderBy(F.desc("messages"), *cause)
+    )
+
+
+def replay_list(frame: DataFrame) -> DataFrame:
+    """
+    Return the dead letters of *frame* as rows of the topics they come from, which `replay` sends there again.
+
+    The columns of the format: `topic` and `message_id` are those of the origin, `properties` no longer tell of it, and
+    `queue_id` counts the dead-letter topics, by name, so that places of two do not collide. What nobody noted the
+    origin of is left out.
+    """
+    dead = _dead(frame)
+    names = sorted(row.topic for row in dead.select("topic").distinct().collect())
+    number = F.create_map(*(F.lit(item) for pair in enumerate(names) for item in reversed(pair))) if names else None
+    is_kept = lambda name, _value: ~name.isin(*ORIGINS)  # noqa: E731 (Spark takes a function of two)
+    changed = {
+        "queue_id": (F.lit(0) if number is None else number[F.col("topic")]).cast("int"),
+        "message_id": _origin_id(),
+        "properties": F.map_filter("properties", is_kept),
+        "topic": _origin_topic(),
+    }
+    columns = [changed.get(name, F.col(name)).alias(name) for name in SCHEMA.names]
+    return dead.where(_origin_topic().isNotNull()).select(*columns)
+
+
+def _dead(frame: DataFrame) -> DataFrame:
+    prefix = _names.DLQ_PREFIX
+    group = F.expr(f"substring(topic, {len(prefix) + 1})")
+    return frame.where(F.col("topic").startswith(prefix)).withColumn("consumer_group", group)
+
+
+def _origin_topic() -> Column:
+    return F.coalesce(*(F.element_at("properties", name) for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")))
+
+
+def _origin_id() -> Column:
+    names = ("DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID")
+    noted = (F.element_at("properties", name) for name in names)
+    return F.coalesce(*(F.when(value != "", value) for value in noted), F.col("message_id"))
+
+
+def _reason(names: Sequence[str]) -> Column:
+    """Return what the first of these properties says, without what differs from message to message."""
+    text = F.coalesce(*map(_property, names), F.lit(None).cast("string"))
+    return F.trim(F.regexp_extract(text, r"^([^:\r\n]*)", 1))
+
+
+def _property(name: str) -> Column:
+    """Return the property of this name, whatever its case."""
+    entries = F.filter(F.map_entries("properties"), lambda pair: F.lower(pair.key) == name.lower())
+    return F.get(entries, 0).value
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    _source.add_arguments(parser, with_topic=False)
+    add = parser.add_argument
+    add("--group", metavar="NAME,…", help="the groups that gave up; else all (not with --endpoint)")
+    add("--reason", metavar="PROPERTY,…", help=f"the properties that say why ({', '.join(REASONS)})")
+    add("--show", type=int, default=_SHOWN, metavar="N", help=f"causes shown in the summary ({_SHOWN})")
+    add("--replay-list", metavar="DIR", help="write there, as Parquet, what `replay --archive DIR` sends again")
+    _frame.add_output(parser, "the causes")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; FOUND where there are dead letters."""
+    reasons = arguments.reason.split(",") if arguments.reason else REASONS
+    prefix = _names.DLQ_PREFIX
+    if arguments.group:
+        arguments.topic = ",".join(prefix + name for name in arguments.group.split(",") if name)
+    elif arguments.endpoint:
+        raise ConfigError("--endpoint tells no list of topics; allowed: --group NAME,… with it, or --namesrv")
+    with _frame.started(arguments, "dead-letters") as spark:
+        frame = _source.read(spark, arguments, prefix=prefix)
+        causes = dead_letters(frame, reasons=reasons).persist()
+        rows = [row.asDict(recursive=True) for row in causes.collect()]
+        if arguments.output:
+            _frame.write(causes, arguments.output)
+        if arguments.replay_list:
+            replay_list(frame).write.parquet(arguments.replay_list, compression="zstd")
+        causes.unpersist()
+    _summary(arguments, rows).show(arguments)
+    return _frame.FOUND if rows else _frame.FINE
+
+
+def _summary(arguments: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> _frame.Summary:
+    summary = _frame.Summary(f"dead letters of {arguments.group or 'all groups'}")
+    summary.add("messages", sum(row["messages"] for row in rows))
+    summary.add("groups", len({row["consumer_group"] for row in rows}))
+    summary.add("causes", len(rows))
+    if arguments.replay_list:
+        summary.add("replay list", arguments.replay_list)
+    names = ("consumer_group", "origin_topic", "reason", "reconsume_times", "messages", "first_time", "last_time")
+    cells = [
+        [*(row[name] for name in names), " ".join(one["message_id"] or "-" for one in row["samples"])]
+        for row in rows[: arguments.show]
+    ]
+    head = [*(name.replace("_", " ") for name in names), "samples"]
+    summary.table("by cause", head, cells, "<<<>><<<", more=max(len(rows) - arguments.show, 0))
+    return summary
+
+
+if __name__ == "__main__":
+    sys.exit(_frame.main("dead-letters"))
