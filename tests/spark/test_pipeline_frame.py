@@ -42,6 +42,13 @@ def test_the_list_of_pipelines_needs_no_pyspark() -> None:
     assert done.stdout == "False\n"
 
 
+def test_a_pipeline_without_pyspark_says_the_pip_line() -> None:
+    """With exit code 2, and nothing else."""
+    done = run_without_pyspark("pipeline", "stats", "--log", "store", "--topic", "orders")
+    assert (done.returncode, done.stdout) == (2, "False\n")
+    assert done.stderr == "ferromq: ferromq.spark needs pyspark, which is not installed: pip install 'ferromq[spark]'\n"
+
+
 def test_what_spark_wraps_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """The error that a worker raised, without Spark's and Python's stacks."""
     text = (
