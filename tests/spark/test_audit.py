@@ -24,10 +24,11 @@ WRITER = """
 import sys
 from ferromq._ferromq import Clock, Store
 store = Store(sys.argv[1], Clock.system(), commit_log_file_size=1 << 20, disk_reserve=0)
-for number in range(10**9):
+for number in range(100_000):
     store.append("live", number % 3, b"body" * 20, {"KEYS": f"k{number}", "TAGS": "live"})
     if number == 1000:
         print("ready", flush=True)
+sys.stdin.read()
 """
 
 
@@ -61,7 +62,8 @@ def test_nothing_is_told_of_what_rocketmq_wrote(name: str, session: Any) -> None
 def test_nothing_is_told_of_a_store_that_is_written_to(session: Any, tmp_path: Path) -> None:
     """What its broker has not yet flushed or entered is not looked at."""
     directory = tmp_path / "store"
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True) as writer:
+    command = [sys.executable, "-c", WRITER, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         try:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "ready\n"
