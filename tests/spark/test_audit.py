@@ -73,6 +73,7 @@ def test_nothing_is_told_of_a_store_that_is_written_to(session: Any, tmp_path: P
             writer.kill()
 
 
+@pytest.mark.timeout(300 * max(ROUNDS, 1))
 @settings(
     max_examples=ROUNDS or 1,
     derandomize=not ROUNDS,
