@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEqual, In, LessThan
 
 import ferromq
 from ferromq._ferromq import RemotingClient
@@ -169,3 +169,19 @@ def test_several_topics_are_read_at_once(
     assert table(FerromqSource, matched).num_rows == log
     starting = json.dumps({"remote": {"1": "latest"}})
     assert table(FerromqSource, {**listed, "startingOffsets": starting}).num_rows == len(ways["log"]())
+
+
+def test_a_stream_gives_the_rows_and_columns_that_a_batch_does(
+    mq: tuple[ferromq.Embedded, int], ways: dict[str, Read]
+) -> None:
+    """Tags, keys and columns are chosen alike."""
+    options = {"endpoint": mq[0].endpoint, "topic": TOPIC, "tags": "b,late", "columns": "message_id,tag"}
+    source = FerromqSource(CaseInsensitiveDict(options))
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start))
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    reader.stop()
+    expected = [{"message_id": row["message_id"], "tag": row["tag"]} for row in ways["log"](tags="b,late")]
+    assert {row["tag"] for row in expected} == {"b", "late"}
+    assert sorted(rows, key=str) == sorted(expected, key=str)
