@@ -13,7 +13,9 @@ A topic as a Spark DataFrame: `spark.read.format("ferromq")`, without a jar and 
 
 Spark 4 finds the format by the top-level module `pyspark_ferromq` of the same wheel, and `format("ferromq-log")`, which
 reads a store's files without its broker, by `pyspark_ferromq_log`. `session` is a convenience: any SparkSession will do
-whose Python has ferromq installed. Options are in `options` and `log_options`, columns in `schema`. Needs the extra: `pip install 'ferromq[spark]'`.
+whose Python has ferromq installed. Options are in `options` and `log_options`, columns in `schema`.
+
+Needs the extra: `pip install 'ferromq[spark]'`.
 """
 
 from ferromq.spark._requirements import require
