@@ -41,9 +41,7 @@ def read(spark: SparkSession, arguments: argparse.Namespace, *, prefix: str | No
     """
     place = _place(arguments)
     topics = [name for name in (arguments.topic or "").split(",") if name]
-    start, end = moment("--start", arguments.start), moment("--end", arguments.end)
-    if start is not None and end is not None and start >= end:
-        raise ConfigError(f"--start is {arguments.start}, --end {arguments.end}; allowed: an end after the start")
+    start, end = _times(arguments)
     if place == "archive":
         kept = F.col("topic").isin(topics) if topics or prefix is None else F.col("topic").startswith(prefix)
         return within(archive.read(spark, arguments.archive).where(kept), start, end)
@@ -67,9 +65,17 @@ def _place(arguments: argparse.Namespace) -> str:
     return given[0]
 
 
+def _times(arguments: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
+    start, end = moment("--start", arguments.start), moment("--end", arguments.end)
+    if start is not None and end is not None and start >= end:
+        raise ConfigError(f"--start is {arguments.start}, --end {arguments.end}; allowed: an end after the start")
+    return start, end
+
+
 def describe(arguments: argparse.Namespace) -> str:
-    """Return the source in words that are the same for the same rows."""
+    """Return the source in words that are the same for the same rows. ConfigError for wrong arguments."""
     place = _place(arguments)
+    _times(arguments)
     return f"{place} {getattr(arguments, place)} topics {arguments.topic} from {arguments.start} to {arguments.end}"
 
 

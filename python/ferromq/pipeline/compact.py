@@ -64,18 +64,25 @@ def compact(
     return last.select("row.*", "key").where(F.col("key").isNull() | ~is_tombstone)
 
 
+def _mark(text: str) -> tuple[str, str]:
+    """Return the kind and the name that a tombstone is given as; ConfigError where it is none."""
+    kind, _, name = text.partition(":")
+    if text not in {"empty", "none"} and not (kind in {"tag", "property"} and name):
+        raise ConfigError(f"tombstone is {text!r}; allowed: empty, none, tag:NAME, property:NAME")
+    return kind, name
+
+
 def _tombstone(text: str) -> Column:
-    """Return the condition that *text* means; ConfigError where it means none."""
-    kind, separator, name = text.partition(":")
-    if text == "empty":
+    """Return the condition that *text* means."""
+    kind, name = _mark(text)
+    no = F.lit(False)  # noqa: FBT003 (a literal of Spark)
+    if kind == "empty":
         return F.coalesce(F.length("body"), F.lit(0)) == 0
-    if text == "none":
-        return F.lit(False)  # noqa: FBT003 (a literal of Spark)
-    if kind == "tag" and separator and name:
-        return F.coalesce(F.col("tag") == name, F.lit(False))  # noqa: FBT003
-    if kind == "property" and separator and name:
-        return F.coalesce(F.map_contains_key("properties", name), F.lit(False))  # noqa: FBT003
-    raise ConfigError(f"tombstone is {text!r}; allowed: empty, none, tag:NAME, property:NAME")
+    if kind == "tag":
+        return F.coalesce(F.col("tag") == name, no)
+    if kind == "property":
+        return F.coalesce(F.map_contains_key("properties", name), no)
+    return no
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if bool(arguments.output) == bool(arguments.to):
         raise ConfigError("the messages go nowhere or to two places; allowed: --output PATH, or --to TOPIC")
+    _source.describe(arguments)
+    _mark(arguments.tombstone)
     target = arguments.to_endpoint or arguments.endpoint
     if arguments.to and not target:
         raise ConfigError("--to is given without a broker; allowed: --to-endpoint HOST:PORT beside it")

@@ -211,6 +211,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    job = _source.describe(arguments)
     target = arguments.to_endpoint or arguments.endpoint
     if not target:
         raise ConfigError("no broker is given to send to; allowed: --to-endpoint HOST:PORT")
@@ -230,7 +231,7 @@ def run(arguments: argparse.Namespace) -> int:
             speed=arguments.speed,
             with_groups=arguments.with_groups,
             state=arguments.state,
-            job=_source.describe(arguments),
+            job=job,
         ).collect()
     seconds = time.monotonic() - begin
     summary = _frame.Summary(f"replay {arguments.topic}")
