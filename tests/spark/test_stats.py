@@ -12,8 +12,10 @@ from pipeline_rows import BEGIN, frame, row
 import ferromq
 from ferromq import cli
 from ferromq.errors import ConfigError
+from ferromq.pipeline import _group_offsets
 from ferromq.pipeline.dead_letters import dead_letters, replay_list
 from ferromq.pipeline.stats import lags, queues, stats
+from ferromq.spark.options import Where
 
 PATIENCE = 60
 
@@ -119,3 +121,17 @@ def refuse(mq: ferromq.Embedded) -> None:
         consumer.stop()
         running.join(PATIENCE)
     assert message.body == b"bad"
+
+
+def test_brokers_are_asked_for_the_lag_of_a_group() -> None:
+    """Over either protocol; queues of which nothing is committed are left out."""
+    with ferromq.embedded() as mq:
+        with mq.admin() as admin:
+            admin.create_topic("orders", 1)
+        with mq.producer() as producer:
+            producer.send_all("orders", [b"x"] * 5)
+        with mq.consumer("billing", "orders") as consumer:
+            (queue,) = consumer.queues()
+            consumer.commit_offset(queue, 2)
+        for where in (Where(endpoint=mq.endpoint), Where(namesrv=mq.namesrv)):
+            assert _group_offsets.lags(where, ["orders"], ["billing", "nobody"]) == [("orders", "billing", 0, 2, 5, 3)]

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq import _texts
 from ferromq.errors import ConfigError
-from ferromq.pipeline import _frame, _source, _store_files
+from ferromq.pipeline import _frame, _group_offsets, _source, _store_files
+from ferromq.spark.options import Where
 
 __all__ = ["lags", "queues", "stats", "tags"]
 
@@ -27,6 +28,7 @@ _PRECISION = 10_000
 _MOST_TAGS = 20
 _SHOWN = 50
 _EVERY = re.compile(r"[1-9]\d* (second|minute|hour|day|week)s?")
+_LAG_NAMES = ("topic", "consumer_group", "queue_id", "committed_offset", "max_offset", "lag")
 _LAGS = "topic string, consumer_group string, queue_id int, committed_offset long, max_offset long, lag long"
 
 
@@ -133,6 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", metavar="SPAN", default="1 hour", help="length of a span of time: '10 minutes' (1 hour)"
     )
+    parser.add_argument("--group", metavar="NAME,…", help="groups whose lags are asked from the brokers")
     parser.add_argument("--show", type=int, default=_SHOWN, metavar="N", help=f"spans shown in the summary ({_SHOWN})")
     _frame.add_output(parser, "the figures by topic and span")
 
@@ -155,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
             spans=[row.asDict() for row in by_time.collect()],
             queues=[row.asDict() for row in queues(frame).collect()],
             tags=[row.asDict() for row in tags(frame).limit(_MOST_TAGS).collect()],
-            lags=[row.asDict() for row in lags(spark, arguments.log, topics).collect()] if _is_store(arguments) else [],
+            lags=_lags(spark, arguments, topics),
         )
         if arguments.output:
             _frame.write(by_time, arguments.output)
@@ -164,8 +167,15 @@ def run(arguments: argparse.Namespace) -> int:
     return _frame.FINE
 
 
-def _is_store(arguments: argparse.Namespace) -> bool:
-    return bool(arguments.log) and (Path(arguments.log) / "commitlog").is_dir()
+def _lags(spark: SparkSession, arguments: argparse.Namespace, topics: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Ask a store directory, or the brokers where groups are named."""
+    if arguments.log and (Path(arguments.log) / "commitlog").is_dir():
+        return [row.asDict() for row in lags(spark, arguments.log, topics).collect()]
+    if arguments.group and (arguments.endpoint or arguments.namesrv):
+        where = Where(arguments.endpoint, arguments.namesrv)
+        groups = [name for name in arguments.group.split(",") if name]
+        return [dict(zip(_LAG_NAMES, row, strict=True)) for row in _group_offsets.lags(where, topics, groups)]
+    return []
 
 
 def _summary(arguments: argparse.Namespace, figures: _Figures) -> _frame.Summary:
@@ -190,8 +200,7 @@ def _summary(arguments: argparse.Namespace, figures: _Figures) -> _frame.Summary
     _table(summary, "by time", names, shown, "<<>>>>>>>>", more=len(figures.spans) - len(shown))
     _table(summary, "by queue", ["topic", "queue_id", "messages", "bytes", "share"], figures.queues, "<>>>>")
     _table(summary, "by tag", ["topic", "tag", "messages", "bytes"], figures.tags, "<<>>")
-    lag_names = ["topic", "consumer_group", "queue_id", "committed_offset", "max_offset", "lag"]
-    _table(summary, "lags", lag_names, figures.lags, "<<>>>>")
+    _table(summary, "lags", _LAG_NAMES, figures.lags, "<<>>>>")
     return summary
 
 

@@ -1,0 +1,79 @@
+"""What groups have committed, asked from the brokers: nothing is joined, leased or changed by it."""
+
+from collections.abc import Iterable
+
+import grpc
+
+from ferromq._ferromq import RemotingClient
+from ferromq._proto import messages as pb
+from ferromq.client._connection import OPTIONS, target
+from ferromq.client._protocol import SERVICE, Identity
+from ferromq.errors import ConnectionFailed, ServerError
+from ferromq.spark import pull
+from ferromq.spark.options import Where
+from ferromq.spark.plan import Queue
+from ferromq.spark.topics import Topics
+
+_TIMEOUT = 30.0
+_QUERY_CONSUMER_OFFSET = 14
+_QUERY_NOT_FOUND = 22
+
+Lag = tuple[str, str, int, int, int, int]
+"""Topic, group, queue id, committed offset, max offset, lag."""
+
+
+def lags(where: Where, topics: Iterable[str], groups: Iterable[str]) -> list[Lag]:
+    """
+    Return what *groups* have still to read of each queue; queues of which a group has committed nothing are left out.
+
+    Raises ServerError where a broker refuses, ConnectionFailed where it does not answer.
+    """
+    queues = pull.queues(where, Topics(names=tuple(topics)))
+    rows = []
+    for queue in queues:
+        for group in groups:
+            ask = _over_remoting if queue.protocol == "remoting" else _over_grpc
+            committed = ask(queue, group)
+            if committed is not None:
+                lag = max(queue.max_offset - committed, 0)
+                rows.append((queue.topic, group, queue.queue_id, committed, queue.max_offset, lag))
+    return rows
+
+
+def _over_grpc(queue: Queue, group: str) -> int | None:
+    request = pb.GetOffsetRequest(
+        group=pb.Resource(name=group),
+        message_queue=pb.MessageQueue(
+            topic=pb.Resource(name=queue.topic), id=queue.queue_id, broker=pb.Broker(name=queue.broker_name)
+        ),
+    )
+    with grpc.insecure_channel(target(queue.endpoint), OPTIONS) as channel:
+        call = channel.unary_unary(SERVICE + "GetOffset", response_deserializer=pb.GetOffsetResponse.FromString)
+        try:
+            answer = call(request.SerializeToString(), timeout=_TIMEOUT, metadata=Identity().metadata())
+        except grpc.RpcError as error:
+            raise ConnectionFailed(f"the broker at {queue.endpoint} did not tell offsets: {error.details()}") from error
+    if answer.status.code == pb.Code.OFFSET_NOT_FOUND:
+        return None
+    if answer.status.code != pb.Code.OK:
+        raise ServerError(f"offset of group {group!r} in {queue}: {answer.status.message}", code=answer.status.code)
+    return int(answer.offset) if answer.offset >= 0 else None
+
+
+def _over_remoting(queue: Queue, group: str) -> int | None:
+    fields = {
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "setZeroIfNotFound": "false",
+    }
+    client = RemotingClient()
+    try:
+        code, remark, found, _ = client.call(queue.endpoint, _QUERY_CONSUMER_OFFSET, fields, timeout=_TIMEOUT)
+    finally:
+        client.close()
+    if code == _QUERY_NOT_FOUND:
+        return None
+    if code != 0:
+        raise ServerError(f"offset of group {group!r} in {queue}: {remark}", code=code)
+    return int(found["offset"])
