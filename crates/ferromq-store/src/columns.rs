@@ -21,7 +21,7 @@ use self::{
     marks::{Marks, Room},
     table::Table,
 };
-use crate::{MessageView, OffsetMessageId};
+use crate::{MessageView, OffsetMessageId, properties};
 
 /// The columns there are, in the order of the schema.
 pub const NAMES: [&str; 15] = [
@@ -84,7 +84,8 @@ pub enum ColumnsError {
 }
 
 impl ColumnsError {
-    fn body(view: &MessageView<'_>, unique_key: Option<&str>, reason: String) -> Self {
+    fn body(view: &MessageView<'_>, reason: String) -> Self {
+        let unique_key = properties::get(view.properties, "UNIQ_KEY");
         let message_id = unique_key.map_or_else(|| OffsetMessageId::of(view).to_string(), str::to_owned);
         let (topic, queue_id, queue_offset) = (view.topic.to_owned(), view.queue_id, view.queue_offset);
         Self::Body { message_id, topic, queue_id, queue_offset, reason }
@@ -144,10 +145,7 @@ impl<'f> BatchBuilder<'f> {
     /// Room is made for `rows` rows whose bodies have `bytes` bytes.
     #[must_use]
     pub fn new(wanted: Wanted, filter: &'f RowFilter, rows: usize, bytes: usize) -> Self {
-        let with_marks = filter.needs_marks()
-            || OF_PROPERTIES.iter().any(|name| wanted.has(name))
-            // Errors name the message.
-            || wanted.has("body");
+        let with_marks = filter.needs_marks() || OF_PROPERTIES.iter().any(|name| wanted.has(name));
         Self {
             filter,
             with_marks,

@@ -99,8 +99,9 @@ impl Table {
     /// Adds a row, or nothing where it cannot be one.
     pub(super) fn push(&mut self, view: &MessageView<'_>, marks: &Marks<'_>) -> Result<(), ColumnsError> {
         let body = match &self.body {
-            Some(_) => decompressed(view.sys_flag, view.body)
-                .map_err(|reason| ColumnsError::body(view, marks.unique_key, reason))?,
+            Some(_) => {
+                decompressed(view.sys_flag, view.body).map_err(|reason| ColumnsError::body(view, reason))?
+            }
             None => Cow::Borrowed(&[][..]),
         };
         let (born, stored) = (micros(view.born_timestamp)?, micros(view.store_timestamp)?);
