@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,22 @@ def mq() -> Iterator[ferromq.Embedded]:
     """Serve an empty store until the test ends."""
     with ferromq.embedded() as mq:
         yield mq
+
+
+@pytest.fixture
+def begin() -> Callable[[Any], Any]:
+    """
+    Start a streaming query that is written, and again where it did not come to be.
+
+    Spark gives the Python process of a source ten seconds to start, which a busy machine may not.
+    """
+
+    def start(writer: Any) -> Any:
+        while True:
+            query = writer.start()
+            while query.isActive and query.status["message"].startswith("Initializing"):
+                threading.Event().wait(0.02)
+            if "failed to connect back" not in str(query.exception()):
+                return query
+
+    return start

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 import ferromq
 from ferromq.spark.stream_plan import flat
+
+Begin = Callable[[Any], Any]
 
 
 def send(mq: ferromq.Embedded, topic: str, numbers: range) -> list[tuple[int, int]]:
@@ -56,10 +58,10 @@ def stream(session: Any, mq: ferromq.Embedded, **options: object) -> Any:
 
 
 @contextmanager
-def run(frame: Any, sink: Any, checkpoint: Path, **trigger: Any) -> Iterator[Any]:
+def run(begin: Begin, frame: Any, sink: Any, checkpoint: Path, **trigger: Any) -> Iterator[Any]:
     """Run a query until the block ends."""
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    query = (writer.trigger(**trigger) if trigger else writer).start()
+    query = begin(writer.trigger(**trigger) if trigger else writer)
     try:
         yield query
     finally:
@@ -71,39 +73,39 @@ def sources(progress: list[Any]) -> list[Any]:
     return [source for batch in progress for source in batch.sources]
 
 
-def run_to_end(frame: Any, sink: Any, checkpoint: Path) -> list[Any]:
+def run_to_end(begin: Begin, frame: Any, sink: Any, checkpoint: Path) -> list[Any]:
     """Read what is there now, and return the progress of every batch."""
-    with run(frame, sink, checkpoint, availableNow=True) as query:
+    with run(begin, frame, sink, checkpoint, availableNow=True) as query:
         query.awaitTermination()
         return list(query.recentProgress)
 
 
 def test_available_now_reads_each_message_once_in_batches_of_the_limit(
-    session: Any, mq: ferromq.Embedded, tmp_path: Path
+    session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
     """What is there when it starts is read, whole batches at most as large as allowed; the next run reads the rest."""
     send(mq, "orders", range(100))
     sink = Sink()
-    progress = run_to_end(stream(session, mq, maxOffsetsPerTrigger=30), sink, tmp_path / "c")
+    progress = run_to_end(begin, stream(session, mq, maxOffsetsPerTrigger=30), sink, tmp_path / "c")
     ends = [(flat(json.loads(source.endOffset)), flat(json.loads(source.latestOffset))) for source in sources(progress)]
     assert [sum(end.values()) for end, _ in ends] == [0, 30, 60, 90, 100]
     assert [sum(latest.values()) for _, latest in ends] == [100] * 5
     assert sink.numbers == list(range(100))
     assert max(map(len, sink.batches)) == 30
     send(mq, "orders", range(100, 110))
-    run_to_end(stream(session, mq), sink, tmp_path / "c")
+    run_to_end(begin, stream(session, mq), sink, tmp_path / "c")
     assert sink.numbers == list(range(110))
 
 
 def test_a_running_query_reads_what_comes_and_new_queues_and_shows_how_far_it_is(
-    session: Any, mq: ferromq.Embedded, tmp_path: Path
+    session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
     """Each message once; the group gets the offsets to read next, not the last ones read."""
     with mq.admin() as admin, mq.producer() as producer:
         admin.create_topic("orders", 1)
         producer.send("orders", b"0")
         sink = Sink()
-        with run(stream(session, mq, group="display"), sink, tmp_path / "c") as query:
+        with run(begin, stream(session, mq, group="display"), sink, tmp_path / "c") as query:
             sink.wait(query, 1)
             admin.create_topic("orders", 3)
             sent = [producer.send("orders", b"%d" % number) for number in range(1, 13)]
@@ -118,29 +120,29 @@ def test_a_running_query_reads_what_comes_and_new_queues_and_shows_how_far_it_is
 
 
 def test_lost_messages_fail_a_query_or_are_left_out_by_option(
-    session: Any, mq: ferromq.Embedded, tmp_path: Path
+    session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
     """A topic that is deleted and made anew has lost what it held: the error names it, and the option goes on."""
     send(mq, "orders", range(10))
     sink = Sink()
-    run_to_end(stream(session, mq), sink, tmp_path / "c")
+    run_to_end(begin, stream(session, mq), sink, tmp_path / "c")
     send(mq, "orders", range(10, 15))
     with mq.admin() as admin:
         admin.delete_topic("orders")
     send(mq, "orders", range(20, 23))
     with pytest.raises(StreamingQueryException) as raised:
-        run_to_end(stream(session, mq), sink, tmp_path / "c")
+        run_to_end(begin, stream(session, mq), sink, tmp_path / "c")
     assert "of topic 'orders' was to be read from queue offset" in str(raised.value)
     assert "'failOnDataLoss'" in str(raised.value)
-    run_to_end(stream(session, mq, failOnDataLoss="false"), sink, tmp_path / "c")
+    run_to_end(begin, stream(session, mq, failOnDataLoss="false"), sink, tmp_path / "c")
     assert sink.numbers == [*range(10), 20, 21, 22]
 
 
-def test_trigger_once_reads_all_that_is_there(session: Any, mq: ferromq.Embedded, tmp_path: Path) -> None:
+def test_trigger_once_reads_all_that_is_there(session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path) -> None:
     """Spark has one batch for it, whatever the limit; a wrong option is an error before that."""
     send(mq, "orders", range(9))
     sink = Sink()
-    with run(stream(session, mq, maxOffsetsPerTrigger=2), sink, tmp_path / "c", once=True) as query:
+    with run(begin, stream(session, mq, maxOffsetsPerTrigger=2), sink, tmp_path / "c", once=True) as query:
         query.awaitTermination()
     assert sink.batches == [list(range(9))]
     with pytest.raises(AnalysisException, match="'maxOffsetsPerTrigger' is '0'; allowed: a whole number from 1"):

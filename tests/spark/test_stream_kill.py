@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 import ferromq
 
 CHILD = Path(__file__).parent / "stream_child.py"
+Begin = Callable[[Any], Any]
 ROUNDS = int(os.environ.get("FERROMQ_STREAM_KILLS", "0"))
 
 
@@ -44,7 +45,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def rest(session: Any, mq: ferromq.Embedded, directory: Path) -> list[int]:
+def rest(session: Any, mq: ferromq.Embedded, begin: Begin, directory: Path) -> list[int]:
     """Read the rest in the session of the tests, and return every number in the sink."""
 
     def write(frame: Any, number: int) -> None:
@@ -54,8 +55,7 @@ def rest(session: Any, mq: ferromq.Embedded, directory: Path) -> list[int]:
     frame = session.readStream.format("ferromq").options(**options).load()
     writer = frame.select("queue_id", "queue_offset", "body").writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    begin(writer.trigger(availableNow=True)).awaitTermination()
     files = [str(file) for file in (directory / "sink").glob("*/*.parquet")]
     return sorted(int(body) for body in ds.dataset(files).to_table()["body"].to_pylist())
 
@@ -63,7 +63,7 @@ def rest(session: Any, mq: ferromq.Embedded, directory: Path) -> list[int]:
 @pytest.mark.crash
 @pytest.mark.timeout(600)
 def test_killed_inside_and_after_a_batch_each_message_is_in_the_sink_once(
-    session: Any, mq: ferromq.Embedded, tmp_path: Path
+    session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
     """A worker dies in the middle of a partition, the driver before and after a batch is written."""
     send(mq, range(300))
@@ -73,14 +73,14 @@ def test_killed_inside_and_after_a_batch_each_message_is_in_the_sink_once(
         assert (tmp_path / "sink" / str(batch)).exists() == (moment == "written")
         send(mq, range(300 + batch * 10, 305 + batch * 10))
     assert (tmp_path / "worker-died").exists()
-    assert rest(session, mq, tmp_path) == [*range(300), *range(330, 335), *range(350, 355)]
+    assert rest(session, mq, begin, tmp_path) == [*range(300), *range(330, 335), *range(350, 355)]
 
 
 @pytest.mark.crash
 @pytest.mark.skipif(not ROUNDS, reason="FERROMQ_STREAM_KILLS says how many rounds")
 @pytest.mark.timeout(3600)
 def test_killed_at_any_moment_each_message_is_in_the_sink_once(
-    session: Any, mq: ferromq.Embedded, tmp_path: Path
+    session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
     """Messages come all the time, and nobody chooses the moment."""
     seed = random.randrange(1 << 32)
@@ -95,4 +95,4 @@ def test_killed_at_any_moment_each_message_is_in_the_sink_once(
                 sent += 200
                 process.stdout.readline()
             threading.Event().wait(chance.random() * 2)
-    assert rest(session, mq, tmp_path) == list(range(sent))
+    assert rest(session, mq, begin, tmp_path) == list(range(sent))
