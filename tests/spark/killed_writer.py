@@ -1,0 +1,121 @@
+"""
+A program whose writer is killed -9 once: `batch` in a task that Spark runs again, `stream` together with the driver.
+
+killed_writer.py batch|stream ENDPOINT DIRECTORY
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+
+from ferromq import spark
+from ferromq.spark.write import BATCH_ID, BatchWriter, Sent, StreamWriter, parse_options
+
+BATCHES = 3
+"""The writer is killed when it asks for that many."""
+
+
+def dying(batches: Iterator[Any], marker: Path, pids: list[int]) -> Iterator[Any]:
+    """Yield batches; kills *pids* and itself in the middle, but only once."""
+    for number, batch in enumerate(batches):
+        if number == BATCHES and not marker.exists():
+            marker.touch()
+            for pid in (*pids, os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+        yield batch
+
+
+class DyingBatch(BatchWriter):
+    """Dies in its partition 1."""
+
+    marker: Path
+
+    def write(self, iterator: Iterator[Any]) -> Sent:
+        """Send, and die on the way."""
+        if TaskContext.get().partitionId() == 1:
+            iterator = dying(iterator, self.marker, [])
+        return super().write(iterator)
+
+
+class DyingStream(StreamWriter):
+    """Dies in its epoch 1 and takes the driver with it."""
+
+    marker: Path
+    drivers: list[int]
+
+    def write(self, iterator: Iterator[Any]) -> Sent:
+        """Send, and die on the way."""
+        if TaskContext.get().getLocalProperty(BATCH_ID) == "1":
+            iterator = dying(iterator, self.marker, self.drivers)
+        return super().write(iterator)
+
+
+class Dying(spark.FerromqSource):
+    """The format with a writer that dies; options `marker` and `drivers` say how."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the word for `format(…)`."""
+        return "dying"
+
+    def _options(self) -> tuple[dict[str, str], Path, list[int]]:
+        given = dict(self.options)
+        return given, Path(given.pop("marker")), [int(pid) for pid in given.pop("drivers").split()]
+
+    def writer(self, schema: Any, overwrite: bool) -> DyingBatch:
+        """Return the writer of a batch."""
+        given, marker, _ = self._options()
+        writer = DyingBatch(parse_options(given, is_stream=False, overwrite=overwrite), schema)
+        writer.marker = marker
+        return writer
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DyingStream:  # noqa: N802
+        """Return the writer of a stream."""
+        given, marker, drivers = self._options()
+        writer = DyingStream(parse_options(given, is_stream=True, overwrite=overwrite), schema)
+        writer.marker, writer.drivers = marker, drivers
+        return writer
+
+
+def batch(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
+    """Write the same rows with both deliveries, each with a task that dies."""
+    frame = session.range(0, 4000, 1, 2).selectExpr("cast(id as string) body")
+    for topic, options in (("once", {"delivery": "exactly-once", "writerId": "w"}), ("each", {})):
+        given = {"endpoint": endpoint, "topic": topic, "marker": directory / topic, "drivers": "", **options}
+        frame.write.format("dying").options(**given).mode("append").save()
+    return {"killed": sum((directory / topic).exists() for topic in ("once", "each"))}
+
+
+def stream(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
+    """Write three files, an epoch each."""
+    lines = session.readStream.option("maxFilesPerTrigger", 1).text(str(directory / "source"))
+    given = {"endpoint": endpoint, "topic": "stream", "delivery": "exactly-once"}
+    writer = lines.selectExpr("value body").writeStream.format("dying").options(**given)
+    # The Python of the driver is not all of it: Java runs the query, and is another process.
+    java = session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    writer = writer.options(marker=directory / "marker", drivers=f"{java} {os.getpid()}")
+    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return {"batch": query.lastProgress["batchId"]}
+
+
+def main() -> None:
+    """Run what the words say and print what came of it."""
+    what, endpoint, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    config = {"spark.sql.execution.arrow.maxRecordsPerBatch": "200", "spark.ui.enabled": "false"}
+    session = spark.session("local[2,3]", config=config)
+    session.dataSource.register(Dying)
+    said = {"batch": batch, "stream": stream}[what](session, endpoint, directory)
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+    session.stop()
+
+
+if __name__ == "__main__":
+    main()
