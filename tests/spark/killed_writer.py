@@ -100,7 +100,8 @@ def stream(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
     # The Python of the driver is not all of it: Java runs the query, and is another process.
     java = session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     writer = writer.options(marker=directory / "marker", drivers=f"{java} {os.getpid()}")
-    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    writer = writer.queryName("lines").option("checkpointLocation", str(directory / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return {"batch": query.lastProgress["batchId"]}
 

@@ -47,6 +47,14 @@ def test_loose_files_are_named_by_where_they_begin_and_read_to_their_end(archive
     assert find([str(archive / SECOND), str(archive)], {}) == parts[::-1]
 
 
+def test_a_file_that_several_paths_mean_is_read_once(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links and paths from the working directory lead to the same rows."""
+    (archive / "link").symlink_to(archive)
+    monkeypatch.chdir(archive.parent)
+    parts = find([str(archive), archive.name, str(archive / "link"), f"{archive / 'link' / FIRST}"], {})
+    assert [part.first_offset for part in parts] == [0, 1024]
+
+
 def test_files_of_an_object_store_are_found_and_copied_one_at_a_time(bucket: str) -> None:
     """The copy is gone when it has been read."""
     parts = find([bucket], {})

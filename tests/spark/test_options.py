@@ -118,6 +118,7 @@ def test_columns_tags_and_keys_are_lists() -> None:
         ("columns", "body,keyes", ["'columns'", "'keyes'", "did you mean 'keys'?", "topic, queue_id"]),
         ("columns", "body,,tag", ["'columns'", "'body,,tag'", "one comma"]),
         ("minPartitions", "0", ["'minPartitions'", "'0'", "from 1"]),
+        ("minPartitions", "9" * 5000, ["'minPartitions'", "from 1"]),
         ("minPartitions", "²", ["'minPartitions'", "'²'", "from 1"]),
         ("maxRecordsPerPartition", "many", ["'maxRecordsPerPartition'", "'many'", "from 1"]),
         (

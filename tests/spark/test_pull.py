@@ -203,3 +203,21 @@ def test_an_endpoint_where_nobody_listens_is_named(serve: Callable[[Script], Scr
     """The error names method and endpoint."""
     with pytest.raises(ConnectionFailed, match=r"QueryRoute did not get through to 127.0.0.1:1: "):
         pull.queues(Where("127.0.0.1:1"), FLIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("topic", "tags", "told"),
+    [
+        ("flights", ["a", "b"], ["a", "b"]),
+        ("flights", ["a", "b||c"], []),
+        ("flights", ["a", ""], []),
+        ("flights", None, []),
+        ("SCHEDULE_TOPIC_XXXX", ["a"], []),
+        ("rmq_sys_wheel_timer", ["a"], []),
+    ],
+)
+def test_tags_are_left_to_a_broker_only_where_it_can_tell_them(
+    topic: str, tags: list[str] | None, told: list[str]
+) -> None:
+    """An entry of the topic of delayed messages has a time where others have the tag's code: none would be found."""
+    assert list(pull.tags_for_broker(topic, tags)) == told

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 import ferromq
 from ferromq.errors import ConfigError, ConnectionFailed, DataLost, Forbidden, ServerError, TopicNotFound
+from ferromq.route import BrokerData, QueueData, TopicRoute
+from ferromq.spark import pull
 from ferromq.spark.options import Where
+from ferromq.spark.over_remoting import NameServers, RemotingBroker
 from ferromq.spark.plan import Queue, QueueRange
 from ferromq.spark.stream_group import GroupOffsets
 from ferromq.spark.stream_read import PatientReader
@@ -165,6 +168,24 @@ def test_a_topic_that_is_away_is_waited_for_where_that_is_asked() -> None:
     assert watch.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
     assert not time.waits
     assert not watch.look([("orders", "a:0")], wait=True).away([("orders", "a:0")])
+
+
+def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the master is down its queues are out of reach; a batch takes what the slave has."""
+    route = TopicRoute((QueueData("a", 1, 1),), (BrokerData("c", "a", {1: "127.0.0.1:1"}),))
+    monkeypatch.setattr(NameServers, "_ask", lambda *_: route.encode())
+    monkeypatch.setattr(RemotingBroker, "held", lambda *_: {0: (0, 5)})
+    where, topics, time = Where(namesrv="127.0.0.1:1"), Topics(("orders",)), Time()
+    assert [(queue.max_offset, queue.is_master) for queue in pull.queues(where, topics)] == [(5, False)]
+    watch = Watch(where, topics, time.patience(0), registered=lambda _: ())
+    assert watch.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
+
+    def refused(_: QueueRange) -> Iterator[Any]:
+        raise ServerError("it holds 0 to 5")
+
+    wanted = QueueRange("orders", "a", "127.0.0.1:1", 0, 3, 9, "remoting")
+    with pytest.raises(ConnectionFailed, match="it holds 0 to 5"):
+        list(PatientReader(where, time.patience(0), fail_on_data_loss=False, pull_range=refused).read(wanted))
 
 
 def test_wrong_options_are_not_waited_out() -> None:

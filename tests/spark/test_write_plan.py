@@ -70,6 +70,7 @@ def rows(numbered: str | None = None, first: int = 0, to: str | None = "orders",
         ({**WHERE, "writerId": "w"}, ["writerId", "delivery"]),
         ({**WHERE, "timeout": "0"}, ["timeout", "'0'"]),
         ({"namesrv": "a:1"}, ["namesrv", "endpoint"]),
+        ({**WHERE, "path": "orders"}, ["'path' is 'orders'", "option('topic'"]),
         ({**WHERE, "topc": "x"}, ["topc", "did you mean 'topic'"]),
     ],
 )
@@ -85,10 +86,12 @@ def test_wrong_options_name_the_option_what_was_given_and_what_is_allowed(
 def test_a_stream_needs_no_writer_id() -> None:
     """Its query has an id of its own; Spark's options are left alone."""
     options = WriteOptions.parse(
-        {**WHERE, "delivery": "exactly-once", "path": "x", "checkpointLocation": "c"}, is_stream=True
+        {**WHERE, "delivery": "exactly-once", "queryName": "q", "checkpointLocation": "c"}, is_stream=True
     )
     assert options.is_once
     assert options.writer is None
+    with pytest.raises(ConfigError, match="'writerId' is 'w', but a stream is known by the id of its query"):
+        WriteOptions.parse({**WHERE, "delivery": "exactly-once", "writerId": "w"}, is_stream=True)
 
 
 @pytest.mark.parametrize(

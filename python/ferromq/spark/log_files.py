@@ -52,7 +52,7 @@ def find(
     for path in paths:
         local = _local(path)
         parts = _find_remote(path, storage_options) if local is None else _find_local(local, commit_log_paths)
-        found |= {part.url: part for part in parts if part.begin < part.end}
+        found |= {_name(part.url): part for part in parts if part.begin < part.end}
     return list(found.values())
 
 
@@ -68,6 +68,12 @@ def on_disk(part: LogPart, storage_options: Mapping[str, Any]) -> Iterator[Path]
         copy = Path(folder) / path.rpartition("/")[2]
         filesystem.get_file(path, str(copy))
         yield copy
+
+
+def _name(url: str) -> str:
+    """Return what is the same for every way to a file: one that links lead to is read once."""
+    local = _local(url)
+    return url if local is None else str(local.resolve())
 
 
 def _local(path: str) -> Path | None:

@@ -33,6 +33,7 @@ from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics
 
 _T = TypeVar("_T")
+_LIMIT = 1 << 63
 
 WHERE = ("endpoint", "namesrv")
 TOPICS = ("topic", "topics", "topicPattern", "includeSystemTopics")
@@ -175,7 +176,7 @@ class Given:
     def positive(self, name: str, default: int) -> int:
         """Return a whole number from 1."""
         value = self.get(name) or str(default)
-        if not (value.isascii() and value.isdecimal() and 0 < int(value) < 1 << 63):
+        if not (value.isascii() and value.isdecimal() and len(value) <= len(str(_LIMIT)) and 0 < int(value) < _LIMIT):
             raise ConfigError(f"option {name!r} is {value!r}; allowed: a whole number from 1")
         return int(value)
 

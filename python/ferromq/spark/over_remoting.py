@@ -126,11 +126,12 @@ class NameServers:
         for data in route.queues:
             if not data.permission & Permission.READ or data.broker_name not in brokers:
                 continue
-            with RemotingBroker(_address(brokers[data.broker_name])) as broker:
+            name, is_master = data.broker_name, brokers[data.broker_name].master is not None
+            with RemotingBroker(_address(brokers[name])) as broker:
                 held = broker.held(topic)
                 found += [
-                    Queue(topic, data.broker_name, broker.endpoint, queue_id, *held.get(queue_id, (0, 0)), "remoting")
-                    for queue_id in range(data.read_queues)
+                    Queue(topic, name, broker.endpoint, number, *held.get(number, (0, 0)), "remoting", is_master)
+                    for number in range(data.read_queues)
                 ]
         return found
 

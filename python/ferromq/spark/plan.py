@@ -31,6 +31,8 @@ class Queue:
     min_offset: int
     max_offset: int
     protocol: Protocol = "grpc"
+    is_master: bool = True
+    """False of a slave that answers while its master is down, and may be behind it."""
 
     def range(self, start: int, end: int) -> "QueueRange":
         """Return the queue offsets from *start* up to, not including, *end*."""

@@ -17,7 +17,7 @@ from ferromq.spark.options import Where
 from ferromq.spark.over_grpc import GrpcBroker
 from ferromq.spark.over_remoting import NameServers, RemotingBroker
 from ferromq.spark.plan import Queue, QueueRange
-from ferromq.spark.topics import Topics
+from ferromq.spark.topics import Topics, is_internal
 
 COLUMNS = (
     "topic",
@@ -86,7 +86,7 @@ def pull(
     if topic not in {None, wanted.topic}:
         raise ValueError(f"the range is of topic {wanted.topic!r}, not of {topic!r}")
     given, names = dict(filter or {}), list(columns)
-    tags = _tags_for_broker(given.get("tags"))
+    tags = tags_for_broker(wanted.topic, given.get("tags"))
     broker = RemotingBroker(wanted.endpoint) if wanted.protocol == "remoting" else GrpcBroker(wanted.endpoint)
     with broker:
         offset = wanted.start
@@ -123,8 +123,12 @@ def _aged_out(wanted: QueueRange, offset: int, what: str) -> ServerError:
     )
 
 
-def _tags_for_broker(tags: Sequence[str] | None) -> Sequence[str]:
-    """Return the tags that an expression can say; the rest is left to the filter on our side."""
-    if not tags or any(tag == "*" or "|" in tag or tag != tag.strip() or not tag for tag in tags):
+def tags_for_broker(topic: str, tags: Sequence[str] | None) -> Sequence[str]:
+    """
+    Return the tags that an expression can say; the rest is left to the filter on our side.
+
+    Brokers compare the code in a queue's entry, which is no tag's in their own topics: delayed messages have a time.
+    """
+    if not tags or is_internal(topic) or any(tag == "*" or "|" in tag or tag != tag.strip() or not tag for tag in tags):
         return ()
     return tags

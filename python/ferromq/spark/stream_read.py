@@ -12,12 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from ferromq.errors import DataLost, FerromqError, RequestError
-from ferromq.spark import pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
 from ferromq.spark.plan import Queue, QueueRange
 from ferromq.spark.stream_plan import Bounds, Loss, key_of
-from ferromq.spark.stream_watch import RETRIED, Patience, unreachable
+from ferromq.spark.stream_watch import RETRIED, Patience, masters, unreachable
 from ferromq.spark.topics import Topics
 
 _log = logging.getLogger("ferromq.spark")
@@ -33,7 +32,7 @@ class PatientReader:
     """Reads ranges; where a broker is out of reach it tries again, where messages are gone it does as it was told."""
 
     def __init__(
-        self, where: Where, patience: Patience, *, fail_on_data_loss: bool, pull_range: Pull, ask: Ask = pull.queues
+        self, where: Where, patience: Patience, *, fail_on_data_loss: bool, pull_range: Pull, ask: Ask = masters
     ) -> None:
         self._where = where
         self._patience = patience

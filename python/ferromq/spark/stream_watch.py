@@ -106,6 +106,15 @@ Ask = Callable[[Where, Topics], Sequence[Queue]]
 Registered = Callable[[str], Collection[str]]
 
 
+def masters(where: Where, topics: Topics) -> list[Queue]:
+    """
+    Return the queues of *topics* on masters, as `pull.queues` does.
+
+    A slave may not have yet what was read from its master: to a stream that would be a loss, and the queue read anew.
+    """
+    return [queue for queue in pull.queues(where, topics) if queue.is_master]
+
+
 class Watch:
     """Looks at the queues of topics; one for each query."""
 
@@ -114,7 +123,7 @@ class Watch:
         where: Where,
         topics: Topics,
         patience: Patience,
-        ask: Ask = pull.queues,
+        ask: Ask = masters,
         registered: Registered | None = None,
     ) -> None:
         self._where = where

@@ -110,7 +110,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
                 f"'delivery' 'exactly-once' needs the properties {QUERY_ID} and {BATCH_ID} of a stream's task; "
                 f"they are {query!r} and {batch!r}: write batches, with 'writerId', in foreachBatch"
             )
-        return self._write(iterator, context, int(batch or 0), self._options.writer or query)
+        return self._write(iterator, context, int(batch or 0), query)
 
     def commit(self, messages: Sequence[Sent | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Log what was sent."""

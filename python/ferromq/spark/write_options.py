@@ -6,7 +6,8 @@ topic       the topic to write to, where there is no column `topic`, or where th
 delivery    `at-least-once` (default): a task that is run again sends its rows again; or `exactly-once`: the brokers
             store each row once, see `docs/spark.md`
 writerId    who writes, for a batch that is to be written exactly once: the same for every try of the same write, and
-            for no other write; letters, digits and _ . : - . A stream is known by the id of its query
+            for no other write; letters, digits and _ . : - . A stream has none: it is known by the id of its query,
+            which its checkpoint keeps
 timeout     seconds a request has, and for how long a broker that restarts is waited for; default 30
 """
 
@@ -23,6 +24,11 @@ OPTIONS = ("endpoint", "topic", "delivery", "writerId", "timeout")
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
 MAX_WRITER = 128
+_SPARKS = {
+    *("checkpointlocation", "queryname"),
+    *("asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"),
+}
+"""What Spark reads itself and passes on, in small letters."""
 _WRITER = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 
 
@@ -40,9 +46,11 @@ class WriteOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> "WriteOptions":
         """Read Spark's *options*; ConfigError names the option, what was given and what is allowed."""
-        # What Spark itself reads or adds.
-        own = {name: value for name, value in options.items() if name.lower() not in {"path", "checkpointlocation"}}
-        given = Given(own, OPTIONS, elsewhere={"namesrv": "reading; writing needs 'endpoint'"})
+        own = {name: value for name, value in options.items() if name.lower() not in _SPARKS}
+        given = Given(own, (*OPTIONS, "path"), elsewhere={"namesrv": "reading; writing needs 'endpoint'"})
+        path = given.get("path")
+        if path is not None:
+            raise ConfigError(f"option 'path' is {path!r}, but topics have none; write .option('topic', 'orders')")
         endpoint = given.get("endpoint")
         if endpoint is None:
             raise ConfigError("option 'endpoint' is missing; write .option('endpoint', '127.0.0.1:8081')")
@@ -69,4 +77,10 @@ class WriteOptions:
             )
         if writer is not None and not is_once:
             raise ConfigError(f"option 'writerId' is {writer!r}, but is of no use without 'delivery' 'exactly-once'")
+        if writer is not None and is_stream:
+            # With a new checkpoint epochs begin at 0 again, and brokers would take its rows for those they know.
+            raise ConfigError(
+                f"option 'writerId' is {writer!r}, but a stream is known by the id of its query, which its checkpoint "
+                "keeps; allowed: for batches, also those of foreachBatch. Leave it out"
+            )
         return cls(endpoint, topic, is_once, writer, given.positive("timeout", 30))
