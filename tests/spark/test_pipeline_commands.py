@@ -51,6 +51,10 @@ def test_rows_come_from_a_topic_a_log_and_an_archive(
         (["replay", "--archive", "a"], "no broker is given to send to; allowed: --to-endpoint"),
         (["replay", "--endpoint", "h:1"], "where the messages come from; allowed: another topic"),
         (["replay", "--endpoint", "h:1", "--to", "t", "--rate", "-3"], "rate is -3.0; allowed: a number above 0"),
+        (
+            ["replay", "--log", "a", "--to-endpoint", "h:1", "--exactly-once", "a b"],
+            "writer is 'a b'; allowed: 1 to 100",
+        ),
         (["replay", "--log", "a", "--to-endpoint", "h:1", "--start", "noon"], "--start is 'noon'; allowed: ISO-8601"),
         (["compact", "--archive", "a"], "nowhere or to two places; allowed: --output PATH, or --to TOPIC"),
         (["compact", "--archive", "a", "--to", "t"], "allowed: --to-endpoint HOST:PORT beside it"),

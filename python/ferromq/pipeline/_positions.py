@@ -6,7 +6,6 @@ A directory with a file for each task; the farthest counts. Written by the tasks
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -55,8 +54,9 @@ class Positions:
         """Note that all of *queue* before *offset* has been sent."""
         self._known[queue] = max(offset, self._known.get(queue, 0))
 
-    def save(self, task: int, queues: Iterable[Queue]) -> None:
-        """Write down how far *queues*, those of *task*, are; on disk at return."""
-        rows = [[*queue, self._known[queue]] for queue in sorted(queues) if queue in self._known]
+    def save(self, task: int) -> None:
+        """Write down for *task* all that is known; on disk at return."""
+        # Queues of other tasks, too: a former run may have noted them in the file of this task.
+        rows = [[*queue, offset] for queue, offset in sorted(self._known.items())]
         content = json.dumps({"job": self._job, "positions": rows}, indent=1).encode()
         replace_file(self._directory / f"task-{task:05d}.json", content)

@@ -3,12 +3,16 @@
 
 Order: messages of one queue of the source are sent in their order and land in one queue of the target. Delivery: at
 least once. With a *state* directory a replay that was killed goes on where it was known to be: what it sent since the
-last note, a second or one batch of rows before, is sent again.
+last note, a second or one batch of rows before, is sent again. With a *writer* brokers store once what is sent again.
 """
 
 import argparse
+import hashlib
+import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +29,7 @@ from ferromq.pipeline._dead import ORIGINS
 from ferromq.pipeline._lanes import LaneSender
 from ferromq.pipeline._pace import Pace
 from ferromq.pipeline._positions import Positions, Queue
+from ferromq.spark.write_rows import SEQUENCE
 
 __all__ = ["replay"]
 
@@ -33,6 +38,9 @@ ORIGIN = "FERROMQ_ORIGIN_"
 """The properties that say what a message was begin with it: TOPIC, ID, HOST, QUEUE, OFFSET, BORN, STORED."""
 _SAVE = 1.0
 """Seconds between two notes of how far it is."""
+_LEFT_OUT = frozenset({*ORIGINS, SEQUENCE})
+"""Properties that are not sent again: with the number of another write it would be taken for a duplicate."""
+_WRITER = re.compile(r"[A-Za-z0-9_.:-]{1,100}\Z")
 
 
 def replay(
@@ -45,6 +53,7 @@ def replay(
     with_groups: bool = False,
     state: str | None = None,
     job: str = "",
+    writer: str | None = None,
 ) -> DataFrame:
     """
     Send the rows of *frame*, which has the columns of the format, and return what was sent of each queue (`REPORT`).
@@ -57,8 +66,11 @@ def replay(
     *with_groups* gives the messages of a queue a message group, which a topic of the type FIFO asks for.
 
     *state*: a directory that all machines share, where it is noted how far the replay is; *job* tells one replay from
-    another. Raises ConfigError for wrong arguments; an error of a broker ends the task, which Spark may start again.
+    another. *writer*: each message is stored once, however often the replay is started with this name, which no other
+    has; the limits are those of numbered messages. Raises ConfigError for wrong arguments; an error of a broker ends
+    the task, which Spark may start again.
     """
+    check_writer(writer)
     _pace.check(rate, speed)
     parse_endpoints(endpoint)
     if to is not None:
@@ -74,7 +86,7 @@ def replay(
         number = context.partitionId() if context is not None else 0
         positions = None if state is None else Positions(state, job)
         with LaneSender(endpoint, with_groups=with_groups) as lanes:
-            sender = _Sender(lanes, Pace(rate, speed), to, positions, number)
+            sender = _Sender(lanes, Pace(rate, speed), to, positions, number, writer=writer)
             for batch in batches:
                 sender.send(batch.to_pydict())
             sender.save()
@@ -82,6 +94,12 @@ def replay(
 
     done = rows.mapInArrow(task, REPORT).collect()
     return frame.sparkSession.createDataFrame(done, REPORT)
+
+
+def check_writer(name: str | None) -> None:
+    """Raise ConfigError unless *name* is None or may be that of a writer."""
+    if name is not None and not _WRITER.match(name):
+        raise ConfigError(f"writer is {name!r}; allowed: 1 to 100 letters, digits and _ . : -")
 
 
 def _ordered(frame: DataFrame, *, is_paced: bool) -> DataFrame:
@@ -101,11 +119,22 @@ def _ordered(frame: DataFrame, *, is_paced: bool) -> DataFrame:
 class _Sender:
     """Sends rows in their order, when they are due, and keeps count."""
 
-    def __init__(self, lanes: LaneSender, pace: Pace, to: str | None, positions: Positions | None, task: int) -> None:
+    def __init__(
+        self,
+        lanes: LaneSender,
+        pace: Pace,
+        to: str | None,
+        positions: Positions | None,
+        task: int,
+        *,
+        writer: str | None,
+    ) -> None:
         self._lanes, self._pace, self._to = lanes, pace, to
-        self._positions, self._task = positions, task
+        self._positions, self._task, self._writer = positions, task, writer
         self._counts: dict[Queue, list[int]] = {}
         """Sent, sent before, and the next queue offset, of each queue."""
+        self._seen: dict[Queue, int] = {}
+        """The last queue offset of each queue."""
         self._saved = time.monotonic()
 
     def send(self, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -123,7 +152,7 @@ class _Sender:
     def save(self) -> None:
         """Note how far it is, where there is a place for it."""
         if self._positions is not None and self._counts:
-            self._positions.save(self._task, self._counts)
+            self._positions.save(self._task)
         self._saved = time.monotonic()
 
     def report(self) -> pa.RecordBatch:
@@ -137,11 +166,22 @@ class _Sender:
     def _is_new(self, columns: Mapping[str, Sequence[Any]], row: int) -> bool:
         queue, offset = _place(columns, row)
         counts = self._counts.setdefault(queue, [0, 0, 0])
+        self._check_offset(queue, offset)
         if self._positions is None or offset >= self._positions.next_offset(queue):
             return True
         counts[1] += 1
         counts[2] = max(counts[2], offset + 1)
         return False
+
+    def _check_offset(self, queue: Queue, offset: int) -> None:
+        """Raise for an offset that comes twice: the second message would be taken for the first."""
+        is_known_by_it = self._positions is not None or self._writer is not None
+        if is_known_by_it and offset <= self._seen.get(queue, -1):
+            raise FerromqError(
+                f"{_words(queue, offset)}: there are two messages of this offset, as where a topic of RocketMQ is made "
+                "anew; replay the time of each by itself, or without state and writer"
+            )
+        self._seen[queue] = offset
 
     def _send(self, columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> None:
         topics: dict[str, list[int]] = {}
@@ -149,7 +189,11 @@ class _Sender:
             topics.setdefault(self._to or columns["topic"][row], []).append(row)
         for topic, some in topics.items():
             self._lanes.send(
-                topic, [(f"queue-{columns['queue_id'][row]}", _message(columns, row, self._lanes)) for row in some]
+                topic,
+                [
+                    (f"queue-{columns['queue_id'][row]}", _message(columns, row, self._lanes, self._writer))
+                    for row in some
+                ],
             )
             for row in some:
                 queue, offset = _place(columns, row)
@@ -165,8 +209,21 @@ def _place(columns: Mapping[str, Sequence[Any]], row: int) -> tuple[Queue, int]:
     return queue, columns["queue_offset"][row]
 
 
-def _message(columns: Mapping[str, Sequence[Any]], row: int, lanes: LaneSender) -> Message:
-    (topic, host, queue_id), offset = _place(columns, row)
+def _words(queue: Queue, offset: int) -> str:
+    topic, host, queue_id = queue
+    return f"topic {topic!r}, store host {host}, queue {queue_id}, queue offset {offset}"
+
+
+@lru_cache(maxsize=4096)
+def _numbered(writer: str, queue: Queue) -> str:
+    """Return what the numbers of the messages of *queue* begin with: each queue of the source writes by itself."""
+    digest = hashlib.blake2b(json.dumps(queue).encode(), digest_size=8).hexdigest()
+    return f"{writer}:{digest}/{queue[2]}/0"
+
+
+def _message(columns: Mapping[str, Sequence[Any]], row: int, lanes: LaneSender, writer: str | None = None) -> Message:
+    queue, offset = _place(columns, row)
+    topic, host, queue_id = queue
     origin = {
         "TOPIC": topic,
         "ID": columns["message_id"][row],
@@ -176,9 +233,11 @@ def _message(columns: Mapping[str, Sequence[Any]], row: int, lanes: LaneSender) 
         "BORN": columns["born"][row],
         "STORED": columns["stored"][row],
     }
-    properties = {name: value for name, value in columns["properties"][row] or () if name not in ORIGINS}
+    properties = {name: value for name, value in columns["properties"][row] or () if name not in _LEFT_OUT}
     if f"{ORIGIN}OFFSET" not in properties:  # of what is replayed again the first origin stays
         properties |= {f"{ORIGIN}{name}": str(value) for name, value in origin.items() if value is not None}
+    if writer is not None:
+        properties[SEQUENCE] = f"{_numbered(writer, queue)}/{offset}"
     try:
         if not columns["body"][row]:
             raise ValueError("the body is empty, and a producer cannot send that")  # noqa: TRY301 (named below)
@@ -190,8 +249,7 @@ def _message(columns: Mapping[str, Sequence[Any]], row: int, lanes: LaneSender) 
             message_group=f"queue-{queue_id}" if lanes.with_groups else None,
         )
     except ValueError as error:
-        place = f"topic {topic!r}, store host {host}, queue {queue_id}, queue offset {offset}"
-        raise FerromqError(f"{place}: {error}; leave it out of what is replayed") from error
+        raise FerromqError(f"{_words(queue, offset)}: {error}; leave it out of what is replayed") from error
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -207,6 +265,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--speed", type=float, metavar="X", help="in the rhythm of the store times: 1 as it was, 2 twice as fast")
     add("--with-groups", action="store_true", help="give messages a message group: for a topic of the type FIFO")
     add("--state", metavar="DIR", help="note there how far it is, and go on from there when it is started again")
+    add(
+        "--exactly-once",
+        metavar="WRITER",
+        dest="writer",
+        help="store each message once, however often the replay is started with this name, which no other may have",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -220,6 +284,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"--to is {arguments.to!r}, where the messages come from; allowed: another topic, or --to-endpoint"
         )
     _pace.check(arguments.rate, arguments.speed)
+    check_writer(arguments.writer)
     begin = time.monotonic()
     with _frame.started(arguments, "replay") as spark:
         frame = _source.read(spark, arguments)
@@ -232,6 +297,7 @@ def run(arguments: argparse.Namespace) -> int:
             with_groups=arguments.with_groups,
             state=arguments.state,
             job=job,
+            writer=arguments.writer,
         ).collect()
     seconds = time.monotonic() - begin
     summary = _frame.Summary(f"replay {arguments.topic}")

@@ -1,0 +1,89 @@
+"""What a task of `replay` sends, and what it notes, without Spark."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_rows import row
+
+import ferromq
+from ferromq.errors import FerromqError
+from ferromq.pipeline._lanes import LaneSender
+from ferromq.pipeline._pace import Pace
+from ferromq.pipeline._positions import Positions
+from ferromq.pipeline.replay import _Sender
+
+HOST = "127.0.0.1:10911"
+
+
+def send(mq: ferromq.Embedded, rows: Sequence[dict[str, Any]], **options: Any) -> None:
+    """Send *rows* as a task does that gets them in one batch."""
+    columns: dict[str, list[Any]] = {name: [made[name] for made in rows] for name in rows[0]}
+    columns["properties"] = [list(made["properties"].items()) for made in rows]
+    columns["at"] = [int(made["store_timestamp"].timestamp() * 1e6) for made in rows]
+    columns["born"] = columns["stored"] = [at // 1000 for at in columns["at"]]
+    positions, writer = options.get("positions"), options.get("writer")
+    with LaneSender(mq.endpoint) as lanes:
+        _Sender(lanes, Pace(), "again", positions, 0, writer=writer).send(columns)
+
+
+def stored(mq: ferromq.Embedded) -> int:
+    """Return how many messages the topic `again` has."""
+    return sum(
+        mq.store.max_offset("again", queue) - mq.store.min_offset("again", queue)
+        for queue in range(mq.broker.config.default_queues)
+    )
+
+
+def test_messages_of_a_numbered_write_are_all_sent(mq: ferromq.Embedded) -> None:
+    """A number of Spark's exactly-once writer is that of another write: with it, brokers would drop the message."""
+    rows = [
+        row(offset, queue_id=queue, properties={"FERROMQ_SEQUENCE": f"query/{queue % 2}/3/{100 - offset}"})
+        for queue in range(4)
+        for offset in range(10)
+    ]
+    send(mq, rows)
+    assert (stored(mq), mq.store.stats()["duplicates"]) == (40, 0)
+
+
+def test_a_writer_stores_each_message_once(mq: ferromq.Embedded) -> None:
+    """What is sent again is not stored again; queues of different brokers do not hide each other's messages."""
+    rows = [
+        row(offset, queue_id=queue, store_host=host)
+        for host in (HOST, "10.0.0.1:10911")
+        for queue in range(3)
+        for offset in range(10)
+    ]
+    send(mq, rows[:25], writer="once")
+    assert stored(mq) == 25
+    send(mq, rows, writer="once")
+    assert (stored(mq), mq.store.stats()["duplicates"]) == (60, 25)
+    send(mq, rows, writer="another")
+    assert stored(mq) == 120
+
+
+def test_two_messages_of_one_offset_are_an_error_where_the_second_would_be_lost(
+    mq: ferromq.Embedded, tmp_path: Path
+) -> None:
+    """With a state or a writer; without them, both are sent."""
+    rows = [row(0), row(1), row(1)]
+    for options in ({"writer": "once"}, {"positions": Positions(tmp_path / "state", "job")}):
+        with pytest.raises(FerromqError, match=r"queue offset 1: there are two messages of this offset"):
+            send(mq, rows, **options)
+    assert stored(mq) == 0
+    send(mq, rows)
+    assert stored(mq) == 3
+
+
+def test_tasks_that_are_cut_otherwise_keep_what_is_noted(tmp_path: Path) -> None:
+    """The next run may give the queues to other tasks: none overwrites what another one is to know."""
+    first = Positions(tmp_path, "job")
+    for queue in range(2):
+        first.note(("orders", HOST, queue), 100)
+    first.save(0)
+    second = Positions(tmp_path, "job")
+    second.note(("orders", HOST, 0), 150)
+    second.save(0)
+    other = Positions(tmp_path, "job")
+    assert [other.next_offset(("orders", HOST, queue)) for queue in range(2)] == [150, 100]
