@@ -224,7 +224,7 @@ class BrokerConfig(Config):
     handler_threads: int = 8
     """Threads that answer the requests of the control plane."""
     archive: str = ""
-    """`module:function` that takes each file before it is deleted; empty: none."""
+    """`module:function` that takes each file before it is deleted; with a word behind, the one it returns for that."""
     trace_topic: str = ""
     """Topic for the traces of clients, made at start; empty: none."""
     membership: MembershipConfig = field(default_factory=MembershipConfig)

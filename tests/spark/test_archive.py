@@ -143,7 +143,7 @@ def test_rows_are_there_before_their_files_are_deleted(
         archived = {path.name[:20] for path in (out / "_ferromq").glob("*.json")}
         assert before.keys() - logs(store).keys() <= archived
     with ferromq.embedded(
-        store, clock=ferromq.Clock.manual(now), archive="ferromq.pipeline.archive:hook", **OPTIONS
+        store, clock=ferromq.Clock.manual(now), archive=f"ferromq.pipeline.archive:into {out}", **OPTIONS
     ) as mq:
         wait_for_queues(mq)
         report = mq.store.clean(now=True)
@@ -151,6 +151,22 @@ def test_rows_are_there_before_their_files_are_deleted(
         gone = before.keys() - logs(store).keys()
     assert len(gone) >= 3
     assert in_archive(out) == [row for name in sorted(gone) for row in before[name]]
+
+
+def test_a_log_is_archived_up_to_what_its_store_has_flushed(tmp_path: Path) -> None:
+    """Also where its directory is named, or a file in it: what is behind may yet become something else."""
+    with ferromq.embedded(tmp_path / "store") as mq, mq.producer() as producer:
+        producer.send("orders", b"x")
+    log = tmp_path / "store" / "commitlog"
+    (part,) = archive.log_parts([str(tmp_path / "store")])
+    assert part.end < part.first_offset + Path(part.path).stat().st_size
+    for path in (log, log / f"{0:020d}"):
+        assert archive.log_parts([str(path)]) == [part]
+    assert archive.log_parts([str(log)], full_only=True) == []
+    copy = tmp_path / "files"
+    copy.mkdir()
+    (copy / f"{4096:020d}").write_bytes(b"x" * 100)
+    assert archive.log_parts([str(copy)]) == [LogPart(str(copy / f"{4096:020d}"), 4096, 4196)]
 
 
 def test_a_hook_that_cannot_write_keeps_the_file(store: Path, tmp_path: Path) -> None:

@@ -387,17 +387,20 @@ class BrokerController:
 
 
 def _hook(name: Callable[[ExpiredFile], object] | str) -> Callable[[ExpiredFile], object] | None:
-    """Return the archive hook, found where it is given by its name."""
+    """Return the archive hook, found where it is given as `module:function`, or made of `module:function WORD`."""
     if not isinstance(name, str):
         if not callable(name):
             raise ConfigError(f"archive is {name!r}; a function is expected, or its name as MODULE:FUNCTION")
         return name
     if not name:
         return None
+    function, _, word = name.strip().partition(" ")
     try:
-        hook = pkgutil.resolve_name(name)
+        hook = pkgutil.resolve_name(function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"archive is {name!r}; MODULE:FUNCTION is expected: {error}") from error
+    if word and callable(hook):
+        hook = hook(word.strip())
     if not callable(hook):
         raise ConfigError(f"archive is {name!r}, which cannot be called")
     return cast("Callable[[ExpiredFile], object]", hook)

@@ -166,7 +166,8 @@ class Publisher:
             if known is not None:
                 raise StoreError(
                     f"{part.path} is to be archived up to {part.end}, and {self._manifest} has it up to {known.end}: "
-                    "the log was cut since; archive it into another directory"
+                    "it is of a store that lags behind the one it was archived from (archive full files only, or that "
+                    "store), or the log was cut since (archive it into another directory)"
                 )
             return log_crc32(part, part.first_offset, part.end, 0)
         former = log_crc32(part, part.first_offset, known.end, 0)

@@ -31,6 +31,8 @@ __all__ = ["archive", "archive_file", "hook", "into", "read"]
 DIRECTORY = "FERROMQ_ARCHIVE_DIRECTORY"
 """The environment variable that tells `hook` where to."""
 ON_CORRUPT = ("fail", "skip")
+_LOG = "commitlog"
+"""The directory of a store that has its log files."""
 REPORT = (
     "path string, name string, is_new boolean, first_offset long, end long, rows long, corrupt long, files long, "
     "bytes long"
@@ -186,19 +188,28 @@ def log_parts(paths: Iterable[str], *, full_only: bool = False) -> list[LogPart]
     for name in paths:
         path = Path(name.removeprefix("file://")).absolute()
         if path.is_file():
-            found.append(_loose(path))
-        elif (path / "commitlog").is_dir():
-            files = [LogPart(*file) for file in _ferromq.log_files(os.fspath(path))]
-            found += [part for part in files if part.end > part.first_offset and not (full_only and _grows(part))]
-        elif path.is_dir() and (files := [_loose(file) for file in sorted(path.iterdir()) if _is_log_file(file)]):
-            found += files
+            _check_name(path)
+            parts = [part for part in _in_folder(path.parent) if part.first_offset == int(path.name)]
+        elif (path / _LOG).is_dir():
+            parts = _in_folder(path / _LOG)
+        elif path.is_dir() and any(map(_is_log_file, path.iterdir())):
+            parts = _in_folder(path)
         else:
-            what = "holds neither a commitlog directory nor log files" if path.is_dir() else "is not there"
+            what = f"holds neither a {_LOG} directory nor log files" if path.is_dir() else "is not there"
             raise ConfigError(
                 f"{name} {what}; allowed: a store directory, a directory of commit-log files, or such files, "
                 "whose names are 20 digits"
             )
+        found += [part for part in parts if part.end > part.first_offset and not (full_only and _grows(part))]
     return found
+
+
+def _in_folder(folder: Path) -> list[LogPart]:
+    """Return the log files in *folder*: those of a store up to what is flushed, others up to their end."""
+    if folder.name == _LOG:
+        return [LogPart(*file) for file in _ferromq.log_files(os.fspath(folder.parent))]
+    files = ((int(file.name), file) for file in sorted(folder.iterdir()) if _is_log_file(file))
+    return [LogPart(os.fspath(file), first, first + file.stat().st_size) for first, file in files]
 
 
 def _grows(part: LogPart) -> bool:
@@ -209,11 +220,9 @@ def _is_log_file(path: Path) -> bool:
     return path.is_file() and len(path.name) == 20 and path.name.isdecimal()  # noqa: PLR2004 (RocketMQ's names)
 
 
-def _loose(path: Path) -> LogPart:
+def _check_name(path: Path) -> None:
     if not _is_log_file(path):
         raise ConfigError(f"{path} is no commit-log file; allowed: files whose names are 20 digits, their first offset")
-    first = int(path.name)
-    return LogPart(os.fspath(path), first, first + path.stat().st_size)
 
 
 def read(spark: SparkSession, out: str) -> DataFrame:
