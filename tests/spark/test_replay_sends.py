@@ -1,5 +1,6 @@
 """What a task of `replay` sends, and what it notes, without Spark."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ def send(mq: ferromq.Embedded, rows: Sequence[dict[str, Any]], **options: Any) -
 
 
 def stored(mq: ferromq.Embedded) -> int:
-    """Return how many messages the topic `again` has."""
+    """Return how many messages the topic `again` has, once all are in their queues."""
+    pause = threading.Event()
+    while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
+        pause.wait(0.01)
     return sum(
         mq.store.max_offset("again", queue) - mq.store.min_offset("again", queue)
         for queue in range(mq.broker.config.default_queues)
