@@ -1,15 +1,19 @@
 """Options of `spark.read.format("ferromq")`: what was given, what is allowed."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from ferromq.errors import ConfigError
+from ferromq.spark.log_source import FerromqLogSource
 from ferromq.spark.options import STREAM_OPTIONS, ReadOptions, RowOptions, Where
 from ferromq.spark.positions import Positions, Time
-from ferromq.spark.schema import COLUMNS
+from ferromq.spark.schema import COLUMNS, schema_of
+from ferromq.spark.source import FerromqSource
 from ferromq.spark.topics import Topics, is_internal
 
 GIVEN = {"endpoint": "127.0.0.1:8081", "topic": "flights"}
@@ -168,3 +172,12 @@ def test_a_stream_may_have_options_of_its_own() -> None:
     """What the schema is does not depend on them."""
     parsed = ReadOptions.parse({**GIVEN, "maxOffsetsPerTrigger": "5"}, also=STREAM_OPTIONS)
     assert parsed == ReadOptions.parse(GIVEN)
+
+
+@pytest.mark.parametrize("kind", [FerromqSource, FerromqLogSource])
+def test_columns_and_a_schema_that_say_different_things_are_an_error(kind: Any) -> None:
+    """Neither is left out in silence."""
+    options = GIVEN if kind is FerromqSource else {"path": "/nowhere"}
+    source = kind(CaseInsensitiveDict({**options, "columns": "body,tag"}))
+    with pytest.raises(ConfigError, match="'columns' is 'body,tag', and the schema has topic; allowed: one of the two"):
+        source.reader(schema_of(["topic"]))

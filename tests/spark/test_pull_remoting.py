@@ -13,7 +13,7 @@ from ferromq.spark import pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
 from ferromq.spark.over_grpc import GrpcBroker
-from ferromq.spark.over_remoting import RemotingBroker
+from ferromq.spark.over_remoting import NameServers, RemotingBroker
 from ferromq.spark.plan import Queue
 from ferromq.spark.schema import SCHEMA
 from ferromq.spark.topics import Topics
@@ -93,6 +93,14 @@ def test_name_servers_know_topics_by_pattern(mq: Any) -> None:
         pull.queues(where, Topics.matching("trains"))
     with pytest.raises(TopicNotFound, match="trains"):
         pull.queues(where, Topics(("trains",)))
+
+
+def test_a_topic_that_is_deleted_after_it_was_listed_is_none_of_a_patterns(
+    mq: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of topics and a topic's route are two requests."""
+    monkeypatch.setattr(NameServers, "topics", lambda _: ["gone", "orders"])
+    assert {queue.topic for queue in pull.queues(Where(namesrv=mq.namesrv), Topics.matching(".*"))} == {"orders"}
 
 
 def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:

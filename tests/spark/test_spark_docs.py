@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.spark import log_options, options
+from ferromq.spark import log_options, options, write_options, write_rows
 from ferromq.spark.schema import SCHEMA
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 def table_after(heading: str) -> set[str]:
     """Return the words in code of the first cells of a section's tables."""
     section = PAGE.split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0]
-    rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| ((?:`[^`]+`(?:, (?:or )?)?)+) \|", section, re.MULTILINE)
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
 
 
@@ -23,6 +23,8 @@ def table_after(heading: str) -> set[str]:
     [
         ("Batch read through brokers", options.OPTIONS),
         ("Batch read of commit-log files", [name for name in log_options.OPTIONS if name != "paths"]),
+        ("Stream read", [*options.STREAM_OPTIONS, "startingOffsets", "startingTimestamp"]),
+        ("Write", [*write_options.OPTIONS, *write_rows.COLUMNS]),
         ("Columns", SCHEMA.fieldNames()),
     ],
 )

@@ -43,8 +43,9 @@ class FerromqLogSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> "LogReader":
         """Return the reader of a batch query."""
         require("pyarrow")
-        check_schema(schema)
-        return LogReader.of(LogOptions.parse(self.options), schema)
+        options = LogOptions.parse(self.options)
+        check_schema(schema, options.columns)
+        return LogReader.of(options, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (PySpark's name)
         """Refuse: a stream needs a broker that knows its offsets."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ferromq._ferromq import record_columns
-from ferromq.errors import ConfigError, ServerError
+from ferromq.errors import ConfigError, ServerError, TopicNotFound
 from ferromq.spark import over_grpc, over_remoting
 from ferromq.spark.answer import AgedOutError, Answer
 from ferromq.spark.options import Where
@@ -54,7 +54,12 @@ def queues(where: Where, topics: Topics) -> list[Queue]:
                 if not names:
                     raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {where} matches")
             for topic in names:
-                found += name_servers.queues(topic)
+                try:
+                    found += name_servers.queues(topic)
+                except TopicNotFound:
+                    if topics.pattern is None:
+                        raise
+                    # Deleted since the name servers were asked for the list.
     elif where.endpoint is not None:
         if topics.pattern is not None:
             raise ConfigError("option 'topicPattern' needs the names of all topics; allowed: with option 'namesrv'")

@@ -49,8 +49,17 @@ def schema_of(columns: Sequence[str]) -> StructType:
     return StructType([SCHEMA[column] for column in columns])
 
 
-def check_schema(wanted: StructType) -> None:
-    """Raise ConfigError where *wanted*, which a user may give to read fewer columns, asks for what is not there."""
+def check_schema(wanted: StructType, columns: Sequence[str]) -> None:
+    """
+    Raise ConfigError where *wanted*, which a user may give to read fewer columns, asks for what is not there.
+
+    *columns* are those of the option, which says the same in another way.
+    """
+    if tuple(columns) != COLUMNS and tuple(wanted.fieldNames()) != tuple(columns):
+        raise ConfigError(
+            f"option 'columns' is {','.join(columns)!r}, and the schema has {', '.join(wanted.fieldNames())}; "
+            "allowed: one of the two"
+        )
     for field in wanted.fields:
         if field.name not in COLUMNS:
             raise ConfigError(f"column {field.name!r} of the schema is not known; allowed: {', '.join(COLUMNS)}")

@@ -46,16 +46,18 @@ class FerromqSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> "BatchReader":
         """Return the reader of a batch query."""
         require("pyarrow")
-        check_schema(schema)
-        return BatchReader(ReadOptions.parse(self.options), schema)
+        options = ReadOptions.parse(self.options)
+        check_schema(schema, options.rows.columns)
+        return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """Return the reader of a stream query."""
         from ferromq.spark.stream import StreamReader, parse_options  # noqa: PLC0415 (it takes QueuePartition from here)
 
         require("pyarrow")
-        check_schema(schema)
-        return StreamReader(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        check_schema(schema, options.read.rows.columns)
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""
