@@ -299,6 +299,25 @@ def test_a_topic_that_is_gone_fails_a_query_and_is_kept_where_losses_are_allowed
     assert flat(lenient.log[-1]) == {("orders", "a:0"): 6, ("trips", "a:0"): 5}
 
 
+@pytest.mark.parametrize("given", [{}, {"topicPattern": ".*"}])
+def test_a_broker_that_is_down_is_not_told_as_a_loss(given: dict[str, str]) -> None:
+    """Whoever takes it for one starts anew, and reads everything twice; also a batch that was planned waits."""
+    brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
+    spark = started(brokers, **given)
+    brokers.topics["orders"]["b:0"][1] = 9
+    with pytest.raises(Killed):
+        spark.trigger(UNLIMITED, "planned")
+    brokers.down = {"b"}
+    with pytest.raises(ConnectionFailed, match=r"queue b:0 of topic 'orders' could not .* Nothing is lost"):
+        spark.start()
+    brokers.down = set()
+    spark.start()
+    brokers.down = {"b"}
+    with pytest.raises(ConnectionFailed, match=r"queue b:0 of topic 'orders' could not .* Nothing is lost"):
+        spark.trigger(UNLIMITED)
+    assert len(spark.rows()) == 14
+
+
 @pytest.mark.parametrize("allowed", ["true", "false"])
 def test_brokers_out_of_reach_are_an_error_that_says_that_nothing_is_lost(allowed: str) -> None:
     """Losses are allowed or not: an answer that does not come is none."""
@@ -497,42 +516,3 @@ def test_what_is_reported_is_what_is_there() -> None:
     assert run.report() is None
     run.latest(run.initial(), 1)
     assert run.report() == {"orders": {"a:0": 5}, "trips": {"a:0": 5}}
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"maxOffsetsPerTrigger": "0"}, "'maxOffsetsPerTrigger' is '0'; allowed: a whole number from 1"),
-        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "'minOffsetsPerTrigger' is 6; allowed: up to"),
-        ({"maxTriggerDelay": "30s"}, "'maxTriggerDelay' is '30s' without 'minOffsetsPerTrigger'"),
-        (
-            {"minOffsetsPerTrigger": "6", "maxTriggerDelay": "30"},
-            "'maxTriggerDelay' is '30'; allowed: a time with its unit",
-        ),
-        ({"unreachableTimeout": "soon"}, "'unreachableTimeout' is 'soon'; allowed: a time with its unit"),
-        ({"failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
-        ({"group": "a b"}, "'group' is 'a b'; allowed: the name of a consumer group"),
-        ({"endingOffsets": "latest"}, "'endingOffsets' is 'latest', and a stream has no end; allowed: in spark.read"),
-        ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
-    ],
-)
-def test_wrong_options_are_named(given: dict[str, str], words: str) -> None:
-    """The option, what was given and what is allowed."""
-    with pytest.raises(ConfigError) as raised:
-        options(**given)
-    assert words in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
-def test_limits_that_pyspark_cannot_keep_are_an_error(name: str) -> None:
-    """An option is not dropped in silence."""
-    given = {"endpoint": "e:1", "topic": "orders", name: "5"}
-    with pytest.raises(ConfigError, match=rf"'{name}' is '5' and needs PySpark 4.2 .* this is PySpark 4.1.1"):
-        StreamOptions.parse(given, pyspark="4.1.1", has_admission=False)
-
-
-def test_options_have_defaults() -> None:
-    """Losses fail; the rest is off or as documented."""
-    chosen = options()
-    assert (chosen.fail_on_data_loss, chosen.patience, chosen.max_delay, chosen.group) == (True, 60.0, 900.0, None)
-    assert options(unreachableTimeout="500ms").patience == 0.5

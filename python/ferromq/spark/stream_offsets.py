@@ -147,14 +147,8 @@ class StreamOffsets:
         return view
 
     def _check_reach(self, view: View, needed: Collection[Place]) -> None:
-        """
-        Raise `ConnectionFailed` where losses are allowed, and rows that are planned are only out of reach.
-
-        A topic that nobody knows counts as deleted: else its query could never go on.
-        """
-        if self._options.fail_on_data_loss:
-            return
-        away = [place for place in view.away(needed) if place[0] not in view.missing]
+        """Raise `ConnectionFailed` where some of *needed* are only out of reach."""
+        away = view.away(needed) - self._deleted(view, needed)
         if away:
             topic, queue = min(away)
             raise unreachable(
@@ -162,6 +156,16 @@ class StreamOffsets:
                 self._options.patience,
                 ConnectionFailed("no route names its broker"),
             )
+
+    def _deleted(self, view: View, places: Collection[Place]) -> set[Place]:
+        """
+        Return which of *places* are away and count as deleted: nobody knows their topic.
+
+        Where losses fail and name servers say which brokers are up, none does: those of brokers that are up are gone.
+        """
+        if self._options.fail_on_data_loss and self._options.read.where.namesrv is not None:
+            return set()
+        return {place for place in view.away(places) if place[0] in view.missing}
 
     def _settle(self, begin: Flat, view: View) -> Flat:
         """Return where the next batch begins: *begin* without what is lost, and with queues that are new."""
@@ -171,10 +175,11 @@ class StreamOffsets:
         lost = losses(kept, view.held, view.gone(kept), self._known, self._target)
         if self._options.fail_on_data_loss:
             self._check_dropped(dropped)
-            lost += [
-                Loss(place, kept[place], None, self._waiting(place, kept), is_exact=False) for place in sorted(away)
-            ]
+            deleted = sorted(self._deleted(view, kept))
+            lost += [Loss(place, kept[place], None, self._waiting(place, kept), is_exact=False) for place in deleted]
         self._check(lost)
+        if self._options.fail_on_data_loss:
+            self._check_reach(view, kept)
         self._note(away, kept)
         self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
         new = [place for place in view.queues if place not in kept and (self._target is None or place in self._target)]
