@@ -22,7 +22,8 @@ from ferromq.spark._requirements import require
 
 require("pyspark")
 
-from ferromq.spark.session import session  # noqa: E402 (only where there is PySpark)
+from ferromq.spark.package import pack  # noqa: E402 (only where there is PySpark)
+from ferromq.spark.session import session  # noqa: E402
 from ferromq.spark.source import FerromqSource  # noqa: E402
 
-__all__ = ["FerromqSource", "session"]
+__all__ = ["FerromqSource", "pack", "session"]

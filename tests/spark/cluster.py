@@ -1,0 +1,120 @@
+"""A standalone Spark cluster on this machine, started from the PySpark package: a master and workers, processes of their own."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+HOME = Path(pyspark.__file__).parent
+PATIENCE = 120.0
+"""Seconds that a process may take to say that it is there."""
+
+
+class Process:
+    """A part of the cluster; its output is read on a thread, so that it never waits for a reader."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
+        self._name, self.lines = name, list[str]()
+        self._grown = threading.Condition()
+        self._process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._grown:
+                self.lines.append(line.rstrip("\n"))
+                self._grown.notify_all()
+
+    def said(self, words: str) -> str:
+        """Wait for a line with *words* and return what follows them."""
+        with self._grown:
+            found = self._grown.wait_for(lambda: [line for line in self.lines if words in line], PATIENCE)
+            assert found, f"the {self._name} did not say {words!r}:\n" + "\n".join(self.lines[-20:])
+            return found[0].split(words, 1)[1].strip()
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+
+
+@contextmanager
+def cluster(directory: Path, python: Path, workers: int = 2) -> Iterator[str]:
+    """
+    Serve a cluster of so many workers of one core until left; yields its `spark://` address.
+
+    The workers keep their files in *directory*, and start Python as *python*.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK_"))
+    }
+    environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)}
+    environment |= {"SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_MEMORY": "256m"}
+    start = [str(HOME / "bin" / "spark-class")]
+    with ExitStack() as stack:
+        master = Process(
+            "master",
+            [*start, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
+            environment,
+        )
+        stack.callback(master.stop)
+        address = master.said("Starting Spark master at ")
+        master.said("I have been elected leader")
+        running = []
+        for number in range(workers):
+            words = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            place = ["--work-dir", str(directory / f"worker-{number}"), address]
+            running.append(
+                Process(f"worker {number}", [*start, "org.apache.spark.deploy.worker.Worker", *words, *place], environment)
+            )
+            stack.callback(running[-1].stop)
+        for worker in running:
+            worker.said("Successfully registered with master")
+        yield address
+
+
+def python_without_ferromq(directory: Path) -> Path:
+    """
+    Return a Python that has all packages of this one, PySpark too, and not ferromq: that one has to be shipped.
+
+    Its packages are links in *directory*; it never looks into the folder of the packages itself.
+    """
+    packages = directory / "packages"
+    packages.mkdir()
+    hidden = ("ferromq", "pyspark_ferromq", "grpc", "google", "__pycache__")
+    for folder in {Path(pyspark.__file__).parents[1]}:
+        for entry in folder.iterdir():
+            if not entry.name.startswith(hidden):
+                (packages / entry.name).symlink_to(entry)
+    script = directory / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def submit(address: str, archive: Path, program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run *program* with `spark-submit`, ferromq shipped in *archive*."""
+    settings = {
+        "spark.executorEnv.PYTHONPATH": "ferromq",
+        "spark.executor.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+    }
+    command = [str(HOME / "bin" / "spark-submit"), "--master", address, "--archives", f"{archive}#ferromq"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    environment = os.environ | {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return subprocess.run(
+        [*command, str(program), *words], env=environment, capture_output=True, text=True, check=False, timeout=240
+    )
