@@ -112,7 +112,7 @@ $(CACHE)/node.stamp: tests/compat/node/package.json tests/compat/node/package-lo
 	cd $(CACHE)/node && npm ci --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
-bench-peers: setup jars
+bench-peers: setup jars $(CACHE)/kafka-jars.stamp $(CACHE)/spark-kafka-jars.stamp
 	benches/peers/run.sh
 
 # --- longer runs ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """
 Flights in and out of New York in 2013, streamed: each day's flights and delays by airline, exactly once.
 
-Sends the table to one topic, lets a streaming query aggregate it by event time, write to a second topic and end, and reads
-that back. Needs `pip install 'ferromq[spark,demo]'`.
+Sends the table to one topic, lets a streaming query aggregate it by event time, write to a second topic and end, and
+reads that back. Needs `pip install 'ferromq[spark,demo]'`.
 """
 
 import tempfile
@@ -23,14 +23,23 @@ def aggregate(rows: Any) -> Any:
     """Return the flights and the mean delay of each day and airline, of rows whose bodies are flights."""
     table = rows.select(f.from_json(f.col("body").cast("string"), COLUMNS).alias("row")).select("row.*")
     days = table.withWatermark("time_hour", "7 days").groupBy(f.window("time_hour", "1 day").alias("day"), "carrier")
-    return days.agg(f.count("*").alias("flights"), f.avg("dep_delay").alias("delay")).withColumn("day", f.col("day.start"))
+    return days.agg(f.count("*").alias("flights"), f.avg("dep_delay").alias("delay")).withColumn(
+        "day", f.col("day.start")
+    )
 
 
 def stream(session: Any, endpoint: str, checkpoint: str) -> None:
     """Aggregate what the topic `flights` holds now into the topic `days`; run again, it goes on from there."""
-    options = {"endpoint": endpoint, "topic": "flights", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100000"}
+    options = {
+        "endpoint": endpoint,
+        "topic": "flights",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "100000",
+    }
     days = aggregate(session.readStream.format("ferromq").options(**options).load())
-    messages = days.select(f.to_json(f.struct("day", "carrier", "flights", "delay")).alias("body"), f.col("carrier").alias("tag"))
+    messages = days.select(
+        f.to_json(f.struct("day", "carrier", "flights", "delay")).alias("body"), f.col("carrier").alias("tag")
+    )
     writer = messages.writeStream.format("ferromq").options(endpoint=endpoint, topic="days", delivery="exactly-once")
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 

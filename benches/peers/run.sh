@@ -5,3 +5,4 @@ cd "$(dirname "$0")"
 ./store.sh
 ./remoting.sh
 ./grpc.sh
+./spark.sh

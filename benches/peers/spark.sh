@@ -89,6 +89,7 @@ PYTHON
 
 kafka
 ferromq
-"$BIN/python" benches/peers/spark_rows.py "$SPARK_KAFKA_JARS" "127.0.0.1:$KAFKA_PORT" "127.0.0.1:$GRPC_PORT" "$DIRECTORY/store" "$TOPIC" "$ROWS" "$ROUNDS" |
+"$BIN/python" benches/peers/spark_rows.py "$SPARK_KAFKA_JARS" "127.0.0.1:$KAFKA_PORT" \
+  "127.0.0.1:$NAMESRV_PORT" "127.0.0.1:$GRPC_PORT" "$DIRECTORY/store" "$TOPIC" "$ROWS" "$ROUNDS" |
   tee "$LINES" >&2
 python3 benches/peers/ratio.py ferromq kafka <"$LINES"

@@ -1,10 +1,11 @@
 """
-How many rows of 1 KiB a second does Spark get, from ferromq in its three ways and from Kafka through Spark's own source?
+Measure how many rows of 1 KiB a second Spark gets from ferromq, and from Kafka through Spark's own source.
 
-    spark_rows.py KAFKA_JARS KAFKA_ADDRESS FERROMQ_ENDPOINT STORE_DIRECTORY TOPIC ROWS ROUNDS
+    spark_rows.py KAFKA_JARS KAFKA_ADDRESS NAMESRV ENDPOINT STORE_DIRECTORY TOPIC ROWS ROUNDS
 
-One session, `local[2]`, reads the same rows by turns, so that all see the same machine and the same warm Java. Lengths of all bodies
-are summed, so that each one really arrives. Prints a line `engine load<TAB>value<TAB>unit` for each round.
+One session, `local[2]`, reads the same rows by turns, so that all see the same machine and the same warm Java. Lengths of
+all bodies are summed, so that each one really arrives. Prints a line `engine load<TAB>value<TAB>unit` for each figure; what
+Kafka does is set beside every way of ours to do the same.
 """
 
 import sys
@@ -27,24 +28,34 @@ SETTINGS = {
 
 
 class Peers:
-    """The sources, each as a function from a reader to the loaded frame, and the column of its bodies."""
+    """The sources: each takes a reader and returns the frame of the bodies."""
 
-    def __init__(self, kafka: str, endpoint: str, directory: str, topic: str) -> None:
-        self._kafka, self._endpoint, self._directory, self._topic = kafka, endpoint, directory, topic
+    def __init__(self, kafka: str, namesrv: str, endpoint: str, directory: str, topic: str) -> None:
+        self._kafka, self._topic = kafka, topic
+        self._remoting = {"namesrv": namesrv, "topic": topic, "startingOffsets": "earliest"}
+        self._grpc = {"endpoint": endpoint, "topic": topic, "startingOffsets": "earliest"}
+        self._files = {"path": directory, "topic": topic}
 
     def kafka(self, reader: Any) -> Any:
-        """Spark's own source for Kafka."""
+        """Read with Spark's own source for Kafka."""
         options = {"kafka.bootstrap.servers": self._kafka, "subscribe": self._topic, "startingOffsets": "earliest"}
         return reader.format("kafka").options(**options).load().selectExpr("value AS body")
 
-    def broker(self, reader: Any) -> Any:
-        """The broker, asked by each task."""
-        options = {"endpoint": self._endpoint, "topic": self._topic, "startingOffsets": "earliest"}
-        return reader.format("ferromq").options(**options).load()
+    def remoting(self, reader: Any) -> Any:
+        """Read from the broker over remoting."""
+        return reader.format("ferromq").options(columns="body", **self._remoting).load()
+
+    def grpc(self, reader: Any) -> Any:
+        """Read from the broker over gRPC."""
+        return reader.format("ferromq").options(columns="body", **self._grpc).load()
+
+    def all_columns(self, reader: Any) -> Any:
+        """Read from the broker over remoting, each column of the schema."""
+        return reader.format("ferromq").options(**self._remoting).load()
 
     def files(self, reader: Any) -> Any:
-        """The files of its commit log."""
-        return reader.format("ferromq-log").options(path=self._directory, topic=self._topic).load()
+        """Read the files of the commit log."""
+        return reader.format("ferromq-log").options(columns="body", **self._files).load()
 
 
 def batch(session: Any, load: Callable[[Any], Any], rows: int) -> float:
@@ -79,27 +90,35 @@ def check(count: int, size: int, rows: int) -> None:
         raise SystemExit(f"{count} rows of {size} bytes came instead of {rows}")
 
 
-def measurements(peers: Peers) -> Iterator[tuple[str, str, Callable[..., float], Callable[[Any], Any]]]:
-    """Yield who is measured in what, in the order of a round."""
-    yield "kafka", "spark: batch read", batch, peers.kafka
-    yield "ferromq", "spark: batch read", batch, peers.broker
-    yield "kafka", "spark: batch read from the files of the log", batch, peers.kafka
-    yield "ferromq", "spark: batch read from the files of the log", batch, peers.files
-    yield "kafka", "spark: stream read", stream, peers.kafka
-    yield "ferromq", "spark: stream read", stream, peers.broker
+Measure = Callable[[Any, Callable[[Any], Any], int], float]
+
+
+def loads(peers: Peers) -> Iterator[tuple[Measure, dict[str, Callable[[Any], Any]]]]:
+    """Yield each measure and, by name, the ways of ferromq that are set beside Kafka's."""
+    ways = {
+        "spark: batch read": peers.remoting,
+        "spark: batch read over gRPC": peers.grpc,
+        "spark: batch read, all columns": peers.all_columns,
+        "spark: batch read from the files of the log": peers.files,
+    }
+    yield batch, ways
+    yield stream, {"spark: stream read": peers.remoting}
 
 
 def main() -> None:
     """Measure by turns; the first round warms up and is not printed."""
-    jars, kafka, endpoint, directory, topic, rows, rounds = sys.argv[1:]
+    jars, kafka, namesrv, endpoint, directory, topic, rows, rounds = sys.argv[1:]
     settings = {**SETTINGS, "spark.jars": ",".join(map(str, sorted(Path(jars).glob("*.jar"))))}
     session = spark.session("local[2]", config=settings)
-    peers = Peers(kafka, endpoint, directory, topic)
+    peers = Peers(kafka, namesrv, endpoint, directory, topic)
     for number in range(int(rounds) + 1):
-        for engine, load, measure, source in measurements(peers):
-            seconds = measure(session, source, int(rows))
-            if number:
-                print(f"{engine} {load}\t{int(rows) / seconds}\trow/s", flush=True)
+        for measure, ways in loads(peers):
+            theirs = measure(session, peers.kafka, int(rows))
+            for load, source in ways.items():
+                ours = measure(session, source, int(rows))
+                if number:
+                    print(f"kafka {load}\t{int(rows) / theirs}\trow/s", flush=True)
+                    print(f"ferromq {load}\t{int(rows) / ours}\trow/s", flush=True)
     session.stop()
 
 

@@ -1,9 +1,10 @@
-"""A standalone Spark cluster on this machine, started from the PySpark package: a master and workers, processes of their own."""
+"""A standalone Spark cluster on this machine, started from the PySpark package: a master and workers."""
 
 import os
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -49,22 +50,27 @@ class Process:
 
 
 @contextmanager
-def cluster(directory: Path, python: Path, workers: int = 2) -> Iterator[str]:
-    """
-    Serve a cluster of so many workers of one core until left; yields its `spark://` address.
-
-    The workers keep their files in *directory*, and start Python as *python*.
-    """
+def cluster(directory: Path, workers: int = 2) -> Iterator[str]:
+    """Serve a cluster of so many workers of one core, their files in *directory*; yields its `spark://` address."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK_"))
     }
-    environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)}
+    environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {"SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_MEMORY": "256m"}
     start = [str(HOME / "bin" / "spark-class")]
     with ExitStack() as stack:
         master = Process(
             "master",
-            [*start, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
+            [
+                *start,
+                "org.apache.spark.deploy.master.Master",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+            ],
             environment,
         )
         stack.callback(master.stop)
@@ -75,7 +81,9 @@ def cluster(directory: Path, python: Path, workers: int = 2) -> Iterator[str]:
             words = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
             place = ["--work-dir", str(directory / f"worker-{number}"), address]
             running.append(
-                Process(f"worker {number}", [*start, "org.apache.spark.deploy.worker.Worker", *words, *place], environment)
+                Process(
+                    f"worker {number}", [*start, "org.apache.spark.deploy.worker.Worker", *words, *place], environment
+                )
             )
             stack.callback(running[-1].stop)
         for worker in running:
@@ -92,18 +100,23 @@ def python_without_ferromq(directory: Path) -> Path:
     packages = directory / "packages"
     packages.mkdir()
     hidden = ("ferromq", "pyspark_ferromq", "grpc", "google", "__pycache__")
-    for folder in {Path(pyspark.__file__).parents[1]}:
-        for entry in folder.iterdir():
-            if not entry.name.startswith(hidden):
-                (packages / entry.name).symlink_to(entry)
+    for entry in HOME.parent.iterdir():
+        if not entry.name.startswith(hidden):
+            (packages / entry.name).symlink_to(entry)
     script = directory / "python"
     script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
     script.chmod(0o755)
     return script
 
 
-def submit(address: str, archive: Path, program: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run *program* with `spark-submit`, ferromq shipped in *archive*."""
+def submit(address: str, python: Path, archive: Path, program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """
+    Run *program* with `spark-submit`, ferromq shipped in *archive* to workers that start Python as *python*.
+
+    The driver has the archive unpacked in its PYTHONPATH: what plans a read is a Python started as those of workers.
+    """
+    unpacked = archive.with_suffix("")
+    zipfile.ZipFile(archive).extractall(unpacked)
     settings = {
         "spark.executorEnv.PYTHONPATH": "ferromq",
         "spark.executor.memory": "512m",
@@ -114,7 +127,8 @@ def submit(address: str, archive: Path, program: Path, *words: str) -> subproces
     command = [str(HOME / "bin" / "spark-submit"), "--master", address, "--archives", f"{archive}#ferromq"]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
-    environment = os.environ | {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment = os.environ | {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(unpacked)}
+    environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
     return subprocess.run(
-        [*command, str(program), *words], env=environment, capture_output=True, text=True, check=False, timeout=240
+        [*command, str(program), *words], env=environment, capture_output=True, text=True, check=False, timeout=600
     )

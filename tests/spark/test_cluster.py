@@ -11,7 +11,7 @@ from cluster import cluster, python_without_ferromq, submit
 import ferromq
 from ferromq import spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PROGRAM = '''
 """Where each row was read, and by which ferromq: through the broker, and from the files of its log."""
@@ -44,15 +44,16 @@ def test_two_workers_read_with_the_ferromq_that_was_shipped(tmp_path: Path) -> N
     program = tmp_path / "job.py"
     program.write_text(PROGRAM)
     sent = [f"message {number}" for number in range(2_000)]
-    with ferromq.embedded(tmp_path / "store") as mq, cluster(tmp_path, python_without_ferromq(tmp_path)) as address:
+    python = python_without_ferromq(tmp_path)
+    with ferromq.embedded(tmp_path / "store") as mq, cluster(tmp_path) as address:
         with mq.producer() as producer:
             producer.send_all("shipped", (ferromq.Message(text.encode()) for text in sent))
         sources = {
             "ferromq": {"endpoint": mq.endpoint, "topic": "shipped"},
             "ferromq-log": {"path": str(tmp_path / "store"), "topic": "shipped"},
         }
-        done = submit(address, archive, program, json.dumps(sources))
-    assert done.returncode == 0, done.stderr
+        done = submit(address, python, archive, program, json.dumps(sources))
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     for name in sources:
         assert Counter(body for body, _, _ in found[name]) == Counter(sent), name
@@ -64,7 +65,12 @@ def test_the_archive_has_ferromq_and_what_it_needs(tmp_path: Path) -> None:
     """One zip file that stands on its own; a name that Spark would not unpack is refused."""
     path = spark.pack(tmp_path / "ferromq.zip")
     names = zipfile.ZipFile(path).namelist()
-    for module in ("ferromq/_ferromq.abi3.so", "pyspark_ferromq/__init__.py", "grpc/__init__.py", "google/protobuf/__init__.py"):
+    for module in (
+        "ferromq/_ferromq.abi3.so",
+        "pyspark_ferromq/__init__.py",
+        "grpc/__init__.py",
+        "google/protobuf/__init__.py",
+    ):
         assert module in names, module
     assert not [name for name in names if "__pycache__" in name]
     with pytest.raises(FileExistsError):

@@ -13,6 +13,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "flights_stream.py"
 ROWS = int(os.environ.get("FERROMQ_FLIGHTS", "50000"))
 
 
+@pytest.mark.timeout(600)
 def test_the_streamed_aggregation_is_that_of_the_table(session: Any) -> None:
     """Every day and airline once, with the flights and the mean delay that the table itself has."""
     session.conf.set("spark.sql.session.timeZone", "UTC")

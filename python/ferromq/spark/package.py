@@ -26,8 +26,9 @@ def pack(path: str | Path) -> Path:
 
         spark-submit --archives ferromq.zip#ferromq --conf spark.executorEnv.PYTHONPATH=ferromq job.py
 
-    The workers need the same operating system and processor as this machine, PySpark, pyarrow and pandas. Raises
-    FileExistsError where *path* is there, and ValueError where it does not end in `.zip`, by which Spark knows an archive.
+    The driver needs ferromq, too: installed, or the archive unpacked in its PYTHONPATH. The workers need the same
+    operating system and processor as this machine, PySpark, pyarrow and pandas. Raises FileExistsError where *path* is
+    there, and ValueError where it does not end in `.zip`, by which Spark knows it.
     """
     path = Path(path)
     if path.suffix != ".zip":
