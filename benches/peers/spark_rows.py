@@ -3,9 +3,9 @@ Measure how many rows of 1 KiB a second Spark gets from ferromq, and from Kafka 
 
     spark_rows.py KAFKA_JARS KAFKA_ADDRESS NAMESRV ENDPOINT STORE_DIRECTORY TOPIC ROWS ROUNDS
 
-One session, `local[2]`, reads the same rows by turns, so that all see the same machine and the same warm Java. Lengths of
-all bodies are summed, so that each one really arrives. Prints a line `engine load<TAB>value<TAB>unit` for each figure; what
-Kafka does is set beside every way of ours to do the same.
+One session, `local[2]`, reads the same rows by turns, so that all see the same machine and the same warm Java. Lengths
+of all bodies are summed, so that each one really arrives. Prints a line `engine load<TAB>value<TAB>unit` for each
+figure; what Kafka does is set beside every way of ours to do the same.
 """
 
 import sys
