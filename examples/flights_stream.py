@@ -1,8 +1,7 @@
 """
-Flights in and out of New York in 2013, streamed: each day's flights and delays by airline, exactly once.
+Each day's flights and delays by airline, streamed from one topic to another, exactly once.
 
-Sends the table to one topic, lets a streaming query aggregate it by event time, write to a second topic and end, and
-reads that back. Needs `pip install 'ferromq[spark,demo]'`.
+Needs `pip install 'ferromq[spark,demo]'`.
 """
 
 import tempfile
