@@ -63,6 +63,16 @@ def test_what_spark_wraps_is_told_in_one_line(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "ferromq: 00000000000000000000 is broken at 91\n"
 
 
+def test_ctrl_c_ends_it_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the exit code of shells."""
+
+    def stop(_arguments: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    assert _frame.guarded(stop, arguments()) == 130
+    assert capsys.readouterr().err == "ferromq: stopped by Ctrl-C\n"
+
+
 def test_a_setting_without_a_value_is_named() -> None:
     """Before Spark is started."""
     with (

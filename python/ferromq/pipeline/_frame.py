@@ -35,6 +35,8 @@ FOUND = 1
 """Exit code: it ran, and something is not as it should be."""
 WRONG = 2
 """Exit code: wrong usage, or it could not run through; the error is on stderr."""
+STOPPED = 130
+"""Exit code: stopped by Ctrl-C."""
 
 _LOCAL = {
     "spark.log.level": "ERROR",
@@ -185,12 +187,15 @@ def _cell(value: Any) -> str:
 
 
 def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Call *run*; what it raises for the user's sake becomes one line on stderr and the exit code WRONG."""
+    """Call *run*; what it raises for the user's sake becomes one line on stderr and the exit code WRONG or STOPPED."""
     try:
         return run(arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
+    except KeyboardInterrupt:
+        sys.stderr.write("ferromq: stopped by Ctrl-C\n")
+        return STOPPED
     except (PySparkException, Py4JJavaError) as error:
         text = cause(str(error))
     except (ModuleNotFoundError, FerromqError, OSError, ValueError, RuntimeError) as error:
