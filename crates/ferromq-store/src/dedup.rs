@@ -90,9 +90,14 @@ impl Table {
         Key { writer: self.names.number(writer), topic: self.names.number(topic), partition, queue_id }
     }
 
-    /// Says that a row was appended at `at_ms`. Lower ones change nothing.
-    pub(crate) fn note(&mut self, numbered: &Numbered<'_>, at_ms: i64) {
+    /// Says that a row was appended at `at_ms`, when what is older than `horizon_ms` was forgotten. Lower ones change
+    /// nothing.
+    pub(crate) fn note(&mut self, numbered: &Numbered<'_>, at_ms: i64, horizon_ms: i64) {
         let key = self.new_key(numbered);
+        // Who numbers anew after the window must be known by the new numbers.
+        if self.rows.get(&key).is_some_and(|known| known.at_ms < horizon_ms) {
+            self.rows.remove(&key);
+        }
         let Sequence { epoch, row, .. } = numbered.sequence;
         self.put(key, Highest { epoch, row, at_ms });
     }
@@ -105,6 +110,16 @@ impl Table {
         }
         self.oldest_ms = if self.rows.is_empty() { highest.at_ms } else { self.oldest_ms.min(highest.at_ms) };
         self.rows.insert(key, highest);
+    }
+
+    fn forget(&mut self, queues: &[(&str, u32)]) {
+        let gone: Vec<_> = queues
+            .iter()
+            .filter_map(|(topic, queue_id)| Some((self.names.find(topic)?, *queue_id)))
+            .collect();
+        if !gone.is_empty() {
+            self.rows.retain(|key, _| !gone.contains(&(key.topic, key.queue_id)));
+        }
     }
 
     /// Forgets what was stored before `horizon_ms`, and the names nobody has any more.
@@ -197,6 +212,11 @@ impl Dedup {
     /// The append failed: nothing of it is in the log.
     pub(crate) fn give_back(&self, taken: &Taken) {
         undo(&mut self.table.lock(), taken);
+    }
+
+    /// Forgets what was appended to queues that are deleted. To be called under the append's lock.
+    pub(crate) fn forget(&self, queues: &[(&str, u32)]) {
+        self.table.lock().forget(queues);
     }
 
     pub(crate) fn count_duplicates(&self, taken: &Taken) {

@@ -114,11 +114,25 @@ impl<D: Disk> Inner<D> {
         Ok(())
     }
 
+    /// Writes the snapshot where there is one, or should be: something was forgotten that it may tell of.
+    pub(crate) fn write_sequences(&self) -> Result<()> {
+        let _held = self.hold()?;
+        let _checkpointing = self.checkpointing.lock();
+        self.dedup.set_saved_to(0);
+        self.save_sequences(self.anchor(), true)
+    }
+
     /// Has again what is known of numbered messages, once the log is recovered.
     pub(crate) fn load_sequences(&self) -> Result<()> {
         let (files, end) = (self.log.files(), self.log.written());
         let found = self.read_snapshot()?;
+        let is_found = found.is_some();
         let found = found.filter(|(anchor, to, _)| *to <= end && anchor.is_held_by(files));
+        if is_found && found.is_none() {
+            // The log may grow to where the snapshot would seem to be one of it.
+            let path = path(&self.root);
+            self.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
+        }
         let (saved_to, mut table) = found.map_or((0, Table::default()), |(_, to, table)| (to, table));
         let horizon_ms = self.dedup.horizon(self.clock.now_ms());
         let from = if saved_to > 0 { saved_to } else { young_from(files, horizon_ms)? };
@@ -152,8 +166,10 @@ impl<D: Disk> Inner<D> {
             let walked = self.log.walk(at..limit, |_, record| {
                 if let Ok(view) = MessageView::decode(record, false)
                     && let Ok(Some(numbered)) = Numbered::of(view.topic, view.queue_id, view.properties)
+                    && !self.is_of_deleted(&view)
                 {
-                    table.note(&numbered, view.store_timestamp);
+                    let horizon_ms = self.dedup.horizon(view.store_timestamp);
+                    table.note(&numbered, view.store_timestamp, horizon_ms);
                 }
                 Ok::<(), Infallible>(())
             });
@@ -194,7 +210,7 @@ mod tests {
         let mut table = Table::default();
         for (writer, partition, epoch, row, at_ms) in entries {
             let sequence = Sequence { writer, partition: *partition, epoch: *epoch, row: *row };
-            table.note(&Numbered { sequence, topic: "orders", queue_id: partition % 4 }, *at_ms);
+            table.note(&Numbered { sequence, topic: "orders", queue_id: partition % 4 }, *at_ms, i64::MIN);
         }
         table
     }

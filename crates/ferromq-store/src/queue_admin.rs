@@ -270,9 +270,12 @@ impl<D: Disk> Inner<D> {
             let _appends = self.log.tail.lock();
             let physical_end = self.log.written();
             let floor = |queue: &ConsumeQueue<D>| Floor { offset: queue.next_offset(), physical_end };
-            doomed.into_iter().map(|queue| (Arc::clone(&queue), floor(&queue))).collect()
+            let doomed = doomed.into_iter().map(|queue| (Arc::clone(&queue), floor(&queue)));
+            let new: Vec<_> = doomed.filter(|(_, floor)| floor.offset > 0).collect();
+            let queues: Vec<_> = new.iter().map(|(queue, _)| (queue.topic(), queue.queue_id())).collect();
+            self.dedup.forget(&queues);
+            new
         };
-        let new: Vec<_> = new.into_iter().filter(|(_, floor)| floor.offset > 0).collect();
         if new.is_empty() {
             return Ok(Vec::new());
         }
@@ -316,6 +319,7 @@ impl<D: Disk> Inner<D> {
         let topics: BTreeSet<&str> = names.iter().map(|(topic, _)| &**topic).collect();
         self.progress().forget_topics(&topics);
         self.persist_progress()?;
+        self.write_sequences()?;
         self.write_checkpoint(false)
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct Inner<D: Disk> {
     pub(crate) arrived: Arc<Signal>,
     checkpoint_due: Signal,
     /// One checkpoint at a time: what one claims, another may not have flushed yet.
-    checkpointing: Mutex<()>,
+    pub(crate) checkpointing: Mutex<()>,
     /// Held through each round of the dispatcher.
     pub(crate) dispatching: Mutex<()>,
     /// One change of queues at a time.

@@ -215,6 +215,75 @@ fn a_writer_is_forgotten_after_the_window_and_not_before() {
 }
 
 #[test]
+fn who_numbers_anew_after_the_window_is_known_by_the_new_numbers_after_a_kill() {
+    let mut disk = FakeDisk::new();
+    let clock = Clock::manual(START);
+    let config = StoreConfig { dedup_window: Duration::from_secs(60), ..synchronous() };
+    let store = open(&disk, &config, &clock).unwrap();
+    send(&store, &[7], false).unwrap();
+    clock.advance(61_000);
+    let end = send(&store, &[0, 1], false).unwrap().end;
+    store.wait_durable(end).unwrap();
+    disk = disk.crash(1);
+    drop(store);
+    let store = open(&disk, &config, &clock).unwrap();
+    assert_eq!(is_new(&send(&store, &[0, 1, 2], false).unwrap()), [false, false, true]);
+}
+
+#[test]
+fn a_snapshot_of_more_than_the_log_is_not_taken_for_one_of_what_the_log_becomes() {
+    let clock = Clock::manual(START);
+    let mut disk = FakeDisk::new();
+    let store = open(&disk, &synchronous(), &clock).unwrap();
+    send(&store, &[0], false).unwrap();
+    drop(store);
+    let longer = FakeDisk::new();
+    let store = open(&longer, &synchronous(), &clock).unwrap();
+    send(&store, &[0], false).unwrap();
+    drop(store);
+    let store = open(&longer, &synchronous(), &clock).unwrap();
+    send(&store, &[50], false).unwrap();
+    drop(store);
+    // The log lost what the snapshot tells of.
+    let path = Path::new(ROOT).join("ferromq/sequences");
+    disk.put(&path, &longer.bytes(&path).unwrap());
+    for row in 1..=4 {
+        let store = open(&disk, &synchronous(), &clock).unwrap();
+        let sent = send(&store, &[row], false).unwrap();
+        assert_eq!(is_new(&sent), [true], "row {row}");
+        store.wait_durable(sent.end).unwrap();
+        disk = disk.crash(row);
+        drop(store);
+    }
+    assert_eq!(rows(&open(&disk, &synchronous(), &clock).unwrap()), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn rows_of_a_deleted_topic_are_new_ones_also_after_a_kill_and_without_a_snapshot() {
+    let clock = Clock::manual(START);
+    for is_lost in [false, true] {
+        let mut disk = FakeDisk::new();
+        let store = open(&disk, &synchronous(), &clock).unwrap();
+        send(&store, &[0, 1], false).unwrap();
+        drop(store);
+        let store = open(&disk, &synchronous(), &clock).unwrap();
+        settle(&store);
+        let other = numbered("w", 0, 0, 5);
+        store.append_once(&[message("others", 0, b"x", &other)]).unwrap();
+        assert_eq!(store.delete_topic(TOPIC).unwrap(), 1);
+        disk = disk.crash(1);
+        drop(store);
+        if is_lost {
+            disk.forget(&Path::new(ROOT).join("ferromq/sequences"));
+        }
+        let store = open(&disk, &synchronous(), &clock).unwrap();
+        assert_eq!(is_new(&send(&store, &[0, 1, 1], false).unwrap()), [true, true, false], "{is_lost}");
+        assert_eq!(is_new(&store.append_once(&[message("others", 0, b"x", &other)]).unwrap()), [false]);
+        assert_eq!(rows(&store), [0, 1]);
+    }
+}
+
+#[test]
 fn a_writer_too_many_is_refused_by_the_name_of_the_option_until_others_are_out_of_the_window() {
     let disk = FakeDisk::new();
     let clock = Clock::manual(START);
