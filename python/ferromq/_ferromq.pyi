@@ -790,8 +790,9 @@ def record_columns(
 
     Returns `rows`, `read` (records looked at, before the filter), `next_offset` (behind the last of them, or None) and
     `columns`: name → (null count, validity or None, buffers in Arrow's order, children's after their parents').
-    Compressed bodies come out decompressed. Raises `ValueError` naming the part and byte where no sound record lies,
-    the message whose body does not decompress, or the column or filter that is not known.
+    Compressed bodies come out decompressed and without the bits of `sys_flag` that say so; one that does not decompress
+    comes as it is stored, with them. Raises `ValueError` naming the part and byte where no sound record lies, or the
+    column or filter that is not known.
     """
 
 @final

@@ -12,7 +12,7 @@ HEADS = "topic,queue_id,queue_offset,physical_offset,message_id,keys,tag,propert
 
 
 def load(session: Any, **options: str) -> Any:
-    """Return a fixture's messages as a DataFrame; its bodies say they are compressed and are not."""
+    """Return a fixture's messages as a DataFrame; without bodies."""
     return session.read.format("ferromq-log").options(columns=HEADS, **options).load(str(STORE))
 
 
@@ -37,11 +37,15 @@ def test_filters_reach_the_files_and_leave_the_same_rows(session: Any, capsys: p
         session.conf.set(PUSHDOWN, "true")
 
 
-def test_wrong_options_and_damage_reach_the_user(session: Any) -> None:
-    """Spark's errors carry option, value and what is allowed; a body that cannot be decompressed names its message."""
+def test_wrong_options_and_damage_reach_the_user(session: Any, tmp_path: Path) -> None:
+    """Spark's errors carry option, value and what is allowed; damage names its file."""
     with pytest.raises(AnalysisException, match="option 'onCorrupt' is 'skp'; did you mean 'skip'"):
         load(session, onCorrupt="skp")
     with pytest.raises(AnalysisException, match="option 'path' is '/nowhere', but there is nothing"):
         session.read.format("ferromq-log").load("/nowhere").count()
+    damaged = tmp_path / f"{0:020}"
+    content = bytearray((STORE / "commitlog" / damaged.name).read_bytes())
+    content[90] ^= 1
+    damaged.write_bytes(content)
     with pytest.raises(PythonException, match="CorruptStore"):
-        session.read.format("ferromq-log").load(str(STORE)).select("body").collect()
+        session.read.format("ferromq-log").load(str(damaged)).select("body").collect()

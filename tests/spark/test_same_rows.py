@@ -60,8 +60,9 @@ def send_everything(mq: ferromq.Embedded) -> int:
         remote(mq, b"", topic=topic, KEYS="k  two", TAGS="a")
         remote(mq, b"", topic=topic)
         remote(mq, zlib.compress(b"packed " * 500), COMPRESSED, topic, UNIQ_KEY="7F0000010001", KEYS="k")
+        remote(mq, b"not packed", COMPRESSED, topic, UNIQ_KEY="7F0000010002")
         remote(mq, b"old \xf0\x9f", topic=topic, DELAY="1", TAGS="late")
-    return 5 * len(mixed) + 3 + 4
+    return 5 * len(mixed) + 3 + 5
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,10 @@ def test_every_column_of_every_message_is_the_same(mq: tuple[ferromq.Embedded, i
     assert dict(unicode["properties"]) == {"gruß": "schön 🦀", "empty-ish": " "}
     assert unicode["keys"] == []
     packed = next(row for row in log if row["message_id"] == "7F0000010001")
-    assert (packed["keys"], packed["reconsume_times"], packed["sys_flag"]) == (["k"], 2, COMPRESSED)
+    assert (packed["keys"], packed["reconsume_times"], packed["sys_flag"]) == (["k"], 2, 0)
+    # A producer that says so wrongly must not keep anybody from reading the others.
+    wrong = next(row for row in log if row["message_id"] == "7F0000010002")
+    assert (wrong["body"], wrong["sys_flag"]) == (b"not packed", COMPRESSED)
 
 
 def test_filters_choose_the_same_rows_on_every_way(ways: dict[str, Read]) -> None:

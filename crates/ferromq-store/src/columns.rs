@@ -21,7 +21,7 @@ use self::{
     marks::{Marks, Room},
     table::Table,
 };
-use crate::{MessageView, OffsetMessageId, properties};
+use crate::MessageView;
 
 /// The columns there are, in the order of the schema.
 pub const NAMES: [&str; 15] = [
@@ -61,35 +61,9 @@ pub enum ColumnsError {
         /// Which rule is broken.
         reason: &'static str,
     },
-    /// A compressed body that does not decompress, or to more than [`MAX_DECOMPRESSED`].
-    #[error("message {message_id} (topic {topic}, queue {queue_id}, queue offset {queue_offset}): {reason}")]
-    Body {
-        /// The message's id.
-        message_id: String,
-        /// Its topic.
-        topic: String,
-        /// Its queue.
-        queue_id: i32,
-        /// Its place there.
-        queue_offset: u64,
-        /// What is wrong with its body.
-        reason: String,
-    },
-    /// A timestamp too far from 1970 for microseconds in 64 bits.
-    #[error("a timestamp is out of range")]
-    Timestamp,
     /// A column of one batch holds at most 2 GiB.
     #[error("more than 2 GiB do not fit one batch")]
     TooLarge,
-}
-
-impl ColumnsError {
-    fn body(view: &MessageView<'_>, reason: String) -> Self {
-        let unique_key = properties::get(view.properties, "UNIQ_KEY");
-        let message_id = unique_key.map_or_else(|| OffsetMessageId::of(view).to_string(), str::to_owned);
-        let (topic, queue_id, queue_offset) = (view.topic.to_owned(), view.queue_id, view.queue_offset);
-        Self::Body { message_id, topic, queue_id, queue_offset, reason }
-    }
 }
 
 /// The columns somebody wants.
@@ -160,7 +134,7 @@ impl<'f> BatchBuilder<'f> {
     /// Adds a record, where the filter holds of it.
     ///
     /// # Errors
-    /// As `Body`, `Timestamp` and `TooLarge` say; nothing was added then.
+    /// `TooLarge`; nothing was added then.
     pub fn add(&mut self, view: &MessageView<'_>) -> Result<(), ColumnsError> {
         if self.filter.holds_of_head(view) {
             let text = if self.with_marks { view.properties } else { &[] };
@@ -174,6 +148,11 @@ impl<'f> BatchBuilder<'f> {
         }
         self.pass(view);
         Ok(())
+    }
+
+    /// Says whether the filter holds of a record, as far as its properties need not be read.
+    pub(crate) fn may_want(&self, view: &MessageView<'_>) -> bool {
+        self.filter.holds_of_head(view)
     }
 
     /// Counts a record that is not to become a row.
@@ -207,7 +186,7 @@ impl<'f> BatchBuilder<'f> {
 /// Records at and behind queue offset `end` are left out, as if they had not come.
 ///
 /// # Errors
-/// [`ColumnsError`] for bytes that are no sound records, and for compressed bodies that do not decompress.
+/// [`ColumnsError`] for bytes that are no sound records, and for more of them than one batch holds.
 pub fn record_columns<'a>(
     parts: &[&'a [u8]],
     wanted: Wanted,

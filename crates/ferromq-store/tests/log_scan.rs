@@ -288,6 +288,19 @@ fn damage_is_an_error_that_says_where_or_is_skipped_and_told() {
 }
 
 #[test]
+fn a_record_of_several_messages_ends_only_scans_that_would_hold_it() {
+    let directory = closed();
+    let (sound, _) = all(directory.path(), &options(OnCorrupt::Fail)).unwrap();
+    let place = sound.iter().find(|row| row.0 == "two").unwrap().3 as u64;
+    overwrite(&log_file(directory.path(), 0), place + 36, &128i32.to_be_bytes());
+    let error = all(directory.path(), &options(OnCorrupt::Fail)).unwrap_err();
+    assert!(error.to_string().contains("several messages in one record"), "{error}");
+    let filter = RowFilter { topics: Some(vec!["one".into()]), ..RowFilter::default() };
+    let (rows, _) = all(directory.path(), &ScanOptions { filter, ..options(OnCorrupt::Fail) }).unwrap();
+    assert_eq!(rows, sound.into_iter().filter(|row| row.0 == "one").collect::<Vec<_>>());
+}
+
+#[test]
 fn a_file_that_lost_its_end_is_damaged_unless_it_is_the_last_one() {
     let directory = closed();
     let (path, last) = (log_file(directory.path(), 1), parts(directory.path()).pop().unwrap());

@@ -5,7 +5,8 @@ The columns of the format, the same for every way in.
 `properties` holds the user's properties without RocketMQ's own, which are columns or belong to the protocol; of a
 message that consumers gave back also where it comes from: RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC,
 DLQ_ORIGIN_MESSAGE_ID.
-`body` is what the producer gave, decompressed where it travelled compressed.
+`body` is what the producer gave, decompressed where it travelled compressed; where that fails it is as stored, and
+`sys_flag` keeps the bit 1 that says so.
 """
 
 from collections.abc import Sequence

@@ -14,6 +14,16 @@ const COMPRESSED: i32 = 1;
 const KIND_AT: u32 = 8;
 const KIND_BITS: i32 = 7;
 
+/// Body and system flag of a row: the body decompressed and the flag without the bits that said so, or both as they are
+/// stored where it does not decompress. So the flag says of the body at hand whether it is compressed.
+pub(super) fn of_row(sys_flag: i32, body: &[u8]) -> (Cow<'_, [u8]>, i32) {
+    match decompressed(sys_flag, body) {
+        Ok(plain) if sys_flag & COMPRESSED != 0 => (plain, sys_flag & !(COMPRESSED | KIND_BITS << KIND_AT)),
+        Ok(plain) => (plain, sys_flag),
+        Err(_) => (Cow::Borrowed(body), sys_flag),
+    }
+}
+
 /// What the producer gave: the body itself, or decompressed where the system flag says that it is compressed.
 ///
 /// # Errors

@@ -61,6 +61,11 @@ impl Default for RowFilter {
     }
 }
 
+/// A range without an end holds the last number, too, which a producer may give as its time.
+fn holds(range: &Range<i64>, ms: i64) -> bool {
+    range.start <= ms && (ms < range.end || range.end == i64::MAX)
+}
+
 impl RowFilter {
     /// Says whether properties have to be read to decide.
     pub(super) fn needs_marks(&self) -> bool {
@@ -69,8 +74,8 @@ impl RowFilter {
 
     /// What can be said without the properties.
     pub(super) fn holds_of_head(&self, view: &MessageView<'_>) -> bool {
-        self.stored.contains(&view.store_timestamp)
-            && self.born.contains(&view.born_timestamp)
+        holds(&self.stored, view.store_timestamp)
+            && holds(&self.born, view.born_timestamp)
             && self.offsets.contains(&view.queue_offset)
             && self.queue_ids.as_ref().is_none_or(|ids| ids.contains(&view.queue_id))
             && self.topics.as_ref().is_none_or(|topics| topics.iter().any(|topic| topic == view.topic))

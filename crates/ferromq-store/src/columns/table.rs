@@ -7,8 +7,7 @@ use std::{
 };
 
 use super::{
-    ColumnsError, Wanted,
-    body::decompressed,
+    ColumnsError, Wanted, body,
     buffers::{Buffers, Lists, Maps, Numbers, Texts},
     marks::Marks,
 };
@@ -98,13 +97,11 @@ impl Table {
 
     /// Adds a row, or nothing where it cannot be one.
     pub(super) fn push(&mut self, view: &MessageView<'_>, marks: &Marks<'_>) -> Result<(), ColumnsError> {
-        let body = match &self.body {
-            Some(_) => {
-                decompressed(view.sys_flag, view.body).map_err(|reason| ColumnsError::body(view, reason))?
-            }
-            None => Cow::Borrowed(&[][..]),
+        let (body, sys_flag) = match (&self.body, &self.sys_flag) {
+            (None, None) => (Cow::Borrowed(&[][..]), view.sys_flag),
+            // The flag tells of the body, also where that is not wanted.
+            _ => body::of_row(view.sys_flag, view.body),
         };
-        let (born, stored) = (micros(view.born_timestamp)?, micros(view.store_timestamp)?);
         let bytes = body.len() + view.topic.len() + view.properties.len() + WRITTEN_OUT;
         if bytes > MOST_BYTES - self.bytes {
             return Err(ColumnsError::TooLarge);
@@ -112,19 +109,20 @@ impl Table {
         self.bytes += bytes;
         self.rows += 1;
         put(&mut self.body, |column| column.push(Some(&body)));
-        self.push_numbers(view, born, stored);
+        self.push_numbers(view, sys_flag);
         self.push_texts(view, marks);
         Ok(())
     }
 
-    fn push_numbers(&mut self, view: &MessageView<'_>, born: i64, stored: i64) {
+    fn push_numbers(&mut self, view: &MessageView<'_>, sys_flag: i32) {
+        let (born, stored) = (micros(view.born_timestamp), micros(view.store_timestamp));
         put(&mut self.queue_id, |column| column.push(view.queue_id.to_le_bytes()));
         put(&mut self.queue_offset, |column| column.push(view.queue_offset.to_le_bytes()));
         put(&mut self.physical_offset, |column| column.push(view.physical_offset.to_le_bytes()));
         put(&mut self.born_timestamp, |column| column.push(born.to_le_bytes()));
         put(&mut self.store_timestamp, |column| column.push(stored.to_le_bytes()));
         put(&mut self.reconsume_times, |column| column.push(view.reconsume_times.to_le_bytes()));
-        put(&mut self.sys_flag, |column| column.push(view.sys_flag.to_le_bytes()));
+        put(&mut self.sys_flag, |column| column.push(sys_flag.to_le_bytes()));
     }
 
     fn push_texts(&mut self, view: &MessageView<'_>, marks: &Marks<'_>) {
@@ -179,7 +177,8 @@ fn put<T>(column: &mut Option<T>, push: impl FnOnce(&mut T)) {
     }
 }
 
-/// Milliseconds as microseconds, Spark's resolution.
-fn micros(ms: i64) -> Result<i64, ColumnsError> {
-    ms.checked_mul(1_000).ok_or(ColumnsError::Timestamp)
+/// Milliseconds as microseconds, Spark's resolution. Producers say what they like: what does not fit is the nearest that
+/// does, some 292,000 years away.
+fn micros(ms: i64) -> i64 {
+    ms.saturating_mul(1_000)
 }

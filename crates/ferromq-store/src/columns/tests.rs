@@ -24,6 +24,7 @@ struct Sent {
     user: Vec<(String, String)>,
     body: Vec<u8>,
     sys_flag: i32,
+    born: i64,
     host: SocketAddr,
 }
 
@@ -38,6 +39,7 @@ fn sent(queue_offset: u64, body: &[u8]) -> Sent {
         user: vec![],
         body: body.to_vec(),
         sys_flag: 0,
+        born: NOW - 5,
         host: "10.1.2.3:4567".parse().unwrap(),
     }
 }
@@ -58,7 +60,7 @@ fn record(sent: &Sent) -> Vec<u8> {
         queue_id: sent.queue_id,
         flag: 0,
         sys_flag: sent.sys_flag,
-        born_timestamp: NOW - 5,
+        born_timestamp: sent.born,
         born_host: sent.host,
         reconsume_times: 2,
         prepared_transaction_offset: 0,
@@ -178,7 +180,7 @@ fn messages() -> impl Strategy<Value = Vec<Sent>> {
         let (tag, keys, id) = texts;
         let (topic, queue_id, queue_offset, v6) = places;
         let host = if v6 { "[2001:db8::7]:9" } else { "10.1.2.3:4567" }.parse().unwrap();
-        Sent { topic, queue_id, queue_offset, tag, keys, id, user, body, sys_flag: 8, host }
+        Sent { topic, queue_id, queue_offset, tag, keys, id, user, body, sys_flag: 8, born: NOW - 5, host }
     });
     vec(one, 0..20)
 }
@@ -307,17 +309,39 @@ fn compressed_bodies_come_out_as_the_producer_gave_them() {
     let records: Vec<_> = messages.map(|message| record(&message)).collect();
     let batch = all(&records).unwrap();
     assert_eq!(bodies(&batch), vec![text; records.len()]);
+    // The flag is the same whether or not the body comes along.
+    let parts: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+    let wanted = Wanted::parse(["sys_flag"]).unwrap();
+    let without = record_columns(&parts, wanted, &RowFilter::default(), None).unwrap();
+    assert_eq!((flags(&batch), flags(&without)), (vec![0; parts.len()], vec![0; parts.len()]));
+}
+
+fn flags(batch: &Batch) -> Vec<i32> {
+    chunks(&column(batch, "sys_flag").data[0]).into_iter().map(i32::from_le_bytes).collect()
 }
 
 #[test]
-fn a_body_that_only_says_it_is_compressed_names_its_message_unless_nobody_wants_it() {
+fn a_body_that_only_says_it_is_compressed_comes_as_it_is_stored_and_its_flag_says_so() {
     for kind in 0..=4 {
-        let bytes = record(&Sent { sys_flag: 1 | kind << 8, id: Some("id-7".into()), ..sent(7, b"plain") });
-        let error = all(std::slice::from_ref(&bytes)).unwrap_err().to_string();
-        assert!(error.contains("id-7") && error.contains("queue offset 7"), "{error}");
-        let wanted = Wanted::parse(["tag"]).unwrap();
-        assert_eq!(record_columns(&[&bytes], wanted, &RowFilter::default(), None).unwrap().rows, 1);
+        let flag = 1 | kind << 8;
+        let bytes = record(&Sent { sys_flag: flag, ..sent(7, b"plain") });
+        let batch = all(&[bytes.clone(), record(&sent(8, b"next"))]).unwrap();
+        assert_eq!(bodies(&batch), [b"plain".to_vec(), b"next".to_vec()]);
+        assert_eq!(flags(&batch), [flag, 0]);
+        let wanted = Wanted::parse(["sys_flag"]).unwrap();
+        let without = record_columns(&[&bytes], wanted, &RowFilter::default(), None).unwrap();
+        assert_eq!(flags(&without), [flag]);
     }
+}
+
+#[test]
+fn a_time_no_column_can_hold_is_the_nearest_that_one_can_and_passes_a_filter_without_end() {
+    let times = [i64::MAX, i64::MIN, 0];
+    let records: Vec<_> = times.iter().map(|born| record(&Sent { born: *born, ..sent(0, b"x") })).collect();
+    assert_eq!(longs(&all(&records).unwrap(), "born_timestamp"), [i64::MAX, i64::MIN, 0]);
+    let filter = RowFilter { born: 1..i64::MAX, ..RowFilter::default() };
+    let parts: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+    assert_eq!(record_columns(&parts, Wanted::ALL, &filter, None).unwrap().rows, 1);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn readable_end<D: Disk>(layout: &Layout<D>) -> Result<u64> {
         StoreState::Closed => walk_end(layout, |_| false),
         _ if layout.is_ours() => Ok(noted_end(layout)?.min(layout.log_end())),
         _ => {
-            let limit = layout.marks.map_or(0, |marks| marks.log_timestamp) - JAVA_MARGIN_MS;
+            let limit = layout.marks.map_or(0, |marks| marks.log_timestamp).saturating_sub(JAVA_MARGIN_MS);
             walk_end(layout, |view| view.store_timestamp >= limit)
         }
     }

@@ -216,10 +216,11 @@ impl<D: Disk> LogScan<D> {
 
 /// Adds a record that consumers see.
 fn add(builder: &mut BatchBuilder<'_>, view: &MessageView<'_>) -> Step {
-    if view.sys_flag & INNER_BATCH != 0 {
+    // What nobody asked for must not end a scan.
+    if view.sys_flag & INNER_BATCH != 0 && builder.may_want(view) {
         return Step::Refused("several messages in one record (a batch consume queue's) are not read".into());
     }
-    if !is_consumable(view.sys_flag) {
+    if !is_consumable(view.sys_flag) || view.sys_flag & INNER_BATCH != 0 {
         builder.pass(view);
         return Step::Taken;
     }
