@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -182,6 +183,24 @@ def test_a_hook_that_cannot_write_keeps_the_file(store: Path, tmp_path: Path) ->
     assert report["removed_files"] == 0
     assert "archive" in report["failure"]
     assert logs(store).keys() == before
+
+
+def test_a_hook_keeps_a_file_that_ends_in_zeros(store: Path, tmp_path: Path) -> None:
+    """A file that may go is full, also where the next one lies on another disk; zeros are a hole."""
+    path = sorted((store / "commitlog").iterdir())[1]
+    (tmp_path / "disk").mkdir()
+    alone = tmp_path / "disk" / path.name
+    content = bytearray(path.read_bytes())
+    rows, begin = in_log(path), int(path.name)
+    file = SimpleNamespace(path=alone, begin=begin, end=begin + len(content))
+    alone.write_bytes(content)
+    archive.into(tmp_path / "whole")(file)  # type: ignore[arg-type]
+    assert in_archive(tmp_path / "whole") == rows
+    hole = rows[len(rows) // 2][0] - begin
+    content[hole:] = bytes(len(content) - hole)
+    alone.write_bytes(content)
+    with pytest.raises(CorruptStore, match=f"zeros at physical offset {begin + hole}"):
+        archive.into(tmp_path / "hole")(file)  # type: ignore[arg-type]
 
 
 def test_a_damaged_record_is_an_error_or_is_noted(store: Path, tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ __all__ = ["archive", "archive_file", "hook", "into", "read"]
 DIRECTORY = "FERROMQ_ARCHIVE_DIRECTORY"
 """The environment variable that tells `hook` where to."""
 ON_CORRUPT = ("fail", "skip")
+_BLANK = 8
+"""Bytes that fill up a log file at least; with fewer left it is full."""
 _LOG = "commitlog"
 """The directory of a store that has its log files."""
 REPORT = (
@@ -111,10 +113,25 @@ def into(directory: str | os.PathLike[str], *, on_corrupt: str = "fail") -> Call
     def take(file: _ferromq.ExpiredFile) -> None:
         part = LogPart(os.fspath(file.path), file.begin, file.end)
         manifest, is_new = archive_file(part, out, on_corrupt=on_corrupt)
+        _check_full(part, manifest)
         done = "archived" if is_new else "was archived before"
         _log.info("%s %s rows=%d files=%d into=%s", file.path, done, manifest.rows, len(manifest.files), out)
 
     return take
+
+
+def _check_full(part: LogPart, manifest: Manifest) -> None:
+    """Raise CorruptStore where records end in zeros: what a store lets go is full, wherever its next file lies."""
+    if manifest.corrupt:
+        return  # noted already, and not to be walked over
+    at = max((file["last_offset"] for file in manifest.files), default=part.first_offset)
+    with Path(part.path).open("rb") as log:
+        while part.end - at >= _BLANK:
+            log.seek(at - part.first_offset)
+            size = int.from_bytes(log.read(4), "big")
+            if size == 0:
+                raise CorruptStore(f"{part.path} has zeros at physical offset {at}, where a record should be")
+            at += size
 
 
 def hook(file: _ferromq.ExpiredFile) -> None:
