@@ -22,9 +22,7 @@ def aggregate(rows: Any) -> Any:
     """Return the flights and the mean delay of each day and airline, of rows whose bodies are flights."""
     table = rows.select(f.from_json(f.col("body").cast("string"), COLUMNS).alias("row")).select("row.*")
     days = table.withWatermark("time_hour", "7 days").groupBy(f.window("time_hour", "1 day").alias("day"), "carrier")
-    return days.agg(f.count("*").alias("flights"), f.avg("dep_delay").alias("delay")).withColumn(
-        "day", f.col("day.start")
-    )
+    return days.agg(f.count("*").alias("flights"), f.avg("dep_delay").alias("delay"))
 
 
 def stream(session: Any, endpoint: str, checkpoint: str) -> None:
@@ -37,7 +35,7 @@ def stream(session: Any, endpoint: str, checkpoint: str) -> None:
     }
     days = aggregate(session.readStream.format("ferromq").options(**options).load())
     messages = days.select(
-        f.to_json(f.struct("day", "carrier", "flights", "delay")).alias("body"), f.col("carrier").alias("tag")
+        f.to_json(f.struct("day.start", "carrier", "flights", "delay")).alias("body"), f.col("carrier").alias("tag")
     )
     writer = messages.writeStream.format("ferromq").options(endpoint=endpoint, topic="days", delivery="exactly-once")
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
@@ -52,10 +50,10 @@ def main(count: int | None = None) -> list[Any]:
             producer.send("flights", LAST)
         stream(session, mq.endpoint, checkpoint)
         days = session.read.format("ferromq").options(endpoint=mq.endpoint, topic="days").load()
-        schema = "day TIMESTAMP, carrier STRING, flights LONG, delay DOUBLE"
+        schema = "start TIMESTAMP, carrier STRING, flights LONG, delay DOUBLE"
         return days.select(f.from_json(f.col("body").cast("string"), schema).alias("row")).select("row.*").collect()
 
 
 if __name__ == "__main__":
-    for row in sorted(main(), key=lambda row: (row.day, row.carrier)):
-        print(f"{row.day:%Y-%m-%d}  {row.carrier}  {row.flights:5,} flights  {row.delay or 0:6.1f} min late")
+    for row in sorted(main(), key=lambda row: (row.start, row.carrier)):
+        print(f"{row.start:%Y-%m-%d}  {row.carrier}  {row.flights:5,} flights  {row.delay or 0:6.1f} min late")

@@ -23,6 +23,6 @@ def test_the_streamed_aggregation_is_that_of_the_table(session: Any) -> None:
     wanted = {key: (int(row["size"]), float(row["mean"])) for key, row in days.iterrows()}
     assert len(found) == len(wanted)
     for row in found:
-        count, delay = wanted[f"{row.day:%Y-%m-%d}", row.carrier]
+        count, delay = wanted[f"{row.start:%Y-%m-%d}", row.carrier]
         assert row.flights == count
         assert (row.delay is None and delay != delay) or row.delay == pytest.approx(delay, rel=1e-9)  # noqa: PLR0124 (NaN)
