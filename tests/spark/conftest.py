@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import ferromq
 
@@ -87,3 +88,18 @@ def begin() -> Callable[[Any], Any]:
                 return query
 
     return start
+
+
+@pytest.fixture
+def again() -> Callable[[Callable[[], Any]], Any]:
+    """Call a program that runs a streaming query, and once more each time the query did not come to be: see `begin`."""
+
+    def call(program: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return program()
+            except StreamingQueryException as error:
+                if "failed to connect back" not in str(error):
+                    raise
+
+    return call
