@@ -45,7 +45,7 @@ def test_two_workers_read_with_the_ferromq_that_was_shipped(tmp_path: Path) -> N
     program.write_text(PROGRAM)
     sent = [f"message {number}" for number in range(2_000)]
     python = python_without_ferromq(tmp_path)
-    with ferromq.embedded(tmp_path / "store") as mq, cluster(tmp_path) as address:
+    with ferromq.embedded(tmp_path / "store", flush="group") as mq, cluster(tmp_path) as address:
         with mq.producer() as producer:
             producer.send_all("shipped", (ferromq.Message(text.encode()) for text in sent))
         sources = {

@@ -98,11 +98,11 @@ def test_positions_are_the_farthest_of_all_tasks(tmp_path: Path) -> None:
     first = Positions(tmp_path, "job")
     first.note(("t", "h:1", 0), 10)
     first.note(("t", "h:1", 1), 7)
-    first.save(3, [("t", "h:1", 0), ("t", "h:1", 1)])
+    first.save(3)
     second = Positions(tmp_path, "job")
     second.note(("t", "h:1", 0), 15)
     second.note(("t", "h:1", 0), 12)
-    second.save(0, [("t", "h:1", 0)])
+    second.save(0)
     third = Positions(tmp_path, "job")
     assert [third.next_offset(("t", "h:1", queue)) for queue in range(3)] == [15, 7, 0]
 
@@ -111,7 +111,7 @@ def test_the_state_of_another_replay_is_refused(tmp_path: Path) -> None:
     """As is what is no state at all."""
     state = Positions(tmp_path, "a to b")
     state.note(("t", "h", 0), 1)
-    state.save(0, [("t", "h", 0)])
+    state.save(0)
     with pytest.raises(ConfigError, match="is that of 'a to b', and this is 'a to c'; allowed: "):
         Positions(tmp_path, "a to c")
     (tmp_path / "other.json").write_text("[]")

@@ -86,7 +86,7 @@ def test_a_brokers_dead_letters_are_listed_and_replayed(
 ) -> None:
     """From the store of a broker: what a group gave up, its lag, and back to the topic it came from."""
     store, listed = tmp_path / "store", tmp_path / "list"
-    with ferromq.embedded(store) as mq:
+    with ferromq.embedded(store, flush="group") as mq:  # a log is read up to what is flushed
         with mq.admin() as admin:
             admin.create_group("billing", retries=0)
         with mq.producer() as producer:
