@@ -71,6 +71,7 @@ class ClientRooms:
             now_ms=now_ms,
         )
         groups.listen(self.grpc.group_changed)
+        self._groups = groups
         self.heartbeats = Heartbeats(table, groups, topics, now_ms=now_ms, takes_sql=lambda: config().sends.sql_filters)
         self.locking = QueueLocking(self._locks, now_ms=now_ms)
         self.members = Members(table)
@@ -92,6 +93,8 @@ class ClientRooms:
     def stop(self) -> None:
         """Tell them nothing more."""
         self.rebalance.stop()
+        # Clients know the table of groups: while that knows them, both stay, and the files of the closed store with them.
+        self._groups.unlisten(self.grpc.group_changed)
 
     def expire(self, now: int) -> None:
         """End the leases of clients that gave no sign of life, and the locks nobody renewed."""

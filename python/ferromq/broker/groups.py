@@ -182,6 +182,10 @@ class GroupTable:
         """Call *listener* with the name of each group that changed, after it did."""
         self._listeners.append(listener)
 
+    def unlisten(self, listener: Callable[[str], None]) -> None:
+        """Call *listener* no more; whoever holds this table does not hold him for its sake then."""
+        self._listeners.remove(listener)
+
     @property
     def content(self) -> Content[GroupConfig]:
         """All groups, with the version of the table, and who may not read what (`forbiddenTable`)."""
