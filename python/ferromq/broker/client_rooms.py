@@ -93,7 +93,7 @@ class ClientRooms:
     def stop(self) -> None:
         """Tell them nothing more."""
         self.rebalance.stop()
-        # Clients know the table of groups: while that knows them, both stay, and the files of the closed store with them.
+        # Clients know the table of groups: while that knows them, both stay, and with them the closed store's files.
         self._groups.unlisten(self.grpc.group_changed)
 
     def expire(self, now: int) -> None:
