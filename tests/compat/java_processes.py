@@ -17,6 +17,9 @@ from typing import Self
 
 from compat_peer import JARS
 
+from ferromq._ferromq import RemotingClient
+from ferromq.errors import FerromqError
+
 _HOST = "127.0.0.1"
 # Below the ports that connections get by themselves.
 _PORTS = range(12_000, 30_000, 10)
@@ -24,6 +27,8 @@ _BOOT_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _PAUSE = 0.1
 _READY = "boot success"
+_CLUSTERS = 106
+"""GET_BROKER_CLUSTER_INFO."""
 
 
 def free_port() -> int:
@@ -151,6 +156,22 @@ class JavaBroker(JavaProcess):
         }
         heap = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g")
         super().__init__(directory, "org.apache.rocketmq.broker.BrokerStartup", config, heap)
+        for name_server in namesrv.split(";"):
+            self._wait_until_known(name_server)
+
+    def _wait_until_known(self, name_server: str) -> None:
+        """
+        Wait until *name_server*, where there is one, has it in a cluster.
+
+        It says that it has started whether or not its first registration arrived in time; until one has, name servers
+        refuse what it tells of single topics.
+        """
+        pause, client = threading.Event(), RemotingClient()
+        with contextlib.closing(client), contextlib.suppress(ConnectionError, FerromqError, OSError):
+            for _ in range(int(_BOOT_SECONDS / _PAUSE)):
+                if self.address.encode() in client.call(name_server, _CLUSTERS, {}, timeout=20)[3]:
+                    return
+                pause.wait(_PAUSE)
 
 
 def mqadmin(directory: Path, *words: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
