@@ -77,7 +77,7 @@ def main() -> None:
         engine, load = name.split(" ", 1)
         loads[load][engine].append(float(value))
         units[load] = unit
-    rows = [("work", "unit", "ferromq", "Java", "times", "goal", "met")]
+    rows = [("work", "unit", OURS, THEIRS, "times", "goal", "met")]
     for load, engines in loads.items():
         ratio, goal = times(engines, units[load]), GOALS.get(load)
         met = "" if ratio is None or goal is None else "yes" if ratio >= goal else "NO"
