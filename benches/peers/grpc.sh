@@ -24,14 +24,7 @@ GRPC_PORT=${GRPC_PORT:-28081}
 NAMESRV=127.0.0.1:$NAMESRV_PORT
 BROKER=127.0.0.1:$BROKER_PORT
 ENDPOINT=127.0.0.1:$GRPC_PORT
-mkdir -p "$DIRECTORY"
-PIDS=()
-stop() {
-  for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null || true; done
-  for pid in "${PIDS[@]}"; do wait "$pid" 2>/dev/null || true; done
-  PIDS=()
-}
-trap 'stop; rm -rf "$DIRECTORY"' EXIT
+. benches/peers/common.sh
 
 if [ -z "$LOAD" ]; then
   cargo build --release --locked --quiet --package ferromq-transport --example load
@@ -55,16 +48,6 @@ CONF
 {"rocketMQClusterName": "DefaultCluster", "namesrvAddr": "$NAMESRV", "grpcServerPort": $GRPC_PORT,
  "remotingListenPort": $((GRPC_PORT + 1)), "localServeAddr": "127.0.0.1"}
 JSON
-}
-
-answers() {
-  for _ in $(seq 1200); do
-    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
-    read -rt 0.1 <> <(:) || true
-  done
-  echo "nobody listens on port $1; see $DIRECTORY/*.log" >&2
-  tail -5 "$DIRECTORY"/*.log >&2
-  return 1
 }
 
 java_program() {

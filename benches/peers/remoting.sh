@@ -21,14 +21,7 @@ NAMESRV_PORT=${NAMESRV_PORT:-19876}
 BROKER_PORT=${BROKER_PORT:-21911}
 NAMESRV=127.0.0.1:$NAMESRV_PORT
 BROKER=127.0.0.1:$BROKER_PORT
-mkdir -p "$DIRECTORY"
-PIDS=()
-stop() {
-  for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null || true; done
-  for pid in "${PIDS[@]}"; do wait "$pid" 2>/dev/null || true; done
-  PIDS=()
-}
-trap 'stop; rm -rf "$DIRECTORY"' EXIT
+. benches/peers/common.sh
 
 if [ -z "$LOAD" ]; then
   cargo build --release --locked --quiet --package ferromq-transport --example load
@@ -52,16 +45,6 @@ autoCreateTopicEnable=true
 CONF
   [ "$1" = ours ] || echo "waitTimeMillsInSendQueue=2000" >>"$DIRECTORY/broker.conf"
   echo "listenPort=$NAMESRV_PORT" >"$DIRECTORY/namesrv.conf"
-}
-
-answers() {
-  for _ in $(seq 600); do
-    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
-    read -rt 0.1 <> <(:) || true
-  done
-  echo "nobody listens on port $1; see $DIRECTORY/*.log" >&2
-  tail -5 "$DIRECTORY"/*.log >&2
-  return 1
 }
 
 java_server() {

@@ -19,23 +19,7 @@ GRPC_PORT=${GRPC_PORT:-28081}
 NAMESRV_PORT=${NAMESRV_PORT:-19876}
 BROKER_PORT=${BROKER_PORT:-21911}
 TOPIC=rows QUEUES=4
-mkdir -p "$DIRECTORY"
-PIDS=()
-stop() {
-  for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null || true; done
-  for pid in "${PIDS[@]}"; do wait "$pid" 2>/dev/null || true; done
-}
-trap 'stop; rm -rf "$DIRECTORY"' EXIT
-
-answers() {
-  for _ in $(seq 600); do
-    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
-    read -rt 0.1 <> <(:) || true
-  done
-  echo "nobody listens on port $1; see $DIRECTORY/*.log" >&2
-  tail -5 "$DIRECTORY"/*.log >&2
-  return 1
-}
+. benches/peers/common.sh
 
 kafka_program() { java "-Xms$1" "-Xmx$1" -cp "$KAFKA_JARS/*" "${@:2}"; }
 
