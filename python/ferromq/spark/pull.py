@@ -17,26 +17,8 @@ from ferromq.spark.options import Where
 from ferromq.spark.over_grpc import GrpcBroker
 from ferromq.spark.over_remoting import NameServers, RemotingBroker
 from ferromq.spark.plan import Queue, QueueRange
+from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics, is_internal
-
-COLUMNS = (
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "message_id",
-    "keys",
-    "tag",
-    "properties",
-    "body",
-    "born_timestamp",
-    "store_timestamp",
-    "born_host",
-    "store_host",
-    "reconsume_times",
-    "sys_flag",
-)
-"""All columns there are."""
 
 
 def queues(where: Where, topics: Topics) -> list[Queue]:
