@@ -51,6 +51,8 @@ class Ledger:
     entries: dict[str, Entry] = field(default_factory=dict)
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Ids of each message group, in the order they were first sent."""
+    reached: Counter[str] = field(default_factory=Counter)
+    """How far each message group has come: one more than the number of the last of it that was acknowledged."""
     violations: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     kills: int = 0
@@ -98,8 +100,16 @@ class Ledger:
     def acknowledging(self, name: str) -> None:
         """Take note before it is acknowledged."""
         with self.lock:
-            self.entries[name].is_acknowledged = True
+            entry = self.entries[name]
+            entry.is_acknowledged = True
             self.counts["acknowledging"] += 1
+            if entry.group:
+                self.reached[entry.group] = max(self.reached[entry.group], entry.number + 1)
+
+    def waiting(self, group: str) -> int:
+        """Return how many of a message group come after the last one acknowledged."""
+        with self.lock:
+            return len(self.groups.get(group, [])) - self.reached[group]
 
     def killed(self) -> None:
         """Take note of a kill."""

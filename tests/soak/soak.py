@@ -36,6 +36,10 @@ LEASE = timedelta(seconds=4)
 MAX_DELAY = 20.0
 SILENCE = 40.0
 POISON = 0.005
+# One in each of the four queues, and two that share one.
+LINES = ("red", "lima", "rome", "north", "blue")
+MAX_WAITING = 50
+"""A queue in order stands still while a message is given back: senders wait while so many of a group are not done."""
 KINDS = {PLAIN: "NORMAL", TIMED: "DELAY", DEALS: "TRANSACTION", ROWS: "FIFO"}
 SERVER = f"""
 import sys, ferromq
@@ -139,8 +143,8 @@ class Soak:
         yield lambda chance: self._send_plain(chance, "p1")
         yield self._send_later
         yield self._deal
-        for number in range(2):
-            yield lambda chance, number=number: self._send_in_order(chance, f"g{number}")  # type: ignore[misc]
+        for group in LINES:
+            yield lambda chance, group=group: self._send_in_order(chance, group)  # type: ignore[misc]
 
     def _numbers(self, chance: random.Random, pause: float = 0.02) -> Iterator[int]:
         number = 0
@@ -169,8 +173,9 @@ class Soak:
 
     def _send_in_order(self, chance: random.Random, group: str) -> None:
         with ferromq.Producer(self.server.endpoint) as producer:
-            # A queue in order stands still while a message is given back: it must not fill faster than it empties.
             for number in self._numbers(chance, 0.2):
+                while self.ledger.waiting(group) >= MAX_WAITING and not self.stop_sending.wait(0.1):
+                    pass
                 name = f"{group}-{number}"
                 self.ledger.sending(name, Entry(ROWS, group=group, is_poison=chance.random() < POISON / 5))
                 with contextlib.suppress(ferromq.OutcomeUnknown, ferromq.RequestError):
