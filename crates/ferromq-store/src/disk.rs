@@ -20,7 +20,7 @@ use nix::{
 };
 use parking_lot::Mutex;
 
-use crate::{MappedRegion, mapped_file::Access};
+use crate::{MappedRegion, Space, mapped_file::Access};
 
 /// How the blocks of a file are obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +64,12 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn read_file(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Replaces a small file atomically and durably: temporary file, flush, rename, directory flush.
     fn replace_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// The space of the file system of `path`.
+    fn space(&self, path: &Path) -> io::Result<Space>;
     /// Bytes a writer may still use on the file system of `path`.
-    fn free_space(&self, path: &Path) -> io::Result<u64>;
+    fn free_space(&self, path: &Path) -> io::Result<u64> {
+        Ok(self.space(path)?.free)
+    }
     /// Says whether somebody holds the lock that [`Self::lock`] takes, without taking it.
     fn is_locked(&self, _path: &Path) -> io::Result<bool> {
         Ok(false)
@@ -74,8 +78,6 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn remove_dir(&self, _directory: &Path) -> io::Result<()> {
         Ok(())
     }
-    /// Bytes in use on the file system of `path`, by anybody.
-    fn used_space(&self, path: &Path) -> io::Result<u64>;
     /// Takes the exclusive lock Java takes on the same file; `WouldBlock` when it is held.
     fn lock(&self, path: &Path) -> io::Result<Self::Lock>;
 }
@@ -248,9 +250,14 @@ impl Disk for RealDisk {
         }
     }
 
-    fn free_space(&self, path: &Path) -> io::Result<u64> {
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        // One call, so that both are of the same moment.
         let found = statvfs(path)?;
-        Ok(found.blocks_available() * found.fragment_size())
+        let used = found.blocks().saturating_sub(found.blocks_free());
+        Ok(Space {
+            free: found.blocks_available() * found.fragment_size(),
+            used: used * found.fragment_size(),
+        })
     }
 
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
@@ -272,11 +279,6 @@ impl Disk for RealDisk {
 
     fn remove_dir(&self, directory: &Path) -> io::Result<()> {
         fs::remove_dir(directory)
-    }
-
-    fn used_space(&self, path: &Path) -> io::Result<u64> {
-        let found = statvfs(path)?;
-        Ok(found.blocks().saturating_sub(found.blocks_free()) * found.fragment_size())
     }
 
     fn lock(&self, path: &Path) -> io::Result<Self::Lock> {

@@ -123,6 +123,7 @@ pub use report::{RecoveryListener, RecoveryProgress, RecoveryReport};
 pub use retention::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy};
 pub use schedule::ScheduleStats;
 pub use sequence::{MAX_WRITER_LEN, SEQUENCE, Sequence};
+pub use space::Space;
 pub use sql::SqlFilter;
 pub use store::MessageStore;
 pub use timer::{TIMER_TOPIC, TimerConfig, is_timed};

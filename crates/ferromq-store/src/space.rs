@@ -11,19 +11,16 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Cleaning begins when less than so many new files would fit.
 const FILES_AHEAD: u64 = 2;
 
-/// The space of the file system the log lies on, in bytes.
+/// The space of a file system at one moment, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Space {
+pub struct Space {
     /// What a writer may still use.
-    pub(crate) free: u64,
-    pub(crate) used: u64,
+    pub free: u64,
+    /// What is in use, by anybody.
+    pub used: u64,
 }
 
 impl Space {
-    pub(crate) fn of<D: Disk>(disk: &D, path: &Path) -> std::io::Result<Self> {
-        Ok(Self { free: disk.free_space(path)?, used: disk.used_space(path)? })
-    }
-
     /// As RocketMQ counts it: of what is used and what may still be.
     pub(crate) fn used_percent(&self) -> f64 {
         self.used as f64 * 100.0 / (self.used as f64 + self.free as f64).max(1.0)
@@ -62,7 +59,8 @@ impl<D: Disk> Inner<D> {
 
     pub(crate) fn space(&self) -> Option<Space> {
         let spaces = self.log.files().writable_directories().filter_map(|path| {
-            Space::of(&self.disk, path)
+            self.disk
+                .space(path)
                 .inspect_err(|error| tracing::debug!(%error, file = %path.display(), "free space unknown"))
                 .ok()
         });

@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use ferromq_store::{Allocation, Disk, Region};
+use ferromq_store::{Allocation, Disk, Region, Space};
 
 /// A write reaches the disk in blocks of this size, each wholly or not at all.
 const BLOCK: usize = 512;
@@ -485,14 +485,10 @@ impl Disk for FakeDisk {
         Ok(())
     }
 
-    fn used_space(&self, path: &Path) -> io::Result<u64> {
+    fn space(&self, path: &Path) -> io::Result<Space> {
         let state = self.look(Op::FreeSpace, path)?;
-        Ok(state.capacity.saturating_sub(state.free))
-    }
-
-    fn free_space(&self, path: &Path) -> io::Result<u64> {
-        let state = self.look(Op::FreeSpace, path)?;
-        Ok(state.free_of.get(path).copied().unwrap_or(state.free))
+        let free = state.free_of.get(path).copied().unwrap_or(state.free);
+        Ok(Space { free, used: state.capacity.saturating_sub(state.free) })
     }
 
     fn lock(&self, path: &Path) -> io::Result<FakeLock> {
