@@ -2,7 +2,7 @@
 //!
 //! It has a thread of its own: a look at the disk waits for no flush, no file being removed and no archive hook.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use crate::{Disk, store::Inner};
 
