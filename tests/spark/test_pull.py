@@ -1,6 +1,7 @@
 """What `ferromq.spark.pull` makes of a broker's answers; the broker here is a few lines that answer by script."""
 
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -33,8 +34,13 @@ class Script:
     max_offset: int = 10
     code: int = pb.OK
     told_min_offset: int = 0
+    together: int = 1
+    """So many questions for offsets are answered at once, and none before the others are there."""
     pulls: list[tuple[int, int]] = field(default_factory=list)
     port: int = 0
+
+    def __post_init__(self) -> None:
+        self._gate = threading.Barrier(self.together, timeout=30)
 
     def query_route(self, request: Any, _: grpc.ServicerContext) -> Any:
         """Answer with three queues: one to read and write, one to write, one to read."""
@@ -50,6 +56,7 @@ class Script:
 
     def query_offset(self, request: Any, _: grpc.ServicerContext) -> Any:
         """Answer with the same offsets for every queue."""
+        self._gate.wait()
         offset = self.min_offset if request.query_offset_policy == pb.BEGINNING else self.max_offset
         return pb.QueryOffsetResponse(status=pb.Status(code=pb.OK), offset=offset)
 
@@ -89,7 +96,7 @@ def serve() -> Iterator[Callable[[Script], Script]]:
     servers = []
 
     def start(script: Script) -> Script:
-        server = grpc.server(futures.ThreadPoolExecutor(2))
+        server = grpc.server(futures.ThreadPoolExecutor(max(2, script.together)))
         unary = grpc.unary_unary_rpc_method_handler
         handlers = {
             "QueryRoute": unary(
@@ -190,6 +197,14 @@ def test_queues_are_the_readable_ones_with_their_offsets(serve: Callable[[Script
     assert pull.queues(Where(endpoint), FLIGHTS) == [
         Queue("flights", "broker-a", endpoint, queue_id, 1, 8) for queue_id in (0, 2)
     ]
+
+
+def test_times_of_many_queues_are_asked_over_grpc_at_once(serve: Callable[[Script], Script]) -> None:
+    """The broker answers none of eight questions before it has them all."""
+    script = serve(Script(together=8, max_offset=8))
+    endpoint = f"127.0.0.1:{script.port}"
+    queues = [Queue("flights", "broker-a", endpoint, number, 0, 9) for number in range(8)]
+    assert pull.offsets_by_time([(queue, 5) for queue in queues]) == [8] * 8
 
 
 def test_an_unknown_topic_is_named(serve: Callable[[Script], Script]) -> None:

@@ -1,6 +1,7 @@
 """Reading through a broker over both protocols: the same rows, all columns filled."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import ferromq
 from ferromq.errors import ConfigError, ServerError, TopicNotFound
-from ferromq.spark import pull
+from ferromq.spark import over_grpc, over_remoting, pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
 from ferromq.spark.over_grpc import GrpcBroker
@@ -112,6 +113,47 @@ def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:
         assert ends == [queue.max_offset for queue in queues]
 
 
+def test_each_queue_and_time_gets_its_own_answer(mq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the questions are mixed, and however many go at once."""
+    monkeypatch.setattr(over_grpc, "MOST_QUESTIONS", 3)
+    monkeypatch.setattr(over_remoting, "MOST_QUESTIONS", 3)
+    (first, second), (third, fourth) = found(mq, Where(mq.endpoint)), found(mq, Where(namesrv=mq.namesrv))
+    late = 2**42
+    wanted = [(first, late), (third, 0), (fourth, late), (second, 0), (third, late), (second, late), (first, 0)] * 2
+    expected = [queue.max_offset if ms else 0 for queue, ms in wanted]
+    assert pull.offsets_by_time(wanted) == expected
+    assert expected.count(0) == 6
+
+
+def test_times_of_many_queues_are_asked_over_remoting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No question waits for the answer to another; a refusal names its queue."""
+    said: list[str] = []
+
+    class Call:
+        def __init__(self, queue_id: str) -> None:
+            self._queue_id = queue_id
+
+        def wait(self) -> tuple[int, str | None, dict[str, str], bytes]:
+            said.append(f"wait {self._queue_id}")
+            is_known = self._queue_id != "7"
+            return (0, None, {"offset": self._queue_id}, b"") if is_known else (1, "who?", {}, b"")
+
+    class Client:
+        def begin(self, _address: str, _code: int, fields: dict[str, str], *, timeout: float) -> Call:
+            said.append(f"ask {fields['queueId']} {timeout:g}")
+            return Call(fields["queueId"])
+
+        def close(self) -> None:
+            said.append("close")
+
+    monkeypatch.setattr(over_remoting, "RemotingClient", Client)
+    queues = [Queue("orders", "broker-a", "here:1", number, 0, 9, "remoting") for number in range(3)]
+    assert pull.offsets_by_time([(queue, 5) for queue in queues]) == [0, 1, 2]
+    assert said == ["ask 0 60", "ask 1 60", "ask 2 60", "wait 0", "wait 1", "wait 2", "close"]
+    with pytest.raises(ServerError, match=r"queue 7 of topic 'orders' on broker-a: who\? \(code 1\)"):
+        pull.offsets_by_time([(replace(queues[0], queue_id=number), 5) for number in (6, 7)])
+
+
 @pytest.mark.parametrize("way", ["endpoint", "namesrv"])
 def test_offsets_of_many_queues_are_asked_together(mq: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """A trigger of a stream on 64 queues does not wait for 128 answers, one after the other."""
@@ -127,7 +169,7 @@ def test_offsets_of_many_queues_are_asked_together(mq: Any, monkeypatch: pytest.
         return ask
 
     monkeypatch.setattr(GrpcBroker, "ask", noted(GrpcBroker.ask))
-    monkeypatch.setattr(RemotingBroker, "offset", noted(RemotingBroker.offset))
+    monkeypatch.setattr(RemotingBroker, "offsets_by_time", noted(RemotingBroker.offsets_by_time))
     many = pull.queues(Where(**{way: getattr(mq, way)}), Topics.named(["many"]))
     assert [queue.queue_id for queue in many] == list(range(64))
     assert waits == (["QueryRoute"] if way == "endpoint" else [])

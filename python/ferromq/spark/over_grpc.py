@@ -26,6 +26,8 @@ RECORDS = "2"
 MIN_OFFSET = "x-ferromq-min-offset"
 MOST_MESSAGES = 16_384
 """Messages asked for at once; the broker answers at most 4 MiB."""
+MOST_QUESTIONS = 256
+"""Offsets of times that are asked for at once."""
 TIMEOUT = 60.0
 """Seconds that one answer may take."""
 
@@ -101,22 +103,19 @@ class GrpcBroker:
             raise named(error_of(status.code, status.message), f"{wanted} at queue offset {offset}")
         return Answer(parts[1:], offset if next_offset is None else next_offset, int(told.get(MIN_OFFSET, 0)))
 
-    def offset(self, queue: Queue | QueueRange, policy: int, ms: int = 0) -> int:
-        """Return the offset of *queue* that *policy* names; *ms* is the time where it is that of a time."""
-        request = pb.QueryOffsetRequest(message_queue=_message_queue(queue), query_offset_policy=policy)
-        if policy == pb.TIMESTAMP:
-            request.timestamp.CopyFrom(pb.Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000))
-        answer = self.ask("QueryOffset", request, pb.QueryOffsetResponse)
-        _check(answer.status, f"the offsets of {queue}")
-        return int(answer.offset)
-
-    def offsets(self, queues: Sequence[Queue], policy: int) -> list[int]:
+    def offsets(self, queues: Sequence[Queue | QueueRange], policy: int) -> list[int]:
         """Return the offset of each of *queues* that *policy* names, for the time of one answer."""
-        requests = [
-            pb.QueryOffsetRequest(message_queue=_message_queue(queue), query_offset_policy=policy) for queue in queues
-        ]
-        answers = self.ask_all("QueryOffset", requests, pb.QueryOffsetResponse)
-        for queue, answer in zip(queues, answers, strict=True):
+        return self._offsets([(queue, _offset_request(queue, policy)) for queue in queues])
+
+    def offsets_by_time(self, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+        """Return the offset of each queue at its time in ms, many asked at once."""
+        asked = [(queue, _offset_request(queue, pb.TIMESTAMP, ms)) for queue, ms in wanted]
+        parts = (asked[begin : begin + MOST_QUESTIONS] for begin in range(0, len(asked), MOST_QUESTIONS))
+        return [offset for part in parts for offset in self._offsets(part)]
+
+    def _offsets(self, asked: Sequence[tuple[Queue | QueueRange, Any]]) -> list[int]:
+        answers = self.ask_all("QueryOffset", [request for _, request in asked], pb.QueryOffsetResponse)
+        for (queue, _), answer in zip(asked, answers, strict=True):
             _check(answer.status, f"the offsets of {queue}")
         return [int(answer.offset) for answer in answers]
 
@@ -146,10 +145,17 @@ def queues(endpoint: str, topic: str) -> list[Queue]:
     return found
 
 
-def offset_by_time(queue: Queue | QueueRange, ms: int) -> int:
-    """Return the first offset of *queue* stored at *ms* or later, or its end where none is."""
-    with GrpcBroker(queue.endpoint) as broker:
-        return broker.offset(queue, pb.TIMESTAMP, ms)
+def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+    """Return, for each queue of *endpoint* and time in ms, the first offset stored then or later, else its end."""
+    with GrpcBroker(endpoint) as broker:
+        return broker.offsets_by_time(wanted)
+
+
+def _offset_request(queue: Queue | QueueRange, policy: int, ms: int = 0) -> Any:
+    request = pb.QueryOffsetRequest(message_queue=_message_queue(queue), query_offset_policy=policy)
+    if policy == pb.TIMESTAMP:
+        request.timestamp.CopyFrom(pb.Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000))
+    return request
 
 
 def _responses(packet: bytes) -> Iterator[Any]:

@@ -23,6 +23,8 @@ GROUP = "TOOLS_CONSUMER"
 MOST_MESSAGES = 4096
 MOST_BYTES = 4 << 20
 """Messages and bytes asked for at once; RocketMQ's brokers answer with 32 messages unless told otherwise."""
+MOST_QUESTIONS = 256
+"""Offsets of times that are asked for at once."""
 TIMEOUT = 60.0
 """Seconds that one answer may take."""
 
@@ -73,15 +75,22 @@ class RemotingBroker:
             raise _refused(code, remark, f"{wanted} at queue offset {offset}")
         return Answer([body], int(fields["nextBeginOffset"]), int(fields["minOffset"]))
 
-    def offset(self, queue: Queue | QueueRange, code: RequestCode, ms: int | None = None) -> int:
-        """Return what GET_MIN_OFFSET, GET_MAX_OFFSET or SEARCH_OFFSET_BY_TIMESTAMP say of *queue*."""
-        fields = {"topic": queue.topic, "queueId": str(queue.queue_id)}
-        if ms is not None:
-            fields["timestamp"] = str(ms)
-        answer, remark, told, _ = self._client.call(self.endpoint, code, fields, timeout=TIMEOUT)
-        if answer != ResponseCode.SUCCESS:
-            raise _refused(answer, remark, f"the offsets of {queue}")
-        return int(told["offset"])
+    def offsets_by_time(self, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+        """Return what SEARCH_OFFSET_BY_TIMESTAMP says of each queue and time in ms, many asked at once."""
+        found: list[int] = []
+        for begin in range(0, len(wanted), MOST_QUESTIONS):
+            part = wanted[begin : begin + MOST_QUESTIONS]
+            calls = [self._begin_search(queue, ms) for queue, ms in part]
+            answers = [call.wait() for call in calls]
+            for (queue, _), (code, remark, told, _) in zip(part, answers, strict=True):
+                if code != ResponseCode.SUCCESS:
+                    raise _refused(code, remark, f"the offsets of {queue}")
+                found.append(int(told["offset"]))
+        return found
+
+    def _begin_search(self, queue: Queue | QueueRange, ms: int) -> PendingAnswer:
+        fields = {"topic": queue.topic, "queueId": str(queue.queue_id), "timestamp": str(ms)}
+        return self._client.begin(self.endpoint, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, timeout=TIMEOUT)
 
     def held(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return min and max offset of every queue of *topic*, in one request: hundreds of queues are asked at once."""
@@ -149,10 +158,10 @@ class NameServers:
         raise lost or ConnectionFailed("no name server is named")
 
 
-def offset_by_time(queue: Queue | QueueRange, ms: int) -> int:
-    """Return the first offset of *queue* stored at *ms* or later, or its end where none is."""
-    with RemotingBroker(queue.endpoint) as broker:
-        return broker.offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ms)
+def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+    """Return, for each queue of *endpoint* and time in ms, the first offset stored then or later, else its end."""
+    with RemotingBroker(endpoint) as broker:
+        return broker.offsets_by_time(wanted)
 
 
 def _address(broker: BrokerData) -> str:

@@ -51,10 +51,22 @@ def queues(where: Where, topics: Topics) -> list[Queue]:
 
 
 def offsets_by_time(wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
-    """Return, for each queue and time in ms, the first offset stored then or later, or its end where none is."""
-    return [
-        (over_remoting if queue.protocol == "remoting" else over_grpc).offset_by_time(queue, ms) for queue, ms in wanted
-    ]
+    """
+    Return, for each queue and time in ms, the first offset stored then or later, or its end where none is.
+
+    Brokers are asked one after the other, each for many queues at once. Raises what a broker refused with, or
+    `ConnectionFailed`; the queue or broker is named.
+    """
+    by_broker: dict[tuple[str, str], list[int]] = {}
+    for place, (queue, _) in enumerate(wanted):
+        by_broker.setdefault((queue.protocol, queue.endpoint), []).append(place)
+    found = [0] * len(wanted)
+    for (protocol, endpoint), places in by_broker.items():
+        asked = [wanted[place] for place in places]
+        answers = (over_remoting if protocol == "remoting" else over_grpc).offsets_by_time(endpoint, asked)
+        for place, offset in zip(places, answers, strict=True):
+            found[place] = offset
+    return found
 
 
 def pull(
