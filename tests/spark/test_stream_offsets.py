@@ -117,7 +117,7 @@ class Spark:
             self.is_alive = True
         return self.is_alive
 
-    def trigger(self, max_rows: int, kill_at: str = "") -> bool:
+    def trigger(self, max_rows: int | None, kill_at: str = "") -> bool:
         """Plan and run a batch; false where there is nothing new. Raises `Killed` at the place named."""
         start = through_json(self.log[-1] if self.log else self.offsets.initial())
         end = through_json(self.offsets.latest(start, max_rows))
@@ -397,6 +397,24 @@ def test_trigger_once_reads_all_in_one_batch() -> None:
     start = run.initial()
     end = run.latest(start, None)
     assert sum(map(len, run.ranges(start, end))) == 8
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"orders": {"0": "latest"}}'])
+def test_trigger_once_from_latest_notes_the_place_and_skips_nothing_after_a_kill(starting: str) -> None:
+    """Spark asks anew where its first batch begins, when `latest` lies behind what the batch was to read."""
+    brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
+    spark = Spark(brokers, {"startingOffsets": starting})
+    spark.offsets.initial()
+    brokers.topics["orders"] = {"a:0": [0, 7], "a:1": [0, 3]}
+    with pytest.raises(Killed):
+        spark.trigger(None, "planned")
+    brokers.topics["orders"]["a:0"][1] = 9
+    spark.start()
+    spark.trigger(None)
+    orders = {(queue, number) for (topic, queue), number in spark.rows() if topic == "orders"}
+    assert orders == {("a:0", number) for number in range(5, 9)} | {("a:1", number) for number in range(3)}
+    trips = [number for (topic, _), number in spark.rows() if topic == "trips"]
+    assert len(trips) == (0 if starting == "latest" else 5)
 
 
 def test_a_batch_waits_for_rows_but_not_for_ever() -> None:

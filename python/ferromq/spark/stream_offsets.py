@@ -3,8 +3,8 @@ Which offsets a trigger of a stream reads, and as which ranges: what options, br
 
 No Spark. Spark keeps the offsets, and here is nothing that a restart would miss. So that every range has both ends
 in the checkpoint, a place to begin at (of a new query, of a new queue, after a loss) is an end first: of a batch that
-reads nothing of that queue. Only Trigger.Once, which has one batch, and PySpark 4.1, which does not tell the start,
-read from such a place at once.
+reads nothing of that queue. Only Trigger.Once, which has one batch, reads from such a place at once, unless it is
+`latest`, and so does PySpark 4.1, which does not tell the start.
 """
 
 import logging
@@ -99,7 +99,7 @@ class StreamOffsets:
         self._fresh = view
         full = ends(base, view.held, self._target)
         if max_rows is None or start is None:
-            return nested(full)
+            return nested(full | self._noted(start, base, view))
         if base != begin:
             return nested(base)
         return nested(self._admitted(base, full, max_rows))
@@ -184,6 +184,21 @@ class StreamOffsets:
         self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
         new = [place for place in view.queues if place not in kept and (self._target is None or place in self._target)]
         return settled(kept, view.held, lost, new)
+
+    def _noted(self, start: Offsets | None, base: Flat, view: View) -> Flat:
+        """
+        Return where a new query's only batch (Trigger.Once) ends without having read: queues that begin at `latest`.
+
+        After a restart Spark asks anew where its first batch begins, and `latest` would lie behind what it was to read.
+        """
+        if start is None or start != self._first:
+            return {}
+        starting, known = self._options.read.starting, flat(start)
+        return {
+            place: base[place]
+            for place, queue in view.queues.items()
+            if place in base and (place not in known or plan.is_latest(starting, queue))
+        }
 
     def _admitted(self, base: Flat, full: Flat, max_rows: int) -> Flat:
         rows = waiting(base, full)
