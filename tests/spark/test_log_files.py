@@ -2,6 +2,7 @@
 
 import builtins
 import importlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from ferromq._ferromq import Clock, Store
 from ferromq.errors import ConfigError
 from ferromq.spark.log_files import LogPart, find, on_disk
 
@@ -55,6 +57,37 @@ def test_a_file_that_several_paths_mean_is_read_once(archive: Path, monkeypatch:
     assert [part.first_offset for part in parts] == [0, 1024]
 
 
+def test_a_copy_beside_its_store_is_read_once_and_other_brokers_files_too(tmp_path: Path) -> None:
+    """The loose one is taken, which hides nothing; files that only begin at the same offset are others."""
+    store, copies, other = tmp_path / "store", tmp_path / "copies", tmp_path / "other"
+    for folder, host in ((store, b"mine"), (other, b"other")):
+        messages = Store(str(folder), Clock.manual(1_700_000_000_000), commit_log_file_size=4096, disk_reserve=0)
+        for number in range(30):
+            messages.append("orders", 0, b"%-500d" % number + host, {})
+        messages.close()
+    full = sorted((store / "commitlog").iterdir())[:2]
+    copies.mkdir()
+    for file in full:
+        shutil.copy(file, copies)
+    alone = find([str(store)], {})
+    assert len(alone) > 3
+    for paths in ([str(store), str(copies)], [str(copies), str(store)]):
+        both = find(paths, {})
+        assert sorted((part.first_offset, part.end) for part in both) == [(one.first_offset, one.end) for one in alone]
+        assert {part.url for part in both if part.store is None} == {str(copies / file.name) for file in full}
+    everything = find([str(store), str(copies), str(other)], {})
+    assert len(everything) == len(alone) + len(find([str(other)], {}))
+
+
+def test_a_copy_of_another_length_is_refused(tmp_path: Path) -> None:
+    """Which rows it has twice nobody can tell; the error names both."""
+    for folder, count in (("a", 900), ("b", 1000)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / FIRST).write_bytes((100).to_bytes(4, "big") + b"m" * count)
+    with pytest.raises(ConfigError, match=f"log file {FIRST} twice, as .*a/{FIRST} up to .*904 and as .*1004"):
+        find([str(tmp_path / "a"), str(tmp_path / "b")], {})
+
+
 def test_files_of_an_object_store_are_found_and_copied_one_at_a_time(bucket: str) -> None:
     """The copy is gone when it has been read."""
     parts = find([bucket], {})
@@ -65,6 +98,12 @@ def test_files_of_an_object_store_are_found_and_copied_one_at_a_time(bucket: str
         assert path.name == SECOND
     assert not path.exists()
     assert not path.parent.exists()
+
+
+def test_a_copy_in_an_object_store_is_read_once(bucket: str, archive: Path) -> None:
+    """The first of both."""
+    assert [part.url for part in find([str(archive), bucket], {})] == [str(archive / FIRST), str(archive / SECOND)]
+    assert {part.url for part in find([bucket, str(archive)], {})} == {part.url for part in find([bucket], {})}
 
 
 def test_a_local_file_is_read_where_it_lies(archive: Path) -> None:

@@ -6,7 +6,6 @@ the 20 digits of their first physical offset, are read to their end. Files behin
 disk one at a time.
 """
 
-import importlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from ferromq import _ferromq
 from ferromq.errors import ConfigError, StoreError
+from ferromq.spark.file_systems import file_system, local_path
 
 _FILE_NAME = re.compile(r"[0-9]{20}\Z")
-_LOCAL_SCHEMES = {"", "file", "local"}
+_LENGTH, _MOST_READ = 4, 64 << 10
+"""Bytes of a record's length, and the most of it that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +46,67 @@ def find(
     """
     Return the files that *paths* mean, in order and each once; what is readable of them is where they begin and end.
 
-    *commit_log_paths*: where the log of a store directory lies, if elsewhere. ConfigError for a path without any.
+    A copy of a file is the file: an archive beside the store it is of, say. *commit_log_paths*: where the log of a
+    store directory lies, if elsewhere. ConfigError for a path without any, and where copies differ in length.
     """
     found: dict[str, LogPart] = {}
     for path in paths:
-        local = _local(path)
+        local = local_path(path)
         parts = _find_remote(path, storage_options) if local is None else _find_local(local, commit_log_paths)
         found |= {_name(part.url): part for part in parts if part.begin < part.end}
-    return list(found.values())
+    return _without_copies(list(found.values()), storage_options)
+
+
+def _without_copies(parts: Sequence[LogPart], storage_options: Mapping[str, Any]) -> list[LogPart]:
+    """
+    Return each log file once: of copies the loose one, which is read whole, else the first.
+
+    Files of several brokers may begin at the same physical offset; those that are the same begin with the same record.
+    """
+    beginning: dict[int, list[LogPart]] = {}
+    for part in parts:
+        beginning.setdefault(part.first_offset, []).append(part)
+    kept: dict[tuple[int, bytes], LogPart] = {}
+    for first, alike in beginning.items():
+        for part in alike:
+            key = (first, _head(part, storage_options) if len(alike) > 1 else b"")
+            other = kept.setdefault(key, part)
+            if other.end != part.end:
+                raise ConfigError(
+                    f"option 'path' means the log file {first:020} twice, as {other.url} up to physical offset "
+                    f"{other.end} and as {part.url} up to {part.end}, and its rows would come twice; allowed: paths "
+                    "that hold it once, or copies of the whole file"
+                )
+            if other.store is not None and part.store is None:
+                kept[key] = part
+    chosen = set(map(id, kept.values()))
+    return [part for part in parts if id(part) in chosen]
+
+
+def _head(part: LogPart, storage_options: Mapping[str, Any]) -> bytes:
+    """Return the first record of a file, or as much of a long one as tells it from others: place, times, hosts."""
+    local = local_path(part.url)
+    if local is not None:
+        with local.open("rb") as file:
+            return _first_record(file)
+    filesystem, path = file_system(part.url, storage_options)
+    with filesystem.open(path, "rb") as file:
+        return _first_record(file)
+
+
+def _first_record(file: Any) -> bytes:
+    head: bytes = file.read(_LENGTH)
+    return head + bytes(file.read(min(int.from_bytes(head), _MOST_READ)))
 
 
 @contextmanager
 def on_disk(part: LogPart, storage_options: Mapping[str, Any]) -> Iterator[Path]:
     """Give the path of the file on this machine's disk; a copy of a remote one is removed afterwards."""
-    local = _local(part.url)
+    local = local_path(part.url)
     if local is not None:
         yield local
         return
-    filesystem, path = _remote(part.url, storage_options)
+    filesystem, path = file_system(part.url, storage_options)
     with tempfile.TemporaryDirectory(prefix="ferromq-log-") as folder:
         copy = Path(folder) / path.rpartition("/")[2]
         filesystem.get_file(path, str(copy))
@@ -72,18 +115,8 @@ def on_disk(part: LogPart, storage_options: Mapping[str, Any]) -> Iterator[Path]
 
 def _name(url: str) -> str:
     """Return what is the same for every way to a file: one that links lead to is read once."""
-    local = _local(url)
+    local = local_path(url)
     return url if local is None else str(local.resolve())
-
-
-def _local(path: str) -> Path | None:
-    """Return *path* where it is one of this machine; None for a URL of another kind."""
-    scheme, separator, rest = path.partition(":")
-    if not separator or len(scheme) == 1 or not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme):
-        return Path(path)
-    if scheme.lower() in _LOCAL_SCHEMES:
-        return Path(unquote(urlsplit(path).path))
-    return None if rest.startswith("//") or "::" in path else Path(path)
 
 
 def queue_starts(store: str, commit_log_paths: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -128,7 +161,7 @@ def _of_store(store: Path, commit_log_paths: Sequence[str] = ()) -> list[LogPart
 
 
 def _local_paths(paths: Sequence[str]) -> list[Path]:
-    return [_local(path) or Path(path) for path in paths]
+    return [local_path(path) or Path(path) for path in paths]
 
 
 def _loose(url: str, size: int) -> LogPart:
@@ -137,7 +170,10 @@ def _loose(url: str, size: int) -> LogPart:
 
 
 def _find_remote(url: str, storage_options: Mapping[str, Any]) -> list[LogPart]:
-    filesystem, path = _remote(url, storage_options)
+    try:
+        filesystem, path = file_system(url, storage_options)
+    except ConfigError as error:
+        raise _nothing(url, str(error)) from error
     if filesystem.isfile(path):
         if not _FILE_NAME.search(path):
             raise _nothing(url, "a file is named by the 20 digits of its first physical offset")
@@ -155,25 +191,6 @@ def _find_remote(url: str, storage_options: Mapping[str, Any]) -> list[LogPart]:
     if not files:
         raise _nothing(url, "it holds no folder commitlog and no file named by 20 digits")
     return [_loose(filesystem.unstrip_protocol(name), size) for name, size in files]
-
-
-def _remote(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the file system of *url*, and the path there; ModuleNotFoundError with the line to type."""
-    scheme = url.partition(":")[0]
-    line = f"pip install 'fsspec[{scheme}]'"
-    try:
-        core = importlib.import_module("fsspec.core")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"path {url!r} needs fsspec, which is not installed: {line}", name="fsspec"
-        ) from error
-    try:
-        filesystem, path = core.url_to_fs(url, **storage_options)
-    except ImportError as error:
-        raise ModuleNotFoundError(f"path {url!r} needs more of fsspec ({error}): {line}", name=scheme) from error
-    except ValueError as error:
-        raise _nothing(url, f"fsspec says: {error}") from error
-    return filesystem, path
 
 
 def _nothing(path: str, why: str) -> ConfigError:
