@@ -117,7 +117,8 @@ fn what_is_known_of_writers_comes_back_after_a_stop_after_a_kill_and_from_the_lo
             }
             drop(store);
             let path = Path::new(ROOT).join("ferromq/sequences");
-            assert_eq!(disk.bytes(&path).is_none(), is_killed, "{snapshot}");
+            // One that is killed may have come to its first checkpoint.
+            assert!(is_killed || disk.bytes(&path).is_some(), "{snapshot}");
             if !is_killed && snapshot == "lost" {
                 disk.forget(&path);
             } else if !is_killed && snapshot == "damaged" {

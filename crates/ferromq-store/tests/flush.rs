@@ -77,7 +77,7 @@ fn write_zeros_ahead(store: &Store) {
 }
 
 fn is_answered(answer: &mpsc::Receiver<bool>) -> bool {
-    answer.recv_timeout(Duration::from_secs(10)).unwrap()
+    answer.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use common::{ALL, asynchronous, message, named, settle};
+use common::{ALL, asynchronous, copy_as_killed, message, named, settle};
 use ferromq_store::{
     Ahead, Begin, Clock, Leased, MessageFilter, MessageStore, MessageView, ReceiptHandle, ReceiveRequest,
     Received, StoreConfig, StoreError,
@@ -73,23 +73,8 @@ fn offset_file(directory: &Path) -> std::path::PathBuf {
 
 /// The directory as a killed process leaves it: what is in the page cache, nothing closed.
 fn kill(directory: &Path) -> TempDir {
-    fn copy(from: &Path, to: &Path) {
-        fs::create_dir_all(to).unwrap();
-        for entry in fs::read_dir(from).unwrap() {
-            let entry = entry.unwrap();
-            let target = to.join(entry.file_name());
-            if entry.file_type().unwrap().is_dir() {
-                copy(&entry.path(), &target)
-            } else if entry.file_name() != "lock" {
-                // A file under its temporary name may be gone by now; a kill would not have left it either.
-                if let Err(error) = fs::copy(entry.path(), target) {
-                    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-                }
-            }
-        }
-    }
     let left = tempfile::tempdir().unwrap();
-    copy(directory, left.path());
+    copy_as_killed(directory, left.path());
     left
 }
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path, time::Duration};
 
-use common::{ALL, asynchronous, message, settle};
+use common::{ALL, asynchronous, copy_as_killed, message, settle};
 use ferromq_store::{
     Begin, Clock, Leased, MessageStore, NewMessage, Ordered, ReceiptHandle, ReceiveRequest, Received,
     StoreConfig, StoreError,
@@ -63,20 +63,8 @@ fn ack(store: &MessageStore, leased: &Leased) -> Option<i64> {
 
 /// The directory as a killed process leaves it: what is in the page cache, nothing closed.
 fn kill(directory: &Path) -> TempDir {
-    fn copy(from: &Path, to: &Path) {
-        fs::create_dir_all(to).unwrap();
-        for entry in fs::read_dir(from).unwrap() {
-            let entry = entry.unwrap();
-            let target = to.join(entry.file_name());
-            match entry.file_type().unwrap().is_dir() {
-                true => copy(&entry.path(), &target),
-                false if entry.file_name() == "lock" => {}
-                false => drop(fs::copy(entry.path(), target).unwrap()),
-            }
-        }
-    }
     let left = tempfile::tempdir().unwrap();
-    copy(directory, left.path());
+    copy_as_killed(directory, left.path());
     left
 }
 

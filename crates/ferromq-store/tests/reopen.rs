@@ -269,8 +269,8 @@ fn arrivals_are_told_once_readers_see_the_messages() {
     store
         .append(&[message("t", 2, b"a", b""), message("t", 2, b"b", b""), message("u", 0, b"c", b"")])
         .unwrap();
-    let first = receiver.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
-    let second = receiver.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+    let first = receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    let second = receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
     assert_eq!(first, ("t".to_owned(), 2, 2, 2));
     assert_eq!(second, ("u".to_owned(), 0, 1, 1));
 }

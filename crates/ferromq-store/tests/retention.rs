@@ -18,7 +18,7 @@ use std::{
 use common::{
     ALL, asynchronous, bodies,
     fake_disk::{FakeDisk, Op, Random},
-    message, named, settle,
+    flush_now, message, named, settle,
 };
 use ferromq_store::{
     Begin, CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageFilter,
@@ -257,10 +257,14 @@ fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_
             disk.set_free((100 - percent) << 30);
         };
         set_used(used);
-        assert_eq!(clean_after(&store, &clock, 10).removed_files > 0, removes_young, "young, {what}");
-        clock.advance(100 * HOUR - 10);
-        until("looked", || store.stats().cleaning.last_ms == Some(clock.now_ms()));
-        assert_eq!(store.stats().cleaning.total.removed_files > 0, removes_expired, "expired, {what}");
+        // Whoever cleans first, this thread or the store's own: what counts is what is gone then.
+        let is_anything_gone_after = |ms| {
+            clock.advance(ms);
+            store.clean(false);
+            store.stats().cleaning.total.removed_files > 0
+        };
+        assert_eq!(is_anything_gone_after(10), removes_young, "young, {what}");
+        assert_eq!(is_anything_gone_after(100 * HOUR - 10), removes_expired, "expired, {what}");
         until("the gate is where it should be", || store.stats().is_full == is_refused);
         let sent = store.append(&[message("t", 0, b"", b"")]);
         match sent {
@@ -285,6 +289,8 @@ fn disk_usage_takes_no_more_than_it_measured_too_much_and_a_few_files_at_once() 
     for (capacity, too_much, removed) in [(100 * FILE, 2 * FILE + FILE / 2, 3), (1 << 40, 1 << 36, 10)] {
         let (disk, clock, store) = new(usage.clone());
         fill(&store, "t", 0, 15 * 39);
+        // It takes space, too.
+        until("the next file is made", || log_files(&disk).len() == 16);
         disk.set_capacity(capacity);
         disk.set_free(capacity * 15 / 100 - too_much);
         let is_removed = |wanted| {
@@ -433,7 +439,8 @@ fn a_policy_of_ones_own_is_one_small_class() {
     let policies: Vec<Arc<dyn RetentionPolicy>> = vec![Arc::new(OneFile)];
     let (_disk, _clock, store) = new(Retention { policies, ..Retention::default() });
     fill(&store, "t", 0, 200);
-    assert!(store.clean(false).removed_files >= 2);
+    store.clean(false);
+    assert!(store.stats().cleaning.total.removed_files >= 2, "here or by the store's own thread");
     check(&store, "t", 0, 200);
 }
 
@@ -503,6 +510,7 @@ fn disk_pressure_refuses_sends_and_deletes_nothing_the_archive_has_not_taken() {
 fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_another_file() {
     let (disk, clock, store) = new(archiving());
     fill(&store, "t", 0, 100);
+    flush_now(&store);
     clock.advance(72 * HOUR);
     disk.set_hook(|op, path| {
         let is_log = path.parent().unwrap().ends_with("commitlog");
@@ -514,7 +522,7 @@ fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_anoth
     assert_eq!((report.removed_files, report.archived_files), (0, 0), "handed over once only");
     assert!(report.failure.unwrap().contains("remove failed"));
     check(&store, "t", 0, 100);
-    disk.clear_hook();
+    // The hook stays: the store's own thread may be about to try again.
     let left = disk.crash(3);
     drop(store);
 
@@ -656,7 +664,7 @@ fn a_crash_at_any_moment_of_a_cleaning_leaves_a_store_that_is_whole() {
             fill(&store, "t", 0, 110);
             fill(&store, "gone", 0, 60);
             fill(&store, "t", 1, 10);
-            store.clean(true);
+            flush_now(&store);
             disk.crash_at(op, random.next());
             // The threads that flush and note progress do their part in between.
             clock.advance(72 * HOUR);

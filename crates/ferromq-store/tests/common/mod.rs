@@ -94,6 +94,14 @@ pub fn wait_flushed<D: Disk>(store: &MessageStore<D>) {
     panic!("the flush did not get there: {:?}", store.stats());
 }
 
+/// Puts everything written so far on disk: a change of the policy does that, whatever the store's own threads did.
+pub fn flush_now<D: Disk>(store: &MessageStore<D>) {
+    let policy = store.flush_policy();
+    store.set_flush(FlushPolicy::Group).unwrap();
+    store.set_flush(policy).unwrap();
+    assert_eq!(store.stats().flushed_offset, store.stats().max_physical_offset);
+}
+
 /// All bodies of a queue in order, each record checked, queue offsets without gap.
 pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
