@@ -325,6 +325,51 @@ def test_a_master_that_becomes_a_slave_begins_to_ask(
     master.server.stop()
 
 
+def test_what_waits_in_its_own_log_comes_once_it_is_master_again(
+    start: Callable[..., BrokerController],
+    namesrv: NamesrvController,
+    clock: Clock,
+    eventually: Callable[[Callable[[], bool]], bool],
+    tmp_path: Path,
+) -> None:
+    """How far a master is tells of the master's log: nothing of this one is lost for it, and nothing comes twice."""
+    broker, client = start(broker_id=0, store=tmp_path / "own"), RemotingClient()
+
+    def send(body: bytes, name: str, value: int) -> None:
+        fields = {"a": "p", "b": "flights", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": str(START), "h": "0"}
+        fields["i"] = f"{name}\x01{value}\x02"
+        assert client.call(broker.address, SEND, fields, body)[0] == SUCCESS
+
+    send(b"level", "DELAY", 3)
+    send(b"time", "TIMER_DELIVER_MS", START + 12_000)
+    clock.advance(seconds=12)
+    assert eventually(lambda: broker.store.max_offset("flights", 0) == 2)
+    send(b"next level", "DELAY", 3)
+    send(b"next time", "TIMER_DELIVER_MS", START + 24_000)
+    broker.close()
+    config = tmp_path / "own" / "config"
+    before = {name: (config / name).read_bytes() for name in ("timercheck", "timermetrics")}
+
+    master = Master(clock, namesrv)
+    master.bodies[TIMER] = struct.pack(">7q", START + 60_000, 1, 2, 3, 0, START, 5)
+    broker = start(store=tmp_path / "own")
+    clock.advance(seconds=60)
+    assert master.heard()[:7] == ORDER
+    assert saved(broker, "delayOffset.json")["offsetTable"]["3"] == 1
+    broker.close()
+    assert {name: (config / name).read_bytes() for name in before} == before
+    master.server.stop()
+
+    broker = start(broker_id=0, store=tmp_path / "own")
+    assert eventually(lambda: broker.store.max_offset("flights", 0) == 4)
+    clock.advance(seconds=60)
+    broker.close()
+    broker = start(broker_id=0, store=tmp_path / "own")
+    _, found, _ = broker.store.get("flights", 0, 0)
+    assert sorted(message.body for message in found) == [b"level", b"next level", b"next time", b"time"]
+    client.close()
+
+
 def test_a_slave_creates_nothing_by_itself(slave: BrokerController) -> None:
     """Its tables are its master's, whoever asks for a topic."""
     assert slave.topics.ensure("new", "peer") is None

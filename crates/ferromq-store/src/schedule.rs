@@ -99,8 +99,14 @@ impl<D: Disk> MessageStore<D> {
         let file = DelayFile::load(&inner.disk, &inner.root)?;
         let offsets = inner.corrected(&file.offsets);
         schedule.is_file_due.store(offsets != file.offsets, Ordering::Release);
+        let is_corrected = file.offsets.iter().any(|(level, known)| offsets.get(level) != Some(known));
         *schedule.file.lock() = file;
         *schedule.offsets.lock() = Some(offsets);
+        // Before anything new waits: after a kill it would be taken for delivered.
+        if is_corrected && let Err(error) = inner.persist_schedule() {
+            *schedule.offsets.lock() = None;
+            return Err(error);
+        }
         schedule.due.begin();
         threads.push(spawn(self.shared(), "ferromq-schedule", |inner| {
             Delivery { inner, is_stuck: false, seen: BTreeMap::new() }.run()

@@ -142,6 +142,26 @@ fn offsets_beyond_a_log_that_was_cut_do_not_swallow_what_comes_after() {
 }
 
 #[test]
+fn offsets_that_were_corrected_are_on_disk_before_anything_new_waits() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+    let store = open(directory.path(), &clock);
+    store.close().unwrap();
+    // As a master told that delivered many, of another log.
+    fs::write(directory.path().join("config/delayOffset.json"), "{\"offsetTable\":{1:50}}").unwrap();
+    let store = open(directory.path(), &clock);
+    store.start_schedule().unwrap();
+    send(&store, "orders", 0, "one", 1);
+    let killed = tempfile::tempdir().unwrap();
+    copy_as_killed(directory.path(), killed.path());
+    drop(store);
+    let store = open(killed.path(), &clock);
+    store.start_schedule().unwrap();
+    clock.advance(1_000);
+    delivered(&store, 1, 1);
+    assert_eq!(texts(&store, "orders", 0), ["one"]);
+}
+
+#[test]
 fn a_broken_offset_file_is_named_and_its_backup_serves() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let path = directory.path().join("config/delayOffset.json");

@@ -196,6 +196,9 @@ class BrokerController:
         self._announcer.push_send_policy(self.config)
         self._announcer.push_filter_policy(self.config)
         self._make_rooms()
+        if not membership.is_slave:
+            # Before the first message is taken: what a master told once is corrected to what this log holds.
+            self.store.start_schedule()
         self._server.listen_remoting(listen)
         self.fast_address = self._listen_fast(listen)
         """`host:port` of the second remoting listener, as it was bound; None where there is none."""
@@ -236,7 +239,7 @@ class BrokerController:
         if not membership.is_slave:
             self.store.start_schedule()
             return
-        # Its master tells how far that is, by the same file.
+        # Its master tells how far that is by the same file, where nothing waits here.
         self.store.stop_schedule()
         _log.warning(
             "slave: topics, groups and offsets come from the master, its messages are not replicated yet; this broker "
@@ -346,6 +349,9 @@ class BrokerController:
     def _take_part(self, before: MembershipConfig, after: MembershipConfig) -> None:
         """Take another role, or other rights, and tell it to everybody."""
         self._stop_following()
+        if not after.is_slave:
+            # Before the first message is taken: what its master told is corrected to what this log holds.
+            self.store.start_schedule()
         with self._role:
             self._name_servers.become(after.broker_id, Permission(after.permission))
             self.identity = self._name_servers.identity

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ferromq import _ferromq, _json
 from ferromq._codes import RequestCode, ResponseCode
+from ferromq._names import SCHEDULE_TOPIC, TIMER_TOPIC
 from ferromq._time import Clock, Timer
 from ferromq.broker import master_answers
 from ferromq.broker.assignment import RequestModes
@@ -168,7 +169,19 @@ class SlaveSync:
 
     def _sync_delays(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
-        self._write_json("delayOffset.json", master_answers.delay_offsets(body))
+        told = master_answers.delay_offsets(body)
+        path = self._replica.directory / "config" / "delayOffset.json"
+
+        def write() -> None:
+            # Offsets of the master's log say nothing of messages that wait in this one: those come once it is master.
+            store = self._replica.store
+            queues = store.queues().get(SCHEDULE_TOPIC, [])
+            kept = {queue + 1 for queue in queues if store.max_offset(SCHEDULE_TOPIC, queue)}
+            offsets = {level: offset for level, offset in told["offsetTable"].items() if int(level) not in kept}
+            own = {str(level): offset for level, offset in store.delay_offsets().items() if level in kept}
+            _json.write_file(path, told | {"offsetTable": offsets | own})
+
+        self._write_once("delayOffset.json", told, write)
 
     def _sync_modes(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
@@ -178,6 +191,8 @@ class SlaveSync:
     def _sync_timer(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_TIMER_CHECK_POINT)
         checkpoint = master_answers.timer_checkpoint(body)
+        if self._has_own_timers():
+            return
         path = self._replica.directory / "config" / "timercheck"
 
         def write() -> None:
@@ -193,11 +208,14 @@ class SlaveSync:
 
     def _sync_timer_metrics(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_TIMER_METRICS)
-        self._write_json("timermetrics", master_answers.timer_metrics(body))
+        metrics = master_answers.timer_metrics(body)
+        if not self._has_own_timers():
+            path = self._replica.directory / "config" / "timermetrics"
+            self._write_once("timermetrics", metrics, lambda: _json.write_file(path, metrics))
 
-    def _write_json(self, name: str, value: dict[str, Any]) -> None:
-        path = self._replica.directory / "config" / name
-        self._write_once(name, value, lambda: _json.write_file(path, value))
+    def _has_own_timers(self) -> bool:
+        """Say whether this log has timed messages: how far they are is told by this broker's own files then."""
+        return self._replica.store.max_offset(TIMER_TOPIC, 0) > 0
 
     def _write_once(self, name: str, value: object, write: Callable[[], None]) -> None:
         """Write a file unless it holds this already."""
