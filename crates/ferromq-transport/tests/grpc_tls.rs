@@ -242,7 +242,7 @@ async fn a_connection_that_never_ends_its_preface_is_closed_in_every_mode() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_says_nothing_behind_its_handshake_is_cut_off_and_one_that_began_may_be_silent() {
     // Long enough for a handshake, whatever else the machine does.
-    let options = ServerOptions { handshake: Duration::from_secs(2), ..ServerOptions::default() };
+    let options = ServerOptions { handshake: Duration::from_secs(5), ..ServerOptions::default() };
     let broker = Broker::start_limited(Clock::manual(0), true, options);
     broker.server.set_grpc_tls(files(TlsMode::Enforcing, &fixture(""))).unwrap();
     let mut begun = handshake(broker.address, &authority(), b"h2").await.unwrap();

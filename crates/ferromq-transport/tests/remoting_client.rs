@@ -77,22 +77,40 @@ async fn a_missing_answer_is_a_timeout_that_names_the_peer_and_ends_the_silent_c
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_on_which_other_answers_came_outlives_a_timeout() {
-    let (listener, address) = listen().await;
-    let client = client();
-    let slow = tokio::spawn({
-        let (client, address) = (client.clone(), address.clone());
-        async move { client.call(&address, request(HELD, 0), Duration::from_secs(2)).await }
-    });
-    let mut peer = accept(&listener).await;
-    let held = peer.receive().await.unwrap();
-    // An answer nobody waits for, so that the peer is not silent.
-    peer.send(&request(ECHO, i32::MAX).respond(0, None)).await;
-    assert!(matches!(slow.await.unwrap(), Err(TransportError::Timeout { .. })));
-    let next = tokio::spawn(async move { client.call(&address, echo("next"), PATIENCE).await });
-    let asked = peer.receive().await.expect("the same connection");
-    peer.send(&held.respond(1, None)).await;
-    peer.send(&asked.respond(0, None)).await;
-    assert_eq!(next.await.unwrap().unwrap().code, 0);
+    // Where the machine stands still until the time is over, nothing came meanwhile: a longer time is tried.
+    for millis in [200, 800, 3_200, 12_800] {
+        let (listener, address) = listen().await;
+        let client = client();
+        let call = |request, limit| {
+            let (client, address) = (client.clone(), address.clone());
+            tokio::spawn(async move { client.call(&address, request, limit).await })
+        };
+        let first = call(echo("first"), PATIENCE);
+        let mut peer = accept(&listener).await;
+        let asked = peer.receive().await.unwrap();
+        peer.send(&asked.respond(0, None)).await;
+        first.await.unwrap().unwrap();
+        let mut slow = call(request(HELD, 0), Duration::from_millis(millis));
+        let held = tokio::select! {
+            held = peer.receive() => held,
+            _ = &mut slow => None,
+        };
+        let Some(held) = held else { continue };
+        let other = call(echo("other"), PATIENCE);
+        let Some(asked) = peer.receive().await else { continue };
+        peer.send(&asked.respond(0, None)).await;
+        if other.await.unwrap().is_err() || slow.is_finished() {
+            continue;
+        }
+        assert!(matches!(slow.await.unwrap(), Err(TransportError::Timeout { .. })));
+        let next = call(echo("next"), PATIENCE);
+        let asked = peer.receive().await.expect("the same connection");
+        peer.send(&held.respond(1, None)).await;
+        peer.send(&asked.respond(0, None)).await;
+        assert_eq!(next.await.unwrap().unwrap().code, 0);
+        return;
+    }
+    panic!("the machine stood still each time");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +192,7 @@ async fn a_closed_client_fails_calls_under_way_and_later_ones() {
     });
     rig.next_call().await;
     client.close();
-    let failed = timeout(Duration::from_secs(2), held).await.unwrap().unwrap();
+    let failed = timeout(PATIENCE, held).await.unwrap().unwrap();
     assert!(matches!(failed, Err(TransportError::Io { .. })));
     assert!(matches!(client.call(&address, echo(""), PATIENCE).await, Err(TransportError::Io { .. })));
     rig.fake.release();

@@ -238,12 +238,15 @@ async fn a_large_answer_comes_whole_to_a_slow_reader() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer() {
-    let mut rig = Rig::with(options(|limits| limits.idle = Duration::from_millis(400)));
-    let (mut idle, mut waiting) = (rig.connect().await, rig.connect().await);
+    // Long enough to send something on a machine that stands still for a while.
+    let mut rig = Rig::with(options(|limits| limits.idle = Duration::from_millis(1_500)));
+    let mut waiting = rig.connect().await;
     waiting.send(&request(HELD, 1)).await;
     rig.next_call().await;
+    // Its time ends after the other's would.
+    let mut idle = rig.connect().await;
     assert_eq!(idle.receive().await, None);
-    assert!(timeout(Duration::from_millis(600), waiting.receive()).await.is_err());
+    assert!(timeout(Duration::from_millis(50), waiting.receive()).await.is_err());
     assert_eq!(waiting.call(&request(ECHO, 2)).await.opaque, 2);
     rig.fake.release();
     assert_eq!(waiting.receive().await.unwrap().opaque, 1);

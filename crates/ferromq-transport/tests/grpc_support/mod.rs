@@ -224,7 +224,7 @@ pub async fn eventually(condition: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), reached).await.expect("in ten seconds");
+    tokio::time::timeout(Duration::from_secs(60), reached).await.expect("in a minute");
 }
 
 #[derive(Clone)]

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 /// Longer than anything here takes; a test that waits this long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers with the request's body and fields.
 pub const ECHO: i32 = 34;
