@@ -231,6 +231,10 @@ def test_spark_archives_a_store_and_reads_it_back(
     ]
     assert all(row.is_new and row.corrupt == 0 for row in report)
     assert in_archive(out) == expected
+    options = {"path": str(tmp_path / "behind"), "target_protocol": "file"}
+    again = archive.archive(session, str(store), "dir://", storage_options=options).collect()
+    assert [(row.name, row.rows, row.is_new) for row in again] == [(row.name, row.rows, True) for row in report]
+    assert in_archive(tmp_path / "behind") == expected
     two = [str(store / "commitlog" / row.name[:20]) for row in report[:2]]
     assert cli.main(["pipeline", "archive", *two, str(out), "--quiet", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -2,81 +2,20 @@
 
 import json
 import os
-import random
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
+from archive_log import SIZE, Log, archived, as_read
 
 from ferromq.errors import ConfigError, CorruptStore, StoreError
 from ferromq.pipeline import _partitions, archive
-from ferromq.pipeline._published import LogPart
-from ferromq.spark.schema import SCHEMA
-
-SCHEMA_ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
-BEGIN = datetime(2026, 3, 29, 22, 30, tzinfo=UTC)
-TOPICS = ["orders", "%RETRY%billing", "a|b_c-d", "%DLQ%g%1"]
-SIZE = 100
-"""Bytes of a record of the log in these tests."""
-
-
-def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
-    """Return rows that differ in everything; a thousand are three hours of two days."""
-    made = []
-    for number in range(start, start + count):
-        random_of = random.Random(number)
-        at = BEGIN + timedelta(seconds=10 * number)
-        made.append(
-            {
-                "topic": random_of.choice(TOPICS),
-                "queue_id": number % 4,
-                "queue_offset": number // 4,
-                "physical_offset": number * SIZE,
-                "message_id": f"id-{number}",
-                "keys": [f"k{number}", "all"][: number % 3],
-                "tag": None if number % 5 == 0 else f"tag-{number % 3}",
-                "properties": [(f"p{i}", f"ü{number}") for i in range(number % 3)],
-                "body": random_of.randbytes(number % 40),
-                "born_timestamp": at - timedelta(seconds=1),
-                "store_timestamp": at,
-                "born_host": "h:1",
-                "store_host": "127.0.0.1:10911",
-                "reconsume_times": number % 2,
-                "sys_flag": 0,
-            }
-        )
-    return made
-
-
-class Log:
-    """A log file whose records are `rows`, scanned in batches of *batch* rows."""
-
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 64) -> None:
-        self.path, self.batch = path, batch
-        self.rows: list[dict[str, Any]] = []
-        monkeypatch.setattr(archive, "_scan", self.scan)
-
-    def grow(self, count: int) -> LogPart:
-        """Append records, and return the file up to them."""
-        new = rows(count, len(self.rows))
-        with self.path.open("ab") as file:
-            for row in new:
-                file.write(SIZE.to_bytes(4, "big") + repr(row).encode()[:SIZE].ljust(SIZE - 4, b"."))
-        self.rows += new
-        return LogPart(str(self.path), 0, len(self.rows) * SIZE)
-
-    def scan(self, part: LogPart, _on_corrupt: str, _corrupt: list[tuple[int, str]]) -> Iterator[pa.RecordBatch]:
-        """Yield what lies before the end of *part*."""
-        whole = self.rows[: part.end // SIZE]
-        for start in range(0, len(whole), self.batch):
-            yield pa.RecordBatch.from_pylist(whole[start : start + self.batch], SCHEMA_ARROW)
+from ferromq.pipeline._published import LogPart, Manifest
 
 
 @pytest.fixture
@@ -89,24 +28,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
 def out(tmp_path: Path) -> Path:
     """Return where the archive is to be."""
     return tmp_path / "archive"
-
-
-def archived(out: Path) -> list[dict[str, Any]]:
-    """Read the archive as DuckDB does, in the order of the log."""
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone='UTC'")
-        found = connection.sql(
-            f"SELECT * FROM read_parquet('{out}/**/*.parquet', hive_partitioning=true) ORDER BY physical_offset"
-        ).to_arrow_table()
-    for row in (made := found.to_pylist()):
-        at = row["store_timestamp"]
-        assert (row.pop("date"), int(row.pop("hour"))) == (at.date(), at.hour)
-    return made
-
-
-def as_read(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as DuckDB gives it."""
-    return {**row, "properties": [tuple(item) for item in row["properties"]]}
 
 
 def test_duckdb_reads_the_rows_of_the_log(log: Log, out: Path) -> None:
@@ -247,11 +168,11 @@ def kill() -> Iterator[Kill]:
     kill.left = None
 
 
-def run_to(kill: Kill, at: int, part: LogPart, out: Path) -> bool:
+def run_to(kill: Kill, at: int, bring: Callable[[], object]) -> bool:
     """Archive until the change number *at*; say whether it got through."""
     kill.left = at
     try:
-        archive.archive_file(part, out)
+        bring()
     except Killed:
         return False
     finally:
@@ -268,10 +189,22 @@ def places(out: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("former", [0, 20], ids=["new", "grown"])
-def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(
-    log: Log, tmp_path: Path, kill: Kill, former: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_url", [False, True], ids=["directory", "url"])
+def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(  # noqa: PLR0917 (fixtures)
+    log: Log, tmp_path: Path, kill: Kill, former: int, is_url: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever change was the last, doing it again makes it whole; the manifest is there only with all its files."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def bring(part: LogPart, out: Path) -> Manifest:
+        if not is_url:
+            return archive.archive_file(part, out)[0]
+        # A file system that renames.
+        options = {"path": str(out), "target_protocol": "file"}
+        return archive.archive_file(part, "dir://", storage_options=options)[0]
+
     limits = {"buffered": 1500, "max_open": 2}
     monkeypatch.setattr(_partitions.PartitionedWriter.__init__, "__kwdefaults__", limits)
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)  # the machine stays on
@@ -280,13 +213,14 @@ def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(
     for at in range(1000):
         out = tmp_path / f"archive-{at}"
         for part in parts[:-1]:
-            archive.archive_file(part, out)
-        is_through = run_to(kill, at, whole, out)
+            bring(part, out)
+        is_through = run_to(kill, at, partial(bring, whole, out))
         ends = [json.loads(path.read_text())["end"] for path in out.glob("_ferromq/*.json")]
         assert set(ends) <= {part.end for part in parts}
         assert ends != [whole.end] or places(out) == expected
-        manifest, _ = archive.archive_file(whole, out)
+        manifest = bring(whole, out)
         assert places(out) == expected
+        assert not list(out.rglob("*.new"))
         assert [path.name for path in (out / "_ferromq").iterdir()] == [f"{manifest.name}.json"]
         if is_through:
             break
@@ -299,8 +233,10 @@ def test_wrong_arguments_name_what_is_allowed(log: Log, out: Path, tmp_path: Pat
     part = log.grow(1)
     with pytest.raises(ConfigError, match="on_corrupt is 'ignore'; allowed: fail, skip"):
         archive.archive_file(part, out, on_corrupt="ignore")
-    with pytest.raises(ConfigError, match="s3://b/c'; allowed: a directory"):
-        archive.archive_file(part, "s3://b/c")
+    with pytest.raises(ConfigError, match=r"is 'nonsense://b/c'; allowed: a directory, or a URL that fsspec"):
+        archive.archive_file(part, "nonsense://b/c")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fsspec\[s3\]'"):
+        archive.into("s3://b/c")
     with pytest.raises(ConfigError, match="nowhere is not there; allowed: a store directory"):
         archive.log_parts([str(tmp_path / "nowhere")])
     (tmp_path / "other").write_bytes(b"")

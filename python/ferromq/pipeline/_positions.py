@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ferromq.errors import ConfigError
-from ferromq.pipeline._published import make_folder, replace_file
+from ferromq.pipeline._places import make_folder, replace_file
 
 Queue: TypeAlias = tuple[str, str, int]
 """Topic, store host, queue id."""

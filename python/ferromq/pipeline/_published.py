@@ -11,20 +11,18 @@ a master's and its slave's are the same. Readers of Parquet pass over names that
 often as one likes and after a kill at any moment, leaves each of its rows in the archive once.
 """
 
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ferromq.errors import CorruptStore, StoreError
 from ferromq.pipeline._partitions import Part
+from ferromq.pipeline._places import END, Place
 
 CONTROL = "_ferromq"
 _CHUNK = 8 << 20
@@ -66,20 +64,21 @@ class Manifest:
     """Physical offset and reason of each record that was passed over."""
 
     @classmethod
-    def load(cls, path: Path) -> "Manifest | None":
+    def load(cls, place: Place, name: str) -> "Manifest | None":
         """Read one; None where there is none. CorruptStore where it cannot be understood."""
+        content = place.load(name)
+        if content is None:
+            return None
         try:
-            values = json.loads(path.read_bytes())
+            values = json.loads(content)
             values["corrupt"] = tuple((offset, reason) for offset, reason in values["corrupt"])
             return cls(**values)
-        except FileNotFoundError:
-            return None
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptStore(f"{path} is no manifest of an archive: {error}") from error
+            raise CorruptStore(f"{place.shown(name)} is no manifest of an archive: {error}") from error
 
-    def is_whole(self, out: Path) -> bool:
+    def is_whole(self, place: Place) -> bool:
         """Say whether its Parquet files are there, each as long as it was written."""
-        return all(_size(out / file["name"]) == file["bytes"] for file in self.files)
+        return all(place.size(file["name"]) == file["bytes"] for file in self.files)
 
 
 def name_of(part: LogPart) -> str:
@@ -99,34 +98,38 @@ class Publisher:
     is written, and `publish` puts it in place.
     """
 
-    def __init__(self, part: LogPart, out: Path) -> None:
-        self._part, self._out = part, out
-        self._control = out / CONTROL
+    def __init__(self, part: LogPart, place: Place) -> None:
+        self._part, self._place = part, place
         self.name = name_of(part)
         self.existing: Manifest | None = None
-        self.parts = self._control / f"{self.name}.parts"
-        self._manifest = self._control / f"{self.name}.json"
-        self._begun = self._control / f"{self.name}.begun"
+        self._work = f"{CONTROL}/{self.name}"
+        self._manifest, self._begun = f"{self._work}.json", f"{self._work}.begun"
+        self._parts: Path | None = None
         self._crc32 = 0
+
+    @property
+    def parts(self) -> Path:
+        """The folder to write in, where the file is not in the archive."""
+        assert self._parts is not None, "the file is there, or nobody entered"
+        return self._parts
 
     @contextmanager
     def entered(self) -> Iterator["Publisher"]:
         """Wait for others that have the same file under way, then look what there is."""
-        make_folder(self._control)
-        with _locked(self._control / f"{self.name}.lock"):
-            known = Manifest.load(self._manifest)
+        place = self._place
+        with place.alone(self._work):
+            known = Manifest.load(place, self._manifest)
             self._crc32 = self._compare(known)
-            if known is not None and known.end == self._part.end and known.is_whole(self._out):
+            if known is not None and known.end == self._part.end and known.is_whole(place):
                 self._end(known.files)
                 self.existing = known
                 yield self
                 return
-            shutil.rmtree(self.parts, ignore_errors=True)
-            self.parts.mkdir()
+            self._parts = place.workspace(self._work)
             try:
                 yield self
             finally:
-                shutil.rmtree(self.parts, ignore_errors=True)
+                place.leave(self._parts)
 
     def publish(self, written: Sequence[Part], rows: int, corrupt: Iterable[tuple[int, str]]) -> Manifest:
         """
@@ -146,26 +149,23 @@ class Publisher:
             corrupt=tuple(corrupt),
         )
         # Before the first file is in place: whatever comes next finds them all, those of former attempts too.
-        replace_file(self._begun, json.dumps(sorted({*self._former(), *(part.name for part in written)})).encode())
-        folders = {(self._out / part.name).parent for part in written}
-        for folder in sorted(folders):
-            make_folder(folder)
-        for part in written:
-            part.written.replace(self._out / part.name)
-        for folder in sorted(folders):
-            sync_folder(folder)
+        self._save(self._begun, sorted({*self._former(), *(part.name for part in written)}))
+        self._place.bring({part.name: part.written for part in written})
         self._drop_all_but(files)
-        replace_file(self._manifest, json.dumps(asdict(manifest), indent=1).encode())
+        self._save(self._manifest, asdict(manifest))
         self._end(files)
         return manifest
 
+    def _save(self, name: str, content: Any) -> None:
+        self._place.save(name, json.dumps(content, indent=1).encode() + END)
+
     def _compare(self, known: Manifest | None) -> int:
         """Return the checksum of the log file; StoreError where what was archived of it is not what it holds."""
-        part = self._part
+        part, manifest = self._part, self._place.shown(self._manifest)
         if known is None or known.end > part.end:
             if known is not None:
                 raise StoreError(
-                    f"{part.path} is to be archived up to {part.end}, and {self._manifest} has it up to {known.end}: "
+                    f"{part.path} is to be archived up to {part.end}, and {manifest} has it up to {known.end}: "
                     "it is of a store that lags behind the one it was archived from (archive full files only, or that "
                     "store), or the log was cut since (archive it into another directory)"
                 )
@@ -173,33 +173,26 @@ class Publisher:
         former = log_crc32(part, part.first_offset, known.end, 0)
         if former != known.log_crc32:
             raise StoreError(
-                f"{part.path} is not the file that {self._manifest} is about, though its first record is the same; "
+                f"{part.path} is not the file that {manifest} is about, though its first record is the same; "
                 "archive it into another directory"
             )
         return log_crc32(part, known.end, part.end, former)
 
     def _former(self) -> set[str]:
         """Return the Parquet files of former attempts, ended or not."""
-        known = Manifest.load(self._manifest)
+        known = Manifest.load(self._place, self._manifest)
         names = {file["name"] for file in known.files} if known is not None else set()
-        with suppress(FileNotFoundError):
-            names |= set(json.loads(self._begun.read_bytes()))
-        return names
+        return names | set(json.loads(self._place.load(self._begun) or b"[]"))
 
     def _drop_all_but(self, files: Iterable[dict[str, Any]]) -> None:
-        stale = self._former() - {file["name"] for file in files}
-        for name in sorted(stale):
-            (self._out / name).unlink(missing_ok=True)
-        for folder in sorted({(self._out / name).parent for name in stale}):
-            if folder.is_dir():
-                sync_folder(folder)
+        self._place.drop(self._former() - {file["name"] for file in files})
 
     def _end(self, files: Iterable[dict[str, Any]]) -> None:
         """Forget the attempt, which the manifest has replaced."""
-        if self._begun.exists():
+        if self._place.size(self._begun) is not None:
             self._drop_all_but(files)
-            self._begun.unlink(missing_ok=True)
-        shutil.rmtree(self.parts, ignore_errors=True)
+            self._place.drop([self._begun])
+        self._place.forget(self._work)
 
 
 def log_crc32(part: LogPart, begin: int, end: int, crc: int) -> int:
@@ -214,68 +207,3 @@ def log_crc32(part: LogPart, begin: int, end: int, crc: int) -> int:
             crc = zlib.crc32(chunk, crc)
             left -= len(chunk)
     return crc
-
-
-# --- files -------------------------------------------------------------------------------------------------------
-
-
-def make_folder(folder: Path) -> None:
-    """Make *folder* and those above it, each known to its parent on disk."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """See that the names in *folder* are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write *path* so that it holds *content*, or what it held before, whatever happens; on disk at return."""
-    aside = path.with_name(f"{path.name}.new")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-    sync_folder(path.parent)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock that *path* is, which is there only meanwhile."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Who had it removed the file: others lock the one that came after it.
-        if _is_same(descriptor, path):
-            break
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        try:
-            path.unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

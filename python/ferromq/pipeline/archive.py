@@ -7,9 +7,11 @@ does the store before it deletes a file (`hook`), without a Spark session in the
 """
 
 import argparse
+import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from ferromq import _ferromq
 from ferromq.errors import ConfigError, CorruptStore
 from ferromq.pipeline import _frame
 from ferromq.pipeline._partitions import PartitionedWriter
+from ferromq.pipeline._places import place_of
 from ferromq.pipeline._published import LogPart, Manifest, Publisher
 from ferromq.spark.arrow import record_batch
+from ferromq.spark.file_systems import local_path
 from ferromq.spark.schema import SCHEMA
 
 __all__ = ["archive", "archive_file", "hook", "into", "read"]
@@ -44,20 +48,26 @@ REPORT = (
 _log = logging.getLogger("ferromq.pipeline")
 
 
-def archive_file(part: LogPart, out: str | os.PathLike[str], *, on_corrupt: str = "fail") -> tuple[Manifest, bool]:
+def archive_file(
+    part: LogPart,
+    out: str | os.PathLike[str],
+    *,
+    on_corrupt: str = "fail",
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[Manifest, bool]:
     """
     Bring the records of one log file into the archive *out*; return what is there of it, and whether it is new.
 
     At return everything is on disk, was read back, and has as many rows as the log has records. A file that is in the
     archive is left alone, one that has grown is done anew. Idempotent, also after a kill.
 
-    *on_corrupt*: what becomes of a record that does not match its checksum: `fail` raises CorruptStore and archives
-    nothing, `skip` passes over it and notes it in the manifest. Raises StoreError where *out* has another file under
-    the same name.
+    *out* is a directory, or a URL that fsspec knows, which is given *storage_options*. *on_corrupt*: what becomes of a
+    record that does not match its checksum: `fail` raises CorruptStore and archives nothing, `skip` passes over it and
+    notes it in the manifest. Raises StoreError where *out* has another file under the same name.
     """
     if on_corrupt not in ON_CORRUPT:
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
-    publisher = Publisher(part, folder(out))
+    publisher = Publisher(part, place_of(out, storage_options))
     with publisher.entered():
         if publisher.existing is not None:
             return publisher.existing, False
@@ -94,25 +104,32 @@ def _scan(part: LogPart, on_corrupt: str, corrupt: list[tuple[int, str]]) -> Ite
         yield batch
 
 
-def folder(out: str | os.PathLike[str]) -> Path:
-    """Return the directory that *out* names; ConfigError for a URL of something that is no file system."""
-    text = os.fspath(out)
-    path = text.removeprefix("file://")
-    if "://" in path:
-        raise ConfigError(f"the archive is {text!r}; allowed: a directory of a local or shared file system")
-    return Path(path).absolute()
+def same_everywhere(out: str | os.PathLike[str]) -> str:
+    """Return the archive's name, whatever the working directory is: an absolute path, or the URL as it is."""
+    local = local_path(os.fspath(out))
+    return os.fspath(out) if local is None else os.fspath(local.absolute())
 
 
 # --- the store's hook --------------------------------------------------------------------------------------------
 
 
-def into(directory: str | os.PathLike[str], *, on_corrupt: str = "fail") -> Callable[[_ferromq.ExpiredFile], None]:
-    """Return an archive hook for a store, which brings each file into *directory* before it is deleted."""
-    out = folder(directory)
+def into(
+    directory: str | os.PathLike[str],
+    *,
+    on_corrupt: str = "fail",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Callable[[_ferromq.ExpiredFile], None]:
+    """
+    Return an archive hook for a store, which brings each file into *directory* before it is deleted.
+
+    *directory* may be a URL, as for `archive_file`. Raises what `place_of` does for one that cannot be an archive.
+    """
+    out = same_everywhere(directory)
+    place_of(out, storage_options)
 
     def take(file: _ferromq.ExpiredFile) -> None:
         part = LogPart(os.fspath(file.path), file.begin, file.end)
-        manifest, is_new = archive_file(part, out, on_corrupt=on_corrupt)
+        manifest, is_new = archive_file(part, out, on_corrupt=on_corrupt, storage_options=storage_options)
         _check_full(part, manifest)
         done = "archived" if is_new else "was archived before"
         _log.info("%s %s rows=%d files=%d into=%s", file.path, done, manifest.rows, len(manifest.files), out)
@@ -152,17 +169,20 @@ def archive(
     *,
     on_corrupt: str = "fail",
     full_only: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """
     Archive commit-log files into *out*, a task for each, and return one row a file (`REPORT`).
 
     *paths* are store directories, ours or a Java broker's, live or not, directories of log files, and log files named
     by their 20 digits. *full_only* leaves out the files that grow still; otherwise they are archived up to what is
-    flushed, and anew the next time. Paths and *out* are the same on every machine of a cluster.
+    flushed, and anew the next time. Paths and *out* are the same on every machine of a cluster; *out* may be a URL that
+    fsspec knows, which is given *storage_options*.
     """
     if on_corrupt not in ON_CORRUPT:
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
-    target = os.fspath(folder(out))
+    target = same_everywhere(out)
+    place_of(target, storage_options)  # what is wrong with it is told before Spark does anything
     parts = log_parts([paths] if isinstance(paths, str) else paths, full_only=full_only)
     rows = [(number, part.path, part.first_offset, part.end) for number, part in enumerate(parts)]
     if not rows:
@@ -171,13 +191,11 @@ def archive(
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            reports = [
-                _report(
-                    row["path"],
-                    *archive_file(LogPart(row["path"], row["first_offset"], row["end"]), target, on_corrupt=on_corrupt),
-                )
-                for row in batch.to_pylist()
-            ]
+            reports = []
+            for row in batch.to_pylist():
+                part = LogPart(row["path"], row["first_offset"], row["end"])
+                done = archive_file(part, target, on_corrupt=on_corrupt, storage_options=storage_options)
+                reports.append(_report(part.path, *done))
             if reports:
                 yield pa.RecordBatch.from_pylist(reports)
 
@@ -243,13 +261,18 @@ def _check_name(path: Path) -> None:
 
 
 def read(spark: SparkSession, out: str) -> DataFrame:
-    """Return the archive *out* as a DataFrame: the columns of the format, then `date` and `hour`."""
-    target = folder(out)
-    if not target.is_dir():
+    """
+    Return the archive *out* as a DataFrame: the columns of the format, then `date` and `hour`.
+
+    A URL is read by Spark's own file systems: `s3a://…` with hadoop-aws, say.
+    """
+    local = local_path(out)
+    if local is not None and not local.is_dir():
         raise ConfigError(f"the archive {out!r} is not there; it is the directory that was given to `archive`")
+    target = out if local is None else f"file://{local.absolute()}"
     # A copy: `add` changes what it is called on.
     schema = StructType(list(SCHEMA.fields)).add("date", DateType()).add("hour", IntegerType())
-    return spark.read.schema(schema).parquet(f"file://{target}").select(*schema.names)
+    return spark.read.schema(schema).parquet(target).select(*schema.names)
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -259,21 +282,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="STORE_DIR|FILE", help="store directories, or commit-log files")
-    add("out", metavar="OUT", help="the archive, a directory on a local or shared disk; made where it is missing")
+    add("out", metavar="OUT", help="the archive: a directory, made where it is missing, or a URL that fsspec knows")
     add(
         "--on-corrupt",
         choices=ON_CORRUPT,
         default="fail",
         help="a record that does not match its checksum: fail (the default), or skip it and note it in the manifest",
     )
+    add("--storage-options", metavar="JSON", default="{}", help="what fsspec is given for the URL of OUT")
     add("--full-only", action="store_true", help="leave out the file that is still appended to")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 where records were passed over."""
+    storage_options = _object("--storage-options", arguments.storage_options)
     with _frame.started(arguments, "archive") as spark:
-        options = {"on_corrupt": arguments.on_corrupt, "full_only": arguments.full_only}
-        done = archive(spark, arguments.paths, arguments.out, **options).collect()
+        done = archive(
+            spark,
+            arguments.paths,
+            arguments.out,
+            on_corrupt=arguments.on_corrupt,
+            full_only=arguments.full_only,
+            storage_options=storage_options,
+        ).collect()
     summary = _frame.Summary(f"archive {arguments.out}")
     new = [row for row in done if row.is_new]
     summary.add("log files", len(done))
@@ -285,3 +316,17 @@ def run(arguments: argparse.Namespace) -> int:
     summary.add("corrupt records", corrupt)
     summary.show(arguments)
     return _frame.FOUND if corrupt else _frame.FINE
+
+
+def _object(name: str, text: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise ConfigError(f'{name} is {text!r}; allowed: a JSON object such as {{"key": "…"}}')
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(_frame.main("archive"))
