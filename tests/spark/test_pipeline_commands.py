@@ -1,6 +1,7 @@
 """`ferromq pipeline replay` and `compact` as commands: where rows come from, and what is wrong."""
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,18 @@ def test_rows_come_from_a_topic_a_log_and_an_archive(
     early = ("--end", "2020-01-01T00:00Z", "--output", str(tmp_path / "none"))
     of_log = summary(capsys, "compact", "--log", str(tmp_path / "store"), "--topic", "orders", *early)
     assert (of_log["messages"], of_log["keys"]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["archive", "audit", "compact", "dead_letters", "replay", "stats"])
+def test_each_pipelines_file_is_a_program(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`spark-submit` starts it as one; it says what it takes."""
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(archive.__file__).with_name(f"{name}.py")), run_name="__main__")
+    assert ended.value.code == 0
+    assert f"ferromq pipeline {name.replace('_', '-')} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

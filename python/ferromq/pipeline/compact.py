@@ -7,6 +7,7 @@ keys. A message with several keys stands for each of them; one without keys stan
 """
 
 import argparse
+import sys
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
@@ -131,3 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
             summary.add("sent", sent[0] or 0 if sent is not None else 0)
     summary.show(arguments)
     return _frame.FINE
+
+
+if __name__ == "__main__":
+    sys.exit(_frame.main("compact"))

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -308,3 +309,7 @@ def run(arguments: argparse.Namespace) -> int:
     summary.add("seconds", round(seconds, 1))
     summary.show(arguments)
     return _frame.FINE
+
+
+if __name__ == "__main__":
+    sys.exit(_frame.main("replay"))
