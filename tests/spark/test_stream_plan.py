@@ -13,6 +13,8 @@ from ferromq.spark.stream_plan import (
     Loss,
     Place,
     Span,
+    begins,
+    elsewhere,
     ends,
     flat,
     key_of,
@@ -40,12 +42,15 @@ def test_a_queue_is_named_by_broker_and_id() -> None:
     assert key_of(queue) == "broker-a:3"
 
 
-@given(flats)
-def test_offsets_survive_the_checkpoint_and_equal_ones_are_equal_text(held: Flat) -> None:
+@given(flats, flats)
+def test_offsets_survive_the_checkpoint_and_equal_ones_are_equal_text(held: Flat, before: Flat) -> None:
     """Spark compares the JSON text of offsets to see whether there is something new."""
-    text = json.dumps(nested(held))
+    moved = elsewhere(before, held)
+    text = json.dumps(nested(held, moved))
     assert flat(json.loads(text)) == held
-    assert json.dumps(nested(dict(reversed(held.items())))) == text
+    assert begins(json.loads(text)) == moved
+    assert {place: moved.get(place, before.get(place, 0)) for place in held} == held
+    assert json.dumps(nested(dict(reversed(held.items())), moved)) == text
 
 
 def test_queues_stand_in_the_order_of_their_numbers() -> None:
@@ -109,7 +114,7 @@ def test_triggers_read_every_row_once_and_come_to_an_end(
     while waiting(at, ends(at, held)):
         end = limited(at, ends(at, held), limit, turn)
         assert 0 < waiting(at, end) <= limit
-        found, lost = spans(at, end, held, {})
+        found, lost = spans(at, {}, end, held, {})
         assert lost == []
         for span in found:
             rows[span.place] += range(span.start, span.end)
@@ -127,7 +132,7 @@ def test_a_batch_reads_and_counts_every_row_that_it_promised(
     """Whatever happens to queues after the plan: rows read and rows lost add up, and only what is held is read."""
     base = settled(start, then, losses(start, then, (), {}), then)
     end = limited(base, ends(base, then), limit)
-    found, lost = spans(base, end, now, {})
+    found, lost = spans(base, {}, end, now, {})
     for place, stop in end.items():
         read = sum(span.end - span.start for span in found if span.place == place)
         missed = sum(loss.rows for loss in lost if loss.place == place)
@@ -156,18 +161,30 @@ def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
     (lost,) = losses({A0: 500}, held, (), {A0: 520})
     assert (lost.rows, lost.is_exact) == (20, False)
     assert settled({A0: 500}, held, [lost], ()) == {A0: 0}
-    found, counted = spans({A0: 500}, {A0: 20}, held, {A0: 520})
+    found, counted = spans({A0: 500}, {A0: 0}, {A0: 20}, held, {A0: 520})
     assert (found, counted) == ([Span(A0, 0, 20)], [lost])
 
 
 def test_a_queue_that_left_the_offsets_is_counted_as_lost() -> None:
     """Rows that were seen waiting are what is known to be lost."""
-    assert spans({A0: 5, A1: 2}, {A1: 2}, {A1: Bounds(0, 2)}, {A0: 9}) == ([], [Loss(A0, 5, None, 4, is_exact=False)])
+    assert spans({A0: 5, A1: 2}, {}, {A1: 2}, {A1: Bounds(0, 2)}, {A0: 9}) == (
+        [],
+        [Loss(A0, 5, None, 4, is_exact=False)],
+    )
 
 
-def test_a_new_queue_is_read_from_its_min_offset() -> None:
-    """What is not in the start was found since."""
-    assert spans({}, {A0: 9}, {A0: Bounds(4, 12)}, {})[0] == [Span(A0, 4, 9)]
+def test_a_new_queue_is_read_from_where_the_end_says_or_from_0() -> None:
+    """What is not in the start was found since; messages that aged out before that are no loss, later they are."""
+    assert spans({}, {A0: 4}, {A0: 9}, {A0: Bounds(4, 12)}, {}) == ([Span(A0, 4, 9)], [])
+    assert spans({}, {}, {A0: 9}, {A0: Bounds(0, 12)}, {}) == ([Span(A0, 0, 9)], [])
+    held = Bounds(4, 12)
+    assert spans({}, {}, {A0: 9}, {A0: held}, {}) == ([Span(A0, 4, 9)], [Loss(A0, 0, held, 4)])
+
+
+def test_a_queue_that_goes_on_behind_what_aged_out_counts_it_once() -> None:
+    """Its start is in the end of the batch that goes on there."""
+    held = Bounds(7, 12)
+    assert spans({A0: 2}, {A0: 7}, {A0: 9}, {A0: held}, {}) == ([Span(A0, 7, 9)], [Loss(A0, 2, held, 5)])
 
 
 def test_a_loss_names_topic_queue_expectation_and_what_is_there() -> None:

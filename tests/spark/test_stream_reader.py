@@ -52,10 +52,9 @@ def test_limits_and_the_end_are_as_spark_says(mq: ferromq.Embedded) -> None:
     reader = stream.StreamReader(stream.parse_options(options), schema_of(["body"]))
     assert reader.getDefaultReadLimit() == ReadMaxRows(4)
     start = reader.initialOffset()
-    assert reader.latestOffset(start, ReadMaxRows(4)) == start
     end = reader.latestOffset(start, ReadMaxRows(4))
     assert len(bodies(reader, start, end)) == 4
-    assert bodies(reader, start, reader.latestOffset(start, ReadAllAvailable())) == list(range(10))
+    assert len(bodies(reader, end, reader.latestOffset(end, ReadAllAvailable()))) == 6
     assert sum(flat(reader.reportLatestOffset() or {}).values()) == 10
     reader.stop()
 

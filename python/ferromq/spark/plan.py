@@ -125,11 +125,6 @@ def _position(positions: Positions, queue: Queue) -> Position:
     return next((named[key] for key in _keys(queue) if key in named), positions.default)
 
 
-def is_latest(positions: Positions, queue: Queue) -> bool:
-    """Say whether *positions* mean the end of *queue*, wherever that is when it is asked for."""
-    return _position(positions, queue) == LATEST
-
-
 def _is_offset(positions: Positions, queue: Queue) -> bool:
     return isinstance(_position(positions, queue), int)
 

@@ -1,10 +1,8 @@
 """
 Which offsets a trigger of a stream reads, and as which ranges: what options, brokers and the checkpoint make together.
 
-No Spark. Spark keeps the offsets, and here is nothing that a restart would miss. So that every range has both ends
-in the checkpoint, a place to begin at (of a new query, of a new queue, after a loss) is an end first: of a batch that
-reads nothing of that queue. Only Trigger.Once, which has one batch, reads from such a place at once, unless it is
-`latest`, and so does PySpark 4.1, which does not tell the start.
+No Spark. Spark keeps the offsets, and here is nothing that a restart would miss: where a batch begins anywhere else
+than where the one before ended (of a new query, of a new queue, after a loss), its end says so, too.
 """
 
 import logging
@@ -19,6 +17,8 @@ from ferromq.spark.stream_plan import (
     Loss,
     Offsets,
     Place,
+    begins,
+    elsewhere,
     ends,
     flat,
     limited,
@@ -54,13 +54,13 @@ class StreamOffsets:
         self._watch = watch
         self._by_time = by_time
         self._clock = clock
-        self._first: Offsets | None = None
+        self._is_new = False
         self._has_begun = False
         self._target: Flat | None = None
         self._view: View | None = None
         self._fresh: View | None = None
         self._known: Flat = {}
-        self._last: Flat = {}
+        self._last: Offsets = {}
         self._waits_since: float | None = None
         self._turn = 0
         self._held_back: set[Place] = set()
@@ -69,15 +69,14 @@ class StreamOffsets:
         """Rows known to be lost in this run."""
 
     def initial(self) -> Offsets:
-        """Return where a new query begins; Spark asks again for its first batch, and is told the same."""
-        if self._first is None:
-            view = self._look()
-            for error in view.missing.values():
-                raise error
-            queues = list(view.queues.values())
-            starts = plan.resolve("startingOffsets", self._options.read.starting, queues, self._by_time)
-            self._first = nested(dict(zip(view.queues, starts, strict=True)))
-        return self._first
+        """
+        Return what a new query has read: nothing.
+
+        Spark asks again after a restart in the first batch, whose end says where it begins, whatever the options mean
+        by then.
+        """
+        self._is_new = True
+        return {}
 
     def prepare(self) -> None:
         """Fix what is there now as the end of the query (Trigger.AvailableNow)."""
@@ -88,21 +87,19 @@ class StreamOffsets:
         Return where the next batch ends; *start* where there is none.
 
         Without *max_rows* it ends at what is there. *start* is None where Spark does not tell it. Raises `DataLost`,
-        and `ConnectionFailed` for brokers out of reach.
+        and `ConnectionFailed` for brokers out of reach; where a query is new, `TopicNotFound` and `ConfigError`.
         """
-        if start is not None and max_rows is not None and start == self._first and not self._has_begun:
-            self._has_begun = True
-            return start
-        begin = self._last if start is None else flat(start)
+        told = self._last if start is None else start
+        begin = flat(told)
         view = self._look(begin, wait=self._options.fail_on_data_loss)
-        base = self._settle(begin, view)
+        is_new = not begin and not self._has_begun and (self._is_new or start is None)
+        base = self._begun(view) if is_new else self._settle(begin, view)
         self._fresh = view
-        full = ends(base, view.held, self._target)
-        if max_rows is None or start is None:
-            return nested(full | self._noted(start, base, view))
-        if base != begin:
-            return nested(base)
-        return nested(self._admitted(base, full, max_rows))
+        end = ends(base, view.held, self._target)
+        if max_rows is not None and start is not None:
+            end = self._admitted(base, end, max_rows)
+        moved = elsewhere(begin, base)
+        return told if end == begin and not moved else nested(end, moved)
 
     def report(self) -> Offsets | None:
         """Return the max offsets that were seen last, for Spark to show how far behind a query is."""
@@ -116,19 +113,17 @@ class StreamOffsets:
 
         Raises `DataLost`, and `ConnectionFailed` for brokers out of reach; where a loss is no failure, counts it.
         """
-        begin, stop = flat(start), flat(end)
-        self._last = stop
-        if start == self._first:
-            # Asked anew after a restart: what was the end of the first batch stands, whatever the options mean by now.
-            begin = {place: min(offset, stop[place]) for place, offset in begin.items() if place in stop}
-        if begin == stop:
+        before, moved, stop = flat(start), begins(end), flat(end)
+        self._last, self._has_begun = end, True
+        if start == end or (before == stop and not moved):
             return []
+        begin = before | moved
         needed = [place for place, offset in stop.items() if offset > begin.get(place, 0)]
         view, self._fresh = self._fresh, None
         if view is None:
             view = self._look(needed, wait=True)
         self._check_reach(view, needed)
-        found, lost = spans(begin, stop, view.held, self._known)
+        found, lost = spans(before, moved, stop, view.held, self._known)
         self._check(lost)
         if (start, end) != self._counted:
             self._counted = (start, end)
@@ -167,6 +162,18 @@ class StreamOffsets:
             return set()
         return {place for place in view.away(places) if place[0] in view.missing}
 
+    def _begun(self, view: View) -> Flat:
+        """Return where a new query begins."""
+        for error in view.missing.values():
+            raise error
+        self._remember(view)
+        queues = list(view.queues.values())
+        starts = plan.resolve("startingOffsets", self._options.read.starting, queues, self._by_time)
+        return dict(zip(view.queues, starts, strict=True))
+
+    def _remember(self, view: View) -> None:
+        self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
+
     def _settle(self, begin: Flat, view: View) -> Flat:
         """Return where the next batch begins: *begin* without what is lost, and with queues that are new."""
         dropped = {place for place in begin if not self._options.read.topics.means(place[0])}
@@ -181,24 +188,9 @@ class StreamOffsets:
         if self._options.fail_on_data_loss:
             self._check_reach(view, kept)
         self._note(away, kept)
-        self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
+        self._remember(view)
         new = [place for place in view.queues if place not in kept and (self._target is None or place in self._target)]
         return settled(kept, view.held, lost, new)
-
-    def _noted(self, start: Offsets | None, base: Flat, view: View) -> Flat:
-        """
-        Return where a new query's only batch (Trigger.Once) ends without having read: queues that begin at `latest`.
-
-        After a restart Spark asks anew where its first batch begins, and `latest` would lie behind what it was to read.
-        """
-        if start is None or start != self._first:
-            return {}
-        starting, known = self._options.read.starting, flat(start)
-        return {
-            place: base[place]
-            for place, queue in view.queues.items()
-            if place in base and (place not in known or plan.is_latest(starting, queue))
-        }
 
     def _admitted(self, base: Flat, full: Flat, max_rows: int) -> Flat:
         rows = waiting(base, full)

@@ -2,11 +2,14 @@
 What a trigger of a stream reads: arithmetic of offsets, limits, and what to make of queues that changed.
 
 Pure: no Spark, no sockets, no clock. Offsets are as Spark's checkpoint holds them, {topic: {"broker:queue": next
-queue offset to read}}, and flat here: {(topic, "broker:queue"): offset}.
+queue offset to read}}, and flat here: {(topic, "broker:queue"): offset}. A batch reads each queue from where the batch
+before ended, a queue that is new to it from 0. Where it begins elsewhere its end says so: {topic: {"broker:queue
+from": offset}}. So every range has both ends in the checkpoint before anything of it is read.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ferromq.spark.plan import Queue
@@ -16,6 +19,9 @@ Offsets = dict[str, dict[str, int]]
 Place = tuple[str, str]
 """Topic and `broker:queue`."""
 Flat = dict[Place, int]
+
+FROM = " from"
+"""Behind `broker:queue`: where the batch that ends so begins to read the queue."""
 
 ALL = 2**62
 """A limit of rows that limits nothing."""
@@ -56,15 +62,38 @@ def key_of(queue: Queue) -> str:
 
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> Flat:
     """Return *offsets* by place."""
-    return {(topic, queue): offset for topic, queues in offsets.items() for queue, offset in queues.items()}
+    return {place: offset for place, offset in _each(offsets) if not place[1].endswith(FROM)}
 
 
-def nested(offsets: Mapping[Place, int]) -> Offsets:
-    """Return *offsets* as Spark keeps them; equal ones always as equal text, which is what Spark compares."""
+def begins(offsets: Mapping[str, Mapping[str, int]]) -> Flat:
+    """Return where the batch that ends at *offsets* begins, of the queues of which they say so."""
+    return {
+        (topic, queue.removesuffix(FROM)): offset for (topic, queue), offset in _each(offsets) if queue.endswith(FROM)
+    }
+
+
+def _each(offsets: Mapping[str, Mapping[str, int]]) -> Iterable[tuple[Place, int]]:
+    return (((topic, queue), offset) for topic, queues in offsets.items() for queue, offset in queues.items())
+
+
+def nested(offsets: Mapping[Place, int], start: Mapping[Place, int] = MappingProxyType({})) -> Offsets:
+    """
+    Return *offsets* as Spark keeps them; equal ones always as equal text, which is what Spark compares.
+
+    *start*: where the batch that ends there begins, of the queues of which they are to say so.
+    """
     found: Offsets = {}
-    for (topic, queue), offset in sorted(offsets.items(), key=lambda item: _order(item[0])):
-        found.setdefault(topic, {})[queue] = offset
+    for place, offset in sorted(offsets.items(), key=lambda item: _order(item[0])):
+        queues = found.setdefault(place[0], {})
+        queues[place[1]] = offset
+        if place in start:
+            queues[place[1] + FROM] = start[place]
     return found
+
+
+def elsewhere(before: Mapping[Place, int], base: Mapping[Place, int]) -> Flat:
+    """Return the places of *base* that do not begin where a batch that ended at *before* lets them begin."""
+    return {place: offset for place, offset in base.items() if offset != before.get(place, 0)}
 
 
 def _order(place: Place) -> tuple[str, str, int]:
@@ -172,28 +201,39 @@ class Span(NamedTuple):
 
 
 def spans(
-    start: Mapping[Place, int], end: Mapping[Place, int], held: Mapping[Place, Bounds], known: Mapping[Place, int]
+    before: Mapping[Place, int],
+    start: Mapping[Place, int],
+    end: Mapping[Place, int],
+    held: Mapping[Place, Bounds],
+    known: Mapping[Place, int],
 ) -> tuple[list[Span], list[Loss]]:
     """
-    Return what a batch from *start* to *end* reads, and what of it is lost.
+    Return what a batch up to *end* reads, and what of it is lost.
 
-    A queue without a start, or with one beyond its end, is read from its min offset. One that is not in *held* is
-    lost whole; whoever only cannot reach it does not ask here.
+    It begins where the one *before* ended, new queues at 0, or where *start* says: then what lies between is lost. One
+    that is not in *held* is lost whole; whoever only cannot reach it does not ask here.
     """
     found, lost = [], []
     for place, stop in end.items():
-        begin, bounds = start.get(place, stop + 1), held.get(place)
-        if begin > stop:
-            if place in start:
-                lost.append(Loss(place, begin, bounds, max(0, known.get(place, begin) - begin), is_exact=False))
-            begin = min(stop, bounds.min_offset if bounds else stop)
+        begin, bounds = before.get(place, 0), held.get(place)
+        if place in start:
+            if place in before:
+                lost.append(_left_out(place, begin, start[place], bounds, known))
+            begin = start[place]
         span, loss = _span(place, begin, stop, bounds)
         found += [span] if span.start < span.end else []
         lost += [loss] if loss else []
-    for place in start.keys() - end.keys():
-        rows = max(0, known.get(place, start[place]) - start[place])
-        lost.append(Loss(place, start[place], None, rows, is_exact=False))
+    for place in before.keys() - end.keys():
+        rows = max(0, known.get(place, before[place]) - before[place])
+        lost.append(Loss(place, before[place], None, rows, is_exact=False))
     return found, lost
+
+
+def _left_out(place: Place, expected: int, start: int, bounds: Bounds | None, known: Mapping[Place, int]) -> Loss:
+    """Return the loss of a queue that goes on at *start*: behind what aged out, or, made anew, before it."""
+    if start > expected:
+        return Loss(place, expected, bounds, start - expected)
+    return Loss(place, expected, bounds, max(0, known.get(place, expected) - expected), is_exact=False)
 
 
 def _span(place: Place, begin: int, stop: int, bounds: Bounds | None) -> tuple[Span, Loss | None]:

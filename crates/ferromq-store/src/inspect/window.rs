@@ -7,7 +7,7 @@ use std::{io, ops::Range};
 use crate::Region;
 
 /// Bytes read at once.
-const STEP: u64 = 1 << 20;
+const STEP: u64 = 256 << 10;
 /// Bytes a buffer may hold; what is longer is read through the map, after it was read once.
 const MAX_BUFFER: u64 = 16 << 20;
 
