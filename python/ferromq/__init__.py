@@ -5,19 +5,15 @@ Apache RocketMQ in one wheel: name server, broker, client and PySpark data sourc
         producer.send("orders", b"hello", keys="o-1", tag="new")
 
 This file only names what is public. Servers are started by `ferromq.cli`, Spark's side is `ferromq.spark`, and
-`ferromq.aio` has the client with `await`.
+`ferromq.aio` has the client with `await`. Clients and servers are imported when they are first asked for: each of
+Spark's Python processes imports this package, and uses neither.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq._time import Clock
-from ferromq.admin import Admin
-from ferromq.client._filters import Sql
-from ferromq.client._pull_plans import Pulled, Queue
-from ferromq.client._tls import Tls
-from ferromq.client.consumer import Consumer
-from ferromq.client.producer import Producer, Transaction
-from ferromq.config import BrokerConfig, NameServerConfig, StoreConfig
-from ferromq.embedded import Embedded, embedded
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
@@ -45,6 +41,16 @@ from ferromq.errors import (
     Unsupported,
 )
 from ferromq.message import Message, MessageView, Resolution, SendReceipt, SendSummary
+
+if TYPE_CHECKING:
+    from ferromq._embedded import Embedded, embedded
+    from ferromq.admin import Admin
+    from ferromq.client._filters import Sql
+    from ferromq.client._pull_plans import Pulled, Queue
+    from ferromq.client._tls import Tls
+    from ferromq.client.consumer import Consumer
+    from ferromq.client.producer import Producer, Transaction
+    from ferromq.config import BrokerConfig, NameServerConfig, StoreConfig
 
 __all__ = [
     "Admin",
@@ -93,3 +99,33 @@ __all__ = [
     "Unsupported",
     "embedded",
 ]
+
+_HOMES = {
+    "Admin": "admin",
+    "BrokerConfig": "config",
+    "Consumer": "client.consumer",
+    "Embedded": "_embedded",
+    "NameServerConfig": "config",
+    "Producer": "client.producer",
+    "Pulled": "client._pull_plans",
+    "Queue": "client._pull_plans",
+    "Sql": "client._filters",
+    "StoreConfig": "config",
+    "Tls": "client._tls",
+    "Transaction": "client.producer",
+    "embedded": "_embedded",
+}
+
+if not TYPE_CHECKING:  # else any name would do
+
+    def __getattr__(name: str) -> Any:
+        """Import what is public where it is first asked for."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    """Return what is there and what may be asked for."""
+    return sorted({*globals(), *__all__})

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 from ferromq import _json, _names
 from ferromq._codes import RequestCode, ResponseCode
+from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import RemotingClient, StoredMessage, decode_records
 from ferromq._fork import Owner
 from ferromq.client._protocol import seconds
-from ferromq.client._routes import parse_endpoints
 from ferromq.errors import (
     ConnectionFailed,
     FerromqError,

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from ferromq import _flags, _logging, _pipeline_commands, _store_commands
+from ferromq._embedded import SMALL_FILES
 from ferromq._ferromq import Store
 from ferromq.broker import settings
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig, NameServerConfig
-from ferromq.embedded import SMALL_FILES
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.namesrv.settings import Settings

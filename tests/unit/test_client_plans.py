@@ -8,6 +8,7 @@ import pytest
 from client_script import LOST, ONE, TWO, Server, request_of, sent
 
 from ferromq import _ferromq
+from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.client import _plans, _send_plans
@@ -24,7 +25,7 @@ from ferromq.client._protocol import (
     seconds,
     transport_error,
 )
-from ferromq.client._routes import endpoints_message, parse_endpoints
+from ferromq.client._routes import endpoints_message
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,

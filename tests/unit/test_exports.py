@@ -1,6 +1,11 @@
 """What `import ferromq` gives."""
 
+import importlib.util
 import inspect
+import subprocess
+import sys
+
+import pytest
 
 import ferromq
 from ferromq import errors
@@ -40,3 +45,26 @@ def test_every_public_name_is_there_and_documented() -> None:
     for name in ferromq.__all__:
         assert inspect.getdoc(getattr(ferromq, name))
     assert inspect.isfunction(ferromq.embedded)
+
+
+@pytest.mark.parametrize(
+    ("module", "kept_out"),
+    [
+        ("ferromq", ("grpc", "google.protobuf", "asyncio", "ferromq.broker", "ferromq.client", "ferromq.config")),
+        ("ferromq.spark.stream", ("grpc", "google.protobuf", "ferromq.client", "ferromq.config")),
+    ],
+)
+def test_what_a_process_of_spark_has_no_use_for_is_not_imported(module: str, kept_out: tuple[str, ...]) -> None:
+    """A query starts several Python processes, and each imports this before its first row."""
+    if importlib.util.find_spec("pyspark") is None and "spark" in module:
+        pytest.skip("no PySpark")
+    program = f"import sys, {module}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert set(kept_out) & set(found.stdout.split()) == set()
+
+
+def test_a_name_that_is_none_is_an_error_as_of_any_module() -> None:
+    """Names are looked up when they are asked for; a wrong one must not look like a failed import."""
+    with pytest.raises(AttributeError, match="module 'ferromq' has no attribute 'Broker'"):
+        ferromq.Broker  # noqa: B018
+    assert set(ferromq.__all__) <= set(dir(ferromq))

@@ -13,13 +13,14 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ferromq._endpoints import parse_endpoints
 from ferromq._fork import Owner
 from ferromq._proto import messages as pb
 from ferromq._time import Clock
 from ferromq.client._connection import Cancel, Channels, Runner
 from ferromq.client._plans import Common, no_answer
 from ferromq.client._protocol import Identity, Plan, T, duration, seconds
-from ferromq.client._routes import Routes, parse_endpoints
+from ferromq.client._routes import Routes
 from ferromq.client._session import Session
 from ferromq.client._tls import Tls, TlsFile, read_tls
 from ferromq.errors import ConfigError, ConnectionFailed

@@ -12,7 +12,7 @@ from itertools import count
 
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
-from ferromq.errors import ConfigError, Forbidden
+from ferromq.errors import Forbidden
 
 MAX_AGE = 30.0
 """Seconds after which a route is asked for anew."""
@@ -154,18 +154,6 @@ def endpoint_of(endpoints: pb.Endpoints) -> str:
     address = endpoints.addresses[0]
     host = f"[{address.host}]" if ":" in address.host else address.host
     return f"{host}:{address.port}"
-
-
-def parse_endpoints(text: str) -> tuple[str, ...]:
-    """Take `host:port`, or several joined by `;`, apart. Raises `ConfigError`."""
-    endpoints = tuple(part.strip() for part in text.split(";") if part.strip())
-    for endpoint in endpoints:
-        host, _, port = endpoint.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise ConfigError(f"an endpoint is host:port, {endpoint!r} is not; a broker's gRPC port is 8081 by default")
-    if not endpoints:
-        raise ConfigError("no endpoint is given; a broker's is host:port, 8081 by default")
-    return endpoints
 
 
 def endpoints_message(endpoints: Iterable[str]) -> pb.Endpoints:

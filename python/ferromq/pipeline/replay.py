@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq import _names
-from ferromq.client._routes import parse_endpoints
+from ferromq._endpoints import parse_endpoints
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.message import Message
 from ferromq.pipeline import _frame, _pace, _source

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from ferromq.client._routes import parse_endpoints
+from ferromq._endpoints import parse_endpoints
 from ferromq.errors import ConfigError
 from ferromq.spark.positions import EARLIEST, LATEST, Positions, Time
 from ferromq.spark.rows import Rows

@@ -11,9 +11,9 @@ from typing import Self
 
 from ferromq import _json
 from ferromq._codes import RequestCode, ResponseCode
+from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq.broker._queues import load_table
-from ferromq.client._routes import parse_endpoints
 from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
 from ferromq.route import BrokerData, Permission, TopicRoute
 from ferromq.spark.answer import AgedOutError, Answer

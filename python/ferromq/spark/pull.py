@@ -3,22 +3,25 @@ What the brokers say: the queues of topics with their offsets, and the messages 
 
 Offsets are the caller's; nothing is committed and no lease is taken, so any number of readers do not see each
 other. Over either protocol records come as they lie in the log, and `_ferromq.record_columns` makes rows of them, so
-the rows are the same as from the log's files.
+the rows are the same as from the log's files. gRPC is imported where it is used: it takes a Python process longer to
+import than a name server to answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferromq._ferromq import record_columns
 from ferromq.errors import ConfigError, ServerError, TopicNotFound
-from ferromq.spark import over_grpc, over_remoting
+from ferromq.spark import over_remoting
 from ferromq.spark.answer import AgedOutError, Answer
 from ferromq.spark.options import Where
-from ferromq.spark.over_grpc import GrpcBroker
 from ferromq.spark.over_remoting import NameServers, RemotingBroker
-from ferromq.spark.plan import Queue, QueueRange
+from ferromq.spark.plan import Protocol, Queue, QueueRange
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics, is_internal
+
+if TYPE_CHECKING:
+    from ferromq.spark.over_grpc import GrpcBroker
 
 
 def queues(where: Where, topics: Topics) -> list[Queue]:
@@ -46,7 +49,7 @@ def queues(where: Where, topics: Topics) -> list[Queue]:
         if topics.pattern is not None:
             raise ConfigError("option 'topicPattern' needs the names of all topics; allowed: with option 'namesrv'")
         for topic in topics.names:
-            found += over_grpc.queues(where.endpoint, topic)
+            found += _over("grpc").queues(where.endpoint, topic)
     return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
 
 
@@ -57,13 +60,13 @@ def offsets_by_time(wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[in
     Brokers are asked one after the other, each for many queues at once. Raises what a broker refused with, or
     `ConnectionFailed`; the queue or broker is named.
     """
-    by_broker: dict[tuple[str, str], list[int]] = {}
+    by_broker: dict[tuple[Protocol, str], list[int]] = {}
     for place, (queue, _) in enumerate(wanted):
         by_broker.setdefault((queue.protocol, queue.endpoint), []).append(place)
     found = [0] * len(wanted)
     for (protocol, endpoint), places in by_broker.items():
         asked = [wanted[place] for place in places]
-        answers = (over_remoting if protocol == "remoting" else over_grpc).offsets_by_time(endpoint, asked)
+        answers = _over(protocol).offsets_by_time(endpoint, asked)
         for place, offset in zip(places, answers, strict=True):
             found[place] = offset
     return found
@@ -86,8 +89,7 @@ def pull(
         raise ValueError(f"the range is of topic {wanted.topic!r}, not of {topic!r}")
     given, names = dict(filter or {}), list(columns)
     tags = tags_for_broker(wanted.topic, given.get("tags"))
-    broker = RemotingBroker(wanted.endpoint) if wanted.protocol == "remoting" else GrpcBroker(wanted.endpoint)
-    with broker:
+    with _broker(wanted) as broker:
         offset = wanted.start
         call: Any = broker.begin(wanted, offset, tags)
         while offset < wanted.end:
@@ -104,6 +106,22 @@ def pull(
             offset = following
             if batch["rows"]:
                 yield batch["rows"], batch["columns"]
+
+
+def _over(protocol: Protocol) -> Any:
+    """Return the module for *protocol*; that for gRPC is imported when it is first used."""
+    if protocol == "remoting":
+        return over_remoting
+    from ferromq.spark import over_grpc  # noqa: PLC0415
+
+    return over_grpc
+
+
+def _broker(wanted: QueueRange) -> "RemotingBroker | GrpcBroker":
+    if wanted.protocol == "remoting":
+        return RemotingBroker(wanted.endpoint)
+    broker: GrpcBroker = _over("grpc").GrpcBroker(wanted.endpoint)
+    return broker
 
 
 def _next(wanted: QueueRange, offset: int, answer: Answer) -> int:

@@ -8,7 +8,7 @@ itself fixes the end of the latter, and options that need a limit are an error.
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,12 +19,14 @@ from ferromq.errors import FerromqError
 from ferromq.spark import pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.source import QueuePartition
-from ferromq.spark.stream_group import GroupOffsets
 from ferromq.spark.stream_offsets import StreamOffsets
 from ferromq.spark.stream_options import StreamOptions
 from ferromq.spark.stream_plan import ALL, Offsets
 from ferromq.spark.stream_read import PatientReader
 from ferromq.spark.stream_watch import Patience, Watch
+
+if TYPE_CHECKING:
+    from ferromq.spark.stream_group import GroupOffsets
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -106,6 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._options.group is None:
             return
         if self._group is None:
+            from ferromq.spark.stream_group import GroupOffsets  # noqa: PLC0415 (it imports gRPC)
+
             self._group = GroupOffsets(self._options.group)
         try:
             self._group.write(self._offsets.committed(end))

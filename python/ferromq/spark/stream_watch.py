@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from ferromq import _json
 from ferromq._codes import RequestCode, ResponseCode
+from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import RemotingClient
-from ferromq.client._routes import parse_endpoints
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ferromq import _names
-from ferromq.client._routes import parse_endpoints
+from ferromq._endpoints import parse_endpoints
 from ferromq.errors import ConfigError, IllegalName
 from ferromq.spark.options import Given
 
