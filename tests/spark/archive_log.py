@@ -9,13 +9,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ferromq.pipeline import archive
 from ferromq.pipeline._published import LogPart
+from ferromq.spark.arrow import arrow_schema
 from ferromq.spark.schema import SCHEMA
 
-SCHEMA_ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
+SCHEMA_ARROW = arrow_schema(SCHEMA)
 BEGIN = datetime(2026, 3, 29, 22, 30, tzinfo=UTC)
 TOPICS = ["orders", "%RETRY%billing", "a|b_c-d", "%DLQ%g%1"]
 SIZE = 100

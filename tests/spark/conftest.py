@@ -46,7 +46,8 @@ def table() -> Callable[..., Any]:
     """Read a source as Spark's workers do, without Spark; returns an Arrow table."""
     import pyarrow as pa  # noqa: PLC0415
     from pyspark.sql.datasource import CaseInsensitiveDict  # noqa: PLC0415
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    from ferromq.spark.arrow import arrow_schema  # noqa: PLC0415
 
     def read(source: type[Any], options: Mapping[str, object], filters: Sequence[Any] = ()) -> Any:
         given = source(CaseInsensitiveDict({name: str(value) for name, value in options.items()}))
@@ -59,7 +60,7 @@ def table() -> Callable[..., Any]:
         batches = [batch for part in read.partitions for batch in worker.read(part)]  # type: ignore[attr-defined]
         for batch in batches:
             batch.validate(full=True)
-        return pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
+        return pa.Table.from_batches(batches, arrow_schema(schema))
 
     return read
 

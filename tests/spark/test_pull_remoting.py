@@ -6,12 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 import ferromq
 from ferromq.errors import ConfigError, ServerError, TopicNotFound
 from ferromq.spark import over_grpc, over_remoting, pull
-from ferromq.spark.arrow import record_batch
+from ferromq.spark.arrow import arrow_schema, record_batch
 from ferromq.spark.options import Where
 from ferromq.spark.over_grpc import GrpcBroker
 from ferromq.spark.over_remoting import NameServers, RemotingBroker
@@ -19,7 +18,7 @@ from ferromq.spark.plan import Queue
 from ferromq.spark.schema import SCHEMA
 from ferromq.spark.topics import Topics
 
-ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
+ARROW = arrow_schema(SCHEMA)
 COUNT = 40
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, IntegerType, StructType
 
 from ferromq import _ferromq
@@ -26,7 +25,7 @@ from ferromq.pipeline import _frame
 from ferromq.pipeline._partitions import PartitionedWriter
 from ferromq.pipeline._places import place_of
 from ferromq.pipeline._published import LogPart, Manifest, Publisher
-from ferromq.spark.arrow import record_batch
+from ferromq.spark.arrow import arrow_schema, record_batch
 from ferromq.spark.file_systems import local_path
 from ferromq.spark.schema import SCHEMA
 
@@ -87,7 +86,7 @@ def archive_file(
 
 def _scan(part: LogPart, on_corrupt: str, corrupt: list[tuple[int, str]]) -> Iterator[Any]:
     """Yield the records as batches; what is passed over is added to *corrupt*."""
-    schema = to_arrow_schema(SCHEMA, timezone="UTC")
+    schema = arrow_schema(SCHEMA)
     scan = _ferromq.LogScan(
         part.path, part.first_offset, part.first_offset, part.end, columns=schema.names, on_corrupt=on_corrupt
     )

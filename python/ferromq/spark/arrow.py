@@ -4,14 +4,23 @@ Buffers that Rust filled, as Arrow record batches.
 No copy, and no Python object a message: only arrays around bytes.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from ferromq._ferromq import ColumnBuffer
 
 Column = tuple[int, bytes | ColumnBuffer | None, Sequence[bytes | ColumnBuffer]]
 """Null count, validity bitmap (None: no row is null), and the buffers as `_ferromq.record_columns` orders them."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the columns of *schema* as Arrow has them, times in UTC, which is all that PySpark 4.1 knows."""
+    knows_others = "timezone" in inspect.signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, timezone="UTC") if knows_others else to_arrow_schema(schema)
 
 
 def record_batch(columns: Mapping[str, Column], rows: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -122,13 +122,11 @@ class _Scan:
 
     def batches(self, part: LogPart) -> Iterator[Any]:
         """Yield the rows of *part*."""
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
-
-        from ferromq.spark.arrow import record_batch  # noqa: PLC0415
+        from ferromq.spark.arrow import arrow_schema, record_batch  # noqa: PLC0415
 
         columns = self._schema.fieldNames()
         read = columns if "topic" in columns or not self._looks_at_topics else [*columns, "topic"]
-        schema = to_arrow_schema(schema_of(read), timezone="UTC")
+        schema = arrow_schema(schema_of(read))
         for found in self._scan(part, read):
             self._corrupt += found["corrupt"]
             batch = record_batch(found["columns"], found["rows"], schema)

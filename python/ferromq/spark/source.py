@@ -114,11 +114,9 @@ def read_range(partition: QueuePartition, schema: StructType, wanted: Mapping[st
 
     *wanted*: which rows, as `_ferromq.record_columns` takes filters; None is all.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
-
     from ferromq.spark import pull  # noqa: PLC0415
-    from ferromq.spark.arrow import record_batch  # noqa: PLC0415
+    from ferromq.spark.arrow import arrow_schema, record_batch  # noqa: PLC0415
 
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    columns_of_arrow = arrow_schema(schema)
     for rows, columns in pull.pull(partition.range, columns=schema.fieldNames(), filter=wanted):
-        yield record_batch(columns, rows, arrow_schema)
+        yield record_batch(columns, rows, columns_of_arrow)

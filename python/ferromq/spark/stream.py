@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ferromq.errors import FerromqError
 from ferromq.spark import pull
-from ferromq.spark.arrow import record_batch
+from ferromq.spark.arrow import arrow_schema, record_batch
 from ferromq.spark.source import QueuePartition
 from ferromq.spark.stream_offsets import StreamOffsets
 from ferromq.spark.stream_options import StreamOptions
@@ -99,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             fail_on_data_loss=options.fail_on_data_loss,
             pull_range=lambda wanted: pull.pull(wanted, columns=columns, filter=wanted_rows),
         )
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         for rows, found in reader.read(partition.range):
             yield record_batch(found, rows, schema)
 
