@@ -20,8 +20,6 @@ use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::{Sleep, sleep},
 };
-use tokio_stream::Stream;
-use tonic::transport::server::Connected;
 use tracing::warn;
 
 use super::{
@@ -155,37 +153,26 @@ impl Drop for LinkInner {
 pub(super) struct Incoming {
     listener: TcpListener,
     connections: Arc<Connections>,
-    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Incoming {
     pub(super) fn new(listener: TcpListener, connections: Arc<Connections>) -> Self {
-        Self { listener, connections, pause: None }
+        Self { listener, connections }
     }
-}
 
-impl Stream for Incoming {
-    type Item = io::Result<GrpcStream>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    /// The next one. Giving the future up loses none.
+    pub(super) async fn next(&mut self) -> GrpcStream {
         loop {
-            if let Some(pause) = &mut self.pause {
-                if pause.as_mut().poll(context).is_pending() {
-                    return Poll::Pending;
-                }
-                self.pause = None;
-            }
-            match self.listener.poll_accept(context) {
-                Poll::Ready(Ok((stream, peer))) => {
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
                     if let Some(admitted) = self.connections.admit(stream, peer) {
-                        return Poll::Ready(Some(Ok(admitted)));
+                        return admitted;
                     }
                 }
-                Poll::Ready(Err(error)) => {
+                Err(error) => {
                     warn!(%error, "accept failed");
-                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                    sleep(ACCEPT_PAUSE).await;
                 }
-                Poll::Pending => return Poll::Pending,
             }
         }
     }
@@ -210,6 +197,11 @@ struct Beginning {
 }
 
 impl GrpcStream {
+    /// The connection as its requests see it.
+    pub(super) fn link(&self) -> Link {
+        self.link.clone()
+    }
+
     /// Fails where the client took too long to begin, its TLS handshake included.
     fn check_patience(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(beginning) = &mut self.beginning else { return Ok(()) };
@@ -217,14 +209,6 @@ impl GrpcStream {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(()),
         }
-    }
-}
-
-impl Connected for GrpcStream {
-    type ConnectInfo = Link;
-
-    fn connect_info(&self) -> Link {
-        self.link.clone()
     }
 }
 

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
-const TICKS: Duration = Duration::from_millis(2);
-
 /// When a client gives up, if it ever does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline(Option<Instant>);
@@ -31,8 +29,7 @@ impl Deadline {
     pub(super) async fn limit<T>(self, answer: impl Future<Output = T>) -> Option<T> {
         match self.left() {
             None => Some(answer.await),
-            // tonic ends the call at its time as well, with a status that says less; timers count milliseconds.
-            Some(left) => tokio::time::timeout(left.saturating_sub(TICKS), answer).await.ok(),
+            Some(left) => tokio::time::timeout(left, answer).await.ok(),
         }
     }
 

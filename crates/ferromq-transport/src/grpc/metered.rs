@@ -1,6 +1,7 @@
 //! Bodies and streams whose bytes are counted in a connection's share of the budget.
 
 use std::{
+    error::Error,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -24,8 +25,8 @@ pub(super) const PREFIX: usize = 5;
 
 /// A request's body whose bytes are counted as they come. The share outlives the body: the request still
 /// holds its bytes while it is answered.
-pub(super) struct Metered {
-    body: tonic::body::Body,
+pub(super) struct Metered<B> {
+    body: B,
     share: Arc<Share>,
     /// How long the client may send nothing in the middle of the body; None where it may be silent.
     stall: Option<Duration>,
@@ -33,8 +34,8 @@ pub(super) struct Metered {
     silence: Option<Pin<Box<Sleep>>>,
 }
 
-impl Metered {
-    pub(super) fn new(body: tonic::body::Body, share: Arc<Share>, stall: Option<Duration>) -> Self {
+impl<B> Metered<B> {
+    pub(super) fn new(body: B, share: Arc<Share>, stall: Option<Duration>) -> Self {
         Self { body, share, stall, silence: None }
     }
 
@@ -48,7 +49,11 @@ impl Metered {
     }
 }
 
-impl Body for Metered {
+impl<B> Body for Metered<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     type Data = Bytes;
     type Error = Status;
 
@@ -67,7 +72,7 @@ impl Body for Metered {
         {
             return Poll::Ready(Some(Err(refused)));
         }
-        polled
+        polled.map_err(|error| Status::from_error(error.into()))
     }
 
     fn is_end_stream(&self) -> bool {

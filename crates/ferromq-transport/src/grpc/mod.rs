@@ -21,9 +21,12 @@ mod reflection;
 mod send;
 mod send_check;
 mod send_properties;
+mod serve;
 mod service;
 mod stream;
 mod telemetry;
+mod together;
+mod unary;
 pub mod wire;
 
 use std::{
@@ -34,7 +37,6 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{net::TcpListener, sync::Semaphore};
-use tonic::transport::Server;
 
 use crate::{
     ColdHandler, TransportError,
@@ -43,21 +45,9 @@ use crate::{
 };
 use connection::{Connections, Incoming};
 use health::Health;
-use service::Messaging;
 use telemetry::TelemetryStreams;
 
 pub use outgoing::encode_message;
-
-/// Bytes a client may send ahead on one stream, and on all streams of a connection: a batch never waits for
-/// a window update.
-const STREAM_WINDOW: u32 = 8 << 20;
-const CONNECTION_WINDOW: u32 = 16 << 20;
-/// Large frames, so that a batch is few of them.
-const MAX_FRAME: u32 = 1 << 20;
-/// Calls at a time on one connection; more wait in the client.
-const MAX_CALLS: u32 = 1_024;
-/// A client that is gone without a word is noticed by pings.
-const PING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What all gRPC connections of a server may cost together.
 #[derive(Debug, Clone)]
@@ -121,7 +111,6 @@ impl GrpcServer {
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), TransportError> {
         let _cut_off = CutOff(&self.0.connections);
-        let incoming = Incoming::new(listener, Arc::clone(&self.0.connections));
         let drain = async {
             shutdown.await;
             self.0.health.stop();
@@ -130,18 +119,8 @@ impl GrpcServer {
             }
             self.0.telemetry.close();
         };
-        Server::builder()
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(MAX_FRAME)
-            .max_concurrent_streams(MAX_CALLS)
-            .http2_keepalive_interval(Some(PING_INTERVAL))
-            .serve_with_incoming_shutdown(Messaging(Arc::clone(&self.0)), incoming, drain)
-            .await
-            .map_err(|error| TransportError::Io {
-                peer: "grpc listener".to_owned(),
-                source: std::io::Error::other(error),
-            })
+        serve::until(&self.0, Incoming::new(listener, Arc::clone(&self.0.connections)), drain).await;
+        Ok(())
     }
 
     /// Sends an encoded `TelemetryCommand` on stream `stream`; false where it is gone or its buffer is full.

@@ -1,36 +1,31 @@
 //! The one gRPC service: routes a method by its path, hot ones to the hot path, the rest to the control plane.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tonic::{
     Request, Response, Status, Streaming,
     body::Body,
-    codegen::Service,
     metadata::{KeyAndValueRef, MetadataMap, MetadataValue},
     server::{Grpc, ServerStreamingService, StreamingService, UnaryService},
 };
 
 use super::{
-    Inner, ack,
+    Inner,
     budget::{Share, kept},
     codec::BytesCodec,
     connection::Link,
     convert::{Refusal, code, put_status},
-    dead_letter,
     deadline::Deadline,
     extras,
     metered::{Held, Metered, Unread},
     receive::{self, Client, Form, Terms},
-    send,
     stream::{Packer, ResponseStream},
+    together::Apart,
+    unary::{self, Verb},
     wire::Malformed,
 };
 use crate::{
@@ -43,9 +38,9 @@ const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
 /// Administration, which is cold: its methods are routed as `Admin/…`.
 const ADMIN: &str = "/apache.rocketmq.v2.Admin/";
 /// What RocketMQ's proxy accepts. Only sends carry bodies; what else comes is small, or not meant well.
-const MAX_SEND: usize = 130 << 20;
-const MAX_ACK: usize = 8 << 20;
-const MAX_REQUEST: usize = 1 << 20;
+pub(super) const MAX_SEND: usize = 130 << 20;
+pub(super) const MAX_ACK: usize = 8 << 20;
+pub(super) const MAX_REQUEST: usize = 1 << 20;
 /// tonic's word for a message over its limit, as gRPC writes it; RocketMQ's is RESOURCE_EXHAUSTED.
 const OUT_OF_RANGE: &str = "11";
 /// Answers to a single call that are no larger are bounded by the number of calls on a connection.
@@ -59,29 +54,26 @@ const MIN_OFFSET: &str = "x-ferromq-min-offset";
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Serves every method of the messaging service.
-#[derive(Clone)]
-pub(super) struct Messaging(pub(super) Arc<Inner>);
-
-impl Service<http::Request<Body>> for Messaging {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Answer<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+/// Answers a call.
+pub(super) async fn route(
+    server: Arc<Inner>,
+    link: Link,
+    request: http::Request<Incoming>,
+) -> http::Response<Body> {
+    let method = request.uri().path().strip_prefix(SERVICE);
+    if let (Some(verb), Some(hot)) = (method.and_then(Verb::named), &server.hot) {
+        return unary::answer(hot, verb, &link, request, server.stall).await;
     }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let server = Arc::clone(&self.0);
-        Box::pin(async move { Ok(route(server, request).await) })
+    if request.method() == Method::CONNECT {
+        let mut refused = http::Response::new(Body::empty());
+        *refused.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        return refused;
     }
+    Box::pin(route_rest(server, link, request.map(Body::new))).await
 }
 
-async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Response<Body> {
-    let Some(link) = request.extensions().get::<Link>().cloned() else {
-        return Status::internal("the connection has no number").into_http();
-    };
+/// As [`route`], for what is no hot call with one answer.
+async fn route_rest(server: Arc<Inner>, link: Link, request: http::Request<Body>) -> http::Response<Body> {
     let path = request.uri().path();
     let admin = path.strip_prefix(ADMIN).map(|method| format!("Admin/{method}"));
     let Some(method) = path.strip_prefix(SERVICE).map(str::to_owned).or(admin) else {
@@ -91,12 +83,7 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     if deadline.is_over() {
         return over().into_http();
     }
-    let limit = match method.as_str() {
-        "SendMessage" => MAX_SEND,
-        "AckMessage" => MAX_ACK,
-        _ => MAX_REQUEST,
-    };
-    let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(limit);
+    let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(MAX_REQUEST);
     // Held to the end of this function: the request's bytes are under way until it is answered.
     let share = Arc::new(link.allowance().share());
     if method == "Telemetry" {
@@ -111,7 +98,7 @@ async fn route(server: Arc<Inner>, request: http::Request<Body>) -> http::Respon
     let Some(response) = answered else { return over().into_http() };
     let too_large = response.headers().get(Status::GRPC_STATUS).is_some_and(|code| code == OUT_OF_RANGE);
     if too_large {
-        return Status::resource_exhausted(format!("the request is over the limit of {limit} bytes"))
+        return Status::resource_exhausted(format!("the request is over the limit of {MAX_REQUEST} bytes"))
             .into_http();
     }
     response
@@ -135,11 +122,10 @@ async fn answer(
     let Route::Rpc(method) = &route else { return Status::internal("no method").into_http() };
     match (dispatcher::find(&route, server.cold.as_ref()), server.hot.clone()) {
         (dispatcher::Path::Hot, Some(hot)) if matches!(method.as_str(), "ReceiveMessage" | "PullMessage") => {
+            // It may look at many messages; other calls of the connection do not wait for that.
+            Apart::default().await;
             let is_pull = method == "PullMessage";
             held(grpc.server_streaming(HotStream { hot, call, is_pull }, request).await)
-        }
-        (dispatcher::Path::Hot, Some(hot)) => {
-            held(grpc.unary(HotCall { hot, call, method: method.clone() }, request).await)
         }
         (dispatcher::Path::Cold, _) => held(grpc.unary(ColdCall { server, call, route }, request).await),
         (dispatcher::Path::Hot | dispatcher::Path::Unsupported, _) => {
@@ -171,46 +157,6 @@ fn single(link: &Link, body: Bytes) -> Response<Bytes> {
     response
 }
 
-/// A hot method with one answer.
-struct HotCall {
-    hot: Arc<Hot>,
-    call: Call,
-    method: String,
-}
-
-impl UnaryService<Bytes> for HotCall {
-    type Response = Bytes;
-    type Future = Answer<Result<Response<Bytes>, Status>>;
-
-    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (hot, link, deadline) = (Arc::clone(&self.hot), self.call.link.clone(), self.call.deadline);
-        let refusal = without_client(request.metadata());
-        let (method, body) = (std::mem::take(&mut self.method), request.into_inner());
-        Box::pin(async move {
-            // The body took its time.
-            if deadline.is_over() {
-                return Err(over());
-            }
-            if let Some(refusal) = refusal {
-                return Ok(Response::new(ack::refused(&refusal)));
-            }
-            let peer = link.peer();
-            let answer = match method.as_str() {
-                "SendMessage" => send::send_message(&hot, &body, peer).await,
-                "AckMessage" => ack::ack_message(&hot, &body),
-                "ChangeInvisibleDuration" => ack::change_invisible_duration(&hot, body),
-                "ForwardMessageToDeadLetterQueue" => dead_letter::forward(&hot, body, peer).await,
-                "UpdateOffset" => ack::update_offset(&hot, body, peer).await,
-                _ => Ok(ack::refused(&Refusal::new(
-                    code::UNSUPPORTED,
-                    format!("{method} is not supported yet"),
-                ))),
-            };
-            answer.map(|body| single(&link, body)).map_err(malformed)
-        })
-    }
-}
-
 /// A hot method that answers with a stream.
 struct HotStream {
     hot: Arc<Hot>,
@@ -228,7 +174,7 @@ impl ServerStreamingService<Bytes> for HotStream {
         let asked = request.metadata().get(PACKED).and_then(|value| value.to_str().ok());
         let form = Form::asked(asked, is_pull);
         let deadline = self.call.deadline;
-        let refusal = without_client(request.metadata());
+        let refusal = without_client(request.metadata().as_ref());
         let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
         let terms = Terms { peer: self.call.link.peer(), form, deadline: deadline.left() };
         let body = request.into_inner();
@@ -334,7 +280,7 @@ impl StreamingService<Bytes> for Telemetry {
     }
 }
 
-fn over() -> Status {
+pub(super) fn over() -> Status {
     Status::deadline_exceeded("the deadline of the call is over")
 }
 
@@ -344,8 +290,8 @@ fn client_id(metadata: &MetadataMap) -> &str {
 }
 
 /// RocketMQ's proxy answers nobody who does not say who they are.
-fn without_client(metadata: &MetadataMap) -> Option<Refusal> {
-    let is_named = metadata.get(CLIENT_ID).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
+pub(super) fn without_client(headers: &HeaderMap) -> Option<Refusal> {
+    let is_named = headers.get(CLIENT_ID).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
     (!is_named)
         .then(|| Refusal::new(code::CLIENT_ID_REQUIRED, format!("the metadata {CLIENT_ID} is missing")))
 }
@@ -358,7 +304,7 @@ fn refused_stream(packed: bool, refusal: &Refusal) -> ResponseStream {
     packer.finish(None)
 }
 
-fn malformed(Malformed(reason): Malformed) -> Status {
+pub(super) fn malformed(Malformed(reason): Malformed) -> Status {
     Status::invalid_argument(format!("malformed request: {reason}"))
 }
 

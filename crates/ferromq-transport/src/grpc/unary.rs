@@ -1,0 +1,253 @@
+//! Hot methods with one answer: a message in, a message out, without a layer between.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method, header::CONTENT_TYPE};
+use http_body::{Body as _, Frame};
+use hyper::body::Incoming;
+use tonic::{Status, body::Body};
+
+use super::{
+    ack,
+    budget::kept,
+    connection::Link,
+    dead_letter,
+    deadline::Deadline,
+    metered::{Metered, PREFIX},
+    send,
+    service::{MAX_ACK, MAX_REQUEST, MAX_SEND, malformed, over, without_client},
+};
+use crate::hot::Hot;
+
+/// Answers to a single call that are no larger are bounded by the number of calls on a connection.
+const SMALL: usize = 4 << 10;
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+const ENCODING: &str = "grpc-encoding";
+const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
+const ZERO: HeaderValue = HeaderValue::from_static("0");
+
+/// Which method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Send,
+    Ack,
+    ChangeInvisible,
+    Forward,
+    UpdateOffset,
+}
+
+impl Verb {
+    /// That of a method's name, where it is hot and has one answer.
+    pub(super) fn named(method: &str) -> Option<Self> {
+        Some(match method {
+            "SendMessage" => Self::Send,
+            "AckMessage" => Self::Ack,
+            "ChangeInvisibleDuration" => Self::ChangeInvisible,
+            "ForwardMessageToDeadLetterQueue" => Self::Forward,
+            "UpdateOffset" => Self::UpdateOffset,
+            _ => return None,
+        })
+    }
+
+    fn limit(self) -> usize {
+        match self {
+            Self::Send => MAX_SEND,
+            Self::Ack => MAX_ACK,
+            Self::ChangeInvisible | Self::Forward | Self::UpdateOffset => MAX_REQUEST,
+        }
+    }
+}
+
+/// Answers a call; the client may stop for `stall` in the middle of its request.
+pub(super) async fn answer(
+    hot: &Hot,
+    verb: Verb,
+    link: &Link,
+    request: http::Request<Incoming>,
+    stall: Duration,
+) -> http::Response<Body> {
+    if request.method() != Method::POST {
+        return Status::unimplemented(format!("{} is no call; use POST", request.method())).into_http();
+    }
+    let deadline = Deadline::of(request.headers());
+    if deadline.is_over() {
+        return over().into_http();
+    }
+    if let Some(encoding) = request.headers().get(ENCODING).filter(|encoding| *encoding != IDENTITY) {
+        let refused = format!("the request is compressed with {encoding:?}; send it as it is");
+        let mut response = Status::unimplemented(refused).into_http();
+        response.headers_mut().insert(ACCEPT_ENCODING, IDENTITY);
+        return response;
+    }
+    let answered = deadline.limit(served(hot, verb, link, request, stall, deadline)).await;
+    match answered.unwrap_or_else(|| Err(over())) {
+        Ok(answer) => answer,
+        Err(status) => status.into_http(),
+    }
+}
+
+async fn served(
+    hot: &Hot,
+    verb: Verb,
+    link: &Link,
+    request: http::Request<Incoming>,
+    stall: Duration,
+    deadline: Deadline,
+) -> Result<http::Response<Body>, Status> {
+    let refusal = without_client(request.headers());
+    // Held to the end of this function: the request's bytes are under way until it is answered.
+    let share = Arc::new(link.allowance().share());
+    let body = Metered::new(request.into_body(), Arc::clone(&share), Some(stall));
+    let message = message(body, verb.limit()).await?;
+    // The body took its time.
+    if deadline.is_over() {
+        return Err(over());
+    }
+    if let Some(refusal) = refusal {
+        return Ok(response(link, &ack::refused(&refusal)));
+    }
+    let peer = link.peer();
+    let answer = match verb {
+        Verb::Send => send::send_message(hot, &message, peer).await,
+        Verb::Ack => ack::ack_message(hot, &message),
+        Verb::ChangeInvisible => ack::change_invisible_duration(hot, message),
+        Verb::Forward => dead_letter::forward(hot, message, peer).await,
+        Verb::UpdateOffset => ack::update_offset(hot, message, peer).await,
+    };
+    answer.map(|answer| response(link, &answer)).map_err(malformed)
+}
+
+/// The one message of a request, which has at most `limit` bytes.
+///
+/// One that comes in one piece is not copied.
+async fn message(mut body: Metered<Incoming>, limit: usize) -> Result<Bytes, Status> {
+    let mut pieces = Pieces::default();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        if let Ok(piece) = frame?.into_data() {
+            pieces.add(piece, limit)?;
+        }
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    pieces.message()
+}
+
+/// What has come of a message.
+#[derive(Default)]
+struct Pieces {
+    /// The first piece, as long as there is no other.
+    first: Bytes,
+    rest: BytesMut,
+    /// Of the message with what is before it, once that is known.
+    len: Option<usize>,
+}
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
+    fn add(&mut self, piece: Bytes, limit: usize) -> Result<(), Status> {
+        if self.len() == 0 {
+            self.first = piece;
+        } else {
+            self.rest.reserve(self.first.len() + piece.len());
+            self.rest.put(std::mem::take(&mut self.first));
+            self.rest.put(piece);
+        }
+        if self.len.is_none() {
+            self.begin(limit)?;
+        }
+        if self.len.is_some_and(|len| self.len() > len) {
+            return Err(Status::internal("more than one message came with a call that takes one"));
+        }
+        Ok(())
+    }
+
+    /// Reads what is before the message, if all of it is there.
+    fn begin(&mut self, limit: usize) -> Result<(), Status> {
+        let there = if self.rest.is_empty() { &*self.first } else { &*self.rest };
+        let Some(([flag, size @ ..], _)) = there.split_first_chunk::<PREFIX>() else { return Ok(()) };
+        match flag {
+            0 => {}
+            1 => return Err(Status::internal("the message is marked as compressed, and nothing says how")),
+            other => return Err(Status::internal(format!("{other} is no mark of a message; 0 and 1 are"))),
+        }
+        let size = u32::from_be_bytes(*size) as usize;
+        if size > limit {
+            return Err(Status::resource_exhausted(format!(
+                "the request is over the limit of {limit} bytes"
+            )));
+        }
+        self.len = Some(PREFIX + size);
+        Ok(())
+    }
+
+    fn message(self) -> Result<Bytes, Status> {
+        match self.len {
+            Some(len) if len == self.len() => {
+                let mut all = if self.rest.is_empty() { self.first } else { self.rest.freeze() };
+                all.advance(PREFIX);
+                Ok(all)
+            }
+            _ if self.len() == 0 => Err(Status::internal("the message of the request is missing")),
+            _ => Err(Status::internal("the request ended in the middle of its message")),
+        }
+    }
+}
+
+/// A response with one message. What was done is not undone, so a large one is counted even where it is over the limit.
+fn response(link: &Link, message: &[u8]) -> http::Response<Body> {
+    let mut out = BytesMut::with_capacity(PREFIX + message.len());
+    out.put_u8(0);
+    out.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    out.put_slice(message);
+    let mut data = out.freeze();
+    if data.len() > SMALL {
+        let share = link.allowance().share();
+        share.count(data.len());
+        data = kept(data, share);
+    }
+    let mut response = http::Response::new(Body::new(Single { data: Some(data), is_over: false }));
+    response.headers_mut().insert(CONTENT_TYPE, GRPC);
+    response
+}
+
+/// One message and the word that all went well.
+struct Single {
+    data: Option<Bytes>,
+    is_over: bool,
+}
+
+impl http_body::Body for Single {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(data) = self.data.take() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        if std::mem::replace(&mut self.is_over, true) {
+            return Poll::Ready(None);
+        }
+        let mut trailers = HeaderMap::with_capacity(1);
+        trailers.insert(Status::GRPC_STATUS, ZERO);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over
+    }
+}
