@@ -16,15 +16,15 @@ use crate::{Counted, Failure, Options, histogram::Histogram};
 
 const SEND: &str = "/apache.rocketmq.v2.MessagingService/SendMessage";
 /// `OK`, `IDENTITY` and `NORMAL` in RocketMQ's interface.
-const OK: i32 = 20_000;
+pub(crate) const OK: i32 = 20_000;
 const IDENTITY: i32 = 1;
 const NORMAL: i32 = 1;
 
 /// The fields a sender needs, by their numbers in RocketMQ's interface.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Resource {
+pub(crate) struct Resource {
     #[prost(string, tag = "2")]
-    name: String,
+    pub(crate) name: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -68,9 +68,9 @@ struct SendMessageRequest {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Status {
+pub(crate) struct Status {
     #[prost(int32, tag = "1")]
-    code: i32,
+    pub(crate) code: i32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -145,7 +145,7 @@ fn request(options: &Options, queue: usize) -> Result<Bytes, Failure> {
 }
 
 /// A request with what a client says of itself.
-fn named(body: Bytes) -> Request<Bytes> {
+pub(crate) fn named(body: Bytes) -> Request<Bytes> {
     let mut request = Request::new(body);
     for (name, value) in [
         ("x-mq-client-id", "load"),

@@ -3,15 +3,18 @@
 //! Each connection keeps some requests under way for a while. What came of it is one line:
 //! messages a second, latencies in microseconds, and how many answers were no success.
 //!
-//!     load --address HOST:PORT --mode send|batch|transactions|pull|route|topics|register [--connections 64] [--in-flight 1]
-//!          [--seconds 10] [--warm-up 2] [--size 1024] [--batch 32] [--topic load] [--queues 8] [--topics 1000]
-//!          [--header json|binary] [--protocol remoting|grpc]
+//!     load --address HOST:PORT --mode send|receive|batch|transactions|pull|route|topics|register [--connections 64]
+//!          [--in-flight 1] [--seconds 10] [--warm-up 2] [--size 1024] [--batch 32] [--topic load] [--queues 8]
+//!          [--topics 1000] [--header json|binary] [--protocol remoting|grpc] [--group load_group] [--acks each|all]
 //!
-//! Over gRPC there is `send` only. Of transactions each is counted once, half message and commit together.
+//! Over gRPC there are `send` and `receive` only. Of transactions each is counted once, half message and commit
+//! together. `receive` also acknowledges, each message by itself as official clients do or `all` of an answer at once;
+//! it reads what was sent before, and a latency is that of an answer and its acknowledgements.
 
 mod frames;
 mod grpc;
 mod histogram;
+mod receive;
 mod transactions;
 
 use std::{
@@ -87,11 +90,11 @@ async fn main() -> Result<(), Failure> {
     match options.text("mode", "send") {
         "register" => register(&options).await,
         "topics" => make_topics(&options).await,
-        "send" | "batch" | "transactions" | "pull" | "route" => run(&options).await,
-        other => {
-            Err(format!("--mode {other} is none of send, batch, transactions, pull, route, topics, register")
-                .into())
-        }
+        "send" | "receive" | "batch" | "transactions" | "pull" | "route" => run(&options).await,
+        other => Err(format!(
+            "--mode {other} is none of send, receive, batch, transactions, pull, route, topics, register"
+        )
+        .into()),
     }
 }
 
@@ -104,8 +107,9 @@ async fn run(options: &Options) -> Result<(), Failure> {
                 match (options.text("protocol", "remoting"), options.text("mode", "send")) {
                     ("remoting", "transactions") => transactions::drive(&options, number).await,
                     ("remoting", "pull") => pull(&options, number).await,
-                    ("remoting", _) => drive(&options, number).await,
+                    ("remoting", mode) if mode != "receive" => drive(&options, number).await,
                     ("grpc", "send") => grpc::drive(&options, number).await,
+                    ("grpc", "receive") => receive::drive(&options).await,
                     (protocol, mode) => {
                         Err(format!("there is no --mode {mode} over --protocol {protocol}").into())
                     }
