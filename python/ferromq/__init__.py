@@ -17,6 +17,7 @@ from ferromq._time import Clock
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
+    CorruptMessage,
     CorruptStore,
     DataLost,
     FerromqError,
@@ -59,6 +60,7 @@ __all__ = [
     "ConfigError",
     "ConnectionFailed",
     "Consumer",
+    "CorruptMessage",
     "CorruptStore",
     "DataLost",
     "Embedded",

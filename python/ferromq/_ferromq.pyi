@@ -925,7 +925,16 @@ class MessageView:
     def topic(self) -> str: ...
     @property
     def body(self) -> bytes:
-        """The body as it was sent, decompressed where needed. Raises `ValueError` where that fails."""
+        """
+        The body as it was sent, decompressed where needed.
+
+        Raises `CorruptMessage`, a `ValueError`, where the message says it is compressed and does not decompress. A
+        handler that lets it through has failed: the message comes again, and ends as a dead letter.
+        """
+
+    @property
+    def raw_body(self) -> bytes:
+        """The body as it came, compressed or not."""
 
     @property
     def tag(self) -> str | None: ...

@@ -6,6 +6,7 @@ catches: what may I do now? The classes that have a builtin base beside them can
 
     FerromqError
     ├ ConfigError (ValueError)            an option or a file is wrong: correct it
+    ├ CorruptMessage (ValueError)         a received body does not decompress: see `raw_body`, or give it up
     ├ DataLost                            messages that a stream should read are gone: decide whether to go on
     ├ ForkedProcess                       made before a fork, used in the child: make it anew there
     ├ StoreError                          the local engine refused; nothing was stored
@@ -36,6 +37,7 @@ Every exception survives pickling, with its attributes.
 __all__ = [
     "ConfigError",
     "ConnectionFailed",
+    "CorruptMessage",
     "CorruptStore",
     "DataLost",
     "FerromqError",
@@ -67,6 +69,14 @@ class FerromqError(Exception):
 
 class ConfigError(FerromqError, ValueError):
     """An option, a configuration file or a combination of options is wrong."""
+
+
+class CorruptMessage(FerromqError, ValueError):
+    """
+    The body of a received message does not decompress, though the message says it is compressed.
+
+    The text names message id, topic, queue and offset. Other messages of the answer are not touched by it.
+    """
 
 
 class DataLost(FerromqError):

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from grpc_peer import GrpcPeer
 
 import ferromq
-from ferromq import Message, MessageView
+from ferromq import CorruptMessage, Message, MessageView
 from ferromq._ferromq import Clock
+from ferromq._proto import messages as pb
 
 PATIENCE = 20.0
 
@@ -81,6 +83,40 @@ def test_a_failed_message_comes_again_as_the_group_says_and_ends_as_a_dead_lette
     assert attempts == [1, 2, 3]
     assert good.is_set()
     assert "no such customer" in caplog.text
+
+
+def test_a_body_that_does_not_decompress_ends_as_a_dead_letter_and_holds_nobody_up(
+    mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails in the handler that asks for it, each attempt counts, and no byte of it is lost."""
+    with mq.admin() as admin:
+        admin.create_topic("orders", 1)
+        admin.create_group("billing", retries=2, retry_delays=[0.01])
+    with GrpcPeer(mq.endpoint) as peer:
+        for body, encoding in [("a", pb.Encoding.IDENTITY), ("bad", pb.Encoding.GZIP), ("b", pb.Encoding.IDENTITY)]:
+            peer.send("orders", body, body_encoding=encoding)
+    attempts: list[int] = []
+    bodies: list[bytes] = []
+    both = threading.Event()
+
+    def handler(message: MessageView) -> None:
+        try:
+            bodies.append(message.body)
+        except CorruptMessage:
+            attempts.append(message.delivery_attempt)
+            raise
+        if len(bodies) == 2:
+            both.set()
+
+    with mq.consumer("billing", "orders") as consumer, mq.consumer("look", "%DLQ%billing") as dead:
+        running = run(consumer, handler)
+        (message,) = dead.receive(wait=PATIENCE)
+        assert both.wait(PATIENCE)
+        consumer.stop()
+        running.join(PATIENCE)
+        assert not running.is_alive()
+    assert (message.raw_body, sorted(bodies), attempts) == (b"bad", [b"a", b"b"], [1, 2, 3])
+    assert "of topic orders, queue 0, offset 1: the body says it is compressed" in caplog.text
 
 
 def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:

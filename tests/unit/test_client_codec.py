@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageIds, MessageView
 from ferromq._proto import messages as pb
-from ferromq.errors import MessageTooLarge
+from ferromq.errors import CorruptMessage, MessageTooLarge
 
 PROCESS = bytes(range(8))
 words = st.text(st.characters(exclude_categories=["Cc", "Cs", "Z"], exclude_characters="|"), min_size=1, max_size=20)
@@ -246,12 +246,25 @@ def view_of(message: pb.Message, keeper: Keeper) -> MessageView:
 
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
 def test_compressed_bodies_come_out_as_they_were(compress: object) -> None:
-    """RocketMQ says GZIP of both formats; bytes that are neither are an error that names the message."""
+    """RocketMQ says GZIP of both formats."""
     system = pb.SystemProperties(message_id="ID", body_encoding=pb.Encoding.GZIP)
     body = compress(b"hello" * 100)  # type: ignore[operator]
-    assert view_of(pb.Message(system_properties=system, body=body), Keeper()).body == b"hello" * 100
-    with pytest.raises(ValueError, match=r"message ID: .*compressed"):
-        _ = view_of(pb.Message(system_properties=system, body=b"plain"), Keeper()).body
+    view = view_of(pb.Message(system_properties=system, body=body), Keeper())
+    assert (view.body, view.raw_body) == (b"hello" * 100, body)
+
+
+def test_a_body_that_is_not_what_its_message_says_is_told_of_and_its_neighbours_come() -> None:
+    """Only who asks for that body learns of it: which message it is, why, and how to get at its bytes."""
+    bad = pb.SystemProperties(message_id="BAD", body_encoding=pb.Encoding.GZIP, queue_id=2, queue_offset=7)
+    good = pb.SystemProperties(message_id="GOOD", body_encoding=pb.Encoding.IDENTITY)
+    topic = pb.Resource(name="orders")
+    packets = responses([pb.Message(topic=topic, system_properties=own, body=b"plain") for own in (good, bad, good)])
+    _, views, _ = _ferromq.decode_received(packets, packed=False, lease=Keeper(), endpoint="b:1")
+    assert [view.message_id for view in views] == ["GOOD", "BAD", "GOOD"]
+    assert [view.body for view in views if view.message_id == "GOOD"] == [b"plain", b"plain"]
+    with pytest.raises(CorruptMessage, match=r"message BAD of topic orders, queue 2, offset 7: .*compressed.*raw_body"):
+        _ = views[1].body
+    assert (views[1].raw_body, views[0].raw_body) == (b"plain", b"plain")
 
 
 def test_a_message_asks_whoever_leased_it() -> None:

@@ -34,6 +34,7 @@ def test_the_docstring_draws_every_class() -> None:
     ("kind", "builtin"),
     [
         (errors.ConfigError, ValueError),
+        (errors.CorruptMessage, ValueError),
         (errors.MessageTooLarge, ValueError),
         (errors.IllegalName, ValueError),
         (errors.ConnectionFailed, ConnectionError),

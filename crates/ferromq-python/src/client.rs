@@ -211,8 +211,19 @@ impl MessageView {
         match self.received.body(self.bytes(py)) {
             Ok(Body::Plain(body)) => Ok(PyBytes::new(py, body)),
             Ok(Body::Unpacked(body)) => Ok(PyBytes::new(py, &body)),
-            Err(text) => Err(PyValueError::new_err(format!("message {}: {text}", self.message_id(py)))),
+            Err(text) => Err(crate::error::raised::CorruptMessage::new_err(format!(
+                "message {} of topic {}, queue {}, offset {}: {text}; raw_body has its bytes as they came",
+                self.message_id(py),
+                self.topic(py),
+                self.received.queue_id,
+                self.received.queue_offset
+            ))),
         }
+    }
+
+    #[getter]
+    fn raw_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.received.raw_body(self.bytes(py)))
     }
 
     #[getter]

@@ -20,6 +20,7 @@ pub mod raised {
     exceptions!(
         ConfigError,
         ConnectionFailed,
+        CorruptMessage,
         CorruptStore,
         Forbidden,
         ForkedProcess,

@@ -145,7 +145,16 @@ impl Received {
         entries(self.message.bytes(answer))
     }
 
+    /// The body as it came, compressed or not.
+    #[must_use]
+    pub fn raw_body(self, answer: &[u8]) -> &[u8] {
+        self.body.bytes(answer)
+    }
+
     /// The body as it was sent, borrowed unless it came compressed.
+    ///
+    /// # Errors
+    /// Where it says it is compressed and does not decompress.
     pub fn body(self, answer: &[u8]) -> Result<Body<'_>, String> {
         let body = self.body.bytes(answer);
         if self.encoding == GZIP { decompress(body).map(Body::Unpacked) } else { Ok(Body::Plain(body)) }
