@@ -250,12 +250,14 @@ fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_
         // Hours that are never: only space makes expired files go.
         let now = hour_after(100 * HOUR);
         let hours = (0..24).filter(|hour| *hour != now).collect();
-        let (disk, clock, store) = new(Retention { disk_usage, hours, ..Retention::default() });
+        let (disk, clock) = (FakeDisk::new(), Clock::manual(START_MS));
+        // As large from the beginning: what is kept free is a share of it, which the store's own thread finds out.
+        disk.set_capacity(100 << 30);
+        let set_used = |percent: u64| disk.set_free((100 - percent) << 30);
+        set_used(10);
+        let retention = Retention { disk_usage, hours, ..Retention::default() };
+        let store = open(&disk, retention, &clock).unwrap();
         fill(&store, "t", 0, 120);
-        let set_used = |percent: u64| {
-            disk.set_capacity(100 << 30);
-            disk.set_free((100 - percent) << 30);
-        };
         set_used(used);
         // Whoever cleans first, this thread or the store's own: what counts is what is gone then.
         let is_anything_gone_after = |ms| {
