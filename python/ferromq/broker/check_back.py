@@ -330,7 +330,7 @@ class CheckBack:
         return Report(count[Outcome.ASKED], count[Outcome.NOBODY], count[Outcome.NO_ROOM])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Due(Question):
     """A half message that is asked about, put back or discarded."""
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ferromq import _names
 from ferromq._codes import RequestCode
@@ -34,15 +34,18 @@ _HOST, _HOST_V6 = 8, 20
 _HEAD = struct.Struct(">iIIiiqq")
 _SYS_FLAG_END = 40
 _OFFSET_DIGITS = 16
-# Of protobuf: the wire type of messages and strings, and the bit that says that a number goes on.
-_LENGTH_DELIMITED, _MORE = 2, 0x80
-# The command in a TelemetryCommand, and the message in it.
-_RECOVER, _MESSAGE = 5, 1
+_PREPARED = 8
+_NOT_PREPARED = bytes(_PREPARED)
+# Of protobuf: the bit that says that a number goes on, and what begins the fields of a TelemetryCommand that recovers a
+# transaction: number 5, and 1 and 2 in it, all of variable length.
+_MORE = 0x80
+_RECOVER, _MESSAGE, _TRANSACTION_ID = b"\x2a", b"\x0a", b"\x12"
 
 _PAUSE_SECONDS, _MOST_WAITS = 0.01, 100
 """For how long, and how often in a round, a group that takes no more is waited for."""
 
 _Producer = tuple[Client, int | None]
+_CHECK = RequestCode.CHECK_TRANSACTION_STATE
 
 
 class Channel(Pusher, Protocol):
@@ -62,9 +65,13 @@ class Outcome(Enum):
     """Who can be reached has not read enough of what was sent before: to be asked again, later."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Question:
-    """An open half message, where it lies now, and what its properties are there."""
+    """
+    An open half message, where it lies now, and what its properties are there.
+
+    Nobody changes one; it is not frozen because a hundred thousand are made in a round.
+    """
 
     half: StoredMessage
     properties: Mapping[str, str]
@@ -89,36 +96,48 @@ class CheckRequests:
         """Ask each of a live producer of its group, in turns; say of each, in order, what became of it."""
         groups = [question.group for question in questions]
         producers = {group: self._table.reachable_producers(group) for group in set(groups)}
-        return [self._ask_or_log(question, producers[group]) for question, group in zip(questions, groups, strict=True)]
+        # All are written before the first is sent: they go out together then, and wake who writes them once.
+        asked = [
+            (question, producers[group], self._written(question, producers[group]))
+            for question, group in zip(questions, groups, strict=True)
+        ]
+        return [self._ask(question, reachable, written) for question, reachable, written in asked]
 
-    def _ask_or_log(self, question: Question, producers: Sequence[_Producer]) -> Outcome:
+    def _written(self, question: Question, producers: Sequence[_Producer]) -> "_Written | None":
+        """Return the question as the protocols of its producers have it; None where nobody can be asked."""
+        if not producers:
+            return None
         try:
-            return self._ask(question, producers)
+            content = as_sent(question.half, question.place, question.properties)
+            streams = {stream is not None for _, stream in producers}
+            return _Written(
+                content,
+                _command(content, question.place) if True in streams else b"",
+                self._fields(question.half, question.place, question.properties) if False in streams else {},
+            )
         except Exception:  # noqa: BLE001 (whatever it is)
             # It is counted: in the end it is given up, and keeps no other from being asked about.
             _log.exception("producer cannot be asked message_id=%s", question.half.message_id)
-            return Outcome.NOBODY
+            return None
 
-    def _ask(self, question: Question, producers: Sequence[_Producer]) -> Outcome:
-        if not producers:
+    def _ask(self, question: Question, producers: Sequence[_Producer], written: "_Written | None") -> Outcome:
+        if written is None:
             return Outcome.NOBODY
-        content = as_sent(question.half, question.place, question.properties)
         begin, outcome = next(self._turn), Outcome.NOBODY
         for number in range(len(producers)):
             client, stream = producers[(begin + number) % len(producers)]
             try:
-                if self._send(question, content, client.connection, stream):
-                    return Outcome.ASKED
-                outcome = Outcome.NO_ROOM
+                if stream is None:
+                    is_sent = self._server.push(client.connection, _CHECK, written.fields, written.content)
+                else:
+                    is_sent = self._server.send_telemetry(stream, written.command)
             except MessageTooLarge as error:
                 _log.warning("producer not asked group=%s peer=%s: %s", question.group, client.peer, error)
+                continue
+            if is_sent:
+                return Outcome.ASKED
+            outcome = Outcome.NO_ROOM
         return outcome
-
-    def _send(self, question: Question, content: bytes, connection: int, stream: int | None) -> bool:
-        if stream is not None:
-            return self._server.send_telemetry(stream, _command(content, question.place))
-        fields = self._fields(question.half, question.place, question.properties)
-        return self._server.push(connection, RequestCode.CHECK_TRANSACTION_STATE, fields, content)
 
     def _fields(self, half: StoredMessage, place: Place, properties: Mapping[str, str]) -> dict[str, str]:
         fields = {
@@ -132,6 +151,17 @@ class CheckRequests:
         if unique_key is not None:
             fields |= {"msgId": unique_key, "transactionId": unique_key}
         return fields
+
+
+class _Written(NamedTuple):
+    """A question as it is sent."""
+
+    content: bytes
+    """The record of the half message as its producer meant it."""
+    command: bytes
+    """For producers over gRPC."""
+    fields: Mapping[str, str]
+    """For producers over remoting."""
 
 
 class Asking:
@@ -149,7 +179,7 @@ class Asking:
 
     def is_left(self, group: str) -> bool:
         """Say whether a group's producers take no more in this round."""
-        return self._waits[group] >= _MOST_WAITS
+        return self._waits.get(group, 0) >= _MOST_WAITS
 
     def ask(self, questions: Sequence[Question]) -> list[Outcome]:
         """Ask, and say of each question, in order, what became of it."""
@@ -172,20 +202,14 @@ class Asking:
 def _command(content: bytes, place: Place) -> bytes:
     """Return an encoded TelemetryCommand around the message as Rust encodes it."""
     (message,) = decode_records(content)
-    named = pb.RecoverOrphanedTransactionCommand(
-        transaction_id=transaction_id(place.queue_offset, place.physical_offset)
-    )
-    rest: bytes = named.SerializeToString()
-    command = _field(_MESSAGE, message.grpc_message()) + rest
-    return _field(_RECOVER, command)
+    encoded, name = message.grpc_message(), transaction_id(place.queue_offset, place.physical_offset).encode()
+    inner = b"".join((_MESSAGE, _length(encoded), encoded, _TRANSACTION_ID, _length(name), name))
+    return b"".join((_RECOVER, _length(inner), inner))
 
 
-def _field(number: int, content: bytes) -> bytes:
-    """Return an encoded message as a field of another one."""
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
+def _length(content: bytes) -> bytes:
+    """Return the length of a field as protobuf has it."""
+    value = len(content)
     encoded = bytearray()
     while value >= _MORE:
         encoded.append(value & (_MORE - 1) | _MORE)
@@ -198,24 +222,24 @@ def as_sent(half: StoredMessage, place: Place, properties: Mapping[str, str]) ->
     """Return the record of a half message as its producer meant it: of its own topic and queue."""
     raw, sys_flag = half.raw, half.sys_flag
     _, _, body_crc, _, flag, _, _ = _HEAD.unpack_from(raw)
-    hosts = (_HOST_V6 if sys_flag & bit else _HOST for bit in (_BORN_HOST_V6, _STORE_HOST_V6))
-    # The rest up to the prepared transaction offset: system flag, two times and hosts, times consumed.
-    rest = raw[_SYS_FLAG_END - 4 : _SYS_FLAG_END + 8 + next(hosts) + 8 + next(hosts) + 4]
-    topic, body = properties[REAL_TOPIC].encode(), half.body
-    text = format_properties(properties).encode()
+    hosts = (sys_flag & _BORN_HOST_V6 > 0) + (sys_flag & _STORE_HOST_V6 > 0)
+    # System flag, two times and hosts, times consumed; then the prepared transaction offset, which is left out.
+    prepared = _SYS_FLAG_END + 8 + _HOST + 8 + _HOST + 4 + hosts * (_HOST_V6 - _HOST)
+    length = prepared + _PREPARED
+    body_end = length + 4 + int.from_bytes(raw[length : length + 4])
+    topic, text = properties[REAL_TOPIC].encode(), format_properties(properties).encode()
     is_long = len(topic) >= _LONG_TOPIC
     tail = b"".join(
         (
-            rest,
-            struct.pack(">qi", 0, len(body)),
-            body,
+            raw[_SYS_FLAG_END - 4 : prepared],
+            _NOT_PREPARED,
+            raw[length:body_end],
             len(topic).to_bytes(2 if is_long else 1),
             topic,
-            struct.pack(">H", len(text)),
+            len(text).to_bytes(2),
             text,
         )
     )
     magic = _MAGIC_LONG_TOPIC if is_long else _MAGIC
-    queue_id = int(properties[REAL_QUEUE])
     size = _HEAD.size + len(tail)
-    return _HEAD.pack(size, magic, body_crc, queue_id, flag, place.queue_offset, place.physical_offset) + tail
+    return _HEAD.pack(size, magic, body_crc, int(properties[REAL_QUEUE]), flag, *place) + tail

@@ -27,6 +27,8 @@ MAY_WAIT = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIV
 """Properties of a message that is delivered later."""
 _NUMBER = re.compile(r"[+-]?\d+\Z")
 _MOST_DIGITS = 1_000
+# So many are a number of 32 bits, whatever they are.
+_FEW_DIGITS = 9
 # As a prepared transaction offset: the half message is the first record of the log. 0 says that there is none.
 _AT_ZERO = -1
 
@@ -43,6 +45,8 @@ def op_offsets(message: StoredMessage) -> Iterator[int]:
 
 def number(text: str, *, bits: int) -> int | None:
     """Return a number as Java reads one of so many *bits*; None for what it does not take for one."""
+    if len(text) <= _FEW_DIGITS and text.isascii() and text.isdecimal():
+        return int(text)
     if len(text) > _MOST_DIGITS or not _NUMBER.match(text):
         return None
     value, limit = int(text), 1 << (bits - 1)

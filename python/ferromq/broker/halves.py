@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ferromq import _names
 from ferromq._ferromq import Store, StoredMessage
@@ -44,8 +44,7 @@ class WasCommitted(Exception):  # noqa: N818 (an answer, not a failure of ours)
     """A transaction that was to be asked about again has been committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a half message lies."""
 
     queue_offset: int
@@ -207,7 +206,7 @@ class Halves:
                 for half in halves
                 if half.queue_offset not in self._ended
                 and half.queue_offset not in self._ending
-                and origin_of(half) not in self._resuming
+                and not (self._resuming and origin_of(half) in self._resuming)
             ]
             self._ending.update(half.queue_offset for half in mine)
         try:

@@ -149,4 +149,4 @@ def parse_properties(text: str) -> dict[str, str]:
 
 def format_properties(properties: Mapping[str, str]) -> str:
     """Return properties as RocketMQ writes them."""
-    return "".join(f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in properties.items())
+    return "".join([f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in properties.items()])
