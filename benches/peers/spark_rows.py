@@ -3,9 +3,12 @@ Measure how many rows of 1 KiB a second Spark gets from ferromq, and from Kafka 
 
     spark_rows.py KAFKA_JARS KAFKA_ADDRESS NAMESRV ENDPOINT STORE_DIRECTORY TOPIC ROWS ROUNDS
 
-One session, `local[2]`, reads the same rows by turns, so that all see the same machine and the same warm Java. Lengths
-of all bodies are summed, so that each one really arrives. Prints a line `engine load<TAB>value<TAB>unit` for each
-figure; what Kafka does is set beside every way of ours to do the same.
+One session, `local[2]`, reads the same rows by turns, each round beginning with another source, so that all see the
+same machine and the same warm Java. Lengths of all bodies are summed, so that each one really arrives. Prints a line
+`engine load<TAB>value<TAB>unit` for each figure; what Kafka does is set beside every way of ours to do the same.
+
+A stream query of either reads what there is when it starts (Trigger.AvailableNow, no limit) into the same sink with a
+new checkpoint. It is timed from its start to its end, and its batches alone, without the start.
 """
 
 import sys
@@ -16,6 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ferromq import spark
+
+Load = Callable[[Any], Any]
+Seconds = dict[str, float]
+"""By the part of the work: the whole has no name."""
+Measure = Callable[[Any, Load, int], Seconds]
 
 BODY_BYTES = 1024
 SETTINGS = {
@@ -58,17 +66,17 @@ class Peers:
         return reader.format("ferromq-log").options(columns="body", **self._files).load()
 
 
-def batch(session: Any, load: Callable[[Any], Any], rows: int) -> float:
+def batch(session: Any, load: Load, rows: int) -> Seconds:
     """Return the seconds of one batch query over all rows."""
     start = time.perf_counter()
     found = load(session.read).selectExpr("count(1) AS count", "sum(length(body)) AS bytes").first()
     elapsed = time.perf_counter() - start
     check(found["count"], found["bytes"], rows)
-    return elapsed
+    return {"": elapsed}
 
 
-def stream(session: Any, load: Callable[[Any], Any], rows: int) -> float:
-    """Return the seconds of one stream query that reads what there is and ends."""
+def stream(session: Any, load: Load, rows: int) -> Seconds:
+    """Return the seconds of one stream query that reads what there is and ends, and of its batches."""
     sums: list[tuple[int, int]] = []
 
     def take(frame: Any, _epoch: int) -> None:
@@ -78,10 +86,12 @@ def stream(session: Any, load: Callable[[Any], Any], rows: int) -> float:
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = load(session.readStream).writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
         start = time.perf_counter()
-        writer.trigger(availableNow=True).start().awaitTermination()
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
         elapsed = time.perf_counter() - start
     check(sum(count for count, _ in sums), sum(size for _, size in sums), rows)
-    return elapsed
+    batches = sum(progress.durationMs["triggerExecution"] for progress in query.recentProgress) / 1000
+    return {"": elapsed, ", its batches alone": batches}
 
 
 def check(count: int, size: int, rows: int) -> None:
@@ -90,10 +100,7 @@ def check(count: int, size: int, rows: int) -> None:
         raise SystemExit(f"{count} rows of {size} bytes came instead of {rows}")
 
 
-Measure = Callable[[Any, Callable[[Any], Any], int], float]
-
-
-def loads(peers: Peers) -> Iterator[tuple[Measure, dict[str, Callable[[Any], Any]]]]:
+def loads(peers: Peers) -> Iterator[tuple[Measure, dict[str, Load]]]:
     """Yield each measure and, by name, the ways of ferromq that are set beside Kafka's."""
     ways = {
         "spark: batch read": peers.remoting,
@@ -102,7 +109,14 @@ def loads(peers: Peers) -> Iterator[tuple[Measure, dict[str, Callable[[Any], Any
         "spark: batch read from the files of the log": peers.files,
     }
     yield batch, ways
-    yield stream, {"spark: stream read": peers.remoting}
+    yield stream, {"spark: stream read": peers.remoting, "spark: stream read over gRPC": peers.grpc}
+
+
+def turn(session: Any, measure: Measure, sources: dict[str, Load], rows: int, number: int) -> dict[str, Seconds]:
+    """Return what each source took in round *number*, which says who is first."""
+    names = list(sources)
+    first = number % len(names)
+    return {name: measure(session, sources[name], rows) for name in names[first:] + names[:first]}
 
 
 def main() -> None:
@@ -113,12 +127,12 @@ def main() -> None:
     peers = Peers(kafka, namesrv, endpoint, directory, topic)
     for number in range(int(rounds) + 1):
         for measure, ways in loads(peers):
-            theirs = measure(session, peers.kafka, int(rows))
-            for load, source in ways.items():
-                ours = measure(session, source, int(rows))
-                if number:
-                    print(f"kafka {load}\t{int(rows) / theirs}\trow/s", flush=True)
-                    print(f"ferromq {load}\t{int(rows) / ours}\trow/s", flush=True)
+            taken = turn(session, measure, {"kafka": peers.kafka, **ways}, int(rows), number)
+            theirs = taken.pop("kafka")
+            for load, ours in taken.items() if number else ():
+                for part, seconds in ours.items():
+                    print(f"kafka {load}{part}\t{int(rows) / theirs[part]}\trow/s", flush=True)
+                    print(f"ferromq {load}{part}\t{int(rows) / seconds}\trow/s", flush=True)
     session.stop()
 
 

@@ -3,8 +3,12 @@
 import struct
 
 import pyarrow as pa
+import pytest
+from pyspark.sql.pandas import types
 
+from ferromq.spark import arrow
 from ferromq.spark.arrow import record_batch
+from ferromq.spark.schema import SCHEMA as ALL
 
 SCHEMA = pa.schema(
     [
@@ -60,3 +64,17 @@ def test_fewer_columns_are_fewer_arrays() -> None:
     """A schema may leave columns out, and name them in another order."""
     schema = pa.schema([SCHEMA.field("body"), SCHEMA.field("id")])
     assert record_batch(COLUMNS, 3, schema).to_pydict() == {"body": [b"\xff", b"", b"\x00\x01"], "id": [7, None, -9]}
+
+
+def test_columns_of_arrow_are_the_same_with_a_pyspark_that_knows_no_other_time_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PySpark 4.1 has no parameter for it, and means UTC; later ones mean none where none is given."""
+
+    def of_4_1(schema: object) -> pa.Schema:
+        return types.to_arrow_schema(schema, timezone="UTC")
+
+    now = arrow.arrow_schema(ALL)
+    monkeypatch.setattr(arrow, "to_arrow_schema", of_4_1)
+    assert arrow.arrow_schema(ALL).equals(now)
+    assert now.field("store_timestamp").type == pa.timestamp("us", tz="UTC")

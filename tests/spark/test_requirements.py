@@ -27,6 +27,19 @@ except ModuleNotFoundError as error:
     assert said.strip() == "ferromq.spark needs pyspark, which is not installed: pip install 'ferromq[spark]'"
 
 
+@pytest.mark.parametrize("version", ["3.5.8", "4.0.2", "4.0.0.dev1"])
+def test_a_pyspark_that_is_too_old_says_the_pip_line(version: str) -> None:
+    """The line names what is there and what is needed."""
+    with pytest.raises(ImportError, match=rf"needs PySpark 4\.1 or later, .* {version}: pip install 'pyspark>=4\.1'"):
+        _requirements.require_pyspark(version)
+
+
+@pytest.mark.parametrize("version", ["4.1.0", "4.2.1", "4.10.0", "5.0.0.dev0"])
+def test_a_pyspark_that_is_new_enough_is_taken(version: str) -> None:
+    """Versions are numbers, not text."""
+    _requirements.require_pyspark(version)
+
+
 def test_a_missing_pyarrow_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading without pyarrow is an ImportError with the line to type."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)

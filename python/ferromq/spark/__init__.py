@@ -18,9 +18,9 @@ whose Python has ferromq installed. Options are in `options` and `log_options`, 
 Needs the extra: `pip install 'ferromq[spark]'`.
 """
 
-from ferromq.spark._requirements import require
+from ferromq.spark._requirements import require_pyspark
 
-require("pyspark")
+require_pyspark()
 
 from ferromq.spark.package import pack  # noqa: E402 (only where there is PySpark)
 from ferromq.spark.session import session  # noqa: E402

