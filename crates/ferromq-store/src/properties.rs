@@ -50,6 +50,15 @@ pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<
     out
 }
 
+/// Says whether a property is no user's: consumers over gRPC and readers of columns do not see it.
+///
+/// Beside RocketMQ's own that is the number by which a writer's messages are stored once: of value to the log alone, and
+/// wrong in any message that is made of this one.
+#[must_use]
+pub fn is_hidden(name: &str) -> bool {
+    is_reserved(name) || name == crate::SEQUENCE
+}
+
 /// Says whether a property name is RocketMQ's own: producers may not set it, consumers do not see it.
 ///
 /// These are its proxy's names, and with them those by which its broker tells how to treat a message.

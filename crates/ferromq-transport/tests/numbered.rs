@@ -4,7 +4,7 @@
 mod grpc_support;
 mod support;
 
-use std::net::TcpListener;
+use std::{net::TcpListener, time::Duration};
 
 use bytes::Bytes;
 use ferromq_transport::remoting::{Fields, RemotingCommand};
@@ -85,6 +85,11 @@ async fn what_is_sent_again_is_answered_with_its_id_and_stored_once_over_grpc_an
     let stats = broker.store.stats();
     assert_eq!((stats.appended, stats.duplicates), (4, 4));
     assert_eq!(broker.stat("sent"), 4);
+
+    broker.readable(4).await;
+    let (_, received) = client.receive(&proto::receive(Duration::ZERO)).await;
+    assert!(received.iter().all(|message| message.user_properties.is_empty()), "{received:?}");
+    assert_eq!(received.len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

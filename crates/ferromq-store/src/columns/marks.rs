@@ -39,7 +39,7 @@ impl<'a> Marks<'a> {
                 "KEYS" => marks.keys = Some(value),
                 "UNIQ_KEY" => marks.unique_key = Some(value),
                 "__BORNHOST" => marks.born_host = Some(value),
-                name if with_user && (!properties::is_reserved(name) || tells_origin(name)) => {
+                name if with_user && (!properties::is_hidden(name) || tells_origin(name)) => {
                     marks.user.push((name, value));
                 }
                 _ => {}

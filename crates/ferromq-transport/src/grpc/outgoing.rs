@@ -135,7 +135,7 @@ impl MessageWriter {
                 }
                 _ => {}
             }
-            if !properties::is_reserved(name) {
+            if !properties::is_hidden(name) {
                 put_len_prefix(
                     &mut self.user,
                     2,
