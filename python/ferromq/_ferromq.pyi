@@ -1008,6 +1008,85 @@ class MessageIds:
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> str: ...
 
+_Column: TypeAlias = tuple[int, bytes | None, bytes]
+_Texts: TypeAlias = tuple[_Column, bytes]
+
+@final
+class Rows:
+    """
+    Rows of Arrow columns, checked, that become send requests.
+
+    A column is (which value is the first row's, validity bits or None, values): eight bytes a value, numbers or offsets;
+    texts are such a column and the buffer its offsets point into. *columns* may hold `topic`, `key`, `tag`,
+    `message_group` (texts), `keys` (offsets, texts), `properties` (offsets, names, values), `delivery_timestamp` and
+    `priority` (numbers), `delay` (numbers, how many of their units are a millisecond). *first* is the number of the first
+    row in its partition, *topic* for rows that name none, *numbered* what comes before the row in FERROMQ_SEQUENCE.
+    Raises `ValueError` naming row and column.
+    """
+
+    def __new__(
+        cls,
+        count: int,
+        body: _Texts,
+        columns: dict[str, Any],
+        *,
+        first: int = 0,
+        topic: str | None = None,
+        numbered: str | None = None,
+    ) -> Rows: ...
+    @property
+    def topics(self) -> list[tuple[str, int]]:
+        """Each topic, and the first row that goes there."""
+
+    def lanes(self, max_rows: int, max_bytes: int) -> list[Part]:
+        """Cut all rows into requests, each of one topic and message group or none; delayed rows are alone."""
+
+    def placed(
+        self,
+        topic: int,
+        block: int,
+        queues: list[int],
+        in_order: list[int],
+        brokers: list[int],
+        max_rows: int,
+        max_bytes: int,
+    ) -> list[Part]:
+        """
+        Cut the rows of one of the topics into requests, each to one queue; what a broker places, to that broker.
+
+        *queues* are the queues of each *block* of rows, *in_order* those that message groups choose among, *brokers* the
+        broker of each queue, all by number. Raises `ValueError` where one is missing.
+        """
+
+    def encode(
+        self, part: Part, ids: MessageIds, queue_id: int, born_timestamp: int, born_host: str, max_body: int
+    ) -> bytes:
+        """A SendMessageRequest. Raises `MessageTooLarge` naming the row."""
+
+@final
+class Part:
+    """Rows of one request."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def group(self) -> str | None:
+        """The message group of its first row."""
+
+    @property
+    def queue(self) -> int:
+        """The number of its queue, where it was placed."""
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the broker chooses the queue: of message groups and priorities."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of its rows in the partition, rising."""
+
+    def __len__(self) -> int: ...
+
 def batch_end(messages: list[Message | bytes], start: int, max_count: int, max_bytes: int) -> int:
     """Where the batch that begins at *start* ends: at *max_count* messages or about *max_bytes*; at least one."""
 

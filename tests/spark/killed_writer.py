@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,17 @@ from pyspark import TaskContext
 
 from ferromq import spark
 from ferromq.spark.write import BATCH_ID, BatchWriter, Sent, StreamWriter, parse_options
+from ferromq.spark.write_send import Sender
 
 BATCHES = 3
-"""The writer is killed when it asks for that many."""
+"""The writer is killed when it asks for that many: all but the last are stored then, and that one is under way."""
 
 
-def dying(batches: Iterator[Any], marker: Path, pids: list[int]) -> Iterator[Any]:
-    """Yield batches; kills *pids* and itself in the middle, but only once."""
+def dying(batches: Iterator[Any], settle: Callable[[], None], marker: Path, pids: list[int]) -> Iterator[Any]:
+    """Yield batches; kills *pids* and itself in the middle, but only once. *settle* waits until all is stored."""
     for number, batch in enumerate(batches):
+        if number == BATCHES - 1:
+            settle()
         if number == BATCHES and not marker.exists():
             marker.touch()
             for pid in (*pids, os.getpid()):
@@ -35,11 +38,20 @@ class DyingBatch(BatchWriter):
     """Dies in its partition 1."""
 
     marker: Path
+    sender: Sender
+
+    def _sender(self, partition: int) -> Sender:
+        self.sender = super()._sender(partition)
+        return self.sender
+
+    def settle(self) -> None:
+        """Wait until all that was taken is stored."""
+        self.sender.finish()
 
     def write(self, iterator: Iterator[Any]) -> Sent:
         """Send, and die on the way."""
         if TaskContext.get().partitionId() == 1:
-            iterator = dying(iterator, self.marker, [])
+            iterator = dying(iterator, self.settle, self.marker, [])
         return super().write(iterator)
 
 
@@ -48,11 +60,20 @@ class DyingStream(StreamWriter):
 
     marker: Path
     drivers: list[int]
+    sender: Sender
+
+    def _sender(self, partition: int) -> Sender:
+        self.sender = super()._sender(partition)
+        return self.sender
+
+    def settle(self) -> None:
+        """Wait until all that was taken is stored."""
+        self.sender.finish()
 
     def write(self, iterator: Iterator[Any]) -> Sent:
         """Send, and die on the way."""
         if TaskContext.get().getLocalProperty(BATCH_ID) == "1":
-            iterator = dying(iterator, self.marker, self.drivers)
+            iterator = dying(iterator, self.settle, self.marker, self.drivers)
         return super().write(iterator)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
@@ -22,12 +22,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ferromq import _ferromq
+from ferromq._proto import messages as pb
 from ferromq.client._routes import Queue
 from ferromq.errors import ConfigError
 from ferromq.message import Message
 from ferromq.spark.write_options import WriteOptions
 from ferromq.spark.write_plan import BLOCK, Layout
-from ferromq.spark.write_rows import Outgoing, RowError, check_schema, check_topics, messages
+from ferromq.spark.write_rows import RowError, check_schema, read_rows
 
 WHERE = {"endpoint": "127.0.0.1:8081"}
 
@@ -53,9 +55,27 @@ def schema(text: str) -> StructType:
     return StructType([StructField(name, TYPES[kind]) for name, kind in columns])
 
 
-def rows(numbered: str | None = None, first: int = 0, to: str | None = "orders", **columns: Any) -> list[Outgoing]:
-    """Return the messages of a batch of these columns."""
-    return list(messages(pa.record_batch(columns), first, to, numbered))
+def rows(numbered: str | None = None, first: int = 0, to: str | None = "orders", **columns: Any) -> _ferromq.Rows:
+    """Return the rows of a batch of these columns."""
+    return read_rows(pa.record_batch(columns), first, to, numbered)
+
+
+BORN = 1_700_000_000_000
+
+
+def encoded(found: _ferromq.Rows, part: _ferromq.Part) -> bytes:
+    """Return the request of a part, with ids that say nothing."""
+    ids = _ferromq.MessageIds.reserve(bytes(8), 0, len(part))
+    return found.encode(part, ids, 3, BORN, "here", 1 << 20)
+
+
+def messages(found: _ferromq.Rows) -> list[Any]:
+    """Return all messages as the protocol has them, by row."""
+    by_row = {}
+    for part in found.lanes(256, 1 << 20):
+        request = pb.SendMessageRequest.FromString(encoded(found, part))
+        by_row |= dict(zip(part.numbers, request.messages, strict=True))
+    return [by_row[row] for row in sorted(by_row)]
 
 
 @pytest.mark.parametrize(
@@ -140,24 +160,91 @@ def test_a_row_becomes_the_message_its_columns_say() -> None:
         message_group=[None, None, "g", None],
         delay=[None, None, None, 1500],
     )
-    assert [row.topic for row in found] == ["other", "orders", "orders", "orders"]
-    sent = [row.message for row in found]
-    assert all(isinstance(message, Message) for message in sent)
-    first, second, third, fourth = (message for message in sent if isinstance(message, Message))
-    assert (first.body, first.keys, first.tag, first.properties) == ("é".encode(), ("k1", "k2"), "t", {"a": "1"})
-    assert second.delivery_timestamp == int(at.timestamp() * 1000)
-    assert (third.message_group, found[2].group) == ("g", "g")
-    assert fourth.delay == dt.timedelta(milliseconds=1500)
-    assert [row.is_alone for row in found] == [False, True, False, True]
+    sent = messages(found)
+    assert [message.topic.name for message in sent] == ["other", "orders", "orders", "orders"]
+    first, second, third, fourth = sent
+    system = first.system_properties
+    assert (first.body, list(system.keys), system.tag) == ("é".encode(), ["k1", "k2"], "t")
+    assert dict(first.user_properties) == {"a": "1"}
+    assert second.system_properties.delivery_timestamp.ToMilliseconds() == int(at.timestamp() * 1000)
+    assert third.system_properties.message_group == "g"
+    assert fourth.system_properties.delivery_timestamp.ToMilliseconds() == BORN + 1500
+    assert [part.numbers for part in found.lanes(256, 1 << 20)] == [[0], [1], [2], [3]]
 
 
-def test_a_numbered_row_tells_its_sequence_and_a_plain_one_is_bytes() -> None:
+def test_a_numbered_row_tells_its_sequence() -> None:
     """The number of a row goes on over the batches of its partition."""
-    assert [row.message for row in rows(body=[b"a", b"b"])] == [b"a", b"b"]
-    numbered = rows("w/3/7", 10, body=[b"a", b"b"])
-    properties = [row.message.properties for row in numbered if isinstance(row.message, Message)]
+    found = rows("w/3/7", 10, body=[b"a", b"b"])
+    properties = [dict(message.user_properties) for message in messages(found)]
     assert properties == [{"FERROMQ_SEQUENCE": "w/3/7/10"}, {"FERROMQ_SEQUENCE": "w/3/7/11"}]
-    assert [row.row for row in numbered] == [10, 11]
+    assert [part.numbers for part in found.lanes(256, 1 << 20)] == [[10, 11]]
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters="|"), min_size=1)
+KINDS = st.sampled_from(["plain", "message_group", "delivery_timestamp", "delay", "priority"])
+ROW = st.fixed_dictionaries(
+    {"body": st.binary(min_size=1), "kind": KINDS},
+    optional={
+        "keys": st.lists(WORDS, max_size=3),
+        "tag": WORDS,
+        "properties": st.dictionaries(WORDS, WORDS, max_size=3),
+        "number": st.integers(1, 2**31 - 1),
+    },
+)
+
+
+def as_message(row: dict[str, Any], sequence: str) -> Message:
+    """Return what a row is as a message of the client."""
+    number = row.get("number", 7)
+    kinds = {
+        "plain": {},
+        "message_group": {"message_group": f"g{number % 3}"},
+        "delivery_timestamp": {"delivery_timestamp": number},
+        "delay": {"delay": dt.timedelta(milliseconds=number)},
+        "priority": {"priority": number},
+    }
+    properties = {**row.get("properties", {}), "FERROMQ_SEQUENCE": sequence}
+    kind: Any = kinds[row["kind"]]
+    return Message(row["body"], keys=row.get("keys"), tag=row.get("tag"), properties=properties, **kind)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(ROW, min_size=1, max_size=12), st.integers(0, 5), st.booleans())
+def test_rows_become_the_bytes_that_the_client_sends(
+    given_rows: list[dict[str, Any]], cut: int, is_large: bool
+) -> None:
+    """Of any rows, also of a slice of a batch and with offsets of either size, as messages of `Producer`."""
+    text = pa.large_string() if is_large else pa.string()
+
+    def of(kind: str, value: Any) -> list[Any]:
+        return [value(row.get("number", 7)) if row["kind"] == kind else None for row in given_rows]
+
+    batch = pa.record_batch(
+        {
+            "body": pa.array([row["body"] for row in given_rows], pa.large_binary() if is_large else pa.binary()),
+            "keys": pa.array([row.get("keys") for row in given_rows], pa.list_(text)),
+            "tag": pa.array([row.get("tag") for row in given_rows], text),
+            "properties": pa.array(
+                [[*row["properties"].items()] if "properties" in row else None for row in given_rows],
+                pa.map_(text, text),
+            ),
+            "message_group": pa.array(of("message_group", lambda number: f"g{number % 3}"), text),
+            "delivery_timestamp": pa.array(
+                of("delivery_timestamp", lambda number: number * 1000 + 999), pa.timestamp("us", "UTC")
+            ),
+            "delay": pa.array(of("delay", lambda number: number * 1000), pa.duration("us")),
+            "priority": pa.array(of("priority", lambda number: number), pa.int32()),
+        }
+    ).slice(min(cut, len(given_rows) - 1))
+    given_rows = given_rows[-batch.num_rows :]
+    found = read_rows(batch, 40, "orders", "w/1/2")
+    for part in found.lanes(256, 1 << 20):
+        theirs = [as_message(given_rows[row - 40], f"w/1/2/{row}") for row in part.numbers]
+        assert len({message.lane for message in theirs}) == 1
+        ids = _ferromq.MessageIds.reserve(bytes(8), 0, len(part))
+        assert found.encode(part, ids, 3, BORN, "here", 1 << 20) == _ferromq.encode_send(
+            "orders", theirs, ids, 3, BORN, "here", 1 << 20
+        )
 
 
 @pytest.mark.parametrize(
@@ -170,6 +257,8 @@ def test_a_numbered_row_tells_its_sequence_and_a_plain_one_is_bytes() -> None:
         ({"body": [b"a", b"b"], "keys": [["k"], [None]]}, ["row 6", "column 'keys'"]),
         ({"body": [b"a", b"b"], "priority": [1, -1]}, ["row 6", "column 'priority'", "-1"]),
         ({"body": [b"a", b"b"], "delay": [0, -5]}, ["row 6", "column 'delay'", "-5"]),
+        ({"body": [b"a", b"b"], "delay": [0, 2**33]}, ["row 6", "column 'delay'", "49 days"]),
+        ({"body": [b"a", b"b"], "priority": [1, 2], "message_group": [None, "g"]}, ["'message_group' and 'priority'"]),
     ],
 )
 def test_an_error_of_a_row_names_row_and_column(columns: dict[str, Any], words: list[str]) -> None:
@@ -184,7 +273,7 @@ def test_a_row_without_a_topic_and_an_illegal_one_are_named() -> None:
     with pytest.raises(RowError, match="row 0: column 'topic' is null"):
         rows(to=None, body=[b"a"])
     with pytest.raises(RowError, match=r"column 'topic'.*'a b'"):
-        check_topics({"a b"}, 0)
+        rows(to="a b", body=[b"a"])
 
 
 def layout(*names: str) -> Layout:

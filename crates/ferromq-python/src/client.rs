@@ -38,7 +38,7 @@ fn malformed(error: Malformed) -> PyErr {
 
 /// Message ids of one batch, made when looked at.
 #[pyclass(frozen, module = "ferromq._ferromq")]
-pub struct MessageIds(codec::MessageIds);
+pub struct MessageIds(pub(crate) codec::MessageIds);
 
 #[pymethods]
 impl MessageIds {

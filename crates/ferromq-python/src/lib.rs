@@ -21,6 +21,7 @@ mod pool;
 mod process;
 mod remoting_client;
 mod request;
+mod rows;
 mod server;
 mod server_options;
 mod store;
@@ -31,6 +32,7 @@ use pyo3::{prelude::*, types::PyBytes};
 #[pymodule(name = "_ferromq", gil_used = false)]
 fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     client::register(module)?;
+    rows::register(module)?;
     module.add_class::<clock::PyClock>()?;
     module.add_class::<message::PyStoredMessage>()?;
     module.add_class::<expired_file::PyExpiredFile>()?;

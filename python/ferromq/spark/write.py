@@ -14,10 +14,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, FerromqError
 from ferromq.spark.write_options import WriteOptions
-from ferromq.spark.write_rows import RowError, check_schema, check_topics, messages
-from ferromq.spark.write_send import EachSender, OnceSender, Sender, layouts
+from ferromq.spark.write_rows import check_schema, read_rows
+from ferromq.spark.write_send import Cutter, EachCutter, OnceCutter, Sender, layouts
 
 if TYPE_CHECKING:
     from ferromq.spark.write_plan import Layout
@@ -61,21 +61,23 @@ class _Writer:
             self._layouts = layouts(self._options, [str(topic)]) if is_fixed else {}
         return self.__dict__
 
+    def _sender(self, partition: int) -> Sender:
+        cutter: Cutter = OnceCutter(partition, self._layouts or {}) if self._options.is_once else EachCutter()
+        return Sender(self._options, cutter)
+
     def _write(self, batches: Iterator[Any], context: Any, epoch: int, writer: str | None) -> Sent:
         options, partition = self._options, context.partitionId()
         numbered = f"{writer}/{partition}/{epoch}" if options.is_once else None
-        sender: Sender
-        sender = OnceSender(options, partition, self._layouts or {}) if options.is_once else EachSender(options)
+        sender = self._sender(partition)
         first = size = 0
         try:
             for batch in batches:
-                rows = list(messages(batch, first, options.topic, numbered))
-                check_topics({row.topic for row in rows}, first)
-                sender.send(rows)
+                sender.send(read_rows(batch, first, options.topic, numbered), first, batch.num_rows)
                 first += batch.num_rows
                 size += batch.nbytes
-        except RowError as error:
-            error.add_note(f"partition {partition}; {first} rows of it were sent before")
+            sender.finish()
+        except FerromqError as error:
+            error.add_note(f"partition {partition}; what it sent before stays in the topics")
             raise
         finally:
             sender.close()

@@ -9,11 +9,14 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from ferromq import _ferromq
+from ferromq.client._batching import MAX_BYTES
 from ferromq.client._routes import Queue, Route
 from ferromq.errors import Forbidden
 
 BLOCK = 512
 """Rows that go to one queue one after the other."""
+MAX_ROWS = 1024
+"""Rows of one request, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +40,31 @@ class Layout:
 
     def queue_of(self, partition: int, row: int) -> Queue:
         """Return where a row goes that is in no message group."""
-        return _highest(self.queues, partition, row // BLOCK)
+        return self.queues[_highest(self.queues, partition, row // BLOCK)]
 
     def of_group(self, group: str) -> Queue:
         """Return the queue of a message group: the one that RocketMQ's own clients choose."""
         return self.in_order[_ferromq.queue_of_group(group, len(self.in_order))]
 
+    def place(self, rows: _ferromq.Rows, topic: int, partition: int, first: int, count: int) -> list[_ferromq.Part]:
+        """Cut what of *rows* goes to their topic number *topic* into requests; *count* rows, the first is *first*."""
+        blocks = range(first // BLOCK, (first + count - 1) // BLOCK + 1)
+        endpoints = sorted({queue.endpoint for queue in self.queues})
+        return rows.placed(
+            topic,
+            BLOCK,
+            [_highest(self.queues, partition, block) for block in blocks],
+            [self.queues.index(queue) for queue in self.in_order],
+            [endpoints.index(queue.endpoint) for queue in self.queues],
+            MAX_ROWS,
+            MAX_BYTES,
+        )
 
-@lru_cache(maxsize=64)
-def _highest(queues: tuple[Queue, ...], partition: int, block: int) -> Queue:
-    def score(queue: Queue) -> bytes:
-        name = f"{queue.broker_name}/{queue.queue_id}/{partition}/{block}"
+
+@lru_cache(maxsize=256)
+def _highest(queues: tuple[Queue, ...], partition: int, block: int) -> int:
+    def score(at: int) -> bytes:
+        name = f"{queues[at].broker_name}/{queues[at].queue_id}/{partition}/{block}"
         return blake2b(name.encode(), digest_size=8).digest()
 
-    return max(queues, key=score)
+    return max(range(len(queues)), key=score)

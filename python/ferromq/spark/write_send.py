@@ -1,138 +1,173 @@
 """
-Sends the messages of one task: at least once through the producer, or once by the numbers the brokers know.
+Sends the rows of one task, several requests at once: at least once, or once by the numbers the brokers know.
 
-What is stored once is sent one request after the other: nothing may overtake a row that was not answered.
+What is stored once goes to each queue in the order of the rows, none before the one before it was answered; requests to
+other queues are under way meanwhile. Which ones must wait for which is pure (`Order`).
 """
 
-import re
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 from ferromq import _ferromq
-from ferromq.client._batching import MAX_BYTES, size
+from ferromq.client._batching import IN_FLIGHT, MAX_BYTES, MAX_MESSAGES
 from ferromq.client._client import Client, Options
-from ferromq.client._plans import Tries
-from ferromq.client._protocol import Call, Join, Plan, error_of
+from ferromq.client._plans import Common, Tries
+from ferromq.client._protocol import Call, Join, Plan, error_of, named
 from ferromq.client._routes import Queue
 from ferromq.client._send_plans import reserve_ids
-from ferromq.client.producer import Producer
-from ferromq.errors import FerromqError
+from ferromq.errors import FerromqError, OutcomeUnknown
 from ferromq.spark.write_options import WriteOptions
 from ferromq.spark.write_plan import Layout
-from ferromq.spark.write_rows import Outgoing, RowError
 
 _OK = 20000
-_NAMED = re.compile(r"(?:message|messages) (\d+)(?: to (\d+))?")
 
 
-class Sender(Protocol):
-    """What a task sends with."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Among which requests one keeps its place."""
 
-    def send(self, rows: list[Outgoing]) -> None:
-        """Send rows in order and return once they are stored. Raises for the first that is not."""
+    topic: str
+    among: str
+    """A broker, or a message group."""
+    queue_id: int | None = None
+    """The queue of the broker; None: one that the broker chooses, maybe any."""
 
-    def close(self) -> None:
-        """End the connections."""
-
-
-class EachSender:
-    """Stores every row at least once."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._producer = Producer(options.endpoint, timeout=options.timeout)
-
-    def send(self, rows: list[Outgoing]) -> None:
-        """Send rows; those of one topic and group stay in order."""
-        by_topic: dict[str, list[Outgoing]] = {}
-        for row in rows:
-            by_topic.setdefault(row.topic, []).append(row)
-        for topic, some in by_topic.items():
-            try:
-                self._producer.send_all(topic, [row.message for row in some])
-            except (FerromqError, ValueError) as error:
-                raise _of_rows(error, topic, some) from error
-
-    def close(self) -> None:
-        """End the connections."""
-        self._producer.close()
+    def follows(self, other: "Order | None") -> bool:
+        """Say whether this one must not be sent before *other*, which comes before it, was answered."""
+        if other is None or (self.topic, self.among) != (other.topic, other.among):
+            return False
+        return self.queue_id is None or other.queue_id is None or self.queue_id == other.queue_id
 
 
-def _of_rows(error: Exception, topic: str, rows: list[Outgoing]) -> Exception:
-    """Return an error that names rows where the producer's names messages."""
-    found = _NAMED.match(str(error))
-    if found is None:
-        return RowError(f"rows {rows[0].row} to {rows[-1].row} to topic {topic}: {error}")
-    first, last = int(found[1]), int(found[2] or found[1])
-    which = f"row {rows[first].row}" if first == last else f"rows {rows[first].row} to {rows[last].row}"
-    column = "column 'body'" if "body" in str(error) else f"topic {topic}"
-    return RowError(f"{which}, {column}: {str(error)[found.end() :].lstrip(': ')}")
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rows that travel together."""
+
+    rows: _ferromq.Rows
+    part: _ferromq.Part
+    order: Order | None = None
+    queue: Queue | None = None
+    """Where they go; None: whose turn it is, or their group's."""
 
 
-class OnceSender:
-    """Stores every row once; *layouts* are the queues when the write was planned."""
+class Cutter(Protocol):
+    """Decides which rows travel together, and where to."""
 
-    def __init__(self, options: WriteOptions, partition: int, layouts: Mapping[str, Layout]) -> None:
-        self._client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3))
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterable[Request]:
+        """Yield the requests of *count* rows, whose first is number *first* of the partition."""
+
+
+class EachCutter:
+    """For rows that are stored at least once: only those of a message group keep their order."""
+
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterator[Request]:
+        """Yield the requests."""
+        del client, first, count
+        for part in rows.lanes(MAX_MESSAGES, MAX_BYTES):
+            yield Request(rows, part, None if part.group is None else Order(part.topic, part.group))
+
+
+class OnceCutter:
+    """For rows that are stored once; *layouts* are the queues when the write was planned."""
+
+    def __init__(self, partition: int, layouts: Mapping[str, Layout]) -> None:
         self._partition = partition
         self._layouts = dict(layouts)
 
-    def send(self, rows: list[Outgoing]) -> None:
-        """Send rows one request after the other."""
-        for queue, some in self._requests(rows):
-            self._client.run(self._sent(queue, some))
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[Request]:
+        """Return the requests, by their first rows."""
+        requests = []
+        for number, (topic, _) in enumerate(rows.topics):
+            layout = self._layouts.get(topic)
+            if layout is None:
+                layout = self._layouts[topic] = layout_of(client, topic)
+            for part in layout.place(rows, number, self._partition, first, count):
+                queue = layout.queues[part.queue]
+                order = Order(topic, queue.endpoint, None if part.is_chosen else queue.queue_id)
+                requests.append(Request(rows, part, order, queue))
+        return sorted(requests, key=lambda request: request.part.numbers[0])
 
-    def _requests(self, rows: list[Outgoing]) -> Iterator[tuple[Queue, list[Outgoing]]]:
-        """Cut rows into requests: of one topic, queue and group, and not larger than one may be."""
-        for (queue, _, _, alone), some in groupby(rows, self._place):
-            request: list[Outgoing] = []
-            length = 0
-            for row in some:
-                more = size(row.message)
-                if request and (alone is not None or length + more > MAX_BYTES):
-                    yield queue, request
-                    request, length = [], 0
-                request.append(row)
-                length += more
-            yield queue, request
 
-    def _place(self, row: Outgoing) -> tuple[Queue, str, str | None, int | None]:
-        layout = self._layouts.get(row.topic)
-        if layout is None:
-            layout = self._layouts[row.topic] = layout_of(self._client, row.topic)
-        grouped = row.group is not None
-        queue = layout.of_group(str(row.group)) if grouped else layout.queue_of(self._partition, row.row)
-        return queue, row.topic, row.group, row.row if row.is_alone else None
+class Sender:
+    """Sends the rows of a task; use it from one thread."""
 
-    def _sent(self, queue: Queue, rows: list[Outgoing]) -> Plan[None]:
-        common = self._client.common
-        topic, messages = rows[0].topic, [row.message for row in rows]
-        ids = reserve_ids(common, len(messages))
-        born = common.wall()
+    def __init__(self, options: WriteOptions, cutter: Cutter) -> None:
+        self._client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3))
+        self._cutter = cutter
+        self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-write")
+        self._pending: deque[tuple[Order | None, Future[None]]] = deque()
 
-        def once(_tries: Tries) -> Plan[None]:
-            yield Join(queue.endpoint, common.timeout, topic)
-            for row in rows:
-                if (length := size(row.message)) > common.max_body:
-                    raise RowError(f"row {row.row}: column 'body' has {length} bytes; the limit is {common.max_body}")
-            request = _ferromq.encode_send(
-                topic, messages, ids, queue.queue_id, born, common.identity.host, common.max_body, None
-            )
-            answer = yield Call(queue.endpoint, "SendMessage", request, common.timeout)
-            code, text, _, failures, _ = _ferromq.decode_sent(answer)
-            if failures:
-                index, code, text = failures[0]
-                raise error_of(code, f"row {rows[index].row}, topic {topic}: {text}")
-            if code != _OK:
-                which = f"row {rows[0].row}" if len(rows) == 1 else f"rows {rows[0].row} to {rows[-1].row}"
-                raise error_of(code, f"{which} to queue {queue.queue_id} of {topic} on {queue.broker_name}: {text}")
+    def send(self, rows: _ferromq.Rows, first: int, count: int) -> None:
+        """Send rows and return once few of their requests are under way. Raises for those that are not stored."""
+        for request in self._cutter.cut(self._client, rows, first, count):
+            while len(self._pending) >= IN_FLIGHT:
+                self._pending.popleft()[1].result()
+            order = request.order
+            before = [future for other, future in self._pending if order is not None and order.follows(other)]
+            self._pending.append((order, self._threads.submit(self._run, before, request)))
 
-        yield from common.attempt(topic, once)
+    def _run(self, before: Iterable["Future[None]"], request: Request) -> None:
+        for future in before:
+            future.result()  # its failure is ours, too: what comes after a gap would make it a duplicate
+        self._client.run(sending(self._client.common, request))
+
+    def finish(self) -> None:
+        """Return once all rows are stored."""
+        while self._pending:
+            self._pending.popleft()[1].result()
 
     def close(self) -> None:
-        """End the connections."""
+        """Wait for what is under way and end the connections."""
+        self._threads.shutdown(cancel_futures=True)
         close(self._client)
+
+
+def sending(common: Common, request: Request) -> Plan[None]:
+    """Send a request, with the same message ids however often it is repeated. Errors name its rows."""
+    part = request.part
+    ids = reserve_ids(common, len(part))
+    born = common.wall()
+    told: FerromqError | None = None
+
+    def once(tries: Tries) -> Plan[None]:
+        nonlocal told
+        queue = request.queue
+        if queue is None:
+            route = yield from common.route(part.topic)
+            queue = route.next_writable(tries.endpoints) if part.group is None else route.of_group(part.group)
+            tries.endpoints.add(queue.endpoint)
+        yield Join(queue.endpoint, common.timeout, part.topic)
+        try:
+            encoded = request.rows.encode(part, ids, queue.queue_id, born, common.identity.host, common.max_body)
+        except FerromqError as error:
+            told = error  # it names the row
+            raise
+        try:
+            answer = yield Call(queue.endpoint, "SendMessage", encoded, common.timeout)
+        except OutcomeUnknown as error:
+            tries.unknown = error
+            raise
+        code, text, _, failures, _ = _ferromq.decode_sent(answer)
+        if failures:
+            index, code, text = failures[0]
+            told = error_of(code, f"row {part.numbers[index]} to topic {part.topic}: {text}")
+            raise told
+        if code != _OK:
+            raise error_of(code, text)
+
+    try:
+        yield from common.attempt(part.topic, once)
+    except FerromqError as error:
+        if error is told:
+            raise
+        first, last = part.numbers[0], part.numbers[-1]
+        which = f"row {first}" if first == last else f"rows {first} to {last}"
+        where = "" if request.queue is None else f", queue {request.queue.queue_id} on {request.queue.broker_name}"
+        raise named(error, f"{which} to topic {part.topic}{where}") from error.__cause__
 
 
 def layout_of(client: Client, topic: str) -> Layout:

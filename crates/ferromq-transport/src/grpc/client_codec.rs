@@ -6,6 +6,7 @@
 
 mod headers;
 mod received;
+pub mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -102,40 +103,51 @@ pub struct Batch<'a> {
     pub transaction: Option<u64>,
 }
 
+/// What a message says beside its body, encoded.
+#[derive(Debug, Clone, Copy)]
+struct Parts<'a> {
+    user_properties: &'a [u8],
+    system_properties: &'a [u8],
+    kind: &'a Kind,
+}
+
 /// Encodes a `SendMessageRequest` of `messages`: their headers and bodies, in order.
 #[must_use]
 pub fn encode_send<'a>(
     batch: &Batch<'_>,
     messages: impl IntoIterator<Item = (&'a Headers, &'a [u8]), IntoIter: Clone>,
 ) -> Vec<u8> {
-    let messages = messages.into_iter();
+    encode(batch, messages.into_iter().map(|(headers, body)| (headers.parts(), body)))
+}
+
+fn encode<'a>(batch: &Batch<'_>, messages: impl Iterator<Item = (Parts<'a>, &'a [u8])> + Clone) -> Vec<u8> {
     let topic = resource(batch.topic, 1);
     let shared = shared_system_properties(batch);
     let own_kind = batch.transaction.is_none();
-    let lens = |headers: &Headers, body: &[u8]| {
-        let kind_len = if own_kind { headers.kind_len(batch.born_timestamp) } else { 0 };
+    let lens = |parts: &Parts<'_>, body: &[u8]| {
+        let kind_len = if own_kind { parts.kind.len(batch.born_timestamp) } else { 0 };
         let system_len =
-            headers.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len() + kind_len;
+            parts.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len() + kind_len;
         let len = topic.len()
-            + headers.user_properties.len()
+            + parts.user_properties.len()
             + bytes_field_len(3, system_len)
             + bytes_field_len(4, body.len());
         (system_len, len)
     };
     // Exact: a buffer that grew would copy every body once more.
-    let total = messages.clone().map(|(headers, body)| bytes_field_len(1, lens(headers, body).1)).sum();
+    let total = messages.clone().map(|(parts, body)| bytes_field_len(1, lens(&parts, body).1)).sum();
     let mut out = Vec::with_capacity(total);
-    for ((headers, body), index) in messages.zip(0..batch.ids.count) {
-        let (system_len, len) = lens(headers, body);
+    for ((parts, body), index) in messages.zip(0..batch.ids.count) {
+        let (system_len, len) = lens(&parts, body);
         put_len_prefix(&mut out, 1, len);
         out.extend_from_slice(&topic);
-        out.extend_from_slice(&headers.user_properties);
+        out.extend_from_slice(parts.user_properties);
         put_len_prefix(&mut out, 3, system_len);
-        out.extend_from_slice(&headers.system_properties);
+        out.extend_from_slice(parts.system_properties);
         put_bytes_field(&mut out, 3, &batch.ids.text(index));
         out.extend_from_slice(&shared);
         if own_kind {
-            headers.put_kind(&mut out, batch.born_timestamp);
+            parts.kind.put(&mut out, batch.born_timestamp);
         }
         put_bytes_field(&mut out, 4, body);
     }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{entries, instant_len, put_instant, texts};
+use super::{Parts, entries, instant_len, put_instant, texts};
 use crate::grpc::wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len};
 
 // Numbers in `SystemProperties`.
@@ -55,6 +55,43 @@ impl Kind {
             Self::Priority(_) => 6,
         }
     }
+
+    fn delivery_timestamp(&self, born_timestamp: i64) -> Option<i64> {
+        match self {
+            Self::At(millis) => Some(*millis),
+            Self::After(millis) => Some(born_timestamp.saturating_add(i64::from(*millis))),
+            Self::Normal | Self::Fifo(_) | Self::Priority(_) => None,
+        }
+    }
+
+    /// Appends the fields of `SystemProperties` that tell the kind of a message born then.
+    pub(super) fn put(&self, out: &mut Vec<u8>, born_timestamp: i64) {
+        put_varint_field(out, MESSAGE_TYPE, self.message_type());
+        if let Some(millis) = self.delivery_timestamp(born_timestamp) {
+            put_instant(out, DELIVERY_TIMESTAMP, millis);
+        }
+        match self {
+            Self::Fifo(group) => put_bytes_field(out, MESSAGE_GROUP, group.as_bytes()),
+            Self::Priority(priority) => {
+                put_varint_field(out, PRIORITY, i64::from(*priority).cast_unsigned());
+            }
+            Self::Normal | Self::At(_) | Self::After(_) => {}
+        }
+    }
+
+    /// Bytes that [`Self::put`] writes.
+    pub(super) fn len(&self, born_timestamp: i64) -> usize {
+        const TYPE_LEN: usize = 2;
+        TYPE_LEN
+            + match self {
+                Self::Normal => 0,
+                Self::Fifo(group) => bytes_field_len(MESSAGE_GROUP, group.len()),
+                Self::Priority(priority) => 2 + varint_len(i64::from(*priority).cast_unsigned()),
+                Self::At(_) | Self::After(_) => self
+                    .delivery_timestamp(born_timestamp)
+                    .map_or(0, |millis| instant_len(DELIVERY_TIMESTAMP, millis)),
+            }
+    }
 }
 
 const BLANK: &str = "is blank; leave it out instead";
@@ -62,11 +99,60 @@ const CONTROL: &str = "holds a control character, which RocketMQ's records use a
 const BAR: &str = "holds a |, which separates tags in a filter";
 const SPACE: &str = "holds white space, which separates keys in the record; give several keys as a list";
 
+/// Checks a tag and appends it to system properties.
+pub(super) fn put_tag(out: &mut Vec<u8>, tag: &str) -> Result<(), IllegalHeader> {
+    let fail = |why| Err(IllegalHeader::Tag(tag.to_owned(), why));
+    match tag {
+        _ if tag.trim().is_empty() => return fail(BLANK),
+        _ if tag.contains('|') => return fail(BAR),
+        _ if tag.contains(char::is_control) => return fail(CONTROL),
+        _ => put_bytes_field(out, 1, tag.as_bytes()),
+    }
+    Ok(())
+}
+
+/// Checks a key and appends it to system properties.
+pub(super) fn put_key(out: &mut Vec<u8>, key: &str) -> Result<(), IllegalHeader> {
+    let fail = |why| Err(IllegalHeader::Key(key.to_owned(), why));
+    match key {
+        _ if key.trim().is_empty() => return fail(BLANK),
+        _ if key.contains(char::is_control) => return fail(CONTROL),
+        _ if key.contains(char::is_whitespace) => return fail(SPACE),
+        _ => put_bytes_field(out, 2, key.as_bytes()),
+    }
+    Ok(())
+}
+
+/// Checks a property and appends it to user properties.
+pub(super) fn put_property(out: &mut Vec<u8>, name: &str, value: &str) -> Result<(), IllegalHeader> {
+    let fail = |why| Err(IllegalHeader::Property(name.to_owned(), why));
+    match name {
+        _ if name.trim().is_empty() => return fail(BLANK),
+        _ if name.contains(char::is_control) || value.contains(char::is_control) => return fail(CONTROL),
+        _ => {}
+    }
+    let len = bytes_field_len(1, name.len()) + bytes_field_len(2, value.len());
+    put_len_prefix(out, 2, len);
+    put_bytes_field(out, 1, name.as_bytes());
+    put_bytes_field(out, 2, value.as_bytes());
+    Ok(())
+}
+
+/// Checks a message group.
+pub(super) fn check_group(group: &str) -> Result<(), IllegalHeader> {
+    let fail = |why| Err(IllegalHeader::Group(group.to_owned(), why));
+    match group {
+        _ if group.trim().is_empty() => fail(BLANK),
+        _ if group.contains(char::is_control) => fail(CONTROL),
+        _ => Ok(()),
+    }
+}
+
 /// What a message to send says beside its body, encoded once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Headers {
-    pub(super) user_properties: Vec<u8>,
-    pub(super) system_properties: Vec<u8>,
+    user_properties: Vec<u8>,
+    system_properties: Vec<u8>,
     kind: Kind,
 }
 
@@ -79,98 +165,35 @@ impl Headers {
     ) -> Result<Self, IllegalHeader> {
         let mut headers = Self::default();
         if let Some(tag) = tag {
-            let fail = |why| Err(IllegalHeader::Tag(tag.to_owned(), why));
-            match tag {
-                _ if tag.trim().is_empty() => return fail(BLANK),
-                _ if tag.contains('|') => return fail(BAR),
-                _ if tag.contains(char::is_control) => return fail(CONTROL),
-                _ => put_bytes_field(&mut headers.system_properties, 1, tag.as_bytes()),
-            }
+            put_tag(&mut headers.system_properties, tag)?;
         }
         for key in keys {
-            let fail = |why| Err(IllegalHeader::Key(key.to_owned(), why));
-            match key {
-                _ if key.trim().is_empty() => return fail(BLANK),
-                _ if key.contains(char::is_control) => return fail(CONTROL),
-                _ if key.contains(char::is_whitespace) => return fail(SPACE),
-                _ => put_bytes_field(&mut headers.system_properties, 2, key.as_bytes()),
-            }
+            put_key(&mut headers.system_properties, key)?;
         }
         for (name, value) in properties {
-            let fail = |why| Err(IllegalHeader::Property(name.to_owned(), why));
-            match name {
-                _ if name.trim().is_empty() => return fail(BLANK),
-                _ if name.contains(char::is_control) || value.contains(char::is_control) => {
-                    return fail(CONTROL);
-                }
-                _ => headers.put_property(name, value),
-            }
+            put_property(&mut headers.user_properties, name, value)?;
         }
         Ok(headers)
-    }
-
-    fn put_property(&mut self, name: &str, value: &str) {
-        let len = bytes_field_len(1, name.len()) + bytes_field_len(2, value.len());
-        put_len_prefix(&mut self.user_properties, 2, len);
-        put_bytes_field(&mut self.user_properties, 1, name.as_bytes());
-        put_bytes_field(&mut self.user_properties, 2, value.as_bytes());
     }
 
     /// Makes it a message of another kind. A message group is checked as a tag is.
     pub fn of_kind(mut self, kind: Kind) -> Result<Self, IllegalHeader> {
         if let Kind::Fifo(group) = &kind {
-            let fail = |why| Err(IllegalHeader::Group(group.clone(), why));
-            match group {
-                _ if group.trim().is_empty() => return fail(BLANK),
-                _ if group.contains(char::is_control) => return fail(CONTROL),
-                _ => {}
-            }
+            check_group(group)?;
         }
         self.kind = kind;
         Ok(self)
+    }
+
+    pub(super) fn parts(&self) -> Parts<'_> {
+        let Self { user_properties, system_properties, kind } = self;
+        Parts { user_properties, system_properties, kind }
     }
 
     /// What is special about its delivery.
     #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.kind
-    }
-
-    fn delivery_timestamp(&self, born_timestamp: i64) -> Option<i64> {
-        match self.kind {
-            Kind::At(millis) => Some(millis),
-            Kind::After(millis) => Some(born_timestamp.saturating_add(i64::from(millis))),
-            Kind::Normal | Kind::Fifo(_) | Kind::Priority(_) => None,
-        }
-    }
-
-    /// Appends the fields of `SystemProperties` that tell the kind of a message born then.
-    pub(super) fn put_kind(&self, out: &mut Vec<u8>, born_timestamp: i64) {
-        put_varint_field(out, MESSAGE_TYPE, self.kind.message_type());
-        if let Some(millis) = self.delivery_timestamp(born_timestamp) {
-            put_instant(out, DELIVERY_TIMESTAMP, millis);
-        }
-        match &self.kind {
-            Kind::Fifo(group) => put_bytes_field(out, MESSAGE_GROUP, group.as_bytes()),
-            Kind::Priority(priority) => {
-                put_varint_field(out, PRIORITY, i64::from(*priority).cast_unsigned());
-            }
-            Kind::Normal | Kind::At(_) | Kind::After(_) => {}
-        }
-    }
-
-    /// Bytes that [`Self::put_kind`] writes.
-    pub(super) fn kind_len(&self, born_timestamp: i64) -> usize {
-        const TYPE_LEN: usize = 2;
-        TYPE_LEN
-            + match &self.kind {
-                Kind::Normal => 0,
-                Kind::Fifo(group) => bytes_field_len(MESSAGE_GROUP, group.len()),
-                Kind::Priority(priority) => 2 + varint_len(i64::from(*priority).cast_unsigned()),
-                Kind::At(_) | Kind::After(_) => self
-                    .delivery_timestamp(born_timestamp)
-                    .map_or(0, |millis| instant_len(DELIVERY_TIMESTAMP, millis)),
-            }
     }
 
     /// The tag.

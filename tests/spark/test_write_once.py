@@ -1,0 +1,152 @@
+"""Attempts of a task that write at the same time, as speculation makes them: each row is stored once."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ferromq
+from ferromq.client._client import Client, Options
+from ferromq.spark import write_plan
+from ferromq.spark.write_rows import read_rows
+from ferromq.spark.write_send import OnceCutter, Order, Request, close, layout_of, sending
+
+ROWS = 24
+PARTITION = 3
+
+
+@pytest.fixture(scope="module")
+def mq() -> Iterator[ferromq.Embedded]:
+    """Serve one broker for all examples."""
+    with ferromq.embedded(mixed_topics=True) as mq:
+        yield mq
+
+
+@pytest.fixture(scope="module")
+def client(mq: ferromq.Embedded) -> Iterator[Client]:
+    """Connect once: who sends makes no difference to the broker."""
+    client = Client("test", Options(mq.endpoint, 30, attempts=3))
+    yield client
+    close(client)
+
+
+class Attempt:
+    """A task that runs: its requests, and which were answered."""
+
+    def __init__(self, client: Client, topic: str, kinds: list[str]) -> None:
+        self._client = client
+        layouts = {topic: layout_of(client, topic)}
+        cutter = OnceCutter(PARTITION, layouts)
+        self.requests: list[Request] = []
+        half = ROWS // 2
+        for first in (0, half):
+            some = kinds[first : first + half]
+            batch = pa.record_batch(
+                {
+                    "body": [str(first + index) for index in range(half)],
+                    "message_group": pa.array([kind if kind.startswith("g") else None for kind in some], pa.string()),
+                    "priority": pa.array([1 if kind == "priority" else None for kind in some], pa.int32()),
+                }
+            )
+            rows = read_rows(batch, first, topic, f"{topic}/{PARTITION}/0")
+            self.requests += cutter.cut(client, rows, first, half)
+        self.left = list(range(len(self.requests)))
+
+    def ready(self) -> list[int]:
+        """Return the requests that may be under way now."""
+
+        def waits(at: int) -> bool:
+            order = self.requests[at].order
+            assert order is not None
+            return any(order.follows(self.requests[before].order) for before in self.left if before < at)
+
+        return [at for at in self.left if not waits(at)]
+
+    def send(self, at: int) -> None:
+        """Let the broker have a request; the answer may be lost afterwards."""
+        self._client.run(sending(self._client.common, self.requests[at]))
+
+
+def stored(mq: ferromq.Embedded, topic: str) -> list[list[int]]:
+    """Return the rows in each queue, in order, once all that is stored can be read."""
+    while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
+        time.sleep(0.001)
+    found = []
+    with mq.consumer("checker", topic) as consumer:
+        for queue in consumer.queues():
+            offset, end = 0, consumer.offset_at(queue, "end")
+            rows: list[int] = []
+            while offset < end:
+                messages, offset = consumer.pull(queue, offset, 1000)
+                assert all("FERROMQ_SEQUENCE" not in message.properties for message in messages)
+                rows += [int(message.body) for message in messages]
+            found.append(rows)
+    return found
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kinds=st.lists(st.sampled_from(["plain"] * 6 + ["g1", "g2", "priority"]), min_size=ROWS, max_size=ROWS)
+    | st.just(["plain"] * ROWS),
+    data=st.data(),
+)
+def test_attempts_that_write_at_the_same_time_store_each_row_once(
+    mq: ferromq.Embedded, client: Client, kinds: list[str], data: st.DataObject
+) -> None:
+    """Two attempts take turns anyhow; answers are lost, requests come late, and attempts begin again."""
+    topic = f"t{uuid.uuid4().hex}"
+    with mq.admin() as admin:
+        admin.create_topic(topic, message_type="MIXED")
+    with mock.patch.multiple(write_plan, BLOCK=2, MAX_ROWS=3):
+        attempts = [Attempt(client, topic, kinds) for _ in range(2)]
+        late: list[tuple[Attempt, int]] = []
+        for _ in range(data.draw(st.integers(0, 30), "steps")):
+            number = data.draw(st.sampled_from([0, 1]), "attempt")
+            attempt = attempts[number]
+            ready = attempt.ready()
+            if not ready:
+                continue
+            at = data.draw(st.sampled_from(ready), "request")
+            match data.draw(st.sampled_from(["answered", "lost", "late", "killed"]), "fate"):
+                case "answered":
+                    attempt.send(at)
+                    attempt.left.remove(at)
+                case "lost":
+                    attempt.send(at)
+                case "late":
+                    late.append((attempt, at))
+                case "killed":
+                    attempt.send(at)
+                    attempts[number] = Attempt(client, topic, kinds)
+            if late and data.draw(st.booleans(), "somebody's late one"):
+                before, at = late.pop(data.draw(st.integers(0, len(late) - 1)))
+                before.send(at)
+        last = attempts[data.draw(st.sampled_from([0, 1]), "who ends")]
+        while ready := last.ready():
+            at = data.draw(st.sampled_from(ready), "request")
+            last.send(at)
+            last.left.remove(at)
+        for before, at in late:
+            before.send(at)
+    found = stored(mq, topic)
+    assert Counter(row for rows in found for row in rows) == dict.fromkeys(range(ROWS), 1)
+    assert all(rows == sorted(rows) for rows in found)
+
+
+def test_requests_to_other_queues_wait_for_nobody_and_what_a_broker_places_for_all_of_it() -> None:
+    """Which of two requests must be answered before the other is sent."""
+    queue, other = Order("t", "a:1", 0), Order("t", "a:1", 1)
+    chosen = Order("t", "a:1")
+    assert queue.follows(queue)
+    assert not queue.follows(other)
+    assert chosen.follows(queue)
+    assert queue.follows(chosen)
+    assert not chosen.follows(Order("t", "b:1"))
+    assert not chosen.follows(Order("u", "a:1"))
+    assert not chosen.follows(None)
