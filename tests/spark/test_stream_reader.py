@@ -7,13 +7,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import ferromq
 from ferromq.errors import ConfigError
 from ferromq.spark import stream
 from ferromq.spark.schema import schema_of
 from ferromq.spark.stream_plan import flat
+
+limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
+ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
 
 
 @pytest.fixture
