@@ -110,7 +110,8 @@ fn files(disk: &FakeDisk, directory: &str) -> Vec<u64> {
     let directory = Path::new(ROOT).join(directory);
     let paths = disk.paths();
     let inside = paths.iter().filter(|path| path.parent() == Some(&directory));
-    inside.map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect()
+    // One that is just being made has a temporary name.
+    inside.filter_map(|path| path.file_name().unwrap().to_str().unwrap().parse().ok()).collect()
 }
 
 /// Waits for what another thread does.
