@@ -1,4 +1,4 @@
-"""How many rows of 1 KiB a second does Spark read through the broker? local[2], the broker in the driver's process."""
+"""How many rows of 1 KiB a second does Spark read and write? local[2], the broker in the driver's process."""
 
 from typing import Any
 
@@ -38,5 +38,39 @@ def test_batch_read_through_the_broker(benchmark: Any, session: Any, mq: ferromq
     sums = topic.selectExpr("count(1) AS count", "sum(length(body)) AS bytes")
     row = benchmark.pedantic(sums.first, warmup_rounds=1, rounds=5)
     assert (row["count"], row["bytes"]) == (ROWS, ROWS * len(BODY))
+    benchmark.extra_info["rows a second"] = round(ROWS / benchmark.stats.stats.median)
+    print(f"\n{benchmark.extra_info['rows a second']:,} rows a second")
+
+
+EXACTLY_ONCE = {"delivery": "exactly-once"}
+PLAIN = "to_binary(repeat('x', 1024), 'utf-8') body"
+FULL = (
+    PLAIN,
+    "concat('k-', id) keys",
+    "concat('tag', id % 5) tag",
+    "map('region', concat('r', id % 9), 'carrier', 'AA') properties",
+)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("columns", "delivery"), [((PLAIN,), {}), (FULL, {}), ((PLAIN,), EXACTLY_ONCE)], ids=["body", "all", "once"]
+)
+def test_batch_write(
+    benchmark: Any, session: Any, mq: ferromq.Embedded, columns: tuple[str, ...], delivery: dict[str, str]
+) -> None:
+    """Write rows that Spark makes, in four partitions: the body alone, with keys, tag and properties, exactly once."""
+    frame = session.range(0, ROWS, 1, 4).selectExpr(*columns)
+    rounds = iter(range(100))
+
+    def write() -> None:
+        options = {"endpoint": mq.endpoint, "topic": "written", **delivery}
+        if delivery:
+            options["writerId"] = f"round-{next(rounds)}"
+        frame.write.format("ferromq").options(**options).mode("append").save()
+
+    before = mq.store.stats()["appended"]
+    benchmark.pedantic(write, warmup_rounds=1, rounds=3)
+    assert mq.store.stats()["appended"] - before == 4 * ROWS
     benchmark.extra_info["rows a second"] = round(ROWS / benchmark.stats.stats.median)
     print(f"\n{benchmark.extra_info['rows a second']:,} rows a second")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How many rows a second does Spark read from ferromq, against Kafka through Spark's own source, on this machine, in this hour?
+# How many rows a second does Spark read from ferromq and write to it, against Kafka through Spark's own source, on this machine, in this hour?
 #
 # Fills a topic of both with the same number of rows of 1 KiB, then reads them by turns in one session. Needs Java 17 or newer, Maven for
 # the jars, and 8 GB of disk.

@@ -1,5 +1,5 @@
 """
-Measure how many rows of 1 KiB a second Spark gets from ferromq, and from Kafka through Spark's own source.
+Measure how many rows of 1 KiB a second Spark reads from ferromq and writes to it, and Kafka through Spark's own source.
 
     spark_rows.py KAFKA_JARS KAFKA_ADDRESS NAMESRV ENDPOINT STORE_DIRECTORY TOPIC ROWS ROUNDS
 
@@ -23,6 +23,8 @@ from ferromq import spark
 Load = Callable[[Any], Any]
 Seconds = dict[str, float]
 """By the part of the work: the whole has no name."""
+
+
 Measure = Callable[[Any, Load, int], Seconds]
 
 BODY_BYTES = 1024
@@ -60,6 +62,23 @@ class Peers:
     def all_columns(self, reader: Any) -> Any:
         """Read from the broker over remoting, each column of the schema."""
         return reader.format("ferromq").options(**self._remoting).load()
+
+    def to_kafka(self, frame: Any) -> None:
+        """Write with Spark's own sink for Kafka."""
+        options = {"kafka.bootstrap.servers": self._kafka, "topic": f"{self._topic}-written", "kafka.acks": "1"}
+        frame.selectExpr("body AS value").write.format("kafka").options(**options).save()
+
+    def to_ferromq(self, frame: Any) -> None:
+        """Write, each row at least once."""
+        self._write(frame, {})
+
+    def to_ferromq_once(self, frame: Any) -> None:
+        """Write, each row once."""
+        self._write(frame, {"delivery": "exactly-once", "writerId": f"bench-{time.time_ns()}"})
+
+    def _write(self, frame: Any, delivery: dict[str, str]) -> None:
+        options = {"endpoint": self._grpc["endpoint"], "topic": f"{self._topic}-written", **delivery}
+        frame.write.format("ferromq").options(**options).mode("append").save()
 
     def files(self, reader: Any) -> Any:
         """Read the files of the commit log."""
@@ -100,16 +119,27 @@ def check(count: int, size: int, rows: int) -> None:
         raise SystemExit(f"{count} rows of {size} bytes came instead of {rows}")
 
 
-def loads(peers: Peers) -> Iterator[tuple[Measure, dict[str, Load]]]:
-    """Yield each measure and, by name, the ways of ferromq that are set beside Kafka's."""
+def write(session: Any, save: Load, rows: int) -> Seconds:
+    """Return the seconds of one batch that writes rows which Spark makes."""
+    body = f"to_binary(repeat('x', {BODY_BYTES}), 'utf-8') AS body"
+    frame = session.range(0, rows, 1, 4).selectExpr(body)
+    start = time.perf_counter()
+    save(frame)
+    return {"": time.perf_counter() - start}
+
+
+def loads(peers: Peers) -> Iterator[tuple[Measure, Load, dict[str, Load]]]:
+    """Yield each measure, Kafka's way and, by name, the ways of ferromq that are set beside it."""
     ways = {
         "spark: batch read": peers.remoting,
         "spark: batch read over gRPC": peers.grpc,
         "spark: batch read, all columns": peers.all_columns,
         "spark: batch read from the files of the log": peers.files,
     }
-    yield batch, ways
-    yield stream, {"spark: stream read": peers.remoting, "spark: stream read over gRPC": peers.grpc}
+    yield batch, peers.kafka, ways
+    yield stream, peers.kafka, {"spark: stream read": peers.remoting, "spark: stream read over gRPC": peers.grpc}
+    written = {"spark: batch write": peers.to_ferromq, "spark: batch write, exactly once": peers.to_ferromq_once}
+    yield write, peers.to_kafka, written
 
 
 def turn(session: Any, measure: Measure, sources: dict[str, Load], rows: int, number: int) -> dict[str, Seconds]:
@@ -126,8 +156,8 @@ def main() -> None:
     session = spark.session("local[2]", config=settings)
     peers = Peers(kafka, namesrv, endpoint, directory, topic)
     for number in range(int(rounds) + 1):
-        for measure, ways in loads(peers):
-            taken = turn(session, measure, {"kafka": peers.kafka, **ways}, int(rows), number)
+        for measure, kafka_does, ways in loads(peers):
+            taken = turn(session, measure, {"kafka": kafka_does, **ways}, int(rows), number)
             theirs = taken.pop("kafka")
             for load, ours in taken.items() if number else ():
                 for part, seconds in ours.items():
