@@ -3,8 +3,11 @@
 import json
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import pyarrow.dataset as ds
 import pytest
 from cluster import cluster, python_without_ferromq, submit
 
@@ -14,10 +17,11 @@ from ferromq import spark
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PROGRAM = '''
-"""Where each row was read, and by which ferromq: through the broker, and from the files of its log."""
+"""Where each row was read, and by which ferromq: through the broker, and from the files of its log; then pipelines."""
 import json, sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from ferromq import cli
 
 def place(batches):
     import os, ferromq, pyarrow
@@ -33,32 +37,92 @@ for name, options in json.loads(sys.argv[1]).items():
     frame = session.read.format(name).options(**options).load().select("body")
     rows = frame.mapInArrow(place, "body binary, executor string, shipped boolean").collect()
     found[name] = [(bytes(row.body).decode(), row.executor, row.shipped) for row in rows]
+for words in json.loads(sys.argv[2]):
+    found[words[0]] = cli.main(["pipeline", *words, "--json"])  # prints a line
 print(json.dumps(found))
 session.stop()
 '''
+SENT = [f"message {number}" for number in range(2_000)]
 
 
-def test_two_workers_read_with_the_ferromq_that_was_shipped(tmp_path: Path) -> None:
-    """Every row comes once, both workers read, and none has ferromq but from the archive."""
-    archive = spark.pack(tmp_path / "ferromq.zip")
-    program = tmp_path / "job.py"
-    program.write_text(PROGRAM)
-    sent = [f"message {number}" for number in range(2_000)]
-    python = python_without_ferromq(tmp_path)
-    with ferromq.embedded(tmp_path / "store", flush="group") as mq, cluster(tmp_path) as address:
+class Cluster(NamedTuple):
+    """A cluster with two workers, and what its programs bring."""
+
+    address: str
+    python: Path
+    archive: Path
+
+    def run(self, program: Path, *words: str) -> list[Any]:
+        """Run a program that ends well, and return the JSON of each line it printed."""
+        done = submit(self.address, self.python, self.archive, program, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Run the cluster."""
+    directory = tmp_path_factory.mktemp("cluster")
+    python = python_without_ferromq(directory)
+    archive = spark.pack(directory / "ferromq.zip")
+    with cluster(directory) as address:
+        yield Cluster(address, python, archive)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the store lies."""
+    return tmp_path_factory.mktemp("shared") / "store"
+
+
+@pytest.fixture(scope="module")
+def mq(store: Path) -> Iterator[ferromq.Embedded]:
+    """Serve the topic, in a log of several files."""
+    with ferromq.embedded(store, flush="group", commit_log_file_size=128 << 10) as mq:
         with mq.producer() as producer:
-            producer.send_all("shipped", (ferromq.Message(text.encode()) for text in sent))
-        sources = {
-            "ferromq": {"endpoint": mq.endpoint, "topic": "shipped"},
-            "ferromq-log": {"path": str(tmp_path / "store"), "topic": "shipped"},
-        }
-        done = submit(address, python, archive, program, json.dumps(sources))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    for name in sources:
-        assert Counter(body for body, _, _ in found[name]) == Counter(sent), name
+            producer.send_all("shipped", (ferromq.Message(text.encode(), tag=text[-1]) for text in SENT))
+        yield mq
+
+
+@pytest.fixture(scope="module")
+def said(workers: Cluster, mq: ferromq.Embedded, store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Return what the program printed: summaries of pipelines, and last where rows were read."""
+    program = tmp_path_factory.mktemp("job") / "job.py"
+    program.write_text(PROGRAM)
+    sources = {
+        "ferromq": {"endpoint": mq.endpoint, "topic": "shipped"},
+        "ferromq-log": {"path": str(store), "topic": "shipped"},
+    }
+    pipelines = [["audit", str(store)], ["stats", "--endpoint", mq.endpoint, "--topic", "shipped"]]
+    return workers.run(program, json.dumps(sources), json.dumps(pipelines))
+
+
+def test_two_workers_read_with_the_ferromq_that_was_shipped(said: list[Any]) -> None:
+    """Every row comes once, both workers read, and none has ferromq but from the archive."""
+    found = said[-1]
+    for name in ("ferromq", "ferromq-log"):
+        assert Counter(body for body, _, _ in found[name]) == Counter(SENT), name
         assert all(shipped for _, _, shipped in found[name]), name
     assert len({executor for _, executor, _ in found["ferromq"]}) == 2
+
+
+def test_pipelines_run_in_a_programs_session_on_the_cluster(said: list[Any]) -> None:
+    """`audit` finds the store sound, `stats` counts its messages, with exit code 0."""
+    audit, stats, found = said
+    assert (found["audit"], found["stats"]) == (0, 0)
+    assert (audit["findings"], audit["records"] >= len(SENT)) == (0, True)
+    assert stats["messages"] == len(SENT)
+    assert {(row["tag"], row["messages"]) for row in stats["by_tag"]} == {(str(digit), 200) for digit in range(10)}
+
+
+def test_a_pipelines_file_is_a_program_for_spark_submit(workers: Cluster, mq: ferromq.Embedded, store: Path) -> None:
+    """`archive` brings every file of the log to a directory that all machines see: each message there once."""
+    out = store.parent / "archive"
+    unpacked = workers.archive.with_suffix("")
+    (summary,) = workers.run(unpacked / "ferromq" / "pipeline" / "archive.py", str(store), str(out), "--json")
+    assert summary["log_files"] == summary["of_them_new"] > 2
+    bodies = ds.dataset(str(out), partitioning="hive").to_table(filter=ds.field("topic") == "shipped")["body"]
+    assert Counter(bytes(body).decode() for body in bodies.to_pylist()) == Counter(SENT)
 
 
 def test_the_archive_has_ferromq_and_what_it_needs(tmp_path: Path) -> None:
