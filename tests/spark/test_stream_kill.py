@@ -93,6 +93,6 @@ def test_killed_at_any_moment_each_message_is_in_the_sink_once(
             for _ in range(chance.randrange(1, 6)):
                 send(mq, range(sent, sent + 200))
                 sent += 200
-                process.stdout.readline()
+                assert process.stdout.readline(), "the driver ended by itself"
             threading.Event().wait(chance.random() * 2)
     assert rest(session, mq, begin, tmp_path) == list(range(sent))
