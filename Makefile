@@ -125,6 +125,7 @@ nightly: setup
 	FERROMQ_KILL_ROUNDS=100 $(BIN)/pytest tests/system/test_kill.py
 	FERROMQ_TRANSACTION_KILL_ROUNDS=50 $(BIN)/pytest tests/system/test_transactions.py
 	FERROMQ_STREAM_KILLS=10 $(BIN)/pytest tests/spark/test_stream_kill.py
+	FERROMQ_CLUSTER_FILES=1 $(BIN)/pytest tests/spark/test_cluster.py
 	FERROMQ_AUDIT_ROUNDS=30 $(BIN)/pytest tests/spark/test_audit.py
 	FERROMQ_LIFE_CASES=500 $(BIN)/pytest tests/system/test_delivery_life.py --timeout=7200
 	$(MAKE) fuzz

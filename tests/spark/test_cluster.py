@@ -1,6 +1,7 @@
 """A standalone cluster with two workers that have PySpark and no ferromq: it is shipped with `--archives`."""
 
 import json
+import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -93,7 +94,11 @@ def said(workers: Cluster, mq: ferromq.Embedded, store: Path, tmp_path_factory: 
         "ferromq": {"endpoint": mq.endpoint, "topic": "shipped"},
         "ferromq-log": {"path": str(store), "topic": "shipped"},
     }
-    pipelines = [["audit", str(store)], ["stats", "--endpoint", mq.endpoint, "--topic", "shipped"]]
+    pipelines = [
+        ["archive", str(store), str(store.parent / "archive")],
+        ["audit", str(store)],
+        ["stats", "--endpoint", mq.endpoint, "--topic", "shipped"],
+    ]
     return workers.run(program, json.dumps(sources), json.dumps(pipelines))
 
 
@@ -106,23 +111,31 @@ def test_two_workers_read_with_the_ferromq_that_was_shipped(said: list[Any]) -> 
     assert len({executor for _, executor, _ in found["ferromq"]}) == 2
 
 
-def test_pipelines_run_in_a_programs_session_on_the_cluster(said: list[Any]) -> None:
-    """`audit` finds the store sound, `stats` counts its messages, with exit code 0."""
-    audit, stats, found = said
-    assert (found["audit"], found["stats"]) == (0, 0)
+def test_pipelines_run_in_a_programs_session_on_the_cluster(said: list[Any], store: Path) -> None:
+    """`archive` brings every file of the log, `audit` finds the store sound, `stats` counts, with exit code 0."""
+    archive, audit, stats, found = said
+    assert [found[name] for name in ("archive", "audit", "stats")] == [0, 0, 0]
+    assert archive["log_files"] == archive["of_them_new"] > 2
+    assert archived(store.parent / "archive") == Counter(SENT)
     assert (audit["findings"], audit["records"] >= len(SENT)) == (0, True)
     assert stats["messages"] == len(SENT)
     assert {(row["tag"], row["messages"]) for row in stats["by_tag"]} == {(str(digit), 200) for digit in range(10)}
 
 
+@pytest.mark.skipif(not os.environ.get("FERROMQ_CLUSTER_FILES"), reason="FERROMQ_CLUSTER_FILES asks for it")
 def test_a_pipelines_file_is_a_program_for_spark_submit(workers: Cluster, mq: ferromq.Embedded, store: Path) -> None:
     """`archive` brings every file of the log to a directory that all machines see: each message there once."""
-    out = store.parent / "archive"
+    out = store.parent / "by-file"
     unpacked = workers.archive.with_suffix("")
     (summary,) = workers.run(unpacked / "ferromq" / "pipeline" / "archive.py", str(store), str(out), "--json")
     assert summary["log_files"] == summary["of_them_new"] > 2
+    assert archived(out) == Counter(SENT)
+
+
+def archived(out: Path) -> Counter[str]:
+    """Return the topic's bodies in an archive."""
     bodies = ds.dataset(str(out), partitioning="hive").to_table(filter=ds.field("topic") == "shipped")["body"]
-    assert Counter(bytes(body).decode() for body in bodies.to_pylist()) == Counter(SENT)
+    return Counter(bytes(body).decode() for body in bodies.to_pylist())
 
 
 def test_the_archive_has_ferromq_and_what_it_needs(tmp_path: Path) -> None:
