@@ -118,10 +118,14 @@ _HOMES = {
     "embedded": "_embedded",
 }
 
+_MODULES = frozenset({"admin", "client", "config"})
+
 if not TYPE_CHECKING:  # else any name would do
 
     def __getattr__(name: str) -> Any:
-        """Import what is public where it is first asked for."""
+        """Import what is public, and the modules it is from, where it is first asked for."""
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1052,7 +1052,7 @@ class Rows:
         max_bytes: int,
     ) -> list[Part]:
         """
-        Cut the rows of one of the topics into requests, each to one queue; what a broker places, to that broker.
+        Cut the rows of one of the topics into requests, in their order, each to one queue; what a broker places, to that broker.
 
         *queues* are the queues of each *block* of rows, *in_order* those that message groups choose among, *brokers* the
         broker of each queue, all by number. Raises `ValueError` where one is missing.
@@ -1076,10 +1076,6 @@ class Part:
     @property
     def queue(self) -> int:
         """The number of its queue, where it was placed."""
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether the broker chooses the queue: of message groups and priorities."""
 
     @property
     def numbers(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ferromq.errors import CorruptStore, StoreError
 from ferromq.pipeline import archive
-from ferromq.pipeline._published import LogPart
+from ferromq.pipeline._places import Remote
+from ferromq.pipeline._published import LogPart, Publisher
 
 URL = "memory://bucket/archive"
 
@@ -104,3 +106,28 @@ def test_a_manifest_that_cannot_be_written_is_no_archive(
     with pytest.raises(PermissionError, match="not here"):
         archive.archive_file(log.grow(10), URL)
     assert not memory.exists("/bucket/archive") or not names(memory)
+
+
+@pytest.mark.parametrize(("where", "is_before"), [(Publisher, True), (Remote, False)])
+def test_what_another_machine_archived_meanwhile_keeps_its_manifest(
+    log: Log, memory: Any, where: type, is_before: bool
+) -> None:
+    """Who began with less of the file is told, before it puts files in place and before it says that it is done."""
+    short, whole = log.grow(300), log.grow(400)
+    name = "publish" if where is Publisher else "bring"
+    step, others = getattr(where, name), []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def meanwhile(*given: Any) -> Any:
+            patch.undo()
+            patch.setattr(Remote, "alone", lambda *_: nullcontext())
+            result = None if is_before else step(*given)
+            others.append(archive.archive_file(whole, URL)[0])
+            return step(*given) if is_before else result
+
+        patch.setattr(where, name, meanwhile)
+        with pytest.raises(StoreError, match="by another machine meanwhile"):
+            archive.archive_file(short, URL)
+    (manifest,) = others
+    known = json.loads(memory.cat_file(f"/bucket/archive/_ferromq/{manifest.name}.json"))
+    assert known["end"] == whole.end

@@ -78,6 +78,25 @@ def test_producers_take_turns_and_one_that_is_gone_is_passed_over(broker: Broker
     assert {connection for connection, _, _ in broker.producers.remoting[4:]} == {7}
 
 
+def test_a_producer_whose_connection_fails_keeps_nobody_from_being_asked(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next of its group is asked, and the other questions of the round as well."""
+    broker.table.produce("payers", Client("q", 8, "10.0.0.9:1235", "JAVA", 513), NOW)
+    push = broker.producers.push
+
+    def fail(connection: int, *given: Any) -> bool:
+        if connection == 8:
+            raise OSError("the connection is odd")
+        return push(connection, *given)
+
+    monkeypatch.setattr(broker.producers, "push", fail)
+    for _ in range(4):
+        broker.half()
+    assert broker.round() == Report(asked=4)
+    assert [connection for connection, _, _ in broker.producers.remoting] == [7] * 4
+
+
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("rounds", [1, 3])

@@ -63,6 +63,12 @@ def test_what_a_process_of_spark_has_no_use_for_is_not_imported(module: str, kep
     assert set(kept_out) & set(found.stdout.split()) == set()
 
 
+@pytest.mark.parametrize("name", ["admin.Admin", "config.BrokerConfig", "client"])
+def test_modules_are_there_without_an_import_of_their_own(name: str) -> None:
+    """Whatever was imported before."""
+    subprocess.run([sys.executable, "-c", f"import ferromq; ferromq.{name}"], check=True, timeout=300)
+
+
 def test_a_name_that_is_none_is_an_error_as_of_any_module() -> None:
     """Names are looked up when they are asked for; a wrong one must not look like a failed import."""
     with pytest.raises(AttributeError, match="module 'ferromq' has no attribute 'Broker'"):

@@ -217,11 +217,6 @@ impl PyPart {
     }
 
     #[getter]
-    const fn is_chosen(&self) -> bool {
-        self.part.is_chosen
-    }
-
-    #[getter]
     fn numbers(&self) -> Vec<u64> {
         self.part.rows.iter().map(|index| self.first.saturating_add((*index).into())).collect()
     }

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 from ferromq import _names
 from ferromq._codes import RequestCode
 from ferromq._ferromq import StoredMessage, decode_records
-from ferromq._proto import messages as pb
 from ferromq.broker.clients import Client, ClientTable, Pusher
 from ferromq.broker.half_records import PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 from ferromq.broker.halves import Place
@@ -133,6 +132,9 @@ class CheckRequests:
                     is_sent = self._server.send_telemetry(stream, written.command)
             except MessageTooLarge as error:
                 _log.warning("producer not asked group=%s peer=%s: %s", question.group, client.peer, error)
+                continue
+            except Exception:  # noqa: BLE001 (whatever it is, it keeps no other from being asked about)
+                _log.exception("producer not asked group=%s peer=%s", question.group, client.peer)
                 continue
             if is_sent:
                 return Outcome.ASKED

@@ -300,10 +300,10 @@ class Remote:
 
     def _write(self, name: str, write: Callable[[str], object]) -> None:
         path = self._path(name)
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        if self._is_whole_at_once:
+        if self._is_whole_at_once:  # such have no folders to be made
             write(path)
             return
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
         aside = _aside(path)
         write(aside)
         if self._files.exists(path):  # not every file system renames over what is there

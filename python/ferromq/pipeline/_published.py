@@ -105,6 +105,7 @@ class Publisher:
         self._work = f"{CONTROL}/{self.name}"
         self._manifest, self._begun = f"{self._work}.json", f"{self._work}.begun"
         self._parts: Path | None = None
+        self._known: Manifest | None = None
         self._crc32 = 0
 
     @property
@@ -118,7 +119,7 @@ class Publisher:
         """Wait for others that have the same file under way, then look what there is."""
         place = self._place
         with place.alone(self._work):
-            known = Manifest.load(place, self._manifest)
+            known = self._known = Manifest.load(place, self._manifest)
             self._crc32 = self._compare(known)
             if known is not None and known.end == self._part.end and known.is_whole(place):
                 self._end(known.files)
@@ -148,16 +149,27 @@ class Publisher:
             files=files,
             corrupt=tuple(corrupt),
         )
+        self._refuse_what_is_done()
         # Before the first file is in place: whatever comes next finds them all, those of former attempts too.
         self._save(self._begun, sorted({*self._former(), *(part.name for part in written)}))
         self._place.bring({part.name: part.written for part in written})
+        self._refuse_what_is_done()
         self._drop_all_but(files)
         self._save(self._manifest, asdict(manifest))
         self._end(files)
         return manifest
 
+    def _refuse_what_is_done(self) -> None:
+        """Raise StoreError where another machine, which the lock does not reach, has archived as much meanwhile."""
+        known = Manifest.load(self._place, self._manifest)
+        if known is not None and known != self._known and known.end >= self._part.end:
+            raise StoreError(
+                f"{self._part.path} was archived up to {known.end} by another machine meanwhile "
+                f"({self._place.shown(self._manifest)}); let one machine archive a log"
+            )
+
     def _save(self, name: str, content: Any) -> None:
-        self._place.save(name, json.dumps(content, indent=1).encode() + END)
+        self._place.save(name, json.dumps(content).encode() + END)  # the only line, so that END is its end
 
     def _compare(self, known: Manifest | None) -> int:
         """Return the checksum of the log file; StoreError where what was archived of it is not what it holds."""

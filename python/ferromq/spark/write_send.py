@@ -1,8 +1,8 @@
 """
 Sends the rows of one task, several requests at once: at least once, or once by the numbers the brokers know.
 
-What is stored once goes to each queue in the order of the rows, none before the one before it was answered; requests to
-other queues are under way meanwhile. Which ones must wait for which is pure (`Order`).
+What is stored once goes to each topic in the order of the rows, none before the one before it was answered, whatever
+their queues: brokers know the highest row of each queue, and in the next attempt a row may belong to another one.
 """
 
 import time
@@ -27,29 +27,13 @@ _OK = 20000
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Among which requests one keeps its place."""
-
-    topic: str
-    among: str
-    """A broker, or a message group."""
-    queue_id: int | None = None
-    """The queue of the broker; None: one that the broker chooses, maybe any."""
-
-    def follows(self, other: "Order | None") -> bool:
-        """Say whether this one must not be sent before *other*, which comes before it, was answered."""
-        if other is None or (self.topic, self.among) != (other.topic, other.among):
-            return False
-        return self.queue_id is None or other.queue_id is None or self.queue_id == other.queue_id
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """Rows that travel together."""
 
     rows: _ferromq.Rows
     part: _ferromq.Part
-    order: Order | None = None
+    order: tuple[str, str] | None = None
+    """Topic and message group among whose requests it keeps its place; an empty group: all of the topic."""
     queue: Queue | None = None
     """Where they go; None: whose turn it is, or their group's."""
 
@@ -68,7 +52,7 @@ class EachCutter:
         """Yield the requests."""
         del client, first, count
         for part in rows.lanes(MAX_MESSAGES, MAX_BYTES):
-            yield Request(rows, part, None if part.group is None else Order(part.topic, part.group))
+            yield Request(rows, part, None if part.group is None else (part.topic, part.group))
 
 
 class OnceCutter:
@@ -80,15 +64,15 @@ class OnceCutter:
 
     def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[Request]:
         """Return the requests, by their first rows."""
-        requests = []
+        requests: list[Request] = []
         for number, (topic, _) in enumerate(rows.topics):
             layout = self._layouts.get(topic)
             if layout is None:
                 layout = self._layouts[topic] = layout_of(client, topic)
-            for part in layout.place(rows, number, self._partition, first, count):
-                queue = layout.queues[part.queue]
-                order = Order(topic, queue.endpoint, None if part.is_chosen else queue.queue_id)
-                requests.append(Request(rows, part, order, queue))
+            requests += [
+                Request(rows, part, (topic, ""), layout.queues[part.queue])
+                for part in layout.place(rows, number, self._partition, first, count)
+            ]
         return sorted(requests, key=lambda request: request.part.numbers[0])
 
 
@@ -99,7 +83,7 @@ class Sender:
         self._client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3))
         self._cutter = cutter
         self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-write")
-        self._pending: deque[tuple[Order | None, Future[None]]] = deque()
+        self._pending: deque[tuple[tuple[str, str] | None, Future[None]]] = deque()
 
     def send(self, rows: _ferromq.Rows, first: int, count: int) -> None:
         """Send rows and return once few of their requests are under way. Raises for those that are not stored."""
@@ -107,7 +91,7 @@ class Sender:
             while len(self._pending) >= IN_FLIGHT:
                 self._pending.popleft()[1].result()
             order = request.order
-            before = [future for other, future in self._pending if order is not None and order.follows(other)]
+            before = [future for other, future in self._pending if order is not None and order == other]
             self._pending.append((order, self._threads.submit(self._run, before, request)))
 
     def _run(self, before: Iterable["Future[None]"], request: Request) -> None:

@@ -20,6 +20,8 @@ use tracing::error;
 
 /// How often the connection goes on by itself before others have their turn.
 const ROUNDS: u8 = 4;
+/// So many calls that were read at once are begun here; more would keep the first of them from being answered.
+const TOGETHER: usize = 64;
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -90,11 +92,18 @@ impl<C> Together<C> {
     }
 
     fn begin_calls(&self, context: &mut Context<'_>) {
-        for mut call in self.calls.take() {
-            if begin(&mut call, context) {
+        for (number, mut call) in self.calls.take().into_iter().enumerate() {
+            if number >= TOGETHER || begin(&mut call, context) {
                 tokio::spawn(call);
             }
         }
+    }
+}
+
+impl<C> Drop for Together<C> {
+    /// A call keeps the executor it is given to, and so, while nobody begins it, itself.
+    fn drop(&mut self) {
+        drop(self.calls.take());
     }
 }
 
@@ -240,6 +249,34 @@ mod tests {
         waker.wake_by_ref();
         waker.wake();
         assert_eq!(task.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn of_many_calls_the_first_are_answered_here_and_the_others_by_themselves() {
+        let (done, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
+        let calls = (0..TOGETHER + 9).map(|number| {
+            let done = done.clone();
+            let call: Call = Box::pin(async move { _ = done.send(number) });
+            call
+        });
+        let (mut together, _) = reading(calls.collect());
+        assert!(look(&mut together, &Arc::default()).is_pending());
+        assert_eq!(outcomes.len(), TOGETHER);
+        for _ in 0..TOGETHER + 9 {
+            outcomes.recv().await.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_connection_that_ends_drops_the_calls_it_has_read() {
+        let (together, _) = reading(Vec::new());
+        let held = Arc::new(());
+        let (calls, kept) = (together.calls.clone(), Arc::clone(&held));
+        // As hyper's, the call keeps where it is executed.
+        let executor = calls.clone();
+        calls.execute(async move { drop((executor, kept)) });
+        drop((together, calls));
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 
     #[test]

@@ -23,9 +23,12 @@ use super::{
     metered::{Metered, PREFIX},
     send,
     service::{MAX_ACK, MAX_REQUEST, MAX_SEND, malformed, over, without_client},
+    together::Apart,
 };
 use crate::hot::Hot;
 
+/// Requests that are larger take their time: other calls of the connection do not wait for them.
+const LARGE: usize = 64 << 10;
 /// Answers to a single call that are no larger are bounded by the number of calls on a connection.
 const SMALL: usize = 4 << 10;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -107,6 +110,9 @@ async fn served(
     let share = Arc::new(link.allowance().share());
     let body = Metered::new(request.into_body(), Arc::clone(&share), Some(stall));
     let message = message(body, verb.limit()).await?;
+    if message.len() > LARGE {
+        Apart::default().await;
+    }
     // The body took its time.
     if deadline.is_over() {
         return Err(over());

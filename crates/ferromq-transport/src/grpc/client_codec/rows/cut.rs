@@ -24,10 +24,8 @@ pub struct Part {
     pub topic: u32,
     /// The rows, from the first of the batch on, rising.
     pub rows: Vec<u32>,
-    /// The queue, by its number, where it was placed.
+    /// The queue, by its number, where it was placed; one of its broker where that chooses.
     pub queue: u32,
-    /// Whether the broker chooses the queue: of message groups and priorities.
-    pub is_chosen: bool,
 }
 
 /// Where rows go whose queue does not depend on the attempt.
@@ -58,8 +56,7 @@ enum Lane<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Among<'a> {
     Lane(u32, Lane<'a>),
-    Queue(u32),
-    Broker(u32),
+    Topic,
 }
 
 /// Where a row travels.
@@ -88,8 +85,7 @@ impl<'a> Cut<'a> {
             })
         });
         let at = at.unwrap_or_else(|| {
-            let is_chosen = matches!(lane, Lane::Chosen(_));
-            self.parts.push((lane, 0, Part { topic, rows: Vec::new(), queue, is_chosen }));
+            self.parts.push((lane, 0, Part { topic, rows: Vec::new(), queue }));
             self.open.insert(among, self.parts.len() - 1);
             self.parts.len() - 1
         });
@@ -125,13 +121,11 @@ impl Rows {
 
     /// Cuts the rows of a topic into requests, each to one queue, or to a broker that chooses. By their first rows.
     ///
-    /// Of two requests for the same queue all rows of the first come before those of the second; where a broker chooses
-    /// for some row, so it is of all requests to that broker. None where a number is of no queue.
+    /// All rows of a request come before those of the next, whatever their queues: a row that is not stored is then
+    /// higher than all that are, also where it belongs to another queue the next time. None where a number is of no queue.
     #[must_use]
     pub fn placed(&self, topic: u32, places: &Places<'_>, limits: Limits) -> Option<Vec<Part>> {
         let rows = || self.rows.iter().zip(0u32..).filter(|(row, _)| row.topic == topic);
-        let is_chosen = |kind: &Kind| matches!(kind, Kind::Fifo(_) | Kind::Priority(_));
-        let with_chosen = rows().any(|(row, _)| is_chosen(&row.kind));
         let mut cut = Cut::default();
         for (row, index) in rows() {
             let queue = places.queue_of(self.first, index, &row.kind)?;
@@ -141,8 +135,7 @@ impl Rows {
                 Kind::Fifo(_) | Kind::Priority(_) => Lane::Chosen(broker),
                 Kind::At(_) | Kind::After(_) => Lane::Alone(index),
             };
-            let among = if with_chosen { Among::Broker(broker) } else { Among::Queue(queue) };
-            cut.add(limits, topic, index, row.size(), &Way { among, lane, queue });
+            cut.add(limits, topic, index, row.size(), &Way { among: Among::Topic, lane, queue });
         }
         Some(cut.parts())
     }
