@@ -44,7 +44,7 @@ pub(super) const MAX_REQUEST: usize = 1 << 20;
 /// tonic's word for a message over its limit, as gRPC writes it; RocketMQ's is RESOURCE_EXHAUSTED.
 const OUT_OF_RANGE: &str = "11";
 /// Answers to a single call that are no larger are bounded by the number of calls on a connection.
-const SMALL: usize = 4 << 10;
+pub(super) const SMALL: usize = 4 << 10;
 /// Who calls.
 const CLIENT_ID: &str = "x-mq-client-id";
 /// Asks for, and announces, a packed stream.

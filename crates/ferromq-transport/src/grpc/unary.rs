@@ -22,15 +22,13 @@ use super::{
     deadline::Deadline,
     metered::{Metered, PREFIX},
     send,
-    service::{MAX_ACK, MAX_REQUEST, MAX_SEND, malformed, over, without_client},
+    service::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL, malformed, over, without_client},
     together::Apart,
 };
 use crate::hot::Hot;
 
 /// Requests that are larger take their time: other calls of the connection do not wait for them.
 const LARGE: usize = 64 << 10;
-/// Answers to a single call that are no larger are bounded by the number of calls on a connection.
-const SMALL: usize = 4 << 10;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const ENCODING: &str = "grpc-encoding";
