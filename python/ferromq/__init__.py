@@ -9,7 +9,7 @@ This file only names what is public. Servers are started by `ferromq.cli`, Spark
 Spark's Python processes imports this package, and uses neither.
 """
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from ferromq._ferromq import ExpiredFile, StoredMessage
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from ferromq.client.consumer import Consumer
     from ferromq.client.producer import Producer, Transaction
     from ferromq.config import BrokerConfig, NameServerConfig, StoreConfig
+
+    __version__: str
 
 __all__ = [
     "Admin",
@@ -126,6 +128,8 @@ if not TYPE_CHECKING:  # else any name would do
         """Import what is public, and the modules it is from, where it is first asked for."""
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
+        if name == "__version__":
+            return metadata.version(__name__)
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

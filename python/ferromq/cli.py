@@ -62,6 +62,7 @@ def _say(text: str, file: Any = None) -> None:
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ferromq", description="Apache RocketMQ in one wheel.")
+    parser.add_argument("--version", action="version", version=f"ferromq {_version()}", help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="the main job, end to end, on 336,776 real rows")
@@ -89,7 +90,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     _pipeline_commands.add_commands(commands, words)
 
     version = commands.add_parser("version", help="print the version")
-    version.set_defaults(run=_version)
+    version.set_defaults(run=_print_version)
     return parser
 
 
@@ -239,13 +240,16 @@ def _show(broker: BrokerController) -> None:
     _say("ready; stop with Ctrl-C")
 
 
-def _version(_options: argparse.Namespace) -> int:
+def _version() -> str:
     try:
-        version = metadata.version("ferromq")
+        return metadata.version("ferromq")
     except metadata.PackageNotFoundError:
         project = Path(__file__).resolve().parents[2] / "pyproject.toml"
-        version = f"{tomllib.loads(project.read_text())['project']['version']} (a source tree, not installed)"
-    _say(f"ferromq {version}")
+        return f"{tomllib.loads(project.read_text())['project']['version']} (a source tree, not installed)"
+
+
+def _print_version(_options: argparse.Namespace) -> int:
+    _say(f"ferromq {_version()}")
     return 0
 
 
