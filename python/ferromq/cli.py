@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -265,27 +264,42 @@ def _broker_config(options: argparse.Namespace, defaults: Mapping[str, Any]) -> 
 
 
 class _Stop:
-    """Waits for SIGINT or SIGTERM; a second one ends the process at once."""
+    """
+    Waits for SIGINT or SIGTERM; a second one ends the process at once.
+
+    The interpreter looks for signals before it waits for a lock, not while it waits: a signal in between, or one that
+    another thread received, would be found by the next signal only. So the main thread waits for a byte instead, which
+    the interpreter writes as soon as it receives a signal, whichever thread that is.
+    """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._signals, self._woken_by = socket.socketpair()
+        self._woken_by.settimeout(0)
+        self._before = -1
 
     def __enter__(self) -> Self:
         _logging.install(os.environ.get("FERROMQ_LOG", "info"))
+        self._before = signal.set_wakeup_fd(self._woken_by.fileno(), warn_on_full_buffer=False)
         for number in _STOP_SIGNALS:
             signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for number in _STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        self._end_at_the_next()
+        signal.set_wakeup_fd(self._before)
+        self._woken_by.close()
+        self._signals.close()
 
     def wait(self) -> None:
         """Return once a signal came."""
-        self._asked.wait()
+        while self._signals.recv(1)[0] not in _STOP_SIGNALS:
+            pass
+        self._end_at_the_next()
 
     def _ask(self, _number: int, _frame: object) -> None:
-        self._asked.set()
+        self._end_at_the_next()
+
+    def _end_at_the_next(self) -> None:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
 

@@ -1,0 +1,75 @@
+"""A server's wait for the signal that stops it: the first one is never missed."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+HEAD = """
+import os, signal, sys, threading
+from ferromq.cli import _Stop
+def kill(number):
+    os.kill(os.getpid(), number)
+"""
+# A signal that a thread receives does not wake the main thread's wait for a lock: it shows on every run what a signal
+# between the interpreter's look at pending signals and its wait shows on one run of a hundred.
+ANOTHER_THREAD_RECEIVES_IT = """
+def receive(is_blocked, number):
+    is_blocked.wait()
+    kill(number)
+for number in map(int, sys.argv[1:]):
+    with _Stop() as stop:
+        is_blocked = threading.Event()
+        threading.Thread(target=receive, args=(is_blocked, number)).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+        is_blocked.set()
+        stop.wait()
+    print("stopped")
+"""
+IT_COMES_BEFORE_THE_WAIT = """
+for number in map(int, sys.argv[1:]):
+    with _Stop() as stop:
+        kill(number)
+        stop.wait()
+    print("stopped")
+"""
+ANOTHER_SIGNAL_COMES_FIRST = """
+for number in map(int, sys.argv[1:]):
+    with _Stop() as stop:
+        signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=kill, args=(number,)).start())
+        kill(signal.SIGUSR1)
+        stop.wait()
+    print("stopped")
+"""
+A_SECOND_ONE_COMES = """
+number = int(sys.argv[1])
+with _Stop() as stop:
+    kill(number)
+    stop.wait()
+    print("stopping", flush=True)
+    kill(number)
+    print("stopped", flush=True)
+"""
+
+
+def run(program: str, *numbers: int) -> tuple[int, str]:
+    """Run a program to its end; return exit code and output."""
+    environment = {**os.environ, "FERROMQ_LOG": "warn"}
+    command = [sys.executable, "-c", HEAD + program, *(str(int(number)) for number in numbers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("program", [ANOTHER_THREAD_RECEIVES_IT, IT_COMES_BEFORE_THE_WAIT, ANOTHER_SIGNAL_COMES_FIRST])
+def test_the_first_signal_stops_it(program: str) -> None:
+    """Whichever thread receives it, however early it comes, and whatever other signal came before."""
+    assert run(program, *BOTH) == (0, "stopped\n" * len(BOTH))
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_a_second_one_ends_the_process_at_once(number: int) -> None:
+    """As the system does with a signal that no program handles."""
+    assert run(A_SECOND_ONE_COMES, number) == (-number, "stopping\n")
