@@ -10,6 +10,7 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     process,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use nix::{
@@ -123,27 +124,37 @@ pub trait Region: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
-/// Lock files held, each with the process that holds it: the system's lock does not exclude a process from
-/// itself, and a forked child has its parent's entries but not its locks.
-static HELD: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
+/// The locked files, each with its number and the process that locked it.
+static HELD: Mutex<BTreeMap<u64, (u32, File)>> = Mutex::new(BTreeMap::new());
+static NEXT_LOCK: AtomicU64 = AtomicU64::new(0);
 
-/// The lock of a store directory, let go on drop and by the system when the process ends.
+/// The lock of a store directory, released on drop and by the system when the process ends.
+///
+/// It belongs to the open file, not to the process: closing another descriptor of the same file keeps it. A forked
+/// child has the open file too, so it must call [`release_in_forked_child`].
 #[derive(Debug)]
-pub struct DirectoryLock {
-    path: PathBuf,
-    /// Closing any descriptor of a locked file lets the lock go, so nothing else ever opens it.
-    file: Option<File>,
-    process: u32,
-}
+pub struct DirectoryLock(u64);
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        let mut held = HELD.lock();
-        // First closed, then no longer held: a lock taken in between would go with this descriptor.
-        self.file = None;
-        if held.get(&self.path) == Some(&self.process) && self.process == process::id() {
-            held.remove(&self.path);
+        let Some((process, file)) = HELD.lock().remove(&self.0) else { return };
+        if process == process::id() {
+            // A forked child may still have the file open: closing it here would not be enough.
+            let released = fcntl(&file, FcntlArg::F_OFD_SETLK(&first_byte(libc::F_UNLCK)));
+            if let Err(error) = released {
+                tracing::warn!(%error, "directory lock not released, the closed file releases it");
+            }
         }
+    }
+}
+
+/// Closes, in a forked child, the lock files of its parent, which keeps its locks.
+///
+/// Without this call a store that a killed parent had open stays locked until the child ends.
+pub fn release_in_forked_child() {
+    // A fork may have caught the map locked. Then nothing can be done.
+    if let Some(mut held) = HELD.try_lock() {
+        held.retain(|_, (process, _)| *process == process::id());
     }
 }
 
@@ -261,19 +272,12 @@ impl Disk for RealDisk {
     }
 
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
-        let directory = fs::canonicalize(path.parent().unwrap_or(Path::new(".")))?;
-        let path = directory.join(path.file_name().unwrap_or_default());
-        // Kept until the file is closed again: closing it would let go a lock this process takes meanwhile.
-        let held = HELD.lock();
-        if held.get(&path) == Some(&process::id()) {
-            return Ok(true);
-        }
-        let file = match File::open(&path) {
+        let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             other => other?,
         };
         let mut found = first_byte(libc::F_WRLCK);
-        fcntl(&file, FcntlArg::F_GETLK(&mut found))?;
+        fcntl(&file, FcntlArg::F_OFD_GETLK(&mut found))?;
         Ok(found.l_type != libc::F_UNLCK as libc::c_short)
     }
 
@@ -282,26 +286,19 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Self::Lock> {
-        let directory = fs::canonicalize(path.parent().unwrap_or(Path::new(".")))?;
-        let path = directory.join(path.file_name().unwrap_or_default());
-        let mut held = HELD.lock();
-        let process = process::id();
-        if held.get(&path) == Some(&process) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
-        let wanted = first_byte(libc::F_WRLCK);
-        match fcntl(&file, FcntlArg::F_SETLK(&wanted)) {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match fcntl(&file, FcntlArg::F_OFD_SETLK(&first_byte(libc::F_WRLCK))) {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::WouldBlock.into()),
             Err(errno) => return Err(errno.into()),
         }
-        held.insert(path.clone(), process);
-        Ok(DirectoryLock { path, file: Some(file), process })
+        let number = NEXT_LOCK.fetch_add(1, Ordering::Relaxed);
+        HELD.lock().insert(number, (process::id(), file));
+        Ok(DirectoryLock(number))
     }
 }
 
-/// What Java's FileChannel.tryLock(0, 1) asks for: a lock on the first byte.
+/// The byte that Java's FileChannel.tryLock(0, 1) locks for its process. A lock of an open file conflicts with that.
 fn first_byte(kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
@@ -316,19 +313,6 @@ fn first_byte(kind: libc::c_int) -> libc::flock {
 mod tests {
     use super::*;
 
-    /// Whether the system holds a lock on the file; asked through the descriptor that has it.
-    fn is_locked(lock: &DirectoryLock) -> bool {
-        let mut found = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: 0,
-            l_len: 1,
-            l_pid: 0,
-        };
-        fcntl(lock.file.as_ref().unwrap(), FcntlArg::F_OFD_GETLK(&mut found)).unwrap();
-        found.l_type == libc::F_WRLCK as libc::c_short
-    }
-
     #[test]
     fn a_map_is_written_only_where_reserved_blocks_stay_reserved() {
         let (ext4, xfs, tmpfs) = (0xEF53, 0x5846_5342, 0x0102_1994);
@@ -338,31 +322,53 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_let_go_takes_no_later_lock_with_it() {
+    fn one_lock_at_a_time_holds_whoever_takes_and_releases_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
+        let holders = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..3_000 {
                         if let Ok(lock) = RealDisk.lock(&path) {
+                            assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
                             std::thread::yield_now();
-                            assert!(is_locked(&lock), "held, but not in the system");
+                            assert!(RealDisk.is_locked(&path).unwrap());
+                            holders.fetch_sub(1, Ordering::SeqCst);
+                            drop(lock);
                         }
                     }
                 });
             }
         });
+        assert!(!RealDisk.is_locked(&path).unwrap());
     }
 
     #[test]
-    fn an_entry_of_the_process_before_a_fork_excludes_nobody() {
+    fn a_lock_stays_when_other_descriptors_of_its_file_are_closed() {
         let directory = tempfile::tempdir().unwrap();
-        let path = fs::canonicalize(directory.path()).unwrap().join("lock");
-        HELD.lock().insert(path.clone(), process::id() + 1);
+        let path = directory.path().join("lock");
         let lock = RealDisk.lock(&path).unwrap();
-        assert!(RealDisk.lock(&path).is_err());
+        drop(File::open(&path).unwrap());
+        fs::read(&path).unwrap();
+        assert!(RealDisk.is_locked(&path).unwrap());
+        assert_eq!(RealDisk.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(RealDisk.is_locked(&path).unwrap());
         drop(lock);
         RealDisk.lock(&path).unwrap();
+    }
+
+    #[test]
+    fn a_forked_child_closes_the_locks_of_its_parent_and_keeps_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let (of_parent, own) = (directory.path().join("parent"), directory.path().join("own"));
+        let lock = RealDisk.lock(&of_parent).unwrap();
+        let kept = RealDisk.lock(&own).unwrap();
+        HELD.lock().get_mut(&lock.0).unwrap().0 = process::id() + 1;
+        release_in_forked_child();
+        // The only open file is closed here. In a fork the parent has another.
+        assert!(!RealDisk.is_locked(&of_parent).unwrap());
+        assert!(RealDisk.is_locked(&own).unwrap());
+        drop((lock, kept));
     }
 }

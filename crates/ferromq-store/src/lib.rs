@@ -109,7 +109,7 @@ pub use clock::Clock;
 pub use config::StoreConfig;
 pub use damage::{Damage, DamageReason};
 pub use delay::{DelayLevels, Delayed, SCHEDULE_TOPIC};
-pub use disk::{Allocation, DirectoryLock, Disk, RealDisk, Region};
+pub use disk::{Allocation, DirectoryLock, Disk, RealDisk, Region, release_in_forked_child};
 pub use error::{Result, StoreError};
 pub use filter::{FilterError, MessageFilter};
 pub use flush_policy::FlushPolicy;
