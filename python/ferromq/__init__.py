@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq._time import Clock
 from ferromq.errors import (
+    AlreadyExists,
     ConfigError,
     ConnectionFailed,
     CorruptMessage,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AlreadyExists",
     "BrokerConfig",
     "Clock",
     "ConfigError",

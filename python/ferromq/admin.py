@@ -10,18 +10,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from ferromq import _json, _names
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import RemotingClient, StoredMessage, decode_records
 from ferromq._fork import Owner
+from ferromq.broker import retry_policy
 from ferromq.client._protocol import seconds
 from ferromq.errors import (
+    AlreadyExists,
+    ConfigError,
     ConnectionFailed,
     FerromqError,
     Forbidden,
+    GroupNotFound,
     IllegalName,
     OutcomeUnknown,
     RequestError,
@@ -31,8 +35,13 @@ from ferromq.errors import (
 )
 from ferromq.route import MASTER, BrokerData, Permission, TopicRoute
 
-__all__ = ["Admin"]
+__all__ = ["Admin", "MessageType"]
 
+MessageType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"]
+"""The kinds of messages a topic may take; MIXED takes all, where the broker's options allow such topics."""
+
+_MESSAGE_TYPE = "message.type"
+_QUEUES = 8
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _END_OF_TIME = 2**63 - 1
 _ERRORS = {
@@ -64,86 +73,171 @@ class Admin:
         body = self._ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(_json.loads_object(body).get("topicList") or ())
 
-    def create_topic(self, name: str, queues: int = 8, *, message_type: str | None = None) -> None:
+    def create_topic(
+        self,
+        name: str,
+        queues: int | None = None,
+        *,
+        message_type: MessageType | None = None,
+        cluster: str | None = None,
+    ) -> None:
         """
-        Create a topic with *queues* queues on every master, or change an existing one.
+        Create a topic on every master of a cluster.
 
-        *message_type* is the kind of messages it takes: NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY, where a broker
-        checks it. None: NORMAL, or what it was.
+        *queues*: of each broker; None: 8. *message_type*: the kind of messages the topic takes, where a broker checks
+        it; None: the first message decides. *cluster* may be left out where the name servers know one cluster.
 
-        Raises `IllegalName`, and `RequestError` where a broker refuses.
-        """
-        _names.check_topic(name)
-        if queues < 1:
-            raise ValueError(f"a topic has at least one queue, not {queues}")
-        fields = {
-            "topic": name,
-            "defaultTopic": _names.AUTO_CREATE_TOPIC,
-            "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
-            "perm": str(_READ_WRITE),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-        }
-        if message_type is not None:
-            fields["attributes"] = f"+message.type={message_type}"
-        for master in self._masters():
-            self._ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        A topic that exists is left as it is if it has what was given; a message type is added to a topic without one.
+        Call it again to finish a creation that failed halfway.
 
-    def delete_topic(self, name: str) -> None:
-        """
-        Delete a topic and its messages on every master, and its route on every name server.
-
-        Consumer groups forget how far they were. A broker that creates topics on first use creates it anew for whoever
-        still uses it; queue offsets go on where they were. Raises `TopicNotFound`, and `RequestError` where a broker
-        refuses, `IllegalName`; asking again finishes what was left halfway.
+        Raises `AlreadyExists` if the topic has another number of queues or another message type (`alter_topic` changes
+        them), `ConfigError` if several clusters are known and none is given, `IllegalName`, and `RequestError` if a
+        broker refuses.
         """
         _names.check_topic(name)
-        self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
-        for master in self._masters():
+        if _names.is_system_topic(name):
+            raise IllegalName(f"{name} is a topic of the system; choose another name")
+        kind = _checked_type(message_type)
+        _check_queues(queues)
+        found = {master: self._topic(master, name) for master in self._masters(cluster)}
+        for master, topic in found.items():
+            if topic is not None:
+                given = {"queues": queues, "message_type": kind}
+                _compare("topic", name, master, present=_shown_topic(topic), given=given)
+        for master, topic in found.items():
+            if topic is None:
+                self._put_topic(master, _new_topic(name, queues or _QUEUES), kind)
+            elif kind is not None and _type_of(topic) is None:
+                self._put_topic(master, topic, kind)
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        message_type: MessageType | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """
+        Change a topic on every master of a cluster that has it; what is not given stays.
+
+        With fewer *queues* than before, messages in the queues above are not read any more. Raises `TopicNotFound`,
+        `ConfigError` if several clusters are known and none is given, and `RequestError` if a broker refuses.
+        """
+        _names.check_topic(name)
+        kind = _checked_type(message_type)
+        _check_queues(queues)
+        if queues is None and kind is None:
+            raise ValueError("nothing to alter; give queues, or message_type")
+        found = {master: self._topic(master, name) for master in self._masters(cluster)}
+        if not any(found.values()):
+            raise TopicNotFound(f"there is no topic {name}; create_topic({name!r}) creates it")
+        for master, topic in found.items():
+            if topic is not None:
+                changed = {"readQueueNums": queues, "writeQueueNums": queues} if queues else {}
+                self._put_topic(master, {**topic, **changed}, kind)
+
+    def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
+        """
+        Delete a topic and its messages on every master of a cluster, and its route on every name server.
+
+        Consumer groups forget how far they were. A broker that creates topics on first use creates it anew for a
+        client that still uses it; queue offsets go on where they were. Call it again to finish a deletion that failed
+        halfway.
+
+        Raises `TopicNotFound` if no broker and no name server knows the topic, `ConfigError` if several clusters are
+        known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
+        """
+        _names.check_topic(name)
+        masters = self._masters(cluster)
+        # Each name server has a table of its own, and one may still have what a deletion left.
+        if not any(self._topic(master, name) for master in masters):
+            self._check_routed(name, cluster)
+        for master in masters:
             self._ask(master, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
-        # The brokers no longer register it; each name server has a table of its own.
+        # The brokers no longer register it.
+        fields = {"topic": name} if cluster is None else {"topic": name, "clusterName": cluster}
         for address in self._name_servers:
-            self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
+            self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
-    def clean(self) -> None:
-        """Delete on every master the files of the store whose messages have expired, at whatever hour."""
-        for master in self._masters():
+    def clean(self, *, cluster: str | None = None) -> None:
+        """
+        Delete on every master of a cluster the files of the store whose messages have expired, at whatever hour.
+
+        Raises `ConfigError` if several clusters are known and none is given.
+        """
+        for master in self._masters(cluster):
             self._ask(master, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
 
-    def clean_unused_queues(self) -> None:
-        """Delete on every master the queues of topics it does not have: topics that were deleted while it was away."""
-        for master in self._masters():
+    def clean_unused_queues(self, *, cluster: str | None = None) -> None:
+        """
+        Delete on every master of a cluster the queues of topics that it does not have.
+
+        Such queues are left where a topic was deleted while the broker was away. Raises `ConfigError` if several
+        clusters are known and none is given.
+        """
+        for master in self._masters(cluster):
             self._ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
 
     def create_group(
         self,
         name: str,
         *,
-        fifo: bool = False,
-        retries: int = 16,
+        fifo: bool | None = None,
+        retries: int | None = None,
         retry_delays: Sequence[timedelta | float] | None = None,
+        cluster: str | None = None,
     ) -> None:
         """
-        Create a consumer group on every master, or set an existing one to RocketMQ's defaults and what is given.
+        Create a consumer group on every master of a cluster.
 
-        *fifo*: it consumes message groups in order. *retries*: how often a message that failed comes again before it
-        is a dead letter. *retry_delays*: what a gRPC consumer that calls a handler waits after the first failure, the
-        second, and so on; the last one goes on. None: RocketMQ's, from 1 s to 2 h.
+        *fifo*: it consumes message groups in order; None: no. *retries*: how often a message that failed comes again
+        before it is a dead letter; None: 16. *retry_delays*: what a gRPC consumer that calls a handler waits after the
+        first failure, the second, and so on, in seconds; the last one goes on. None: RocketMQ's, from 1 s to 2 h.
+        *cluster* may be left out where the name servers know one cluster.
 
-        Raises `IllegalName`, and `RequestError` where a broker refuses.
+        A group that exists is left as it is if it has what was given. Call it again to finish a creation that failed
+        halfway.
+
+        Raises `AlreadyExists` if the group has other settings (`alter_group` changes them), `ConfigError` if several
+        clusters are known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
         _names.check_group(name)
-        group: dict[str, Any] = {"groupName": name, "consumeMessageOrderly": fifo, "retryMaxTimes": retries}
-        if retry_delays is not None:
-            delays_ms = [round(seconds(delay) * 1000) for delay in retry_delays]
-            if not delays_ms:
-                raise ValueError("retry_delays is empty; give at least one delay, or leave it out")
-            group["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": delays_ms}}
-        body = _json.dumps(group)
-        for master in self._masters():
-            self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=body)
+        given = {"fifo": fifo, "retries": retries, "retry_delays": _policy(retry_delays)}
+        found = {master: self._group(master, name) for master in self._masters(cluster)}
+        for master, group in found.items():
+            if group is not None:
+                _compare("consumer group", name, master, present=_shown_group(group), given=given)
+        fields = _group_fields(name, fifo=bool(fifo), retries=16 if retries is None else retries, delays=retry_delays)
+        for master, group in found.items():
+            if group is None:
+                self._put_group(master, fields)
+
+    def alter_group(
+        self,
+        name: str,
+        *,
+        fifo: bool | None = None,
+        retries: int | None = None,
+        retry_delays: Sequence[timedelta | float] | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """
+        Change a consumer group on every master of a cluster that has it; what is not given stays.
+
+        Raises `GroupNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a
+        broker refuses.
+        """
+        _names.check_group(name)
+        fields = _group_fields(name, fifo=fifo, retries=retries, delays=retry_delays)
+        if fields.keys() == {"groupName"}:
+            raise ValueError("nothing to alter; give fifo, retries, or retry_delays")
+        found = {master: self._group(master, name) for master in self._masters(cluster)}
+        if not any(found.values()):
+            raise GroupNotFound(f"there is no consumer group {name}; create_group({name!r}) creates it")
+        for master, group in found.items():
+            if group is not None:
+                self._put_group(master, {**group, **fields})
 
     def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[StoredMessage]:
         """Return messages of *topic* that were sent with *key*, the newest first, at most *max_messages*."""
@@ -194,13 +288,63 @@ class Admin:
                 # Without a master, a slave answers.
                 yield broker.addresses.get(MASTER) or broker.addresses[min(broker.addresses)]
 
-    def _masters(self) -> list[str]:
-        cluster = _json.loads_object(self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
-        brokers = [BrokerData.from_json(broker) for broker in (cluster.get("brokerAddrTable") or {}).values()]
+    def _masters(self, wanted: str | None) -> list[str]:
+        """Return the masters of the cluster *wanted*, or of the only one there is."""
+        known = _json.loads_object(self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
+        clusters = {name: brokers for name, brokers in (known.get("clusterAddrTable") or {}).items() if brokers}
+        where = ";".join(self._name_servers)
+        if not clusters:
+            raise ServerError(f"no broker is registered with {where}")
+        names = ", ".join(sorted(clusters))
+        if wanted is None and len(clusters) > 1:
+            raise ConfigError(f"{where} knows several clusters: {names}; choose one with cluster=")
+        if wanted is not None and wanted not in clusters:
+            raise ConfigError(f"cluster is {wanted!r}, which {where} does not know; known are {names}")
+        members = clusters[wanted] if wanted is not None else next(iter(clusters.values()))
+        table = known.get("brokerAddrTable") or {}
+        brokers = [BrokerData.from_json(table[name]) for name in sorted(members) if name in table]
         masters = [broker.master for broker in brokers if broker.master]
         if not masters:
-            raise ServerError(f"no broker is registered with {';'.join(self._name_servers)}")
+            raise ServerError(f"no master of the cluster {wanted or names} is registered with {where}")
         return masters
+
+    def _topic(self, master: str, name: str) -> Mapping[str, Any] | None:
+        """Return a topic as one broker has it."""
+        body = self._ask(master, RequestCode.GET_TOPIC_CONFIG, {"topic": name}, ResponseCode.TOPIC_NOT_EXIST)
+        return _json.loads_object(body) if body else None
+
+    def _put_topic(self, master: str, topic: Mapping[str, Any], kind: str | None) -> None:
+        fields = {name: _java_text(topic[name]) for name in _TOPIC_FIELDS if topic.get(name) is not None}
+        fields |= {"topic": topic["topicName"], "defaultTopic": _names.AUTO_CREATE_TOPIC}
+        if kind is not None:
+            fields["attributes"] = f"+{_MESSAGE_TYPE}={kind}"
+        self._ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+    def _group(self, master: str, name: str) -> Mapping[str, Any] | None:
+        """Return a consumer group as one broker has it. Asked for by its name it might be created on first use."""
+        table = _json.loads_object(self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}))
+        group: Mapping[str, Any] | None = (table.get("subscriptionGroupTable") or {}).get(name)
+        return group
+
+    def _put_group(self, master: str, group: Mapping[str, Any]) -> None:
+        # In a request attributes are changes, not values.
+        fields = {name: value for name, value in group.items() if name != "attributes"}
+        self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=_json.dumps(fields))
+
+    def _check_routed(self, topic: str, cluster: str | None) -> None:
+        """Raise `TopicNotFound` unless a name server has a route to the cluster; else what one failed with."""
+        failure: FerromqError = TopicNotFound(f"there is no topic {topic}" + (f" in {cluster}" if cluster else ""))
+        for address in self._name_servers:
+            try:
+                route = TopicRoute.decode(self._ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
+            except TopicNotFound:
+                continue
+            except OutcomeUnknown as error:
+                failure = error
+                continue
+            if cluster is None or any(broker.cluster == cluster for broker in route.brokers):
+                return
+        raise failure
 
     def _ask_name_servers(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
         failure: FerromqError | None = None
@@ -241,6 +385,99 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_TOPIC_FIELDS = ("readQueueNums", "writeQueueNums", "perm", "topicFilterType", "topicSysFlag", "order")
+"""The fields of a topic that a request to put it has under the same name."""
+
+
+def _new_topic(name: str, queues: int) -> Mapping[str, Any]:
+    return {
+        "topicName": name,
+        "readQueueNums": queues,
+        "writeQueueNums": queues,
+        "perm": _READ_WRITE,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+    }
+
+
+def _java_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_queues(queues: int | None) -> None:
+    if queues is not None and queues < 1:
+        raise ValueError(f"a topic has at least one queue, not {queues}")
+
+
+def _checked_type(message_type: str | None) -> str | None:
+    """Return the type in the form brokers know it; raises `ValueError` for one that no topic has."""
+    if message_type is None or message_type.upper() in get_args(MessageType):
+        return None if message_type is None else message_type.upper()
+    raise ValueError(f"message_type is {message_type!r}; it may be {', '.join(get_args(MessageType))}")
+
+
+def _type_of(topic: Mapping[str, Any]) -> str | None:
+    found: str | None = (topic.get("attributes") or {}).get(_MESSAGE_TYPE)
+    return found
+
+
+def _shown_topic(topic: Mapping[str, Any]) -> dict[str, Any]:
+    reads, writes = topic.get("readQueueNums"), topic.get("writeQueueNums")
+    queues = writes if reads == writes else f"{reads} to read and {writes} to write"
+    return {"queues": queues, "message_type": _type_of(topic)}
+
+
+def _policy(delays: Sequence[timedelta | float] | None) -> retry_policy.RetryPolicy | None:
+    return None if delays is None else retry_policy.parse(_retry_fields(delays))
+
+
+def _retry_fields(delays: Sequence[timedelta | float]) -> dict[str, Any]:
+    delays_ms = [round(seconds(delay) * 1000) for delay in delays]
+    if not delays_ms:
+        raise ValueError("retry_delays is empty; give at least one delay, or leave it out")
+    return {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": delays_ms}}
+
+
+def _group_fields(
+    name: str, *, fifo: bool | None, retries: int | None, delays: Sequence[timedelta | float] | None
+) -> dict[str, Any]:
+    """Return RocketMQ's fields of what was given."""
+    fields = {
+        "groupName": name,
+        "consumeMessageOrderly": fifo,
+        "retryMaxTimes": retries,
+        "groupRetryPolicy": None if delays is None else _retry_fields(delays),
+    }
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def _shown_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "fifo": group.get("consumeMessageOrderly", False),
+        "retries": group.get("retryMaxTimes", 16),
+        "retry_delays": retry_policy.parse(group.get("groupRetryPolicy") or {}),
+    }
+
+
+def _compare(what: str, name: str, address: str, *, present: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise `AlreadyExists` where something is given that is otherwise; what is not there yet is no difference."""
+    other = [
+        f"{field} is {_readable(present[field])}, not {_readable(value)}"
+        for field, value in given.items()
+        if value is not None and present[field] is not None and value != present[field]
+    ]
+    if other:
+        call = "alter_topic" if what == "topic" else "alter_group"
+        raise AlreadyExists(f"the {what} {name} exists on {address}: {'; '.join(other)}; {call} changes it")
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, retry_policy.Customized):
+        return str([delay / 1000 for delay in value.delays_ms])
+    return str(value)
 
 
 def _has_key(message: StoredMessage, key: str, *, unique: bool) -> bool:

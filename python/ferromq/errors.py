@@ -15,6 +15,7 @@ catches: what may I do now? The classes that have a builtin base beside them can
     │ ├ StoreClosed                         closed, or stopped after a failed flush
     │ └ StoreFull                           no space on the disk; it reopens by itself
     ├ RequestError (.code .remark)        the answer was no; nothing happened
+    │ ├ AlreadyExists                       it exists with other settings: alter it, or choose another name
     │ ├ TopicNotFound                       create the topic
     │ ├ GroupNotFound                       create the consumer group
     │ ├ MessageTooLarge (ValueError)        make the message smaller
@@ -35,6 +36,7 @@ Every exception survives pickling, with its attributes.
 # ruff: noqa: N818 (the names say what happened; "Error" is kept for the branches)
 
 __all__ = [
+    "AlreadyExists",
     "ConfigError",
     "ConnectionFailed",
     "CorruptMessage",
@@ -123,6 +125,10 @@ class _Answer(FerromqError):
 
 class RequestError(_Answer):
     """The answer was no, and nothing happened."""
+
+
+class AlreadyExists(RequestError):
+    """What is to be created exists with other settings; the text names both, and the call that alters it."""
 
 
 class TopicNotFound(RequestError):

@@ -111,7 +111,7 @@ def test_a_running_query_reads_what_comes_and_new_queues_and_shows_how_far_it_is
         sink = Sink()
         with run(begin, stream(session, mq, group="display"), sink, tmp_path / "c") as query:
             sink.wait(query, 1)
-            admin.create_topic("orders", 3)
+            admin.alter_topic("orders", queues=3)
             sent = [producer.send("orders", b"%d" % number) for number in range(1, 13)]
             sink.wait(query, 13)
             # The offsets of a batch are written when the next one is planned.

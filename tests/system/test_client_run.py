@@ -213,7 +213,7 @@ def test_a_group_takes_up_order_or_gives_it_up_while_its_consumer_runs(mq: ferro
         with mq.consumer("walker", "steps", invisible_duration=600) as consumer:
             running = run(consumer, handler, threads=2)
             assert begun.wait(PATIENCE)
-            admin.create_group("walker", fifo=is_fifo)
+            admin.alter_group("walker", fifo=is_fifo)
             until(lambda: consumer._client.settings.subscription.fifo is is_fifo)
             go_on.set()
             running.join(PATIENCE)

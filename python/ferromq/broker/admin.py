@@ -5,7 +5,7 @@ What a topic may be is decided by `topics`, what a group may be by `groups`.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,11 +13,10 @@ from typing import Any
 from ferromq import _json, _names
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, Store
-from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
+from ferromq._remoting import Answer, BadRequest, boolean, failure, flag, integer, required, success
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.errors import RequestError
-from ferromq.route import READ_WRITE
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -39,18 +38,20 @@ class Administration:
         """Answer request 17: create a topic, or change it. Done when the name servers that answer know it."""
         fields = request.fields
         name = required(fields, "topic")
+        # What is not said stays as it is.
+        before = self._topics.find(name) or TopicConfig(name, _QUEUES, _QUEUES)
         numbers = {
-            "readQueueNums": integer(fields, "readQueueNums", _QUEUES),
-            "writeQueueNums": integer(fields, "writeQueueNums", _QUEUES),
-            "perm": integer(fields, "perm", READ_WRITE),
-            "topicSysFlag": integer(fields, "topicSysFlag", 0),
+            "readQueueNums": integer(fields, "readQueueNums", before.read_queues),
+            "writeQueueNums": integer(fields, "writeQueueNums", before.write_queues),
+            "perm": integer(fields, "perm", int(before.permission)),
+            "topicSysFlag": integer(fields, "topicSysFlag", before.sys_flag),
         }
         try:
             topic = TopicConfig.from_json(name, numbers)
         except ValueError as error:
             raise BadRequest(str(error)) from error
-        kind = fields.get("topicFilterType", "SINGLE_TAG")
-        topic = replace(topic, filter_type=kind, order=flag(fields, "order"))
+        kind = fields.get("topicFilterType", before.filter_type)
+        topic = replace(topic, filter_type=kind, order=boolean(fields, "order", default=before.order))
         try:
             self._topics.put(topic, parse_changes(fields.get("attributes", "")), request.peer)
         except RequestError as error:
@@ -60,7 +61,7 @@ class Administration:
     def put_topics(self, request: Request) -> Answer:
         """Answer request 18: create or change a list of topics, all of them or none."""
         try:
-            changes = parse_topics(request.body)
+            changes = parse_topics(request.body, self._topics.find)
             self._topics.put_all(changes, request.peer)
         except RequestError as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
@@ -129,11 +130,11 @@ class Administration:
 
     def put_group(self, request: Request) -> Answer:
         """Answer request 200: create a consumer group, or change it. The body is Java's SubscriptionGroupConfig."""
-        return self._put_groups([parse_group(request.body)], request.peer)
+        return self._put_groups([parse_group(request.body, self._groups.get)], request.peer)
 
     def put_groups(self, request: Request) -> Answer:
         """Answer request 225: create or change a list of consumer groups, all of them or none."""
-        return self._put_groups(parse_groups(request.body), request.peer)
+        return self._put_groups(parse_groups(request.body, self._groups.get), request.peer)
 
     def _put_groups(self, changes: list[tuple[GroupConfig, Attributes]], peer: str) -> Answer:
         try:
@@ -143,22 +144,31 @@ class Administration:
         return success()
 
 
-def parse_topics(body: bytes) -> list[tuple[TopicConfig, Attributes]]:
-    """Parse the body of request 18. Raises `BadRequest` naming the topic that is wrong."""
-    return [_topic(value) for value in _listed(body, "topicConfigList")]
+def parse_topics(
+    body: bytes, find: Callable[[str], TopicConfig | None] = lambda _name: None
+) -> list[tuple[TopicConfig, Attributes]]:
+    """
+    Parse the body of request 18; what is not said of a topic that *find* returns stays.
+
+    Raises `BadRequest` naming the topic that is wrong.
+    """
+    return [_topic(value, find) for value in _listed(body, "topicConfigList")]
 
 
-def parse_group(body: bytes) -> tuple[GroupConfig, Attributes]:
-    """Parse the body of request 200. Raises `BadRequest`."""
+Find = Callable[[str], GroupConfig | None]
+
+
+def parse_group(body: bytes, find: Find = lambda _name: None) -> tuple[GroupConfig, Attributes]:
+    """Parse the body of request 200; what is not said of a group that *find* returns stays. Raises `BadRequest`."""
     try:
-        return _group(_json.loads_object(body))
+        return _group(_json.loads_object(body), find)
     except ValueError as error:
         raise BadRequest(f"the body is no configuration of a consumer group: {error}") from error
 
 
-def parse_groups(body: bytes) -> list[tuple[GroupConfig, Attributes]]:
-    """Parse the body of request 225. Raises `BadRequest`."""
-    return [_group(value) for value in _listed(body, "groupConfigList")]
+def parse_groups(body: bytes, find: Find = lambda _name: None) -> list[tuple[GroupConfig, Attributes]]:
+    """Parse the body of request 225, as `parse_group` does each."""
+    return [_group(value, find) for value in _listed(body, "groupConfigList")]
 
 
 def _listed(body: bytes, name: str) -> list[dict[str, Any]]:
@@ -182,7 +192,7 @@ _TOPIC_FIELDS: Mapping[str, type] = {
 }
 
 
-def _topic(value: Mapping[str, Any]) -> tuple[TopicConfig, Attributes]:
+def _topic(value: Mapping[str, Any], find: Callable[[str], TopicConfig | None]) -> tuple[TopicConfig, Attributes]:
     known = {name: value[name] for name in _TOPIC_FIELDS if value.get(name) is not None}
     name = known.pop("topicName", "")
     for field, content in {"topicName": name, **known}.items():
@@ -190,14 +200,18 @@ def _topic(value: Mapping[str, Any]) -> tuple[TopicConfig, Attributes]:
             expected = _TOPIC_FIELDS[field].__name__
             raise BadRequest(f"{field} of the topic {name!r} is {content!r}; {expected} is expected")
     try:
-        return TopicConfig.from_json(name, known), _altered(value.get("attributes"))
+        before = find(name)
+        present = {} if before is None else {field: before.to_json()[field] for field in _TOPIC_FIELDS}
+        return TopicConfig.from_json(name, {**present, **known}), _altered(value.get("attributes"))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise BadRequest(f"the topic {name!r} may not be so: {error}") from error
 
 
-def _group(value: Mapping[str, Any]) -> tuple[GroupConfig, Attributes]:
+def _group(value: Mapping[str, Any], find: Find) -> tuple[GroupConfig, Attributes]:
     try:
-        group = GroupConfig.from_request({name: content for name, content in value.items() if name != "attributes"})
+        before = find(str(value.get("groupName")))
+        given = {name: content for name, content in value.items() if name != "attributes" and content is not None}
+        group = GroupConfig.from_request({**(before.to_json() if before else {}), **given})
         return group, _altered(value.get("attributes"))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise BadRequest(f"the body is no configuration of a consumer group: {error}") from error

@@ -161,7 +161,7 @@ class BrokerController:
     def _start(self, started: contextlib.ExitStack, listen: str, grpc_listen: str) -> None:
         self.store = _open_store(self.config, self._clock, self.identity, has_hook=self._archive is not None)
         started.callback(self.store.close)
-        self.settings.attach(self.store.configure)
+        self.settings.attach(self.store.configure, self.store.options)
         # What is told of changes holds this object: let go, nothing is left for the garbage collector.
         started.callback(self.settings.let_go)
         _log_recovery(self.store)

@@ -63,6 +63,7 @@ class Settings:
         self._file = file
         self._now_ms = now_ms
         self._configure = configure
+        self._of_store: Callable[[], Mapping[str, Any]] = dict
         self._version = DataVersion(now_ms())
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
@@ -81,9 +82,10 @@ class Settings:
         """Call *listener* after every change, one after the other."""
         self._listeners.append(listener)
 
-    def attach(self, configure: Callable[..., None]) -> None:
-        """Call *configure* with changes of the store's options from now on."""
+    def attach(self, configure: Callable[..., None], options: Callable[[], Mapping[str, Any]] = dict) -> None:
+        """Call *configure* with changes of the store's options from now on; *options* are those it has now."""
         self._configure = configure
+        self._of_store = options
 
     def let_go(self) -> None:
         """Tell nobody of changes any more."""
@@ -97,12 +99,15 @@ class Settings:
         that is unknown, has no effect, cannot change while the broker runs, or has a value that may not be.
         """
         with self._lock:
-            before = flat(self._config)
+            # The store has options of its own, which `configure` may have changed.
+            now = flat(self._config)
+            now |= {name: value for name, value in self._of_store().items() if name in now}
+            before = flat(BrokerConfig.from_options(now))
             # Who sends back what he was shown changes nothing.
             wanted = {key: text for key, text in wanted.items() if shown.get(key) != text}
             meant = _translate(wanted, shown)
             given = {name: value for of_key in meant.values() for name, value in of_key.items()}
-            after = BrokerConfig.from_options({**before, **given})
+            after = BrokerConfig.from_options({**now, **given})
             changed = frozenset(name for name, value in flat(after).items() if value != before[name])
             for key, of_key in meant.items():
                 fixed = [name for name in of_key if name in changed - _CHANGEABLE]
