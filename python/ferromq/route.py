@@ -13,11 +13,13 @@ from typing import Any
 
 from ferromq import _json
 
-__all__ = ["MASTER", "BrokerData", "DataVersion", "Permission", "QueueData", "TopicRoute"]
+__all__ = ["MASTER", "WHOLE", "BrokerData", "DataVersion", "Permission", "QueueData", "TopicRoute"]
 
 # A string of JSON, and the colon where it is a key.
 _STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"(:?)')
 
+WHOLE = "x-ferromq-whole"
+"""Asked for in metadata of QueryRoute: every queue of the topic, or an error that names the broker that is missing."""
 MASTER = 0
 """The broker id of a master; slaves have higher ones."""
 

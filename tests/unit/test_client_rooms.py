@@ -21,7 +21,7 @@ from ferromq.broker.client_rooms import ClientRooms
 from ferromq.broker.clients import Client
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.replies import format_properties, parse_properties
-from ferromq.broker.route_cache import RouteCache
+from ferromq.broker.route_cache import RouteCache, Seen
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
@@ -143,10 +143,10 @@ class Broker:
         )
         self.server.tell = lambda: self.rooms.rebalance.tell(self.rooms.table)
 
-    def find_route(self, topic: str) -> TopicRoute | None:
+    def find_route(self, topic: str, _before: Seen | None) -> Seen:
         """Answer as a name server, and note that it was asked."""
         self.asked.append(topic)
-        return self.route
+        return Seen(self.route)
 
     def now_ms(self) -> int:
         """Return the time."""

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ferromq._proto import messages as pb
+from ferromq.broker.route_cache import RouteCache, Seen
 from ferromq.broker.routes import Routes
 from ferromq.broker.topics import TopicConfig
 from ferromq.route import MASTER, READ_WRITE, BrokerData, QueueData, TopicRoute
@@ -16,15 +17,16 @@ def test_a_topic_that_is_made_while_its_route_is_asked_for_is_found() -> None:
     topics: dict[str, TopicConfig] = {}
     made = TopicRoute((QueueData("a", 4, 4, READ_WRITE),), (BrokerData("c", "a", {MASTER: ADDRESS}),), {})
 
-    def route(name: str) -> TopicRoute:
+    def ask(name: str, _before: Seen | None) -> Seen:
         topics[name] = TopicConfig(name, 4, 4)
-        return made
+        return Seen(made)
 
     identity: Any = SimpleNamespace(name="a", cluster="c", address=ADDRESS, grpc_address=ENDPOINT, is_slave=False)
     table: Any = SimpleNamespace(get=topics.get, is_system=lambda _name: False)
     store: Any = SimpleNamespace(queue_access=lambda _topic, _queue_id: "open")
-    name_servers: Any = SimpleNamespace(route=route, identity=identity)
-    request: Any = SimpleNamespace(peer="test")
-    routes = Routes(identity, store, table, SimpleNamespace(), name_servers)  # type: ignore[arg-type]
+    name_servers: Any = SimpleNamespace(identity=identity)
+    request: Any = SimpleNamespace(peer="test", fields={})
+    cache = RouteCache(ask, lambda: 0)
+    routes = Routes(identity, store, table, SimpleNamespace(), name_servers, cache=cache)  # type: ignore[arg-type]
     answer = routes.query_route(pb.QueryRouteRequest(topic=pb.Resource(name="t")), request)
     assert [queue.id for queue in answer.message_queues] == [0, 1, 2, 3]

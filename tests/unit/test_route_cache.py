@@ -1,11 +1,13 @@
 """Routes are asked for once in a while; time is moved by hand."""
 
+import queue
+import threading
 from collections.abc import Sequence
 
 import pytest
 
 from ferromq.broker.name_servers import NameServerFailed
-from ferromq.broker.route_cache import FRESH_MS, RouteCache
+from ferromq.broker.route_cache import FRESH_MS, RouteCache, Seen
 from ferromq.route import QueueData, TopicRoute
 
 
@@ -17,12 +19,12 @@ class NameServer:
         self.routes = {"t": route(4)}
         self.cache = RouteCache(self.ask, lambda: self.now)
 
-    def ask(self, topic: str) -> TopicRoute | None:
+    def ask(self, topic: str, _before: Seen | None) -> Seen:
         """Answer, where it is there."""
         self.asked.append(topic)
         if not self.is_there:
             raise NameServerFailed("no name server answers")
-        return self.routes.get(topic)
+        return Seen(self.routes.get(topic))
 
 
 def route(queues: int) -> TopicRoute:
@@ -80,11 +82,12 @@ def test_what_this_broker_changes_is_asked_for_again(server: NameServer) -> None
     server.now = FRESH_MS
     before, server.routes["t"] = route(8), route(16)
 
-    def slow(topic: str) -> TopicRoute:
-        server.cache.forget([topic])
-        return before
+    def slow(topic: str, _before: Seen | None) -> Seen:
+        cache.forget([topic])
+        return Seen(before)
 
     cache = RouteCache(slow, lambda: server.now)
+    assert cache.route("t") == before
     assert cache.route("t") == before
     server.cache.forget(["t"])
     assert server.cache.route("t") == route(16)
@@ -107,18 +110,56 @@ def test_who_hears_of_changes_makes_routes_new(server: NameServer) -> None:
     assert server.cache.route("t") == route(8)
 
 
-def test_one_asks_while_the_others_take_what_is_there(server: NameServer) -> None:
-    """A slow name server keeps one question waiting, not a thousand."""
-    seen = []
+def test_callers_share_one_question(server: NameServer) -> None:
+    """Of one topic: a slow name server keeps one question waiting, not a thousand."""
+    gate, asked = threading.Event(), list[str]()
 
-    def slow(_topic: str) -> TopicRoute:
-        if seen:
-            seen.append(cache.route("t"))
-        seen.append(route(4))
-        return route(8)
+    def slow(topic: str, _before: Seen | None) -> Seen:
+        asked.append(topic)
+        assert gate.wait(60)
+        return Seen(route(8))
 
-    cache = RouteCache(slow, lambda: server.now)
-    assert cache.route("t") == route(8)
-    server.now = FRESH_MS
-    assert cache.route("t") == route(8)
-    assert seen == [route(4), route(8), route(4)]
+    cache = RouteCache(slow, lambda: server.now, waiting=4)
+    seen: list[TopicRoute | None] = []
+    callers = [threading.Thread(target=lambda: seen.append(cache.route("t"))) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    gate.set()
+    for caller in callers:
+        caller.join(60)
+    assert (seen, asked) == ([route(8)] * 4, ["t"])
+
+
+def test_a_name_server_that_hangs_keeps_few_callers_waiting(server: NameServer) -> None:
+    """The others are told at once, or get what is kept: they are the threads that answer heartbeats, too."""
+    gate, told = threading.Event(), queue.Queue[str]()
+
+    def hang(_topic: str, _before: Seen | None) -> Seen:
+        assert gate.wait(60)
+        raise NameServerFailed("no name server answers")
+
+    cache = RouteCache(hang, lambda: server.now, patience=60, waiting=1)
+
+    def wait() -> None:
+        with pytest.raises(NameServerFailed) as error:
+            cache.route("t")
+        told.put(str(error.value))
+
+    callers = [threading.Thread(target=wait) for _ in range(5)]
+    for caller in callers:
+        caller.start()
+    assert [told.get(timeout=60) for _ in range(4)] == ["no name server has answered yet"] * 4
+    gate.set()
+    assert told.get(timeout=60) == "no name server answers"
+    for caller in callers:
+        caller.join(60)
+
+
+def test_what_is_kept_survives_a_change_that_cannot_be_asked_for(server: NameServer) -> None:
+    """A topic is changed here while no name server answers: the queues of the other brokers stay known."""
+    assert server.cache.route("t") == route(4)
+    server.is_there = False
+    server.cache.forget(["t"])
+    assert server.cache.route("t") == route(4)
+    server.is_there, server.routes["t"] = True, route(8)
+    assert server.cache.route("t") == route(8)

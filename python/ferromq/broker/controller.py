@@ -38,6 +38,7 @@ from ferromq.broker.settings import Settings, SettingsAnswers
 from ferromq.broker.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.topics import TopicTable, Wait
 from ferromq.broker.transaction_rooms import TransactionRooms
+from ferromq.broker.whole_routes import WholeRoutes
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
 from ferromq.route import Permission
@@ -195,7 +196,7 @@ class BrokerController:
         )
         self._announcer.push_send_policy(self.config)
         self._announcer.push_filter_policy(self.config)
-        self._make_rooms()
+        self._make_rooms(started)
         if not membership.is_slave:
             # Before the first message is taken: what a master told once is corrected to what this log holds.
             self.store.start_schedule()
@@ -259,10 +260,15 @@ class BrokerController:
         if sync is not None:
             sync.stop()
 
-    def _make_rooms(self) -> None:
+    def _make_rooms(self, started: contextlib.ExitStack) -> None:
         """Make the tables and push them, and register who answers what."""
         now_ms, directory, settings = self._clock.now_ms, Path(self.config.store), self.settings
-        cache = RouteCache(self._name_servers.route, now_ms) if self._name_servers else None
+        cache = None
+        if self._name_servers:
+            whole = WholeRoutes(self._name_servers, lambda name: self.topics.get(name))  # noqa: PLW0108 (made below)
+            waiting = self.config.handler_threads // 2
+            cache = RouteCache(whole.ask, now_ms, waiting=waiting)
+            started.callback(cache.close)
         topics_changed: Callable[[Sequence[str], Wait], None] = self._announcer.topics_changed
         if cache is not None:
             topics_changed = cache.dropping(topics_changed)
@@ -316,7 +322,7 @@ class BrokerController:
             runtime=Runtime(self.store, statistics, directory, transactions=self._transactions.counts, now_ms=now_ms),
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
-            routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers),
+            routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers, cache=cache),
             transactions=self._transactions,
         )
         self.topics.push_all()

@@ -6,11 +6,11 @@ When to register is `controller`'s business, what to make of a route that of `ro
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ferromq import _ferromq, _json
 from ferromq._codes import RequestCode, ResponseCode
@@ -19,16 +19,17 @@ from ferromq.broker import registration
 from ferromq.broker.name_server_link import Asked, Identity, Known, Link, NameServerFailed, Read, Result, Round, Told
 from ferromq.broker.topics import TopicConfig, Wait
 from ferromq.errors import OutcomeUnknown
-from ferromq.namesrv.kv_config import GRPC_NAMESPACE
+from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.route import DataVersion, Permission, TopicRoute
 
-__all__ = ["Identity", "Master", "NameServerFailed", "NameServers", "Outcome"]
+__all__ = ["Found", "Identity", "Master", "NameServerFailed", "NameServers", "Outcome"]
 
 _log = logging.getLogger("ferromq.broker")
 
 _LEASE_MS = 120_000
 _PERIODS_IN_A_LEASE = 4
 _GOODBYE_SECONDS = 0.5
+A = TypeVar("A")
 Answer = tuple[int, str | None, dict[str, str], bytes]
 
 
@@ -54,6 +55,18 @@ class Outcome(NamedTuple):
     """Of the role they were told of."""
 
 
+class Found(NamedTuple):
+    """What a name server says of a topic."""
+
+    route: TopicRoute | None
+    registered: frozenset[str] | None
+    """The brokers that are registered; None where no expected one was missing, so that it was not asked."""
+    grpc: Mapping[str, str]
+    """Broker name → where it serves gRPC, also of brokers that are away."""
+    order: str | None
+    """The order configuration, where it was asked for or comes with the route."""
+
+
 class NameServers:
     """The name servers of one broker; thread-safe. None of them keeps another one waiting."""
 
@@ -66,6 +79,8 @@ class NameServers:
         self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * (period // timedelta(milliseconds=1)))
         self._client = _ferromq.RemotingClient()
         self._links = [Link(address, self._tell) for address in addresses]
+        self.on_unknown: Callable[[], object] = lambda: None
+        """Called where a name server does not know this broker any more."""
         self._encoding = threading.Lock()
         self._encoded: tuple[Known, bytes] | None = None
 
@@ -158,27 +173,66 @@ class NameServers:
                 each.result()
         threads.shutdown(wait=False)
 
-    def route(self, topic: str) -> TopicRoute | None:
+    def look_up(self, topic: str, expected: Collection[str], *, is_ordered: bool = False) -> Found:
         """
-        Return the route of *topic* from the first name server that answers; None where it has none.
+        Return what the first name server that is an authority says of *topic*.
 
-        Raises `NameServerFailed` where no name server answers.
+        One that lacks a broker of *expected*, and does not know this broker, has just started: it is asked nothing.
+        Raises `NameServerFailed` where no other answers.
         """
+        return self._first(lambda address: self._look_up_at(address, topic, expected, is_ordered=is_ordered))
+
+    def _look_up_at(self, address: str, topic: str, expected: Collection[str], *, is_ordered: bool) -> Found:
+        route = self._route(address, topic)
+        there = {queue.broker_name for queue in route.queues} if route else set()
+        registered: frozenset[str] | None = None
+        if route is None or not there.issuperset(expected):
+            registered = self._registered(address)
+            if self._identity.name not in registered:
+                self.on_unknown()
+                raise NameServerFailed(f"{address} does not know this broker yet, and maybe not the others")
+        order = route.order_conf if route else None
+        if is_ordered and order is None:
+            order = self._value(address, ORDER_NAMESPACE, topic)
+        return Found(route, registered, self._grpc_addresses(address), order)
+
+    def _route(self, address: str, topic: str) -> TopicRoute | None:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        code, remark, _, body = self._first(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
-        if code == ResponseCode.SUCCESS:
-            try:
-                return TopicRoute.decode(body)
-            except ValueError as error:
-                raise NameServerFailed(f"the route of {topic} is malformed: {error}") from error
+        code, remark, _, body = self._call(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
         if code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        raise NameServerFailed(f"the route of {topic} was answered with code {code}: {remark}")
+        if code != ResponseCode.SUCCESS:
+            raise NameServerFailed(f"the route of {topic} was answered with code {code}: {remark}")
+        try:
+            return TopicRoute.decode(body)
+        except ValueError as error:
+            raise NameServerFailed(f"the route of {topic} is malformed: {error}") from error
 
-    def grpc_address(self, broker_name: str) -> str | None:
-        """Return where another broker serves gRPC; None where it does not say. Raises `NameServerFailed`."""
-        _, _, fields, _ = self._first(RequestCode.GET_KV_CONFIG, {"namespace": GRPC_NAMESPACE, "key": broker_name})
+    def _registered(self, address: str) -> frozenset[str]:
+        """Return the names of the brokers that are registered there."""
+        told = self._expect(address, RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        try:
+            return frozenset(str(name) for name in _json.loads_object(told.body).get("brokerAddrTable") or ())
+        except (ValueError, TypeError) as error:
+            raise NameServerFailed(f"the list of brokers at {address} is malformed: {error}") from error
+
+    def _value(self, address: str, namespace: str, key: str) -> str | None:
+        code, remark, fields, _ = self._call(address, RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
+        if code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
+            raise NameServerFailed(f"{namespace}/{key} was answered with code {code}: {remark}")
         return fields.get("value")
+
+    def _grpc_addresses(self, address: str) -> dict[str, str]:
+        """Return where brokers serve gRPC, by their names."""
+        code, remark, _, body = self._call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": GRPC_NAMESPACE})
+        if code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        if code != ResponseCode.SUCCESS:
+            raise NameServerFailed(f"the list of {GRPC_NAMESPACE} was answered with code {code}: {remark}")
+        try:
+            return {str(name): str(value) for name, value in _json.loads_object(body)["table"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NameServerFailed(f"the list of {GRPC_NAMESPACE} at {address} is malformed: {error}") from error
 
     def close(self) -> None:
         """End calls under way and close the connections."""
@@ -281,12 +335,12 @@ class NameServers:
         except OutcomeUnknown as error:
             raise NameServerFailed(str(error)) from error
 
-    def _first(self, code: RequestCode, fields: Mapping[str, str]) -> Answer:
+    def _first(self, ask: Callable[[str], A]) -> A:
         failures = []
         # Those that failed last time are asked last: each may cost a timeout.
         for link in sorted(self._links, key=lambda link: link.is_failing):
             try:
-                return self._call(link.address, code, fields)
+                return ask(link.address)
             except NameServerFailed as error:
                 link.note_failure(error)
                 failures.append(str(error))

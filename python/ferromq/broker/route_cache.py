@@ -1,76 +1,158 @@
 """
-Routes a broker has asked its name servers for, kept for a while: as long as clients keep theirs.
+Routes a broker has asked its name servers for, kept for a while, and for as long as no name server answers.
 
-Members of a group ask again and again for the same topics, a thousand of them at once where one joins.
+A thread of the pool that answers clients never waits long here: name servers are asked on threads of this cache, once
+a topic at a time. What is made of an answer is decided by whoever it asks (`whole_routes`).
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from ferromq.broker.name_servers import NameServerFailed
-from ferromq.route import TopicRoute
+from ferromq.route import QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.broker")
 
 C = TypeVar("C")
 
 FRESH_MS = 30_000
+_NEVER = -1 << 62
 _LIMIT = 10_000
+_THREADS = 4
+_RENEWAL_SECONDS = 0.5
+"""How long a new answer is waited for where an older one is there."""
+_SHORT_SECONDS = 0.05
+"""How long any answer is waited for where name servers do not answer, or too many wait already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a topic beyond this broker."""
+
+    route: TopicRoute | None = None
+    """What the name servers say; None where no broker that is registered has the topic."""
+    away: tuple[QueueData, ...] = ()
+    """The queues on brokers that had the topic and are not registered now."""
+    grpc: Mapping[str, str] = field(default_factory=dict)
+    """Broker name → where it serves gRPC, also of those that are away."""
+    order: str | None = None
+    """The order configuration of a topic whose messages are in order."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Says whether no broker has the topic."""
+        return self.route is None and not self.away
+
+
+Ask = Callable[[str, Seen | None], Seen]
+"""Asks the name servers for a topic; it is given what was known before. Raises `NameServerFailed`."""
 
 
 class _Kept(NamedTuple):
-    route: TopicRoute
+    seen: Seen
     asked_at: int
 
 
 class RouteCache:
     """
-    Answers from what it keeps, else by *ask*, which returns None for an unknown topic; thread-safe.
+    Answers from what it keeps, else by *ask*; thread-safe.
 
-    What is unknown is not kept, so that a topic is there as soon as a name server has it.
+    What is unknown is not kept, so that a topic is there as soon as a name server has it. At most *waiting* callers
+    wait for name servers that have not failed yet up to *patience* seconds, all others only briefly.
     """
 
-    def __init__(self, ask: Callable[[str], TopicRoute | None], now_ms: Callable[[], int]) -> None:
+    def __init__(self, ask: Ask, now_ms: Callable[[], int], *, patience: float = 10.0, waiting: int = 4) -> None:
         self._ask = ask
         self._now_ms = now_ms
+        self._patience = patience
         self._lock = threading.Lock()
         # The one asked longest ago first.
         self._kept: dict[str, _Kept] = {}
-        self._asking: set[str] = set()
+        self._flights: dict[str, Future[Seen]] = {}
+        self._failure: NameServerFailed | None = None
         self._generation = 0
+        self._places = threading.Semaphore(max(1, waiting))
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ferromq-routes")
 
     def route(self, topic: str) -> TopicRoute | None:
-        """
-        Return a topic's route, at most 30 seconds old, or older where a newer one is not to be had now.
+        """Return what the name servers say of a topic, at most 30 seconds old where they answer; see `look`."""
+        return self.look(topic, FRESH_MS).route
 
-        Raises `NameServerFailed` where nobody answers and none is kept.
+    def look(self, topic: str, max_age_ms: int) -> Seen:
         """
-        now = self._now_ms()
+        Return what is known of a topic, at most so old, or older where a newer answer is not to be had now.
+
+        Raises `NameServerFailed` where no name server answers and nothing is kept.
+        """
         with self._lock:
-            kept, generation = self._kept.get(topic), self._generation
-            # One asks, the others do not wait for it.
-            if kept is not None and (now - kept.asked_at < FRESH_MS or topic in self._asking):
-                return kept.route
-            self._asking.add(topic)
+            kept = self._kept.get(topic)
+            if kept is not None and self._now_ms() - kept.asked_at < max_age_ms:
+                return kept.seen
+            flight = self._flight(topic, kept)
         try:
-            route = self._ask(topic)
+            return self._wait(flight, _RENEWAL_SECONDS if kept else self._patience)
         except NameServerFailed as error:
             if kept is None:
                 raise
             _log.debug("route not renewed topic=%s: %s", topic, error)
-            return kept.route
+            return kept.seen
+
+    def _wait(self, flight: "Future[Seen]", seconds: float) -> Seen:
+        has_place = self._failure is None and self._places.acquire(blocking=False)
+        try:
+            return flight.result(seconds if has_place else _SHORT_SECONDS)
+        except FutureTimeout:
+            raise NameServerFailed(str(self._failure or "no name server has answered yet")) from None
         finally:
+            if has_place:
+                self._places.release()
+
+    def _flight(self, topic: str, kept: _Kept | None) -> "Future[Seen]":
+        """Return the question for a topic that is under way, begun now where none is."""
+        flight = self._flights.get(topic)
+        if flight is None:
+            flight = self._flights[topic] = Future()
+            if self._failure is not None and len(self._flights) > _THREADS:
+                # Those under way will tell that name servers are back.
+                del self._flights[topic]
+                flight.set_exception(NameServerFailed(str(self._failure)))
+                return flight
+            try:
+                self._threads.submit(self._fly, topic, kept, flight)
+            except RuntimeError:
+                del self._flights[topic]
+                flight.set_exception(NameServerFailed("the broker stops"))
+        return flight
+
+    def _fly(self, topic: str, kept: _Kept | None, flight: "Future[Seen]") -> None:
+        generation, now = self._generation, self._now_ms()
+        try:
+            seen = self._ask(topic, kept.seen if kept else None)
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it is for those who wait)
             with self._lock:
-                self._asking.discard(topic)
+                self._landed(topic, flight)
+                if isinstance(error, NameServerFailed):
+                    self._failure = error
+            flight.set_exception(error)
+            return
         with self._lock:
+            self._landed(topic, flight)
+            self._failure = None
             if generation == self._generation:
-                self._keep(topic, None if route is None else _Kept(route, now))
-        return route
+                self._keep(topic, None if seen.is_empty else _Kept(seen, now))
+        flight.set_result(seen)
+
+    def _landed(self, topic: str, flight: "Future[Seen]") -> None:
+        if self._flights.get(topic) is flight:
+            del self._flights[topic]
 
     def dropping(self, changed: Callable[[Sequence[str], C], None]) -> Callable[[Sequence[str], C], None]:
-        """Return *changed*, which hears of topics that changed, with their routes forgotten once it returns."""
+        """Return *changed*, which hears of topics that changed, with their routes to be asked for once it returns."""
 
         def change(topics: Sequence[str], content: C) -> None:
             try:
@@ -81,11 +163,19 @@ class RouteCache:
         return change
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Ask for these topics again; what is being asked just now is not kept."""
+        """Ask for these topics again; what is being asked just now does not count, what is kept serves meanwhile."""
         with self._lock:
             self._generation += 1
             for topic in topics:
-                self._kept.pop(topic, None)
+                # Whoever comes now waits for an answer that is not from before.
+                self._flights.pop(topic, None)
+                kept = self._kept.get(topic)
+                if kept is not None:
+                    self._kept[topic] = kept._replace(asked_at=_NEVER)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _keep(self, topic: str, kept: _Kept | None) -> None:
         self._kept.pop(topic, None)

@@ -7,7 +7,7 @@ name server cannot know yet.
 
 import ipaddress
 import logging
-import threading
+from typing import NamedTuple
 
 from ferromq import _names
 from ferromq._ferromq import Request, Store
@@ -15,8 +15,11 @@ from ferromq._proto import messages as pb
 from ferromq.broker._grpc import OK, Refused, group_name, system_topic, topic_name
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, NameServerFailed, NameServers
+from ferromq.broker.route_cache import RouteCache, Seen
 from ferromq.broker.topics import TopicConfig, TopicTable, Wait
-from ferromq.route import MASTER, Permission, QueueData, TopicRoute
+from ferromq.broker.whole_routes import GONE
+from ferromq.namesrv.kv_config import GRPC_NAMESPACE
+from ferromq.route import MASTER, WHOLE, Permission, QueueData
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -24,28 +27,45 @@ _log = logging.getLogger("ferromq.broker")
 _ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION)
 
 _DEAD_LETTER_QUEUES = 1
+_NOTHING = Seen()
 ANY_QUEUE = -1
 """The id of a queue that stands for all queues of a broker."""
+
+
+class _Part(NamedTuple):
+    """The queues of a topic on one broker."""
+
+    queue: QueueData
+    address: str | None
+    """Where it serves gRPC, as far as it is known."""
+    is_away: bool = False
 
 
 class Routes:
     """Answers where the queues of a topic are; thread-safe."""
 
     def __init__(
-        self, identity: Identity, store: Store, topics: TopicTable, groups: GroupTable, name_servers: NameServers
+        self,
+        identity: Identity,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        name_servers: NameServers,
+        *,
+        cache: RouteCache | None,
     ) -> None:
         self._identity = identity
         self._store = store
         self._topics = topics
         self._groups = groups
         self._name_servers = name_servers
-        self._lock = threading.Lock()
+        self._cache = cache
         self._without_grpc: set[str] = set()
 
     def query_route(self, message: pb.QueryRouteRequest, request: Request) -> pb.QueryRouteResponse:
         """Answer with every queue of the topic, created on first use where allowed."""
         name = topic_name(message.topic)
-        queues = self._message_queues(message.topic, self._find(name, request.peer))
+        queues = self._message_queues(message.topic, self._find(name, request))
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
     def query_assignment(self, message: pb.QueryAssignmentRequest, request: Request) -> pb.QueryAssignmentResponse:
@@ -58,7 +78,7 @@ class Routes:
         group = self._groups.ensure(group_name(message.group), request.peer)
         if group is None:
             raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(message.group.name))
-        queues = self._message_queues(message.topic, self._find(name, request.peer))
+        queues = self._message_queues(message.topic, self._find(name, request))
         readable = [q for q in queues if q.permission in {pb.Permission.READ, pb.Permission.READ_WRITE}]
         if not readable:
             raise Refused(pb.Code.FORBIDDEN, f"no queue of {name} may be read; give the topic read permission")
@@ -73,26 +93,43 @@ class Routes:
             status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in readable]
         )
 
-    def _find(self, name: str, peer: str) -> list[tuple[QueueData, str]]:
-        """Return the topic's queues, each with the gRPC address of its broker."""
+    def _find(self, name: str, request: Request) -> list[_Part]:
+        """Return the topic's queues by broker."""
         if self._topics.is_system(name):
             raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
-        failure = None
         try:
-            route = self._name_servers.route(name) if self._name_servers else None
+            seen = self._cache.look(name, 0) if self._cache else _NOTHING
         except NameServerFailed as error:
-            route, failure = None, error
+            # What is here alone may be a part: message groups would change their queues, readers would miss some.
+            raise Refused(
+                pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is not known whole: {error}; try again"
+            ) from error
         # After the route: a topic that is being made is here before a name server has it.
         own = self._topics.get(name)
-        if failure and own is None and not self._topics.may_create(name):
-            raise Refused(pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is unknown: {failure}") from failure
-        if own is None and route and any(name in {broker.broker_name, broker.cluster} for broker in route.brokers):
+        brokers = seen.route.brokers if seen.route else ()
+        if own is None and any(name in {broker.broker_name, broker.cluster} for broker in brokers):
             raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
-        if own is None and route is None:
-            own = self._create(name, peer)
-        if own is None and route is None:
+        if own is None and seen.is_empty:
+            own = self._create(name, request.peer)
+        if own is None and seen.is_empty:
             raise Refused(pb.Code.TOPIC_NOT_FOUND, _missing_of_group(name) or unknown_topic(name))
-        return self._reachable(name, own, route)
+        found = self._parts(own, seen)
+        if request.fields.get(WHOLE):
+            self._check_whole(name, found)
+        reachable = [part for part in found if part.address is not None]
+        if not reachable:
+            raise Refused(
+                pb.Code.TOPIC_NOT_FOUND,
+                f"the topic {name} is only on brokers without gRPC; connect to them by the remoting protocol, "
+                f"or create it here, too: ferromq.Admin(...).create_topic({name!r}), "
+                f"or mqadmin updateTopic -b {self._identity.address} -t {name}",
+            )
+        if all(part.is_away for part in reachable):
+            names = ", ".join(part.queue.broker_name for part in reachable)
+            raise Refused(
+                pb.Code.INTERNAL_SERVER_ERROR, f"no broker that has the topic {name} is there now: {names} is away"
+            )
+        return reachable
 
     def _create(self, name: str, peer: str) -> TopicConfig | None:
         """Create a topic on first use where allowed; one of a group only where the group is there, as it would be."""
@@ -104,53 +141,63 @@ class Routes:
         # Registered with every name server before it returns.
         return self._topics.ensure(name, peer, Wait.REGISTERED)
 
-    def _reachable(self, name: str, own: TopicConfig | None, route: TopicRoute | None) -> list[tuple[QueueData, str]]:
+    def _parts(self, own: TopicConfig | None, seen: Seen) -> list[_Part]:
+        """Return the queues of each broker that has the topic, in the order of the brokers' names."""
+        name = self._identity.name
         # A slave sends clients to its master, which has its name.
         is_master = not self._name_servers.identity.is_slave
-        found = [(own.queue_data(self._identity.name), self._identity.grpc_address)] if own and is_master else []
-        masters = {broker.broker_name for broker in route.brokers if broker.master} if route else set()
-        for queue in route.queues if route else ():
-            is_other = queue.broker_name != self._identity.name or not is_master
-            if is_other and queue.broker_name in masters:
-                address = self._grpc_address(queue.broker_name)
-                if address is not None:
-                    found.append((queue, address))
-        if not found:
-            raise Refused(
-                pb.Code.TOPIC_NOT_FOUND,
-                f"the topic {name} is only on brokers without gRPC; connect to them by the remoting protocol, "
-                f"or create it here, too: ferromq.Admin(...).create_topic({name!r}), "
-                f"or mqadmin updateTopic -b {self._identity.address} -t {name}",
-            )
-        return found
+        found = {}
+        masters = {broker.broker_name for broker in seen.route.brokers if broker.master} if seen.route else set()
+        for queue in seen.route.queues if seen.route else ():
+            is_lost = queue.broker_name not in masters
+            found[queue.broker_name] = _Part(queue, self._grpc_address(queue.broker_name, seen), is_away=is_lost)
+        for queue in seen.away:
+            found[queue.broker_name] = _Part(queue, seen.grpc.get(queue.broker_name), is_away=True)
+        if own and is_master:
+            found[name] = _Part(own.queue_data(name), self._identity.grpc_address)
+        return [found[key] for key in sorted(found)]
 
-    def _grpc_address(self, broker_name: str) -> str | None:
-        try:
-            address = self._name_servers.grpc_address(broker_name)
-        except NameServerFailed as error:
-            _log.debug("gRPC address not asked broker=%s: %s", broker_name, error)
-            return None
-        with self._lock:
-            if address is not None:
-                self._without_grpc.discard(broker_name)
-            elif broker_name not in self._without_grpc:
-                self._without_grpc.add(broker_name)
-                _log.warning("broker left out of gRPC routes, it names no gRPC address broker=%s", broker_name)
+    def _grpc_address(self, broker_name: str, seen: Seen) -> str | None:
+        address = seen.grpc.get(broker_name)
+        if address is not None:
+            self._without_grpc.discard(broker_name)
+        elif broker_name not in self._without_grpc:
+            self._without_grpc.add(broker_name)
+            _log.warning("broker left out of gRPC routes, it names no gRPC address broker=%s", broker_name)
         return address
 
-    def _message_queues(self, topic: pb.Resource, found: list[tuple[QueueData, str]]) -> list[pb.MessageQueue]:
+    @staticmethod
+    def _check_whole(topic: str, found: list[_Part]) -> None:
+        for part in found:
+            name = part.queue.broker_name
+            if part.address is None:
+                raise Refused(
+                    pb.Code.PRECONDITION_FAILED,
+                    f"the broker {name} has queues of {topic} and serves no gRPC; read it with option 'namesrv'",
+                )
+            if part.is_away:
+                raise Refused(
+                    pb.Code.INTERNAL_SERVER_ERROR,
+                    f"the broker {name} has queues of {topic} and is away; start it, or take it out for good: "
+                    f"mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {name} -v {GONE}",
+                )
+
+    def _message_queues(self, topic: pb.Resource, found: list[_Part]) -> list[pb.MessageQueue]:
         own = self._topics.get(topic.name)
         types = _ANY_TYPE if own is None else accepted_types(own.message_type)
         return [
             pb.MessageQueue(
                 topic=topic,
                 id=queue_id,
-                permission=self._allowed(topic.name, queue.broker_name, queue_id, permission),
-                broker=pb.Broker(name=queue.broker_name, id=MASTER, endpoints=endpoints(address)),
+                permission=pb.Permission.NONE
+                if part.is_away
+                else self._allowed(topic.name, part.queue.broker_name, queue_id, permission),
+                broker=pb.Broker(name=part.queue.broker_name, id=MASTER, endpoints=endpoints(part.address)),
                 accept_message_types=types,
             )
-            for queue, address in found
-            for queue_id, permission in enumerate(queue_permissions(queue))
+            for part in found
+            if part.address is not None
+            for queue_id, permission in enumerate(queue_permissions(part.queue))
         ]
 
     def _allowed(self, topic: str, broker_name: str, queue_id: int, permission: pb.Permission) -> pb.Permission:

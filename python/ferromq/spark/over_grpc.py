@@ -14,10 +14,10 @@ import grpc
 
 from ferromq._proto import messages as pb
 from ferromq.client._connection import OPTIONS, target
-from ferromq.client._protocol import PACKED, SERVICE, Identity, error_of, named, transport_error
+from ferromq.client._protocol import PACKED, SERVICE, Identity, Metadata, error_of, named, transport_error
 from ferromq.client._routes import endpoint_of, endpoints_message
 from ferromq.errors import ConfigError, FerromqError, ServerError
-from ferromq.route import MASTER
+from ferromq.route import MASTER, WHOLE
 from ferromq.spark.answer import AgedOutError, Answer
 from ferromq.spark.plan import Queue, QueueRange
 
@@ -48,11 +48,11 @@ class GrpcBroker:
     ) -> None:
         self._channel.close()
 
-    def ask(self, method: str, request: Any, response: Any) -> Any:
+    def ask(self, method: str, request: Any, response: Any, metadata: Metadata = ()) -> Any:
         """Return the answer to a unary *request*; the status is the caller's to judge."""
         call = self._channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
         try:
-            return call(request.SerializeToString(), timeout=TIMEOUT, metadata=self._identity.metadata())
+            return call(request.SerializeToString(), timeout=TIMEOUT, metadata=(*self._identity.metadata(), *metadata))
         except grpc.RpcError as error:
             raise self._failed(method, error) from error
 
@@ -124,10 +124,14 @@ class GrpcBroker:
 
 
 def queues(endpoint: str, topic: str) -> list[Queue]:
-    """Return the readable queues of *topic* on all brokers that *endpoint* knows, with the offsets they hold now."""
+    """
+    Return the readable queues of *topic* on all brokers that *endpoint* knows, with the offsets they hold now.
+
+    Raises where one of them is away, or serves no gRPC: a part would look like the whole.
+    """
     with GrpcBroker(endpoint) as broker:
         request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints_message([endpoint]))
-        route = broker.ask("QueryRoute", request, pb.QueryRouteResponse)
+        route = broker.ask("QueryRoute", request, pb.QueryRouteResponse, ((WHOLE, "1"),))
     _check(route.status, f"topic {topic!r} at {endpoint}")
     by_endpoint: dict[str, list[Any]] = {}
     for queue in route.message_queues:

@@ -1,0 +1,53 @@
+"""
+What is known of a topic on other brokers: what name servers say now, and what they said before a broker went away.
+
+Pure but for the question itself; how long it is kept is `route_cache`'s business, what clients are told `routes`'.
+"""
+
+from collections.abc import Callable
+
+from ferromq._order_configuration import parts
+from ferromq.broker.name_servers import NameServers
+from ferromq.broker.route_cache import Seen
+from ferromq.broker.topics import TopicConfig
+
+GONE = "gone"
+"""In the place of a gRPC address: an operator took the broker out for good."""
+
+
+class WholeRoutes:
+    """Asks name servers for topics, and keeps the queues of brokers that are away."""
+
+    def __init__(self, name_servers: NameServers, own: Callable[[str], TopicConfig | None]) -> None:
+        self._name_servers = name_servers
+        self._own = own
+
+    def ask(self, topic: str, before: Seen | None) -> Seen:
+        """Return what is known of a topic. Raises `NameServerFailed` where no name server is an authority."""
+        identity = self._name_servers.identity
+        before = before or Seen()
+        own = self._own(topic)
+        known = {queue.broker_name: queue for queue in (*(before.route.queues if before.route else ()), *before.away)}
+        expected = {*known, identity.name} if own and not identity.is_slave else {*known}
+        is_ordered = own is not None and (own.order or is_fifo(own))
+        found = self._name_servers.look_up(topic, expected, is_ordered=is_ordered)
+        there = {queue.broker_name for queue in found.route.queues} if found.route else set()
+        grpc = {**{name: before.grpc[name] for name in known if name in before.grpc}, **found.grpc}
+        # Registered without the topic: it was deleted there.
+        away = tuple(
+            queue
+            for name, queue in sorted(known.items())
+            if name != identity.name
+            and found.registered is not None
+            and name not in found.registered | there
+            and grpc.get(name) != GONE
+        )
+        # One that was lost with its name server is put there again.
+        order = before.order if found.order is None and is_fifo(own) else found.order
+        named = there | {queue.broker_name for queue in away} | parts(order).keys()
+        return Seen(found.route, away, {name: grpc[name] for name in named if name in grpc}, order)
+
+
+def is_fifo(topic: TopicConfig | None) -> bool:
+    """Say whether a topic is for messages in order alone."""
+    return topic is not None and topic.message_type == "FIFO"
