@@ -910,7 +910,7 @@ class LeaseKeeper(Protocol):
     """Whoever received messages: their `ack` and `change_invisible_duration` end here."""
 
     def ack_later(self, message: MessageView, /) -> None: ...
-    def change_invisible_duration(self, message: MessageView, duration: timedelta, /) -> Any: ...
+    def change_invisible_duration(self, message: MessageView, duration: timedelta | float, /) -> Any: ...
 
 @final
 class MessageView:
@@ -984,18 +984,29 @@ class MessageView:
         """
         End the message's life in the group, soon: acknowledgements travel together.
 
-        Failures are raised by `flush` and `close` of the consumer; its `ack` does not return before the broker knows.
+        A refusal is logged, and raised by the consumer's next `flush`. `Consumer.ack` waits for the broker instead.
+        Nothing happens for a message that this client has acknowledged already.
         """
 
-    def change_invisible_duration(self, duration: timedelta) -> Any:
+    def change_invisible_duration(self, duration: timedelta | float) -> Any:
         """
-        Let the lease end *duration* from now; zero gives the message back at once.
+        Let the lease end *duration* (float: seconds) from now; zero gives the message back at once.
 
-        Of a consumer of `ferromq.aio`: await it. Raises `ReceiptHandleExpired` where the lease is no longer held.
+        Of a consumer of `ferromq.aio`: await it. Raises `LeaseExpired` where the lease is no longer held.
         """
 
     def renew(self, receipt_handle: str) -> None:
         """Replace the receipt handle by the one the broker answered."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this client has acknowledged the message or forwarded it to the dead letters, or is about to."""
+
+    def settle(self) -> bool:
+        """Set `is_settled`, and say whether it was not set before; the consumer calls it."""
+
+    def unsettle(self) -> None:
+        """Unset `is_settled`: the broker refused or did not answer; the consumer calls it."""
 
 @final
 class MessageIds:

@@ -23,7 +23,7 @@ catches: what may I do now? The classes that have a builtin base beside them can
     │ ├ IllegalFilter (ValueError)          correct the expression
     │ ├ Forbidden                           the permission is missing
     │ ├ Throttled                           wait, then try again
-    │ ├ ReceiptHandleExpired                drop the message; it comes again
+    │ ├ LeaseExpired                        drop the message; it is redelivered
     │ ├ Unsupported                         this server does not know the request
     │ └ ServerError                         the server failed; its log says why
     └ OutcomeUnknown                      it may have happened: try again and expect a duplicate
@@ -48,10 +48,10 @@ __all__ = [
     "GroupNotFound",
     "IllegalFilter",
     "IllegalName",
+    "LeaseExpired",
     "MessageTooLarge",
     "NotDurable",
     "OutcomeUnknown",
-    "ReceiptHandleExpired",
     "RequestError",
     "RequestTimeout",
     "ServerError",
@@ -159,8 +159,8 @@ class Throttled(RequestError):
     """The server is busy and refused at once."""
 
 
-class ReceiptHandleExpired(RequestError):
-    """The lease of the message ended; the message comes again, maybe to somebody else."""
+class LeaseExpired(RequestError):
+    """The lease of the message ended; the message is redelivered, perhaps to another consumer."""
 
 
 class Unsupported(RequestError):

@@ -109,7 +109,7 @@ class Acknowledging(threading.Thread):
             while not self._is_over.is_set():
                 for message in self._consumer.receive(8, wait=0.5):
                     self.bodies.append(bytes(message.body).decode())
-                    with contextlib.suppress(ferromq.ReceiptHandleExpired):
+                    with contextlib.suppress(ferromq.LeaseExpired):
                         self._consumer.ack(message)
         except BaseException as failure:
             self.failure = failure

@@ -307,8 +307,7 @@ def test_a_message_can_be_given_up(mq: ferromq.Embedded) -> None:
         consumer.forward_to_dead_letter(message)
         mq.clock.advance(minutes=5)
         assert consumer.receive(wait=AT_ONCE) == []
-        with pytest.raises(ferromq.ReceiptHandleExpired):
-            consumer.ack(message)
+        consumer.ack(message)  # which returns: nothing is left to do
     with mq.consumer("undertaker", "%DLQ%billing") as consumer:
         (dead,) = received(consumer, 1)
         assert (dead.body, dead.properties["p"]) == (b"bad", "q")

@@ -245,13 +245,13 @@ def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
         leases: Any = consumer._leases
         end = getattr(leases, what, None)
 
-        def fail_once(message: MessageView) -> None:
+        def fail_once(which: MessageView | list[MessageView]) -> None:
             if has_failed.is_set():
                 assert end is not None
-                end(message)
+                end(which)
                 return
             has_failed.set()
-            leases.give_back([message], time.monotonic() + PATIENCE)
+            leases.give_back(which if isinstance(which, list) else [which], time.monotonic() + PATIENCE)
             raise ferromq.ConnectionFailed("no answer")
 
         monkeypatch.setattr(leases, what, fail_once, raising=False)

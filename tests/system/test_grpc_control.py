@@ -205,7 +205,7 @@ def test_a_reset_brings_back_what_consumers_hold_and_what_they_acknowledged(
             again += consumer.receive(wait=10)
         assert [message.body for message in again] == [b"%d" % number for number in range(6)]
         assert len(times) == 6
-        with pytest.raises(ferromq.ReceiptHandleExpired):
+        with pytest.raises(ferromq.LeaseExpired):
             consumer.ack(held[:1])
 
 

@@ -3,6 +3,8 @@
 //! Bindings of `ferromq_transport::grpc::client_codec`. The interpreter lock is kept: a batch of 256 KiB is
 //! copied in less time than it takes to get the lock back from a busy thread.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ferromq_transport::grpc::{
     client_codec::{self as codec, Batch, Body, Headers, Kind, Received},
     wire::Malformed,
@@ -181,6 +183,7 @@ pub struct MessageView {
     lease: Py<PyAny>,
     endpoint: Py<PyString>,
     renewed: Mutex<Option<String>>,
+    settled: AtomicBool,
 }
 
 impl MessageView {
@@ -324,6 +327,21 @@ impl MessageView {
         *self.renewed.lock() = Some(receipt_handle);
     }
 
+    /// Notes that its life in the group ends now, or has ended; says whether that was not noted before.
+    fn settle(&self) -> bool {
+        !self.settled.swap(true, Ordering::AcqRel)
+    }
+
+    /// Takes that back: the broker refused, or did not answer.
+    fn unsettle(&self) {
+        self.settled.store(false, Ordering::Release);
+    }
+
+    #[getter]
+    fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
         let Received { queue_id, queue_offset, delivery_attempt, .. } = self.received;
         format!(
@@ -382,6 +400,7 @@ fn decode_received<'py>(
                 lease: lease.clone().unbind(),
                 endpoint: endpoint.clone().unbind(),
                 renewed: Mutex::new(None),
+                settled: AtomicBool::new(false),
             })?;
         }
     }

@@ -28,7 +28,7 @@ pub mod raised {
         IllegalName,
         MessageTooLarge,
         NotDurable,
-        ReceiptHandleExpired,
+        LeaseExpired,
         RequestTimeout,
         StoreClosed,
         StoreError,
@@ -68,7 +68,7 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         StoreError::NotDurable { .. } => raised::NotDurable::new_err(text),
         StoreError::NoRecord { .. } => PyLookupError::new_err(text),
         StoreError::QueueClosed { .. } => raised::Forbidden::new_err(text),
-        StoreError::StaleReceipt => raised::ReceiptHandleExpired::new_err(text),
+        StoreError::StaleReceipt => raised::LeaseExpired::new_err(text),
         // The enum may grow; a new error must not be taken for one the caller knows.
         _ => PyRuntimeError::new_err(text),
     }

@@ -5,25 +5,17 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
-from typing import Protocol
 
-from ferromq.client._push import RENEWALS, Held, Orders, say_failed
+from ferromq.aio._leases import Leases
+from ferromq.client._push import RENEWALS, Held, Orders, say_failed, say_failed_after_end
 from ferromq.client._retry import Retry
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
 
-
-class _Leases(Protocol):
-    async def ack(self, message: MessageView) -> None: ...
-    def ack_later(self, message: MessageView) -> None: ...
-    async def change_invisible_duration(
-        self, message: MessageView, duration: timedelta | float, *, suspend: bool = False
-    ) -> None: ...
-    async def forward_to_dead_letter(self, message: MessageView) -> None: ...
-    async def send_waiting(self) -> None: ...
+_GIVE_BACK = 3.0
+"""Seconds for giving back, at the end, what was not handled."""
 
 
 class Runner:
@@ -33,7 +25,7 @@ class Runner:
         self,
         messages: AsyncIterator[MessageView],
         stop_ahead: Callable[[], Awaitable[list[MessageView]]],
-        leases: _Leases,
+        leases: Leases,
         invisible: float,
         *,
         retry: Callable[[], Retry],
@@ -87,13 +79,11 @@ class Runner:
                 await asyncio.wait_for(self._ended.wait(), timeout)
 
     async def _give_back(self) -> None:
-        try:
-            ahead = await self._stop_ahead()
-            await self._leases.send_waiting()
-            for message in [*ahead, *self._unused, *(held.message for held in self._held if not held.is_over)]:
-                await self._leases.change_invisible_duration(message, 0.0, suspend=True)
-        except FerromqError as error:
-            _log.debug("not given back, the leases end by themselves: %s", error)
+        until = time.monotonic() + _GIVE_BACK
+        ahead = await self._stop_ahead()
+        await self._leases.flush(until)
+        left = [*ahead, *self._unused, *(held.message for held in self._held if not held.is_over)]
+        await self._leases.give_back(left, until)
 
     async def _work(self, handler: Callable[[MessageView], Awaitable[object]]) -> None:
         while (held := await self._take()) is not None:
@@ -157,11 +147,15 @@ class Runner:
             try:
                 await handler(message)
             except Exception:  # noqa: BLE001 (whatever it is, the message was not handled)
+                if message.is_settled:
+                    say_failed_after_end(message)
+                    await self._end(held, self._leases.ack([message]))
+                    return
                 delay = retry.after(attempt)
                 say_failed(message, attempt, delay)
             else:
                 # In order the next one begins when the broker knows of this one.
-                await self._end(held, None if held.order is None else self._leases.ack(message))
+                await self._end(held, None if held.order is None else self._leases.ack([message]))
                 if held.order is None:
                     self._leases.ack_later(message)
                 return

@@ -11,12 +11,13 @@ from typing import Literal, Self
 
 from ferromq import _names
 from ferromq.aio._connection import AsyncClient
+from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
 from ferromq.client import _plans, _pull_plans
 from ferromq.client._client import Options
 from ferromq.client._connection import remaining
 from ferromq.client._filters import Sql, filter_expression
-from ferromq.client._leases import FLUSH_AFTER, FLUSH_COUNT, Acks, Ahead, by_endpoint
+from ferromq.client._leases import Ahead
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
 from ferromq.client._pull_plans import Pulled, Queue
@@ -60,7 +61,7 @@ class Consumer:
         self._subscription = Subscription(group, topic, filter_expression(filter))
         self._client = AsyncClient("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
-        self._leases = _Leases(self._client, self._subscription)
+        self._leases = Leases(self._client, self._subscription)
         self._ahead = Ahead(self._invisible)
         self._batch: deque[MessageView] = deque()
         self._usable_until = 0.0
@@ -82,18 +83,19 @@ class Consumer:
         self._client.check()
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
-        await self._leases.send_waiting()
+        await self._leases.flush(time.monotonic() + self._client.common.timeout)
         invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
         wish = Wish(max_messages, seconds(wait), invisible)
         return await self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
-        """Acknowledge messages and return once the broker knows; raises the error of the first that was refused."""
+        """
+        Acknowledge messages and return once the broker has answered; see `ferromq.Consumer.ack`.
+
+        Raises the error of the first that was refused: `LeaseExpired` or an `OutcomeUnknown`.
+        """
         self._client.check()
-        some = [messages] if isinstance(messages, MessageView) else list(messages)
-        refused = [failure for _, failure in await self._leases.send(by_endpoint(some))]
-        if refused:
-            raise refused[0]
+        await self._leases.ack([messages] if isinstance(messages, MessageView) else list(messages))
 
     async def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Let the lease of *message* end *duration* from now; zero gives it back at once."""
@@ -177,13 +179,19 @@ class Consumer:
         self._client.check()
         await self._client.run(_pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 
-    async def flush(self) -> None:
-        """Send the acknowledgements that wait; raises the first failure since the last `flush`."""
+    async def flush(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+        """
+        Send the acknowledgements that wait; raises the first failure since the last `flush`.
+
+        Raises `RequestTimeout` when some are not through within *timeout* (float: seconds); they stay on their way.
+        """
         self._client.check()
-        await self._leases.send_waiting()
-        failure = self._leases.acks.take_failure()
+        waiting = await self._leases.flush(time.monotonic() + seconds(timeout))
+        failure = self._leases.refusals.take()
         if failure is not None:
             raise failure
+        if waiting:
+            raise _plans.no_answer(f"sending acknowledgements ({waiting} are still on their way)", seconds(timeout))
 
     def __aiter__(self) -> AsyncIterator[MessageView]:
         return self
@@ -256,10 +264,10 @@ class Consumer:
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
-        Send waiting acknowledgements, give back what was received ahead, say good-bye, and end.
+        Send waiting acknowledgements, give back what was received ahead, unregister, and end.
 
-        Returns within about *timeout* whatever the brokers do. Raises the first acknowledgement that failed and was not
-        raised before. Idempotent.
+        Returns within about *timeout* whatever the brokers do. Acknowledgements that were refused are in the log; it
+        raises none of them. Idempotent.
         """
         until = time.monotonic() + seconds(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
@@ -269,17 +277,10 @@ class Consumer:
             await self._runner.wait(remaining(until))
         self._closing = True
         unused = await self._stop_ahead()
-        try:
-            async with asyncio.timeout(remaining(until)):
-                await self._leases.send_waiting()
-                for message in unused:
-                    await self._leases.change_invisible_duration(message, 0.0, suspend=True)
-        except (TimeoutError, FerromqError) as error:
-            _log.debug("not everything was given back, the leases end by themselves: %s", error)
-        if await self._client.close(until):
-            failure = self._leases.stop()
-            if failure is not None:
-                raise failure
+        await self._leases.flush(until)
+        await self._leases.give_back(unused, until)
+        await self._client.close(until)
+        self._leases.stop()
 
     async def __aenter__(self) -> Self:
         return self
@@ -287,102 +288,4 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self.close()
-        except FerromqError as failure:
-            if error is None:
-                raise
-            error.add_note(f"closing the consumer failed, too: {failure}")
-
-
-class _Leases:
-    """Ends leases: acknowledgements together and in the background, changes of duration when awaited."""
-
-    def __init__(self, client: AsyncClient, subscription: Subscription) -> None:
-        self._client = client
-        self._subscription = subscription
-        self.acks = Acks()
-        self.in_order: InOrder | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._sending: set[asyncio.Task[None]] = set()
-
-    def ack_later(self, message: MessageView) -> None:
-        """Take a message's acknowledgement; called by the message."""
-        self._client.check()
-        if self.in_order is not None:
-            self.in_order.acknowledged(message)
-        self.acks.messages.append(message)
-        count = len(self.acks.messages)
-        if count >= FLUSH_COUNT:
-            self._send_soon()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER, self._send_soon)
-
-    async def change_invisible_duration(
-        self, message: MessageView, duration: timedelta | float, *, suspend: bool = False
-    ) -> None:
-        """Change a lease; called by the message, too."""
-        self._client.check()
-        common = self._client.common
-        await self._client.run(
-            _plans.change_invisible_duration(common, self._subscription, message, seconds(duration), suspend=suspend)
-        )
-
-    async def ack(self, message: MessageView) -> None:
-        """Acknowledge one message at once; raises what the broker refused."""
-        for _, failure in await self.send({message.endpoint: [message]}):
-            raise failure
-
-    async def forward_to_dead_letter(self, message: MessageView) -> None:
-        """Put a message into the dead letter queue."""
-        self._client.check()
-        await self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message))
-
-    async def send(self, grouped: dict[str, list[MessageView]]) -> list[tuple[int, FerromqError]]:
-        """Send acknowledgements, and return for each failure how many messages it concerns."""
-        failures: list[tuple[int, FerromqError]] = []
-        for endpoint, messages in grouped.items():
-            try:
-                plan = _plans.ack(self._client.common, self._subscription, endpoint, messages)
-                failures += [(1, error) for _, error in await self._client.run(plan)]
-            except FerromqError as error:
-                failures.append((len(messages), error))
-            if self.in_order is not None:
-                for message in messages:
-                    self.in_order.acknowledged(message)
-        return failures
-
-    async def send_waiting(self) -> None:
-        """Send what waits, and wait for what is under way."""
-        while self.acks.messages:
-            self._send_soon()
-        if self._sending:
-            await asyncio.gather(*self._sending)
-
-    async def keep_pace(self) -> None:
-        """Wait while more than one request is under way."""
-        while len(self._sending) > 1:
-            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-
-    def stop(self) -> FerromqError | None:
-        """Send no more, and return the first failure that was not raised yet."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self.acks.messages:
-            self.acks.refused(len(self.acks.messages), _plans.no_answer("sending acknowledgements", 0))
-            self.acks.messages = []
-        return self.acks.take_failure()
-
-    def _send_soon(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        grouped = self.acks.take()
-        if grouped:
-            task = asyncio.create_task(self._send_taken(grouped))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
-
-    async def _send_taken(self, grouped: dict[str, list[MessageView]]) -> None:
-        for count, error in await self.send(grouped):
-            self.acks.refused(count, error)
+        await self.close()

@@ -8,40 +8,62 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ferromq.client import _plans
 from ferromq.client._client import Client
 from ferromq.client._connection import Cancel, Cancelled, remaining
-from ferromq.client._leases import FLUSH_AFTER, FLUSH_COUNT, Acks, Ahead, Leased
+from ferromq.client._leases import (
+    FLUSH_AFTER,
+    FLUSH_COUNT,
+    MAX_IN_REQUEST,
+    MAX_WAITING_ACKS,
+    Ahead,
+    Leased,
+    Refusals,
+    by_endpoint,
+    unsettle,
+)
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
 from ferromq.client._retry import InOrder, Retry
-from ferromq.errors import FerromqError
+from ferromq.errors import FerromqError, OutcomeUnknown
 from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
 
 _LONG_POLL = 20.0
-_MAX_WAITING_ACKS = 16_384
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The acknowledgements for one broker: those that wait for company, and how many are being sent."""
+
+    endpoint: str
+    messages: list[MessageView] = field(default_factory=list)
+    under_way: int = 0
 
 
 class Leases:
-    """Ends leases: acknowledgements together and in the background, changes of duration at once."""
+    """
+    Ends leases: acknowledgements together and in the background, changes of duration at once.
+
+    Each broker's acknowledgements are sent on a thread of their own: a broker that hangs delays no other's.
+    """
 
     def __init__(self, client: Client, subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
         self._process = os.getpid()
-        self._acks = Acks()
+        self._refusals = Refusals()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._under_way = 0
-        self._hurry = False
+        self._lanes: dict[str, _Lane] = {}
+        self._hurry = 0
         self._stopped = False
-        self._thread: threading.Thread | None = None
         self._watching: tuple[InOrder, ...] = ()
         client.before_exit(self._finish_at_exit)
 
@@ -49,24 +71,29 @@ class Leases:
         """Take a message's acknowledgement; called by the message."""
         if self._stopped or os.getpid() != self._process:
             self._client.check()
+        if not message.settle():
+            return
         with self._lock:  # the condition's own, without its detour: this runs for each message
             for in_order in self._watching:
                 in_order.acknowledged(message)
-            waiting = self._acks.messages
-            waiting.append(message)
-            count = len(waiting)
-            if count in {1, FLUSH_COUNT}:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="ferromq-ack", daemon=True)
-                    self._thread.start()
+            endpoint = message.endpoint
+            lane = self._lanes.get(endpoint) or self._open(endpoint)
+            lane.messages.append(message)
+            if len(lane.messages) in {1, FLUSH_COUNT}:
                 self._changed.notify_all()
-            while len(self._acks.messages) >= _MAX_WAITING_ACKS and not self._stopped:
+            while len(lane.messages) >= MAX_WAITING_ACKS and not self._stopped:
                 self._changed.wait()
 
-    def ack(self, message: MessageView) -> None:
-        """Acknowledge one message at once; raises what the broker refused."""
-        for _, failure in self.send({message.endpoint: [message]}):
-            raise failure
+    def ack(self, messages: Sequence[MessageView]) -> None:
+        """Acknowledge messages at once, unless they are already; raises the first refusal."""
+        if any(message.is_settled for message in messages):
+            timeout = self._client.common.timeout
+            waiting = self.flush(time.monotonic() + timeout)  # one of them may be on its way
+            if waiting:
+                raise _plans.no_answer("sending the acknowledgements before", timeout)
+        refused = self._send([message for message in messages if message.settle()])
+        if refused:
+            raise refused[0][1]
 
     def watch(self, in_order: InOrder) -> None:
         """Tell it of acknowledgements until it is `unwatch`ed."""
@@ -84,44 +111,62 @@ class Leases:
         plan = _plans.change_invisible_duration(self._client.common, self._subscription, message, seconds(duration))
         self._client.run(plan)
 
-    def send(self, grouped: dict[str, list[MessageView]]) -> list[tuple[int, FerromqError]]:
-        """Send acknowledgements, and return for each failure how many messages it concerns."""
+    def forward_to_dead_letter(self, message: MessageView) -> None:
+        """Put a message into the dead letter queue, unless its life in the group has ended already."""
+        if not message.settle():
+            return
+        try:
+            self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message))
+        except FerromqError:
+            message.unsettle()
+            raise
+        self._is_done([message])
+
+    def _send(self, messages: Sequence[MessageView]) -> list[tuple[int, FerromqError]]:
+        """Send acknowledgements, to all brokers at once, and return each failure and how many messages it concerns."""
         failures: list[tuple[int, FerromqError]] = []
-        for endpoint, messages in grouped.items():
-            try:
-                refused = self._client.run(_plans.ack(self._client.common, self._subscription, endpoint, messages))
-            except FerromqError as error:
-                failures.append((len(messages), error))
-            else:
-                failures += [(1, error) for _, error in refused]
-            for in_order in self._watching:
-                for message in messages:
-                    in_order.acknowledged(message)
+        (first, *others) = by_endpoint(messages).items() or [("", [])]
+        threads = [
+            threading.Thread(target=lambda each=each: failures.extend(self._send_to(*each)), daemon=True)
+            for each in others
+        ]
+        for thread in threads:
+            thread.start()
+        failures += self._send_to(*first)
+        for thread in threads:
+            thread.join()
         return failures
 
-    def forward_to_dead_letter(self, message: MessageView) -> None:
-        """Put a message into the dead letter queue."""
-        self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message))
+    def _send_to(self, endpoint: str, messages: list[MessageView]) -> list[tuple[int, FerromqError]]:
+        if not messages:
+            return []
+        try:
+            refused = self._client.run(_plans.ack(self._client.common, self._subscription, endpoint, messages))
+        except FerromqError as error:
+            for message in messages:
+                message.unsettle()
+            return [(len(messages), error)]
+        finally:
+            self._is_done(messages)
+        unsettle(messages, (message_id for message_id, _ in refused))
+        return [(1, error) for _, error in refused]
 
-    def send_waiting(self) -> None:
-        """Send all that waits, in this thread, and wait for what is under way."""
-        while True:
-            with self._changed:
-                grouped = self._take()
-            if not grouped:
-                break
-            self._send_taken(grouped)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._under_way or self._stopped)
+    def _is_done(self, messages: list[MessageView]) -> None:
+        for in_order in self._watching:
+            for message in messages:
+                in_order.acknowledged(message)
 
     def flush(self, until: float) -> int:
         """Have everything sent, at most *until* (monotonic), and return how many are not through."""
         with self._changed:
-            self._hurry = True
+            self._hurry += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._acks.messages and not self._under_way, remaining(until))
-            self._hurry = False
-            return len(self._acks.messages) + self._under_way
+            self._changed.wait_for(lambda: not self._waiting(), remaining(until))
+            self._hurry -= 1
+            return self._waiting()
+
+    def _waiting(self) -> int:
+        return sum(len(lane.messages) + lane.under_way for lane in self._lanes.values())
 
     def _finish_at_exit(self, until: float) -> None:
         left = self.flush(until)
@@ -129,60 +174,60 @@ class Leases:
             _log.warning("acknowledgements were not sent before the program ended count=%d", left)
 
     def give_back(self, messages: list[MessageView], until: float) -> None:
-        """End the leases of messages nobody used, without counting an attempt; those left at *until* come later."""
+        """End the leases of messages that were not used, without counting an attempt; after *until* they expire."""
         common, subscription = self._client.common, self._subscription
-        for number, message in enumerate(messages):
+        silent: set[str] = set()
+        for message in messages:
+            left = remaining(until)
+            if message.endpoint in silent or not left:
+                continue
             try:
-                left = remaining(until)
-                if not left:
-                    raise _plans.no_answer("giving back what was received ahead", 0)
                 self._client.run(
                     _plans.change_invisible_duration(common, subscription, message, 0.0, suspend=True, timeout=left)
                 )
             except FerromqError as error:
-                _log.debug("not given back, the leases end by themselves count=%d: %s", len(messages) - number, error)
-                return
+                _log.debug("not given back, the lease expires message_id=%s: %s", message.message_id, error)
+                if isinstance(error, OutcomeUnknown):
+                    silent.add(message.endpoint)
 
     def stop(self) -> None:
+        """Send no more; what is not sent counts as refused."""
         with self._changed:
             self._stopped = True
-            if self._acks.messages:
-                self._acks.refused(len(self._acks.messages), _plans.no_answer("sending acknowledgements", 0))
-                self._acks.messages = []
+            for lane in self._lanes.values():
+                if lane.messages:
+                    self._refusals.add(len(lane.messages), _plans.no_answer("sending acknowledgements", 0))
+                    lane.messages = []
             self._changed.notify_all()
 
     def take_failure(self) -> FerromqError | None:
+        """Return the first refusal since the last call."""
         with self._changed:
-            return self._acks.take_failure()
+            return self._refusals.take()
 
-    def _take(self) -> dict[str, list[MessageView]]:
-        grouped = self._acks.take()
-        self._under_way += sum(map(len, grouped.values()))
-        return grouped
+    def _open(self, endpoint: str) -> _Lane:
+        lane = self._lanes[endpoint] = _Lane(endpoint)
+        threading.Thread(target=self._run, args=(lane,), name="ferromq-ack", daemon=True).start()
+        return lane
 
-    def _send_taken(self, grouped: dict[str, list[MessageView]]) -> None:
-        failures: list[tuple[int, FerromqError]] = []
-        try:
-            failures = self.send(grouped)
-        finally:
-            with self._changed:
-                self._under_way -= sum(map(len, grouped.values()))
-                for count, error in failures:
-                    self._acks.refused(count, error)
-                self._changed.notify_all()
-
-    def _run(self) -> None:
+    def _run(self, lane: _Lane) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._acks.messages or self._stopped)
+                self._changed.wait_for(lambda: lane.messages or self._stopped)
                 if self._stopped:
                     return
                 self._changed.wait_for(
-                    lambda: len(self._acks.messages) >= FLUSH_COUNT or self._hurry or self._stopped, FLUSH_AFTER
+                    lambda: len(lane.messages) >= FLUSH_COUNT or self._hurry or self._stopped, FLUSH_AFTER
                 )
-                grouped = self._take()
-            if grouped:
-                self._send_taken(grouped)
+                messages, lane.messages = lane.messages[:MAX_IN_REQUEST], lane.messages[MAX_IN_REQUEST:]
+                lane.under_way = len(messages)
+                self._changed.notify_all()
+            failures = self._send_to(lane.endpoint, messages)
+            with self._changed:
+                lane.under_way = 0
+                for count, error in failures:
+                    self._refusals.add(count, error)
+                self._changed.notify_all()
 
 
 class ReceiveAhead:

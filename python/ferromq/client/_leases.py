@@ -6,7 +6,7 @@ No I/O and no threads: those who have them share this.
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ferromq._ferromq import MessageView
 from ferromq.client._retry import InOrder
@@ -18,6 +18,8 @@ FLUSH_COUNT = 256
 FLUSH_AFTER = 0.01
 """Seconds an acknowledgement waits for company at most."""
 MAX_IN_REQUEST = 2048
+MAX_WAITING_ACKS = 16_384
+"""Above as many, taking more waits."""
 
 FIRST_BATCH = 32
 MAX_BATCH = 1000
@@ -26,32 +28,34 @@ _AHEAD = 0.25
 
 
 @dataclass(slots=True)
-class Acks:
-    """Acknowledgements that wait for company, and what became of those that were sent."""
+class Refusals:
+    """What became of acknowledgements that were sent in the background and refused."""
 
-    messages: list[MessageView] = field(default_factory=list)
-    failures: int = 0
-    first_failure: FerromqError | None = None
+    count: int = 0
+    first: FerromqError | None = None
 
-    def take(self) -> dict[str, list[MessageView]]:
-        """Take what is there, at most one request's worth a broker."""
-        taken, self.messages = self.messages[:MAX_IN_REQUEST], self.messages[MAX_IN_REQUEST:]
-        return by_endpoint(taken)
+    def add(self, count: int, error: FerromqError) -> None:
+        """Count refused acknowledgements; the first one since `take` is logged."""
+        if not self.count:
+            _log.warning("acknowledgements failed, the messages are redelivered count=%d: %s", count, error)
+        self.count += count
+        self.first = self.first or error
 
-    def refused(self, count: int, error: FerromqError) -> None:
-        """Keep in mind that acknowledgements failed; said once in the log."""
-        if not self.failures:
-            _log.warning("acknowledgements failed, the messages come again count=%d: %s", count, error)
-        self.failures += count
-        self.first_failure = self.first_failure or error
-
-    def take_failure(self) -> FerromqError | None:
-        """Return the first failure since the last time, told how many there were."""
-        error, count = self.first_failure, self.failures
-        self.first_failure, self.failures = None, 0
+    def take(self) -> FerromqError | None:
+        """Return the first failure since the last call, with the number of all, and forget them."""
+        error, count = self.first, self.count
+        self.first, self.count = None, 0
         if error is not None:
-            error.add_note(f"{count} acknowledgements failed in all; their messages come again")
+            error.add_note(f"{count} acknowledgements failed in all; their messages are redelivered")
         return error
+
+
+def unsettle(messages: Iterable[MessageView], refused: Iterable[str]) -> None:
+    """Note of the messages with the ids *refused* that their lives in the group have not ended."""
+    ids = set(refused)
+    for message in messages:
+        if message.message_id in ids:
+            message.unsettle()
 
 
 def by_endpoint(messages: Iterable[MessageView]) -> dict[str, list[MessageView]]:

@@ -36,9 +36,9 @@ from ferromq.errors import (
     ConnectionFailed,
     FerromqError,
     Forbidden,
+    LeaseExpired,
     NotDurable,
     OutcomeUnknown,
-    ReceiptHandleExpired,
     RequestTimeout,
     ServerError,
 )
@@ -253,27 +253,28 @@ def ack(
 ) -> Plan[list[tuple[str, FerromqError]]]:
     """Acknowledge messages of one broker and return the ids of those that were refused, and why."""
     request = _ferromq.encode_acks(subscription.group, subscription.topic, messages)
-    uncertain = False
+    lost: OutcomeUnknown | None = None
 
     def once(_tries: Tries) -> Plan[list[tuple[str, FerromqError]]]:
-        nonlocal uncertain
+        nonlocal lost
         try:
             answer = yield Call(endpoint, "AckMessage", request, common.timeout)
-        except OutcomeUnknown:
-            uncertain = True
+        except OutcomeUnknown as error:
+            lost = error
             raise
         code, text, refused = _ferromq.decode_acked(answer)
         if code != pb.Code.OK and not refused:
             raise error_of(code, text)
-        # After an answer that was lost, a stale handle most likely means that the lost one said OK. If it does not,
-        # the message comes again, as it may at any time.
-        return [
-            (message_id, error_of(code, text))
-            for message_id, code, text in refused
-            if not (uncertain and code == pb.Code.INVALID_RECEIPT_HANDLE)
-        ]
+        return [(message_id, _refusal(error_of(code, text), lost)) for message_id, code, text in refused]
 
     return (yield from common.attempt(subscription.topic, once))
+
+
+def _refusal(error: FerromqError, lost: OutcomeUnknown | None) -> FerromqError:
+    """Return the error of a refused repetition: a stale handle may mean that the attempt before, *lost*, succeeded."""
+    if lost is None or not isinstance(error, LeaseExpired):
+        return error
+    return OutcomeUnknown(f"{lost}; the repetition was refused ({error}): the message may be redelivered")
 
 
 def change_invisible_duration(
@@ -314,21 +315,21 @@ def forward_to_dead_letter(common: Common, subscription: Subscription, message: 
         delivery_attempt=message.delivery_attempt,
         max_delivery_attempts=common.max_attempts,
     ).SerializeToString()
-    uncertain = False
+    lost: OutcomeUnknown | None = None
 
     def once(_tries: Tries) -> Plan[None]:
-        nonlocal uncertain
+        nonlocal lost
         try:
             answer = yield Call(message.endpoint, "ForwardMessageToDeadLetterQueue", request, common.timeout)
             check(pb.ForwardMessageToDeadLetterQueueResponse.FromString(answer).status)
-        except OutcomeUnknown:
-            uncertain = True
+        except OutcomeUnknown as error:
+            lost = error
             raise
-        except ReceiptHandleExpired:
-            if not uncertain:  # else the lost answer most likely said OK
-                raise
 
-    yield from common.attempt(subscription.topic, once)
+    try:
+        yield from common.attempt(subscription.topic, once)
+    except LeaseExpired as error:
+        raise _refusal(error, lost) from None
 
 
 def no_answer(what: str, timeout: float) -> RequestTimeout:

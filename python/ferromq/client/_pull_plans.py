@@ -37,7 +37,7 @@ class NoLease:
             f"message {message.message_id} was pulled, not received: commit the offset of its queue instead"
         )
 
-    def change_invisible_duration(self, message: MessageView, _duration: timedelta, /) -> NoReturn:
+    def change_invisible_duration(self, message: MessageView, _duration: timedelta | float, /) -> NoReturn:
         """Raise: it is not invisible."""
         self.ack_later(message)
 

@@ -215,6 +215,10 @@ class Runner:
             try:
                 handler(message)
             except Exception:  # noqa: BLE001 (whatever it is, the message was not handled)
+                if message.is_settled:
+                    say_failed_after_end(message)
+                    self._end(held, partial(self._leases.ack, [message]))
+                    return
                 delay = retry.after(attempt)
                 say_failed(message, attempt, delay)
             except BaseException:
@@ -222,7 +226,7 @@ class Runner:
                 raise
             else:
                 # In order the next one begins when the broker knows of this one.
-                self._end(held, message.ack if held.order is None else partial(self._leases.ack, message))
+                self._end(held, message.ack if held.order is None else partial(self._leases.ack, [message]))
                 return
             if delay is None:
                 self._end(held, partial(self._leases.forward_to_dead_letter, message))
@@ -266,3 +270,8 @@ def say_failed(message: MessageView, attempt: int, delay: float | None) -> None:
     """Log what a handler raised, and what becomes of the message; called while it is handled."""
     then = "it goes to the dead letter queue" if delay is None else f"it comes again after {delay:g} s"
     _log.warning("handler failed message_id=%s attempt=%d, %s", message.message_id, attempt, then, exc_info=True)
+
+
+def say_failed_after_end(message: MessageView) -> None:
+    """Log what a handler raised that had acknowledged or forwarded its message."""
+    _log.warning("handler failed after it ended its message message_id=%s", message.message_id, exc_info=True)

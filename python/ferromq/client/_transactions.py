@@ -154,7 +154,7 @@ class HalfLease:
         """Raise: nobody received it."""
         raise TypeError(f"message {message.message_id} is no received one; the checker returns what became of it")
 
-    def change_invisible_duration(self, message: MessageView, _duration: timedelta, /) -> NoReturn:
+    def change_invisible_duration(self, message: MessageView, _duration: timedelta | float, /) -> NoReturn:
         """Raise: nobody received it."""
         self.ack_later(message)
 

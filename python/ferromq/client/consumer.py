@@ -16,13 +16,11 @@ from ferromq.client import _plans, _pull_plans
 from ferromq.client._client import Client, Options
 from ferromq.client._filters import Sql, filter_expression
 from ferromq.client._holding import Leases, ReceiveAhead
-from ferromq.client._leases import by_endpoint
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import seconds
 from ferromq.client._pull_plans import Pulled, Queue
 from ferromq.client._push import Runner
 from ferromq.client._tls import Tls, TlsFile
-from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 __all__ = ["Consumer"]
@@ -84,23 +82,20 @@ class Consumer:
         self._client.check()
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
-        self._leases.send_waiting()
+        self._leases.flush(time.monotonic() + self._client.common.timeout)
         invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
         wish = Wish(max_messages, seconds(wait), invisible)
         return self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
         """
-        Acknowledge messages and return once the broker knows.
+        Acknowledge messages and return once the broker has answered; what is acknowledged already costs no call.
 
-        Raises the error of the first that was refused, `ReceiptHandleExpired` where its lease had ended; the others are
-        acknowledged.
+        Raises the error of the first that was refused: `LeaseExpired` when its lease had ended, an `OutcomeUnknown`
+        when an answer was lost and the repetition was refused. The others are acknowledged.
         """
         self._client.check()
-        some = [messages] if isinstance(messages, MessageView) else list(messages)
-        refused = [failure for _, failure in self._leases.send(by_endpoint(some))]
-        if refused:
-            raise refused[0]
+        self._leases.ack([messages] if isinstance(messages, MessageView) else list(messages))
 
     def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Let the lease of *message* end *duration* from now; zero gives it back at once."""
@@ -111,7 +106,7 @@ class Consumer:
         """
         Put *message* into the group's dead letter queue, the topic `%DLQ%` + group, and end its life in the group.
 
-        Raises `ReceiptHandleExpired` where the lease had ended.
+        Raises `LeaseExpired` where the lease had ended.
         """
         self._client.check()
         self._leases.forward_to_dead_letter(message)
@@ -207,10 +202,10 @@ class Consumer:
 
     def close(self, timeout: timedelta | float = 5.0) -> None:
         """
-        Send waiting acknowledgements, give back what was received ahead, say good-bye, and end.
+        Send waiting acknowledgements, give back what was received ahead, unregister, and end.
 
-        Returns within about *timeout* whatever the brokers do. Raises the first acknowledgement that failed and was not
-        raised before. Idempotent.
+        Returns within about *timeout* whatever the brokers do. Acknowledgements that were refused are in the log; it
+        raises none of them. Idempotent.
         """
         until = time.monotonic() + seconds(timeout)
         if self._client.is_closed or not self._client.is_here:
@@ -222,11 +217,8 @@ class Consumer:
         unused = self._ahead.stop(until)
         self._leases.flush(until)
         self._leases.give_back(unused, until)
-        if self._client.close(until):
-            self._leases.stop()
-            failure = self._leases.take_failure()
-            if failure is not None:
-                raise failure
+        self._client.close(until)
+        self._leases.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -234,9 +226,4 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except FerromqError as failure:
-            if error is None:
-                raise
-            error.add_note(f"closing the consumer failed, too: {failure}")
+        self.close()

@@ -1,0 +1,174 @@
+"""Ends the leases of a consumer on an event loop; the synchronous twin is `ferromq.client._holding.Leases`."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ferromq.aio._connection import AsyncClient
+from ferromq.client import _plans
+from ferromq.client._connection import remaining
+from ferromq.client._leases import (
+    FLUSH_AFTER,
+    FLUSH_COUNT,
+    MAX_IN_REQUEST,
+    MAX_WAITING_ACKS,
+    Refusals,
+    by_endpoint,
+    unsettle,
+)
+from ferromq.client._plans import Subscription
+from ferromq.client._protocol import seconds
+from ferromq.errors import FerromqError
+from ferromq.message import MessageView
+
+if TYPE_CHECKING:
+    from ferromq.client._retry import InOrder
+
+_log = logging.getLogger("ferromq.client")
+
+
+class Leases:
+    """Ends leases: acknowledgements together and in the background, changes of duration when awaited."""
+
+    def __init__(self, client: AsyncClient, subscription: Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+        self.refusals = Refusals()
+        self.in_order: InOrder | None = None
+        self._waiting: list[MessageView] = []
+        self._under_way = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def ack_later(self, message: MessageView) -> None:
+        """Take a message's acknowledgement; called by the message."""
+        self._client.check()
+        if not message.settle():
+            return
+        if self.in_order is not None:
+            self.in_order.acknowledged(message)
+        self._waiting.append(message)
+        if len(self._waiting) >= FLUSH_COUNT:
+            self._send_soon()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER, self._send_soon)
+
+    async def ack(self, messages: Sequence[MessageView]) -> None:
+        """Acknowledge messages at once, unless they are already; raises the first refusal."""
+        if any(message.is_settled for message in messages):
+            timeout = self._client.common.timeout
+            waiting = await self.flush(time.monotonic() + timeout)  # one of them may be on its way
+            if waiting:
+                raise _plans.no_answer("sending the acknowledgements before", timeout)
+        refused = await self._send([message for message in messages if message.settle()])
+        if refused:
+            raise refused[0][1]
+
+    async def change_invisible_duration(
+        self, message: MessageView, duration: timedelta | float, *, suspend: bool = False
+    ) -> None:
+        """Change a lease; called by the message, too."""
+        self._client.check()
+        common = self._client.common
+        await self._client.run(
+            _plans.change_invisible_duration(common, self._subscription, message, seconds(duration), suspend=suspend)
+        )
+
+    async def forward_to_dead_letter(self, message: MessageView) -> None:
+        """Put a message into the dead letter queue, unless its life in the group has ended already."""
+        if not message.settle():
+            return
+        try:
+            await self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message))
+        except BaseException:
+            message.unsettle()
+            raise
+        self._is_done([message])
+
+    async def give_back(self, messages: Sequence[MessageView], until: float) -> None:
+        """End the leases of messages that were not used, without counting an attempt; after *until* they expire."""
+        if not messages:
+            return
+        giving = {asyncio.create_task(self._give_back_one(message)) for message in messages}
+        _, late = await asyncio.wait(giving, timeout=remaining(until))
+        for task in late:
+            task.cancel()
+
+    async def _give_back_one(self, message: MessageView) -> None:
+        try:
+            await self.change_invisible_duration(message, 0.0, suspend=True)
+        except FerromqError as error:
+            _log.debug("not given back, the lease expires message_id=%s: %s", message.message_id, error)
+
+    async def _send(self, messages: Sequence[MessageView]) -> list[tuple[int, FerromqError]]:
+        """Send acknowledgements, to all brokers at once, and return each failure and how many messages it concerns."""
+        grouped = by_endpoint(messages)
+        results = await asyncio.gather(*(self._send_to(endpoint, some) for endpoint, some in grouped.items()))
+        return [failure for result in results for failure in result]
+
+    async def _send_to(self, endpoint: str, messages: list[MessageView]) -> list[tuple[int, FerromqError]]:
+        try:
+            plan = _plans.ack(self._client.common, self._subscription, endpoint, messages)
+            refused = await self._client.run(plan)
+        except FerromqError as error:
+            for message in messages:
+                message.unsettle()
+            return [(len(messages), error)]
+        except BaseException:  # cancelled: nothing is known
+            for message in messages:
+                message.unsettle()
+            raise
+        finally:
+            self._is_done(messages)
+        unsettle(messages, (message_id for message_id, _ in refused))
+        return [(1, error) for _, error in refused]
+
+    def _is_done(self, messages: list[MessageView]) -> None:
+        if self.in_order is not None:
+            for message in messages:
+                self.in_order.acknowledged(message)
+
+    async def flush(self, until: float) -> int:
+        """Have everything sent, at most *until* (monotonic), and return how many are not through."""
+        while self._waiting:
+            self._send_soon()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=remaining(until))
+        return self._under_way
+
+    async def keep_pace(self) -> None:
+        """Wait while very many acknowledgements are under way."""
+        while self._under_way >= MAX_WAITING_ACKS:
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+
+    def stop(self) -> None:
+        """Send no more; what is not sent counts as refused."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        left, self._waiting = len(self._waiting), []
+        if left:
+            self.refusals.add(left, _plans.no_answer("sending acknowledgements", 0))
+        for task in self._sending:
+            task.cancel()
+
+    def _send_soon(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        messages, self._waiting = self._waiting[:MAX_IN_REQUEST], self._waiting[MAX_IN_REQUEST:]
+        for endpoint, some in by_endpoint(messages).items():
+            self._under_way += len(some)
+            task = asyncio.create_task(self._send_taken(endpoint, some))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send_taken(self, endpoint: str, messages: list[MessageView]) -> None:
+        try:
+            for count, error in await self._send_to(endpoint, messages):
+                self.refusals.add(count, error)
+        finally:
+            self._under_way -= len(messages)

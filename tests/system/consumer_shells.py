@@ -1,0 +1,177 @@
+"""
+The consumers of both interfaces behind one set of calls that block, for tests of what both promise.
+
+`SyncShell` calls `ferromq.Consumer`; `AioShell` calls `ferromq.aio.Consumer` on an event loop in a thread of its own.
+Handlers and bodies of loops are plain functions; the loop runs them in threads.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol, Self
+
+import ferromq
+from ferromq import MessageView, aio
+
+PATIENCE = 20.0
+
+
+class Broker(Protocol):
+    """Whatever has the address of a broker."""
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` of its gRPC side."""
+
+
+class SyncShell:
+    """A `ferromq.Consumer`."""
+
+    kind = "sync"
+
+    def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
+        self.consumer = ferromq.Consumer(mq.endpoint, group, topic, **options)
+
+    def receive(self, *arguments: Any, **options: Any) -> list[MessageView]:
+        """Receive."""
+        return self.consumer.receive(*arguments, **options)
+
+    def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """Acknowledge and wait."""
+        self.consumer.ack(messages)
+
+    def ack_later(self, message: MessageView) -> None:
+        """Call `message.ack()`."""
+        message.ack()
+
+    def change(self, message: MessageView, duration: Any) -> None:
+        """Call `message.change_invisible_duration`."""
+        message.change_invisible_duration(duration)
+
+    def forward(self, message: MessageView) -> None:
+        """Forward to the dead letters."""
+        self.consumer.forward_to_dead_letter(message)
+
+    def flush(self, timeout: float = 5.0) -> None:
+        """Flush."""
+        self.consumer.flush(timeout)
+
+    def run(self, handler: Callable[[MessageView], object], workers: int = 1, **options: Any) -> None:
+        """Run until it is stopped."""
+        self.consumer.run(handler, threads=workers, **options)
+
+    def iterate(self, body: Callable[[MessageView], bool]) -> None:
+        """Iterate until the body returns a true value, or the consumer is closed."""
+        for message in self.consumer:
+            if body(message):
+                break
+
+    def stop(self) -> None:
+        """End `run`."""
+        self.consumer.stop()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Close."""
+        self.consumer.close(timeout)
+
+    def leave(self) -> None:
+        """Leave a `with`."""
+        self.consumer.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AioShell:
+    """A `ferromq.aio.Consumer`."""
+
+    kind = "aio"
+
+    def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.consumer = aio.Consumer(mq.endpoint, group, topic, **options)
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(3 * PATIENCE)
+
+    def receive(self, *arguments: Any, **options: Any) -> list[MessageView]:
+        """Receive."""
+        messages: list[MessageView] = self.call(self.consumer.receive(*arguments, **options))
+        return messages
+
+    def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """Acknowledge and wait."""
+        self.call(self.consumer.ack(messages))
+
+    def ack_later(self, message: MessageView) -> None:
+        """Call `message.ack()`."""
+
+        async def later() -> None:
+            message.ack()
+
+        self.call(later())
+
+    def change(self, message: MessageView, duration: Any) -> None:
+        """Call `message.change_invisible_duration`."""
+
+        async def change() -> None:
+            await message.change_invisible_duration(duration)
+
+        self.call(change())
+
+    def forward(self, message: MessageView) -> None:
+        """Forward to the dead letters."""
+        self.call(self.consumer.forward_to_dead_letter(message))
+
+    def flush(self, timeout: float = 5.0) -> None:
+        """Flush."""
+        self.call(self.consumer.flush(timeout))
+
+    def run(self, handler: Callable[[MessageView], object], workers: int = 1, **options: Any) -> None:
+        """Run until it is stopped."""
+
+        async def handle(message: MessageView) -> None:
+            await asyncio.to_thread(handler, message)
+
+        self.call(self.consumer.run(handle, tasks=workers, **options))
+
+    def iterate(self, body: Callable[[MessageView], bool]) -> None:
+        """Iterate until the body returns a true value, or the consumer is closed."""
+
+        async def iterate() -> None:
+            async for message in self.consumer:
+                if await asyncio.to_thread(body, message):
+                    break
+
+        self.call(iterate())
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._loop.call_soon_threadsafe(self.consumer.stop)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Close."""
+        self.call(self.consumer.close(timeout))
+
+    def leave(self) -> None:
+        """Leave an `async with`."""
+        self.call(self.consumer.__aexit__(None, None, None))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+
+Shell = type[SyncShell] | type[AioShell]
+SHELLS = (SyncShell, AioShell)

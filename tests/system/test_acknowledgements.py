@@ -1,0 +1,166 @@
+"""Acknowledgements: once is enough, a refusal is told once, leaving is never an error; both interfaces promise it."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from consumer_shells import PATIENCE, SHELLS, Shell
+from grpc_proxy import GrpcProxy
+
+import ferromq
+
+pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+
+
+@pytest.fixture
+def mq() -> Iterator[ferromq.Embedded]:
+    """Yield an embedded broker whose time is moved by hand, with one message of the topic `orders`."""
+    with ferromq.embedded(clock=ferromq.Clock.manual()) as embedded:
+        with embedded.producer() as producer:
+            producer.send("orders", b"x")
+        yield embedded
+
+
+def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded, shell: Shell) -> None:
+    """`LeaseExpired`, also the second time: a refused message is not acknowledged."""
+    with shell(mq, "billing", "orders", invisible_duration=10) as consumer:
+        (stale,) = consumer.receive(wait=PATIENCE)
+        mq.clock.advance(seconds=11)
+        (message,) = consumer.receive(wait=PATIENCE)
+        for _ in range(2):
+            with pytest.raises(ferromq.LeaseExpired):
+                consumer.ack([stale])
+        consumer.ack(message)
+        assert mq.broker._server.stats()["acked"] == 1
+
+
+def test_a_second_acknowledgement_returns_without_a_call(mq: ferromq.Embedded, shell: Shell) -> None:
+    """Whichever way the first one went, and also after the broker has gone."""
+    with mq.producer() as producer:
+        producer.send("orders", b"y")
+    with shell(mq, "billing", "orders") as consumer:
+        messages = consumer.receive(1, wait=PATIENCE)
+        messages += consumer.receive(1, wait=PATIENCE)
+        one, two = messages
+        consumer.ack([one, one])
+        consumer.ack_later(two)
+        consumer.ack_later(two)
+        consumer.ack(two)
+        stats = mq.broker._server.stats()
+        assert (stats["acked"], stats["stale_receipts"]) == (2, 0)
+        mq.broker.close()
+        consumer.ack(messages)
+        consumer.ack_later(one)
+        consumer.forward(two)
+        consumer.flush()
+
+
+def test_a_refused_acknowledgement_in_the_background_is_logged_once_and_raised_by_flush(
+    mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the number of all; leaving the consumer raises none."""
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"y", b"z"])
+    with shell(mq, "billing", "orders", invisible_duration=10) as consumer:
+        stale = []
+        while len(stale) < 3:
+            stale += consumer.receive(3, wait=PATIENCE)
+        mq.clock.advance(seconds=11)
+        again = 0
+        while again < 3:
+            again += len(consumer.receive(3, wait=PATIENCE))
+        for message in stale:
+            consumer.ack_later(message)
+        with pytest.raises(ferromq.LeaseExpired) as caught:
+            consumer.flush()
+        assert "3 acknowledgements failed" in caught.value.__notes__[0]
+        assert sum("acknowledgements failed" in record.getMessage() for record in caplog.records) == 1
+        consumer.flush()
+        consumer.ack_later(stale[0])
+        consumer.leave()
+
+
+@pytest.mark.parametrize("end", ["ack", "ack_later", "forward"])
+def test_a_handler_may_end_its_message_itself(
+    mq: ferromq.Embedded, shell: Shell, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Returning afterwards, or raising, changes nothing; leaving raises nothing."""
+    with mq.producer() as producer:
+        producer.send("orders", b"raises")
+    left = threading.Semaphore(2)
+    with shell(mq, "billing", "orders") as consumer:
+
+        def handler(message: ferromq.MessageView) -> None:
+            getattr(consumer, end)(message)
+            left.acquire()
+            if not left.acquire(blocking=False):
+                consumer.stop()
+            else:
+                left.release()
+            if message.body == b"raises":
+                raise ValueError("after its end")
+
+        consumer.run(handler)
+        consumer.leave()
+    stats = mq.broker._server.stats()
+    assert stats["stale_receipts"] == 0
+    assert stats["acked"] == 2
+    assert "redelivered" not in caplog.text
+
+
+def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(mq: ferromq.Embedded, shell: Shell) -> None:
+    """The first attempt may have done its work, or not; both ways of an end say so."""
+    with mq.producer() as producer:
+        producer.send("orders", b"y")
+    with GrpcProxy(mq.endpoint) as proxy, shell(proxy, "billing", "orders", invisible_duration=10) as consumer:
+        stale = consumer.receive(1, wait=PATIENCE) + consumer.receive(1, wait=PATIENCE)
+        mq.clock.advance(seconds=11)
+        again = 0
+        while again < 2:
+            again += len(consumer.receive(2, wait=PATIENCE))
+        proxy.lose("AckMessage")
+        with pytest.raises(ferromq.OutcomeUnknown):
+            consumer.ack(stale[0])
+        proxy.lose("ForwardMessageToDeadLetterQueue")
+        with pytest.raises(ferromq.OutcomeUnknown):
+            consumer.forward(stale[1])
+        proxy.lose("AckMessage")
+        consumer.ack_later(stale[0])
+        with pytest.raises(ferromq.OutcomeUnknown):
+            consumer.flush()
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
+    mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool], in_background: bool
+) -> None:
+    """Neither those in the background nor those that are waited for."""
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(ferromq.embedded(name="other"))
+        with other.producer() as producer:
+            producer.send("orders", b"y")
+        proxy = stack.enter_context(GrpcProxy(mq.endpoint))
+        hung = stack.enter_context(GrpcProxy(other.endpoint))
+        proxy.put_beside(hung)
+        consumer = stack.enter_context(shell(proxy, "billing", "orders", timeout=60))
+        messages: list[ferromq.MessageView] = []
+        while len(messages) < 2:
+            messages += consumer.receive(wait=PATIENCE)
+        (mine,) = [message for message in messages if message.endpoint == proxy.endpoint]
+        (its,) = [message for message in messages if message.endpoint == hung.endpoint]
+        hung.hang("AckMessage")
+        if in_background:
+            consumer.ack_later(its)
+            assert hung.hanging.acquire(timeout=PATIENCE)
+            consumer.ack_later(mine)
+        else:
+            waiting = threading.Thread(target=consumer.ack, args=([its, mine],))
+            waiting.start()
+        assert eventually(lambda: mq.broker._server.stats()["acked"] == 1)
+        hung.release()
+        if in_background:
+            consumer.flush(PATIENCE)
+        else:
+            waiting.join(PATIENCE)
+        assert other.broker._server.stats()["acked"] == 1
