@@ -1,0 +1,254 @@
+"""
+A proxy of the tests between two processes, or two parts of one: it passes bytes on, and misbehaves when told to.
+
+Each command holds from the moment it returns, for the connections that are open and for those to come, until the
+next one. It knows bytes only: which talk it disturbs, and what must hold then, is up to each test.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import TracebackType
+from typing import Any, Self
+
+_CHUNK = 1 << 16
+_PATIENCE = 10.0
+# Close with a reset, as a process that was killed or a cable that was pulled ends it.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class _Kind(Enum):
+    PASS = auto()
+    DELAY = auto()
+    HANG = auto()
+    HALF_ANSWER = auto()
+    CUT = auto()
+
+
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    kind: _Kind = _Kind.PASS
+    seconds: float = 0.0
+    count: int = 0
+
+
+class FaultProxy:
+    """Listens on a free port of 127.0.0.1 and passes every connection on to *target*; ends with its `with`."""
+
+    def __init__(self, target: str = "") -> None:
+        self.target = target
+        """`host:port`, which may be set later than the proxy is made; connections wait for it."""
+        self.accepted = 0
+        """How many connections there have been."""
+        # Keeps the port while nothing listens: a bound socket that does not listen refuses connections.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._reserved.getsockname()[1]}"
+        self._rule = _Rule()
+        self._connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._loop = asyncio.new_event_loop()
+        self._changed = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy")
+        self._thread.start()
+        self._do(self._listen())
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    def resume(self) -> None:
+        """Pass everything on again, also what was held back; listen again."""
+        self._become(_Rule())
+
+    def delay(self, seconds: float) -> None:
+        """Pass answers on *seconds* late."""
+        self._become(_Rule(_Kind.DELAY, seconds=seconds))
+
+    def hang(self) -> None:
+        """Accept connections, and pass nothing on in either direction, as a process that was stopped."""
+        self._become(_Rule(_Kind.HANG))
+
+    def half_answer(self, count: int = 0) -> None:
+        """Pass on everything that is asked, and *count* more bytes of what is answered on each connection."""
+        self._become(_Rule(_Kind.HALF_ANSWER, count=count))
+
+    def cut(self, count: int = 0) -> None:
+        """Pass on what is asked, and *count* more bytes of what is answered; the byte after them resets it."""
+        self._become(_Rule(_Kind.CUT, count=count))
+
+    def refuse(self) -> None:
+        """Reset all connections and listen no more, as a process that was killed."""
+        self._do(self._refuse())
+
+    def close(self) -> None:
+        """End all connections and the proxy; idempotent."""
+        if not self._thread.is_alive():
+            return
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE)
+        self._loop.close()
+        self._reserved.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+
+    def _become(self, rule: _Rule) -> None:
+        async def become() -> None:
+            self._rule = rule
+            before, self._changed = self._changed, asyncio.Event()
+            before.set()
+            await self._listen()
+
+        self._do(become())
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            host, _, port = self.address.rpartition(":")
+            self._server = await asyncio.start_server(self._serve, host, int(port), reuse_address=True, backlog=1024)
+
+    async def _refuse(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._connections):
+            connection.reset()
+
+    async def _end(self) -> None:
+        await self._refuse()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(writer)
+        if self._server is None:
+            connection.reset()
+            return
+        self.accepted += 1
+        self._connections.add(connection)
+        try:
+            await self._talk(connection, reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            connection.reset()
+            self._connections.discard(connection)
+
+    async def _talk(
+        self, connection: "_Connection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while self._rule.kind is _Kind.HANG or not self.target:
+            await self._until_changed(_PATIENCE if not self.target else None)
+        host, _, port = self.target.rpartition(":")
+        answers, asked = await asyncio.open_connection(host, int(port))
+        connection.writers.append(asked)
+        both = [
+            asyncio.ensure_future(self._pump(connection, reader, asked, is_answer=False)),
+            asyncio.ensure_future(self._pump(connection, answers, writer, is_answer=True)),
+        ]
+        try:
+            # A side that ends ends both, as programs that close their sockets do.
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for end in (writer, asked):
+                with contextlib.suppress(OSError):
+                    await asyncio.wait_for(end.drain(), 1)
+                end.close()
+        finally:
+            for each in both:
+                each.cancel()
+
+    async def _pump(
+        self,
+        connection: "_Connection",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        is_answer: bool,
+    ) -> None:
+        while data := await reader.read(_CHUNK):
+            while data:
+                data = await self._pass_on(connection, data, writer, is_answer=is_answer)
+            await writer.drain()
+
+    async def _pass_on(
+        self, connection: "_Connection", data: bytes, writer: asyncio.StreamWriter, *, is_answer: bool
+    ) -> bytes:
+        """Pass on what the rule lets through now, and return what is left of *data* for the next one."""
+        rule = self._rule
+        if rule.kind is _Kind.HANG:
+            await self._until_changed()
+            return data
+        if rule.kind is _Kind.DELAY and is_answer:
+            await self._until_changed(rule.seconds)
+        if rule.kind not in {_Kind.HALF_ANSWER, _Kind.CUT} or not is_answer:
+            writer.write(data)
+            return b""
+        allowed = connection.allow(rule, len(data))
+        writer.write(data[:allowed])
+        if allowed == len(data):
+            return b""
+        await writer.drain()
+        if rule.kind is _Kind.CUT:
+            connection.reset()
+            raise ConnectionResetError
+        await self._until_changed()
+        return data[allowed:]
+
+    async def _until_changed(self, seconds: float | None = None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+
+class _Connection:
+    """One connection, and how many bytes of answers it has passed on under the rule that counts them."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writers = [writer]
+        self._rule: _Rule | None = None
+        self._left = 0
+
+    def allow(self, rule: _Rule, wanted: int) -> int:
+        """Return how many of *wanted* bytes may pass, and count them."""
+        if self._rule is not rule:
+            self._rule, self._left = rule, rule.count
+        allowed = min(wanted, self._left)
+        self._left -= allowed
+        return allowed
+
+    def reset(self) -> None:
+        """End both sides at once."""
+        for writer in self.writers:
+            raw = writer.transport.get_extra_info("socket")
+            if not writer.transport.is_closing() and raw is not None:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            writer.transport.abort()
+
+
+Fault = Callable[[FaultProxy], None]
+FAULTS: dict[str, Fault] = {
+    "hang": FaultProxy.hang,
+    "refuse": FaultProxy.refuse,
+    "cut": FaultProxy.cut,
+    "half_answer": lambda proxy: proxy.half_answer(5),
+}
+"""What becomes of a peer: it stands still, it is gone, its answer is lost, its answer ends in the middle."""

@@ -1,0 +1,219 @@
+"""
+What clients ask of a broker that stands still, is gone, or answers half: every verb ends in time, and nothing is lost.
+
+Between client and broker is a `FaultProxy`, which the broker advertises as its own address. All verbs are under way at
+once, so one that holds up another shows, too.
+"""
+
+import asyncio
+import inspect
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import pytest
+from fault_proxy import FAULTS, Fault, FaultProxy
+
+import ferromq
+from ferromq import OutcomeUnknown, aio
+
+TIMEOUT = 2.0
+WAITS = (0.2, 10)
+# For a machine that is busy with other things; what the promise is in full is measured by `test_limits_of_time`.
+SLACK = 4.0
+ONCE = {"transaction", "commit", "rollback", "change"}
+REPEATED = {
+    *("send", "send_all", "submit", "recall", "receive", "ack", "forward"),
+    *("queues", "pull", "offset_at", "committed", "commit_offset"),
+}
+TOPICS = {"orders": "NORMAL", "later": "DELAY", "deals": "TRANSACTION"}
+TRIED = ("refuse", "cut")
+Call = Callable[[], Any]
+Eventually = Callable[[Callable[[], bool]], bool]
+
+
+@dataclass
+class Scene:
+    """Clients that are known to the broker, and what they have in hand."""
+
+    kind: ModuleType
+    mq: ferromq.Embedded
+    proxy: FaultProxy
+    producer: Any
+    consumer: Any
+    reader: Any
+    queue: Any = None
+    delayed: list[Any] = field(default_factory=list)
+    taken: dict[str, list[ferromq.MessageView]] = field(default_factory=dict)
+    deals: dict[str, list[Any]] = field(default_factory=dict)
+    sent: set[bytes] = field(default_factory=set)
+    """What was sent, and the broker said so."""
+
+    def verbs(self, number: int) -> dict[str, Call]:
+        """Return each verb of the clients; *number* is 0 while the broker is away, 1 after that."""
+        producer, consumer, reader, queue = self.producer, self.consumer, self.reader, self.queue
+        taken = {name: messages[number] for name, messages in self.taken.items()}
+        body = [b"send %d" % number, b"send_all %d" % number, b"submit %d" % number]
+        return {
+            "send": lambda: producer.send("orders", body[0]),
+            "send_all": lambda: producer.send_all("orders", [body[1]]),
+            "submit": lambda: producer.submit("orders", body[2]),
+            "recall": lambda: producer.recall(self.delayed[number]),
+            "transaction": lambda: producer.transaction().send("deals", b"half"),
+            "commit": self.deals["commit"][number].commit,
+            "rollback": self.deals["rollback"][number].rollback,
+            "receive": lambda: consumer.receive(1, wait=WAITS[number]),
+            "ack": lambda: consumer.ack(taken["ack"]),
+            "change": lambda: consumer.change_invisible_duration(taken["change"], 60),
+            "forward": lambda: consumer.forward_to_dead_letter(taken["forward"]),
+            "queues": reader.queues,
+            "pull": lambda: reader.pull(queue, 0, 1),
+            "offset_at": lambda: reader.offset_at(queue, "end"),
+            "committed": lambda: reader.committed_offset(queue),
+            "commit_offset": lambda: reader.commit_offset(queue, 1),
+        }
+
+
+async def value(kind: ModuleType, call: Call) -> Any:
+    """Return what a verb returns: a synchronous one on a thread of its own, and futures by their result."""
+    found = call() if kind is aio else await asyncio.to_thread(call)
+    if isinstance(found, Future):
+        found = asyncio.wrap_future(found)
+    while inspect.isawaitable(found):
+        found = await found
+    return found
+
+
+async def ends(kind: ModuleType, call: Call) -> tuple[Any, float]:
+    """Return what a verb returns or raises, and how long it took."""
+    begin = time.monotonic()
+    try:
+        result = await value(kind, call)
+    except Exception as error:  # noqa: BLE001 (it is what the test looks at)
+        result = error
+    return result, time.monotonic() - begin
+
+
+async def all_end(scene: Scene, number: int, names: Iterable[str]) -> dict[str, tuple[Any, float]]:
+    """Run verbs at once and return how each ended."""
+    verbs = scene.verbs(number)
+    running = [ends(scene.kind, verbs[name]) for name in names]
+    ended = dict(zip(names, await asyncio.gather(*running), strict=True))
+    for name in {"send", "send_all", "submit"} & ended.keys():
+        if not isinstance(ended[name][0], Exception):
+            scene.sent.add(f"{name} {number}".encode())
+    return ended
+
+
+def undecided(_message: ferromq.MessageView) -> ferromq.Resolution:
+    """Leave a transaction to the test."""
+    return ferromq.Resolution.UNKNOWN
+
+
+async def undecided_later(message: ferromq.MessageView) -> ferromq.Resolution:
+    """Leave it to the test, as a checker of `ferromq.aio`."""
+    return undecided(message)
+
+
+def made(kind: ModuleType, name: str, *arguments: str, **options: Any) -> Any:
+    """Return a client, with a telling timeout."""
+    return getattr(kind, name)(*arguments, timeout=TIMEOUT, attempts=2, **options)
+
+
+@asynccontextmanager
+async def prepared(kind: ModuleType) -> AsyncIterator[Scene]:
+    """Make clients of a broker behind a proxy, and let them have something of everything in hand."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
+    with socket.socket() as port, FaultProxy() as proxy:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", 0))
+        proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
+        options = {"grpc_listen": proxy.target, "grpc_advertise": proxy.address}
+        with ferromq.embedded(clock=ferromq.Clock.manual(), **options) as mq:
+            with mq.admin() as admin:
+                for topic, message_type in TOPICS.items():
+                    admin.create_topic(topic, 1, message_type=message_type)
+            checker = undecided if kind is ferromq else undecided_later
+            producer = made(kind, "Producer", proxy.address, *TOPICS, checker=checker)
+            consumer = made(kind, "Consumer", proxy.address, "billing", "orders")
+            reader = made(kind, "Consumer", proxy.address, "readers", "orders")
+            try:
+                yield await filled(Scene(kind, mq, proxy, producer, consumer, reader))
+            finally:
+                for client in (producer, consumer, reader):
+                    await ends(kind, client.close)
+
+
+async def filled(scene: Scene) -> Scene:
+    """Let the clients have something of everything in hand."""
+    kind, producer = scene.kind, scene.producer
+    for name in ("ack", "change", "forward"):
+        some = [f"{name} {number}".encode() for number in range(2)]
+        await value(kind, lambda some=some: producer.send_all("orders", some))
+    for message in await value(kind, lambda: scene.consumer.receive(6, wait=10)):
+        scene.taken.setdefault(message.body.decode().split()[0], []).append(message)
+    for _ in range(2):
+        scene.delayed.append(await value(kind, lambda: producer.send("later", b"later", delay=timedelta(hours=1))))
+    for name in ("commit", "rollback"):
+        for number in range(2):
+            deal, body = producer.transaction(), f"{name} {number}".encode()
+            await value(kind, lambda deal=deal, body=body: deal.send("deals", body))
+            scene.deals.setdefault(name, []).append(deal)
+    (scene.queue,) = await value(kind, scene.reader.queues)
+    await value(kind, lambda: scene.reader.commit_offset(scene.queue, 0))
+    return scene
+
+
+def bodies(mq: ferromq.Embedded, topic: str) -> list[bytes]:
+    """Return what lies in the queues of a topic."""
+    found: list[bytes] = []
+    for queue_id in mq.store.queues().get(topic, []):
+        end = mq.store.max_offset(topic, queue_id)
+        _, messages, _ = mq.store.get(topic, queue_id, 0, end)
+        found += [message.body for message in messages]
+    return found
+
+
+@pytest.mark.parametrize("fault", [FAULTS[name] for name in TRIED], ids=TRIED)
+@pytest.mark.parametrize("kind", [ferromq, aio], ids=["sync", "aio"])
+def test_every_verb_ends_in_time_and_works_again(
+    kind: ModuleType, fault: Fault, no_thread_left: None, eventually: Eventually
+) -> None:
+    """Each raises `OutcomeUnknown`, what is asked after `resume` is answered, and what was answered is so."""
+
+    async def test() -> None:
+        async with prepared(kind) as scene:
+            fault(scene.proxy)
+            away = await all_end(scene, 0, sorted(REPEATED | ONCE))
+            late = {name: seconds for name, (_, seconds) in away.items() if seconds > TIMEOUT + SLACK}
+            assert late == {}
+            answered = {name: repr(got) for name, (got, _) in away.items() if not isinstance(got, OutcomeUnknown)}
+            assert set(answered) <= {"queues"}, answered  # of the route that is known
+            scene.proxy.resume()
+            # What is not repeated by itself finds the connection that the others have made again.
+            for names in (sorted(REPEATED), sorted(ONCE)):
+                back = await all_end(scene, 1, names)
+                assert {name: repr(got) for name, (got, _) in back.items() if isinstance(got, Exception)} == {}
+            await everything_is_so(scene)
+        assert eventually(lambda: scene.proxy.connections == 0)
+
+    async def everything_is_so(scene: Scene) -> None:
+        mq = scene.mq
+        # What is answered lies in the log; a moment later, in the queues.
+        assert eventually(lambda: scene.sent <= set(bodies(mq, "orders")))
+        assert eventually(lambda: b"forward 1" in bodies(mq, "%DLQ%billing"))
+        assert eventually(lambda: b"commit 1" in bodies(mq, "deals"))
+        assert b"rollback 1" not in bodies(mq, "deals")
+        assert mq.store.committed_offset("readers", "orders", 0) == 1
+        mq.clock.advance(minutes=2)
+        again = {message.body for message in await value(kind, lambda: scene.consumer.receive(32, wait=10))}
+        assert again & {b"ack 1", b"forward 1"} == set()
+        assert b"change 1" in again
+
+    asyncio.run(test())
