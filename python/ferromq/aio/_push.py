@@ -1,12 +1,14 @@
 """Awaits a handler with each message; what becomes of one that failed is decided as in `ferromq.client._push`."""
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 from ferromq.aio._leases import Leases
+from ferromq.client._handlers import check_awaitable
 from ferromq.client._push import RENEWALS, Held, Orders, say_failed, say_failed_after_end
 from ferromq.client._retry import Retry
 from ferromq.errors import FerromqError
@@ -145,7 +147,9 @@ class Runner:
         attempt = message.delivery_attempt
         while not self._stopping.is_set():
             try:
-                await handler(message)
+                result = handler(message)
+                if inspect.isawaitable(result):
+                    await result
             except Exception:  # noqa: BLE001 (whatever it is, the message was not handled)
                 if message.is_settled:
                     say_failed_after_end(message)
@@ -154,6 +158,7 @@ class Runner:
                 delay = retry.after(attempt)
                 say_failed(message, attempt, delay)
             else:
+                check_awaitable(handler, result)
                 # In order the next one begins when the broker knows of this one.
                 await self._end(held, None if held.order is None else self._leases.ack([message]))
                 if held.order is None:

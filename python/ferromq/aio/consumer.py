@@ -17,6 +17,7 @@ from ferromq.client import _plans, _pull_plans
 from ferromq.client._client import Options
 from ferromq.client._connection import remaining
 from ferromq.client._filters import Sql, filter_expression
+from ferromq.client._handlers import check_async
 from ferromq.client._leases import Ahead
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
@@ -119,9 +120,10 @@ class Consumer:
 
         What becomes of the messages is said at `ferromq.Consumer.run`. At the end handlers that need longer than
         *stop_timeout* are cancelled; cancelling `run` itself cancels them at once. Either way what was not handled is
-        given back.
+        given back. Raises `TypeError` for a handler that cannot be awaited.
         """
         self._client.check()
+        check_async(handler)
         if tasks < 1:
             raise ValueError(f"at least one task is needed, not {tasks}")
         if self._runner is not None:

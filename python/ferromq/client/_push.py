@@ -14,6 +14,7 @@ from functools import partial
 
 from ferromq.client._client import Client
 from ferromq.client._connection import remaining
+from ferromq.client._handlers import check_result
 from ferromq.client._holding import Leases, ReceiveAhead
 from ferromq.client._plans import Subscription
 from ferromq.client._retry import Retry, order_of
@@ -213,7 +214,7 @@ class Runner:
         held.is_begun = True
         while not self._stopping.is_set():
             try:
-                handler(message)
+                result = handler(message)
             except Exception:  # noqa: BLE001 (whatever it is, the message was not handled)
                 if message.is_settled:
                     say_failed_after_end(message)
@@ -225,6 +226,7 @@ class Runner:
                 self._unused.append(message)
                 raise
             else:
+                self._check_result(handler, message, result)
                 # In order the next one begins when the broker knows of this one.
                 self._end(held, message.ack if held.order is None else partial(self._leases.ack, [message]))
                 return
@@ -239,6 +241,13 @@ class Runner:
         with held.lock:
             held.is_over = True
         self._unused.append(message)
+
+    def _check_result(self, handler: Callable[[MessageView], object], message: MessageView, result: object) -> None:
+        try:
+            check_result(handler, result)
+        except TypeError:
+            self._unused.append(message)
+            raise
 
     def _end(self, held: Held, end: Callable[[], object]) -> None:
         """End a lease, while it is not made longer."""

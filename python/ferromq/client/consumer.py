@@ -15,6 +15,7 @@ from ferromq import _names
 from ferromq.client import _plans, _pull_plans
 from ferromq.client._client import Client, Options
 from ferromq.client._filters import Sql, filter_expression
+from ferromq.client._handlers import check_sync
 from ferromq.client._holding import Leases, ReceiveAhead
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import seconds
@@ -125,9 +126,11 @@ class Consumer:
         the group's retry policy, and goes to the dead letter queue after the group's last attempt; the exception is
         logged. In a group that keeps order it is tried again in place, and what follows it waits. Leases are renewed
         while handlers work. At the end handlers under way have *stop_timeout*; messages that were not handled are given
-        back. Raises what ended receiving, as `receive` does, and what a handler raised that is no `Exception`.
+        back. Raises what ended receiving, as `receive` does, and what a handler raised that is no `Exception`. Raises
+        `TypeError` for an asynchronous handler, and for one whose result would have to be awaited.
         """
         self._client.check()
+        check_sync(handler)
         if threads < 1:
             raise ValueError(f"at least one thread is needed, not {threads}")
         runner = Runner(self._client, self._subscription, self._leases, self._invisible)

@@ -1,0 +1,69 @@
+"""Which functions `run` may call: one that is not awaited, or not run at all, must not acknowledge messages."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+def check_sync(handler: Callable[..., Any]) -> None:
+    """Raise `TypeError` unless calling *handler* runs its body."""
+    if _has(handler, inspect.iscoroutinefunction):
+        raise TypeError(f"{_name(handler)} is asynchronous, and run does not await it: use ferromq.aio.Consumer.run")
+    _check(handler)
+
+
+def check_async(handler: Callable[..., Any]) -> None:
+    """Raise `TypeError` unless *handler* is asynchronous, or may be: lambdas and wrappers show it by their result."""
+    _check(handler)
+    if not _has(handler, _may_be_awaited):
+        raise TypeError(
+            f"{_name(handler)} is not asynchronous: define it with async def, or use ferromq.Consumer.run with threads"
+        )
+
+
+def check_result(handler: Callable[..., Any], result: object) -> None:
+    """Raise `TypeError` where a handler of the synchronous `run` returned what still has to run."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # it will never be awaited, as the error says
+        raise TypeError(
+            f"{_name(handler)} returned {type(result).__name__}, which run does not run; "
+            "the message is not acknowledged: use ferromq.aio.Consumer.run"
+        )
+
+
+def check_awaitable(handler: Callable[..., Any], result: object) -> None:
+    """Raise `TypeError` where a handler of the asynchronous `run` returned nothing to await."""
+    if not inspect.isawaitable(result):
+        raise TypeError(
+            f"{_name(handler)} returned {type(result).__name__}, which cannot be awaited; "
+            "the message is not acknowledged: define the handler with async def"
+        )
+
+
+def _check(handler: Callable[..., Any]) -> None:
+    if not callable(handler):
+        raise TypeError(f"a handler is a function of one message, not {type(handler).__name__}")
+    if _has(handler, inspect.isgeneratorfunction) or _has(handler, inspect.isasyncgenfunction):
+        raise TypeError(f"{_name(handler)} is a generator: calling it runs nothing; a handler must not yield")
+
+
+def _has(handler: Callable[..., Any], predicate: Callable[[Any], bool]) -> bool:
+    """Say whether a callable, or what its partials, decorators, or `__call__` lead to, is of a kind."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if predicate(handler):
+        return True
+    call = None if inspect.isroutine(handler) or inspect.isclass(handler) else type(handler).__call__
+    return call is not None and predicate(call)
+
+
+def _may_be_awaited(function: Any) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function)) or getattr(function, "__name__", "") == "<lambda>"
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return f"the handler {getattr(handler, '__qualname__', type(handler).__qualname__)}"
