@@ -25,6 +25,8 @@ class Server:
         self.script: list[Any] = []
         """What the calls beside QueryRoute answer: bytes, packets, an error, or a function of the call."""
         self.route_error: FerromqError | None = None
+        self.away: set[str] = set()
+        """Endpoints that answer no QueryRoute."""
         self.common = Common(Identity(), (SEED,), 3.0, 3, Routes(lambda: self.now), now=lambda: self.now)
 
     def run(self, plan: Plan[T]) -> T:
@@ -51,7 +53,10 @@ class Server:
         if isinstance(step, Join):
             return None
         self.calls.append(step)
-        answer = self.route() if step.method == "QueryRoute" else self.script.pop(0)
+        if step.method == "QueryRoute":
+            answer = LOST if step.endpoint in self.away else self.route()
+        else:
+            answer = self.script.pop(0)
         if callable(answer):
             answer = answer(step)
         if isinstance(answer, Exception):

@@ -21,7 +21,15 @@ from ferromq.client._connection import remaining
 from ferromq.client._protocol import may_be_one, seconds
 from ferromq.client._tls import Tls, TlsFile
 from ferromq.client._transactions import Checks, Decisions, Open, no_checker
-from ferromq.client.producer import MessageOptions, in_order, make_message, note_stored, predecessor, recovery_ms
+from ferromq.client.producer import (
+    MessageOptions,
+    given_limit,
+    in_order,
+    make_message,
+    note_stored,
+    predecessor,
+    recovery_ms,
+)
 from ferromq.errors import ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 
@@ -48,7 +56,7 @@ class Producer:
         endpoint: str,
         *topics: str,
         checker: Callable[[MessageView], Awaitable[Resolution | None] | Resolution | None] | None = None,
-        timeout: timedelta | float = 3.0,
+        timeout: timedelta | float = 10.0,
         attempts: int = 3,
         linger: timedelta | float = timedelta(milliseconds=5),
         max_pending_bytes: int = 64 << 20,
@@ -121,11 +129,18 @@ class Producer:
         answer = self._checker(message)
         return await answer if isinstance(answer, Awaitable) else answer
 
-    async def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
-        """Send one message and return once the broker has stored it, as durably as it promises."""
+    async def send(
+        self,
+        topic: str,
+        body: Sendable,
+        *,
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        **options: Unpack[MessageOptions],
+    ) -> SendReceipt:
+        """Send one message and return once the broker has stored it, as durably as it promises; see the synchronous."""
         self._check()
-        message = make_message(body, options)
-        batch = await self._client.run(_send_plans.send(self._client.common, topic, [message]))
+        message, limit = make_message(body, options), given_limit(timeout)
+        batch = await self._client.run(_send_plans.send(self._client.common, topic, [message], timeout=limit))
         return batch.receipt(0)
 
     async def recall(self, receipt: SendReceipt) -> str:

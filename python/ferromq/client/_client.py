@@ -18,7 +18,7 @@ from ferromq._fork import Owner
 from ferromq._proto import messages as pb
 from ferromq._time import Clock
 from ferromq.client._connection import Cancel, Channels, Runner
-from ferromq.client._plans import Common, no_answer
+from ferromq.client._plans import ATTEMPT, Common, no_answer
 from ferromq.client._protocol import Identity, Plan, T, duration, seconds
 from ferromq.client._routes import Routes
 from ferromq.client._session import Session
@@ -38,6 +38,8 @@ class Options:
     tls: bool | TlsFile | Tls = False
     clock: Clock | None = None
     """From which delays count; None: the system's."""
+    attempt_timeout: float = ATTEMPT
+    """Seconds that one attempt may take, at most."""
 
 
 class Client:
@@ -51,6 +53,7 @@ class Client:
         self.common = Common(
             identity, parse_endpoints(options.endpoint), seconds(options.timeout), options.attempts, Routes()
         )
+        self.common.attempt_timeout = options.attempt_timeout
         if options.clock is not None:
             self.common.wall = options.clock.now_ms
         kind = pb.ClientType.PRODUCER if subscription is None else pb.ClientType.SIMPLE_CONSUMER

@@ -6,6 +6,7 @@ result. It retries, refreshes routes and keeps message ids over repetitions. Thr
 business of those who run plans.
 """
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -50,8 +51,14 @@ MAX_BODY = 4 * 1024 * 1024
 """RocketMQ's limit, until the server's settings tell another."""
 GRACE = 5.0
 """Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
+ATTEMPT = 3.0
+"""Seconds that one attempt of a call may take, at most."""
+_LEAST = 0.05
+"""Seconds below which another attempt is not worth it."""
 _PAUSE = 1.0
 """Seconds to wait before a request is repeated, at most."""
+_RENEWAL = 1.0
+"""Seconds that a new route may take where an old one is there, and until it is asked for again where that failed."""
 _TURN = 1.0
 """Seconds to wait at one broker where a topic is on several."""
 
@@ -60,6 +67,8 @@ _TURN = 1.0
 class Tries:
     """What the tries of one request have in common."""
 
+    until: float = math.inf
+    """When the call ends (monotonic), whatever hangs."""
     endpoints: set[str] = field(default_factory=set)
     """Those tried, to choose another one the next time."""
     unknown: OutcomeUnknown | None = None
@@ -78,20 +87,32 @@ class Common:
     max_body: int = MAX_BODY
     max_attempts: int = 0
     """How often a message of the consumer's group is delivered, once its settings have come."""
+    attempt_timeout: float = ATTEMPT
+    """Seconds that one attempt may take, at most."""
     now: Callable[[], float] = time.monotonic
     wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     """Milliseconds since 1970, from which delays count."""
 
-    def attempt(self, topic: str, once: Callable[[Tries], Plan[T]], *, is_repeatable: bool = True) -> Plan[T]:
-        """
-        Run *once* until it succeeds or has failed often enough, and for long enough.
+    def limit(self, tries: Tries) -> float:
+        """Return the seconds that the next step of a call may take."""
+        return max(0.001, min(self.attempt_timeout, tries.until - self.now()))
 
-        Attempts that fail at once do not use up what is allowed before about `timeout` has passed: a broker that
-        restarts is there again by then. One attempt means one, though. What is not *is_repeatable* is left at the first
-        try that may have done its work.
+    def attempt(
+        self,
+        topic: str,
+        once: Callable[[Tries], Plan[T]],
+        *,
+        is_repeatable: bool = True,
+        timeout: float | None = None,
+    ) -> Plan[T]:
         """
-        tries = Tries()
-        until = self.now() + (self.timeout if self.attempts > 1 else 0.0)
+        Run *once* until it succeeds, or *timeout* seconds have passed; one attempt means one.
+
+        Without *timeout* it ends once it has failed often enough, and for `timeout` long enough. What is not
+        *is_repeatable* is left at the first try that may have done its work.
+        """
+        tries = Tries() if timeout is None else Tries(self.now() + timeout)
+        until = self.now() + (self.timeout if self.attempts > 1 else 0.0) if timeout is None else tries.until
         number = 1
         while True:
             is_known = self.routes.fresh(topic) is not None
@@ -111,42 +132,70 @@ class Common:
                     raise
                 self.routes.distrust(topic)
                 left = until - self.now()
-                if number >= self.attempts and left <= 0:
+                if self._is_over(number, left, is_bounded=timeout is not None):
                     raise _outcome(error, tries) from None
             except FerromqError as error:
                 raise _outcome(error, tries) from None
             pause = min(backoff(number), _PAUSE)
+            if timeout is not None:
+                # Half of what is left: there is always time for one more attempt.
+                pause = min(pause, left / 2)
             yield Pause(pause if number < self.attempts else min(pause, left))
             number += 1
 
-    def route(self, topic: str) -> Plan[Route]:
-        """Return the topic's route, asked for anew when it is too old; an old one serves while nobody answers."""
+    def _is_over(self, number: int, left: float, *, is_bounded: bool) -> bool:
+        """Say whether the try with this number was the last."""
+        if is_bounded:
+            return self.attempts == 1 or left < _LEAST
+        return number >= self.attempts and left <= 0
+
+    def route(self, topic: str, tries: Tries | None = None) -> Plan[Route]:
+        """
+        Return the topic's route, asked for anew when it is too old; an old one serves while nobody answers.
+
+        Every broker that is known is asked, not those alone that the client was made with.
+        """
         fresh = self.routes.fresh(topic)
         if fresh is not None:
             return fresh
         _names.check_topic(topic)
+        old = self.routes.known(topic)
         failure: FerromqError | None = None
-        for endpoint in self.endpoints:
+        until = min((tries or Tries()).until, math.inf if old is None else self.now() + _RENEWAL)
+        for endpoint in self.routes.answering_first(dict.fromkeys((*self.endpoints, *(old.endpoints if old else ())))):
+            left = until - self.now()
+            if failure is not None and left < _LEAST:
+                break
             try:
-                return (yield from self._ask_route(topic, endpoint))
+                return (yield from self._ask_route(topic, endpoint, max(0.001, min(self.attempt_timeout, left))))
             except (*RETRYABLE,) as error:
                 failure = error
-        old = self.routes.known(topic)
+                self.routes.failed(endpoint)
         if old is None:
             assert failure is not None
             raise failure
+        self.routes.trust(topic, _RENEWAL)
         return old
 
-    def _ask_route(self, topic: str, endpoint: str) -> Plan[Route]:
+    def join(self, endpoint: str, topic: str, tries: Tries) -> Plan[None]:
+        """Be known at a broker as a producer of *topic*."""
+        try:
+            yield Join(endpoint, self.limit(tries), topic)
+        except OutcomeUnknown:
+            self.routes.failed(endpoint)
+            raise
+
+    def _ask_route(self, topic: str, endpoint: str, timeout: float) -> Plan[Route]:
         request = pb.QueryRouteRequest(topic=resource(topic), endpoints=endpoints_message(self.endpoints))
         try:
-            answer = yield Call(endpoint, "QueryRoute", request.SerializeToString(), self.timeout)
+            answer = yield Call(endpoint, "QueryRoute", request.SerializeToString(), timeout)
         except ConnectionFailed as error:
             if "Socket closed" not in str(error):
                 raise
             raise ConnectionFailed(f"{error}; is this a broker's gRPC port (8081)?") from None
         response = pb.QueryRouteResponse.FromString(answer)
         check(response.status)
+        self.routes.answered(endpoint)
         return self.routes.put(topic, Route.read(topic, response.message_queues))
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from random import randrange
 
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
@@ -17,6 +18,10 @@ from ferromq.errors import Forbidden
 MAX_AGE = 30.0
 """Seconds after which a route is asked for anew."""
 
+_AVOIDED = 10.0
+"""Seconds for which a broker that did not answer is asked last."""
+_TURNS = 1 << 16
+"""New clients begin at any queue: many that send one message each would all use the first."""
 _SHOWN = 8
 _WRITE = (pb.Permission.WRITE, pb.Permission.READ_WRITE)
 _READ = (pb.Permission.READ, pb.Permission.READ_WRITE)
@@ -45,12 +50,13 @@ class Route:
     in_order: tuple[Queue, ...] = ()
     """The writable ones as the server told them: message groups count in this order."""
     readable_queues: tuple[Queue, ...] = ()
-    _turn: "count[int]" = field(default_factory=count)
+    _turn: "count[int]" = field(default_factory=lambda: count(randrange(_TURNS)))  # noqa: S311 (no secret)
 
-    def next_writable(self, avoid: Iterable[str] = ()) -> Queue:
-        """Return the queue whose turn it is, on none of the brokers to *avoid* where another is left."""
-        avoided = set(avoid)
-        queues = tuple(queue for queue in self.writable if queue.endpoint not in avoided) or self.writable
+    def next_writable(self, avoid: Iterable[str] = (), failing: Iterable[str] = ()) -> Queue:
+        """Return the queue whose turn it is: on none of the brokers to *avoid* or *failing* where another is left."""
+        queues = self.writable
+        for avoided in ({*avoid}, {*avoid, *failing}):
+            queues = tuple(queue for queue in queues if queue.endpoint not in avoided) or queues
         if not queues:
             raise Forbidden(self._refusal("written", "write", self.not_writable))
         return queues[next(self._turn) % len(queues)]
@@ -60,6 +66,11 @@ class Route:
         if not self.in_order:
             raise Forbidden(self._refusal("written", "write", self.not_writable))
         return self.in_order[_ferromq.queue_of_group(message_group, len(self.in_order))]
+
+    @property
+    def endpoints(self) -> Iterable[str]:
+        """Where the brokers of the topic are."""
+        return dict.fromkeys((*(queue.endpoint for queue in self.writable), *self.readable))
 
     def endpoint_of(self, broker_name: str) -> str | None:
         """Return where a broker is, if the topic is on it."""
@@ -122,6 +133,8 @@ class Routes:
         self._now = now
         self._lock = threading.Lock()
         self._routes: dict[str, tuple[Route, float]] = {}
+        # When those that failed last are worth another try.
+        self._failing: dict[str, float] = {}
 
     def known(self, topic: str) -> Route | None:
         """Return the route, however old."""
@@ -141,6 +154,36 @@ class Routes:
                 route = old[0]
             self._routes[topic] = route, self._now() + MAX_AGE
         return route
+
+    def failed(self, endpoint: str) -> None:
+        """Note that a broker did not answer: for a while it is asked last."""
+        with self._lock:
+            self._failing[endpoint] = self._now() + _AVOIDED
+
+    def answered(self, endpoint: str) -> None:
+        """Note that a broker answered."""
+        if endpoint in self._failing:
+            with self._lock:
+                self._failing.pop(endpoint, None)
+
+    def failing(self) -> set[str]:
+        """Return the brokers that did not answer a moment ago."""
+        if not self._failing:
+            return set()
+        with self._lock:
+            now = self._now()
+            return {endpoint for endpoint, until in self._failing.items() if now < until}
+
+    def answering_first(self, endpoints: Iterable[str]) -> list[str]:
+        """Return endpoints with those last that did not answer a moment ago."""
+        failing = self.failing()
+        return sorted(endpoints, key=lambda endpoint: endpoint in failing)
+
+    def trust(self, topic: str, seconds: float) -> None:
+        """Let the route that is kept stand so long: a newer one is not to be had now."""
+        with self._lock:
+            if topic in self._routes:
+                self._routes[topic] = self._routes[topic][0], self._now() + seconds
 
     def distrust(self, topic: str) -> None:
         """Ask anew at the next occasion; until then the old route stands."""

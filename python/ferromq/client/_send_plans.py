@@ -9,7 +9,7 @@ from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageIds
 from ferromq._proto import messages as pb
 from ferromq.client._plans import Common, Tries
-from ferromq.client._protocol import Call, Join, Plan, check, error_of, named, resource
+from ferromq.client._protocol import Call, Plan, check, error_of, named, resource
 from ferromq.errors import FerromqError, MessageTooLarge, OutcomeUnknown, ServerError
 from ferromq.message import Batch, Handles, SendReceipt
 
@@ -96,13 +96,14 @@ def send(
     *,
     half: Draft | None = None,
     beside: str | None = None,
+    timeout: float | None = None,
 ) -> Plan[Batch]:
     """
     Send messages of one topic and lane in one request, with the same message ids however often it is repeated.
 
     *numbers* are those of the messages among all that the caller gave; errors name them. A *half* message is not
     repeated where the first may be stored: both would be committed. *beside*: without being of a message group they go
-    to the queue of the group that has this name, as others do.
+    to the queue of the group that has this name, as others do. *timeout*: seconds for all of it; None: the client's.
     """
     which = _Named(messages, numbers)
     ids = half.ids if half is not None else reserve_ids(common, len(messages))
@@ -111,11 +112,13 @@ def send(
     group = beside if group is None else group
 
     def once(tries: Tries) -> Plan[Batch]:
-        route = yield from common.route(topic)
+        route = yield from common.route(topic, tries)
         # A message group stays in its queue, whatever becomes of its broker: elsewhere it would be out of order.
-        queue = route.next_writable(tries.endpoints) if group is None else route.of_group(group)
+        queue = (
+            route.next_writable(tries.endpoints, common.routes.failing()) if group is None else route.of_group(group)
+        )
         tries.endpoints.add(queue.endpoint)
-        yield Join(queue.endpoint, common.timeout, topic)
+        yield from common.join(queue.endpoint, topic, tries)
         try:
             request = _ferromq.encode_send(
                 topic,
@@ -131,15 +134,18 @@ def send(
             which.check(common.max_body)  # says which message it was
             raise
         try:
-            answer = yield Call(queue.endpoint, "SendMessage", request, common.timeout)
+            answer = yield Call(queue.endpoint, "SendMessage", request, common.limit(tries))
             offsets, handles = _sent(answer, ids, which)
         except OutcomeUnknown as error:
+            common.routes.failed(queue.endpoint)
             tries.unknown = error
             raise
+        common.routes.answered(queue.endpoint)
         return Batch(ids, queue.queue_id, offsets, topic, queue.endpoint, handles)
 
     try:
-        return (yield from common.attempt(topic, once, is_repeatable=half is None))
+        limit = common.timeout if timeout is None else timeout
+        return (yield from common.attempt(topic, once, is_repeatable=half is None, timeout=limit))
     except FerromqError as error:
         raise which.all(error) from error.__cause__
 
@@ -170,15 +176,15 @@ def recall(common: Common, receipt: SendReceipt) -> Plan[str]:
         raise ValueError(f"message {receipt.message_id} has no recall handle: only delayed messages can be recalled")
     request = pb.RecallMessageRequest(topic=resource(receipt.topic), recall_handle=handle).SerializeToString()
 
-    def once(_tries: Tries) -> Plan[str]:
-        route = yield from common.route(receipt.topic)
+    def once(tries: Tries) -> Plan[str]:
+        route = yield from common.route(receipt.topic, tries)
         endpoint = route.endpoint_of(_broker_name(handle)) or common.endpoints[0]
-        answer = yield Call(endpoint, "RecallMessage", request, common.timeout)
+        answer = yield Call(endpoint, "RecallMessage", request, common.limit(tries))
         response = pb.RecallMessageResponse.FromString(answer)
         check(response.status)
         return response.message_id
 
-    return (yield from common.attempt(receipt.topic, once))
+    return (yield from common.attempt(receipt.topic, once, timeout=common.timeout))
 
 
 def _broker_name(handle: str) -> str:
@@ -206,10 +212,10 @@ def end_transaction(common: Common, half: Half, *, is_commit: bool, is_checked: 
 
     def once(tries: Tries) -> Plan[None]:
         try:
-            answer = yield Call(half.endpoint, "EndTransaction", request, common.timeout)
+            answer = yield Call(half.endpoint, "EndTransaction", request, common.limit(tries))
             check(pb.EndTransactionResponse.FromString(answer).status)
         except OutcomeUnknown as error:
             tries.unknown = error
             raise
 
-    yield from common.attempt(half.topic, once, is_repeatable=False)
+    yield from common.attempt(half.topic, once, is_repeatable=False, timeout=common.timeout)

@@ -242,8 +242,14 @@ class Checks:
 
 def _everywhere(client: Client, topic: str) -> Plan[None]:
     route = yield from client.common.route(topic)
+    failure: FerromqError | None = None
     for endpoint in {queue.endpoint for queue in route.writable}:
-        yield Join(endpoint, client.common.timeout, topic)
+        try:
+            yield Join(endpoint, client.common.attempt_timeout, topic)
+        except FerromqError as error:  # a broker that is away keeps the others from nothing
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def no_checker() -> ConfigError:

@@ -46,6 +46,11 @@ class MessageOptions(TypedDict, total=False):
     priority: int | None
 
 
+def given_limit(timeout: timedelta | float | None) -> float | None:
+    """Return the seconds a call has; None: those of its producer. Raises `ValueError` for a negative time."""
+    return None if timeout is None else seconds(timeout)
+
+
 def make_message(body: Sendable, options: MessageOptions) -> Message:
     """Return a message; one that is given as such is taken as it is."""
     if not isinstance(body, Message):
@@ -80,11 +85,12 @@ class Producer:
     Sends messages to topics; thread-safe. Use it in a `with`, or call `close`.
 
     *endpoint* is the gRPC address of a broker, `host:port`, or several joined by `;`. Nothing is connected before the
-    first message. Every request has *timeout* seconds, and is repeated with the same message id until it has failed
-    *attempts* times and *timeout* has passed, on another broker where there is one: a broker that restarts within
-    *timeout* is waited for. *attempts* of 1 means no repetition. *linger* is how long `submit` waits for company;
-    *max_pending_bytes* is how much it keeps before it makes its caller wait. *tls* speaks TLS: True trusts what the
-    system trusts, a path the certificates in that file; `ferromq.Tls` has the rest. Delays count from *clock*.
+    first message. A call ends within *timeout* seconds, repetitions and look-ups included; one attempt has at most 3.
+    What fails is repeated with the same message id while there is time, on another broker where there is one: a broker
+    that restarts within *timeout* is waited for. *attempts* of 1 means no repetition. *linger* is how long `submit`
+    waits for company; *max_pending_bytes* is how much it keeps before it makes its caller wait. *tls* speaks TLS: True
+    trusts what the system trusts, a path the certificates in that file; `ferromq.Tls` has the rest. Delays count from
+    *clock*. Times are seconds.
 
     *checker* is for transactions: when a broker does not know the end of one, it is called with the message, on a
     thread of its own, and returns a `Resolution`; an exception is logged and counts as `UNKNOWN`, after which the
@@ -96,7 +102,7 @@ class Producer:
         endpoint: str,
         *topics: str,
         checker: Callable[[MessageView], Resolution | None] | None = None,
-        timeout: timedelta | float = 3.0,
+        timeout: timedelta | float = 10.0,
         attempts: int = 3,
         linger: timedelta | float = timedelta(milliseconds=5),
         max_pending_bytes: int = 64 << 20,
@@ -113,15 +119,23 @@ class Producer:
             self._checks = Checks(self._client, self._decisions, checker)
             self._checks.watch(topics)
 
-    def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+    def send(
+        self,
+        topic: str,
+        body: Sendable,
+        *,
+        timeout: timedelta | float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SendReceipt:
         """
         Send one message and return once the broker has stored it, as durably as it promises.
 
-        The options are those of `Message`; a *body* that is a `Message` brings its own.
+        The options are those of `Message`; a *body* that is a `Message` brings its own. *timeout* (seconds) is for this
+        call; None: the producer's.
         """
         self._client.check()
-        message = make_message(body, options)
-        batch = self._client.run(_send_plans.send(self._client.common, topic, [message]))
+        message, limit = make_message(body, options), given_limit(timeout)
+        batch = self._client.run(_send_plans.send(self._client.common, topic, [message], timeout=limit))
         return batch.receipt(0)
 
     def recall(self, receipt: SendReceipt) -> str:

@@ -15,8 +15,8 @@ from typing import Protocol
 from ferromq import _ferromq
 from ferromq.client._batching import IN_FLIGHT, MAX_BYTES, MAX_MESSAGES
 from ferromq.client._client import Client, Options
-from ferromq.client._plans import Common, Tries
-from ferromq.client._protocol import Call, Join, Plan, error_of, named
+from ferromq.client._plans import ATTEMPT, Common, Tries
+from ferromq.client._protocol import Call, Plan, error_of, named
 from ferromq.client._routes import Queue
 from ferromq.client._send_plans import reserve_ids
 from ferromq.errors import FerromqError, OutcomeUnknown
@@ -80,7 +80,7 @@ class Sender:
     """Sends the rows of a task; use it from one thread."""
 
     def __init__(self, options: WriteOptions, cutter: Cutter) -> None:
-        self._client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3))
+        self._client = _client(options)
         self._cutter = cutter
         self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-write")
         self._pending: deque[tuple[tuple[str, str] | None, Future[None]]] = deque()
@@ -121,18 +121,20 @@ def sending(common: Common, request: Request) -> Plan[None]:
         nonlocal told
         queue = request.queue
         if queue is None:
-            route = yield from common.route(part.topic)
-            queue = route.next_writable(tries.endpoints) if part.group is None else route.of_group(part.group)
+            route = yield from common.route(part.topic, tries)
+            avoided = common.routes.failing()
+            queue = route.next_writable(tries.endpoints, avoided) if part.group is None else route.of_group(part.group)
             tries.endpoints.add(queue.endpoint)
-        yield Join(queue.endpoint, common.timeout, part.topic)
+        yield from common.join(queue.endpoint, part.topic, tries)
         try:
             encoded = request.rows.encode(part, ids, queue.queue_id, born, common.identity.host, common.max_body)
         except FerromqError as error:
             told = error  # it names the row
             raise
         try:
-            answer = yield Call(queue.endpoint, "SendMessage", encoded, common.timeout)
+            answer = yield Call(queue.endpoint, "SendMessage", encoded, common.limit(tries))
         except OutcomeUnknown as error:
+            common.routes.failed(queue.endpoint)
             tries.unknown = error
             raise
         code, text, _, failures, _ = _ferromq.decode_sent(answer)
@@ -144,7 +146,7 @@ def sending(common: Common, request: Request) -> Plan[None]:
             raise error_of(code, text)
 
     try:
-        yield from common.attempt(part.topic, once)
+        yield from common.attempt(part.topic, once, timeout=common.timeout)
     except FerromqError as error:
         if error is told:
             raise
@@ -161,11 +163,17 @@ def layout_of(client: Client, topic: str) -> Layout:
 
 def layouts(options: WriteOptions, topics: Iterable[str]) -> dict[str, Layout]:
     """Ask the brokers for the queues of *topics* as they are now."""
-    client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3))
+    client = _client(options)
     try:
         return {topic: layout_of(client, topic) for topic in topics}
     finally:
         close(client)
+
+
+def _client(options: WriteOptions) -> Client:
+    # Requests are large, and brokers may be busy: one attempt has longer than a message has.
+    attempt = max(ATTEMPT, options.timeout / 3)
+    return Client("spark writer", Options(options.endpoint, options.timeout, attempts=3, attempt_timeout=attempt))
 
 
 def close(client: Client) -> None:
