@@ -513,7 +513,8 @@ class Server:
 
         kind is `topic` or `group`; `topic_to_send`, where a producer of remoting wants the settings of a default topic
         and at most so many queues; or `topic_of_group`, a retry or dead-letter topic. *wanted* is (default topic, queues,
-        system flag).
+        system flag). `type_of_topic`: a topic pushed as UNDECIDED gets its first message, whose type stands in *wanted*
+        in place of the default topic.
         """
 
     def on_telemetry(self, handler: Callable[[int, int, str, dict[str, str], bytes | None], None]) -> None:
@@ -559,7 +560,7 @@ class Server:
     ) -> None:
         """
         permission: RocketMQ's bits, 4 read, 2 write. message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE,
-        MIXED or UNSPECIFIED (both: any).
+        MIXED or UNSPECIFIED (both: any), or UNDECIDED (any, until `on_missing` is asked about the first message).
         """
 
     def remove_topic(self, name: str) -> None: ...

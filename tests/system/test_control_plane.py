@@ -77,13 +77,13 @@ def broker(tmp_path: Path, name: str, *namesrv: str, **options: Any) -> BrokerCo
 
 
 def test_a_route_has_every_queue_of_a_topic_created_on_first_use(mq: ferromq.Embedded, rpc: Rpc) -> None:
-    """Queues 0 to 7, read and written, normal messages, at the broker's gRPC address; name servers know it, too."""
+    """Queues 0 to 7, read and written, of any kind, at the broker's gRPC address; name servers know it, too."""
     response = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders")))
     assert response.status.code == pb.Code.OK
     assert [q.id for q in response.message_queues] == list(range(8))
     for message_queue in response.message_queues:
         assert message_queue.permission == pb.Permission.READ_WRITE
-        assert list(message_queue.accept_message_types) == [pb.MessageType.NORMAL]
+        assert len(message_queue.accept_message_types) == 4
         address = message_queue.broker.endpoints.addresses[0]
         assert f"{address.host}:{address.port}" == mq.endpoint
     assert mq.name_server.routes.lookup("orders") is not None

@@ -166,6 +166,9 @@ impl ColdHandler for Handlers {
                         ("topic_of_group", name, String::new(), queues, sys_flag)
                     }
                     Missing::Group(name) => ("group", name, String::new(), 0, 0),
+                    Missing::TypeOfTopic { name, kind } => {
+                        ("type_of_topic", name, kind.as_str().to_owned(), 0, 0)
+                    }
                 };
                 let wanted = (default_topic, queues, sys_flag);
                 function.call1((kind, name, peer.to_string(), wanted))?.is_truthy()

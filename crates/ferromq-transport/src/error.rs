@@ -76,7 +76,10 @@ pub enum TransportError {
     #[error("the message is illegal: {0}")]
     IllegalMessage(&'static str),
     /// The topic takes messages of another type.
-    #[error("the topic {topic} takes {takes} messages, this one is {sent}")]
+    #[error(
+        "the topic {topic} takes {takes} messages, this one is {sent}; use a topic of that type, or change this one: \
+         alter_topic({topic:?}, message_type={sent:?}), or mqadmin updateTopic -t {topic} -a +message.type={sent}"
+    )]
     WrongMessageType {
         /// The topic.
         topic: String,

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use crate::{
     TransportError,
     remoting::{Fields, Language},
+    tables::MessageType,
 };
 
 /// What a request asks for.
@@ -95,6 +96,13 @@ pub enum Missing {
     },
     /// A consumer group.
     Group(String),
+    /// The type of a topic whose first message this is.
+    TypeOfTopic {
+        /// The topic.
+        name: String,
+        /// The type of the message.
+        kind: MessageType,
+    },
 }
 
 /// How the control plane took a missing name.

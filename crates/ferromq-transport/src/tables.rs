@@ -37,10 +37,12 @@ pub enum MessageType {
     Mixed,
     /// Any of them: nobody said which.
     Unspecified,
+    /// Any of them, until the first message decides.
+    Undecided,
 }
 
 impl MessageType {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Normal,
         Self::Fifo,
         Self::Delay,
@@ -49,15 +51,16 @@ impl MessageType {
         Self::Lite,
         Self::Mixed,
         Self::Unspecified,
+        Self::Undecided,
     ];
 
     /// Says whether a topic of this type takes a message of the type `sent`.
     #[must_use]
     pub fn takes(self, sent: Self) -> bool {
-        matches!(self, Self::Mixed | Self::Unspecified) || self == sent
+        matches!(self, Self::Mixed | Self::Unspecified | Self::Undecided) || self == sent
     }
 
-    /// RocketMQ's name.
+    /// RocketMQ's name, which it has none of for `Undecided`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,6 +72,7 @@ impl MessageType {
             Self::Lite => "LITE",
             Self::Mixed => "MIXED",
             Self::Unspecified => "UNSPECIFIED",
+            Self::Undecided => "UNDECIDED",
         }
     }
 }
@@ -87,7 +91,7 @@ impl FromStr for MessageType {
 /// A name that is no message type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no message type; use NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED or UNSPECIFIED"
+    "{0:?} is no message type; use NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED, UNSPECIFIED or UNDECIDED"
 )]
 pub struct UnknownMessageType(pub String);
 
@@ -385,6 +389,7 @@ mod tests {
     fn a_topic_takes_its_own_type_and_one_without_any_takes_all() {
         for sent in MessageType::ALL {
             assert!(MessageType::Mixed.takes(sent) && MessageType::Unspecified.takes(sent));
+            assert!(MessageType::Undecided.takes(sent));
             assert_eq!(MessageType::Fifo.takes(sent), sent == MessageType::Fifo);
         }
     }

@@ -379,6 +379,13 @@ class BrokerController:
             f"Can't modify topics, groups or offsets on a slave, whose tables are its master's; ask its master: {where}"
         )
 
+    def _type_of_first(self, topic: str, kind: str) -> str:
+        """Return the type of a topic without one: RocketMQ's default if it holds messages, which nothing checked."""
+        found = self.topics.find(topic)
+        queues = range(max(found.read_queues, found.write_queues)) if found is not None else ()
+        held = (queue for queue in queues if self.store.max_offset(topic, queue) > self.store.min_offset(topic, queue))
+        return "NORMAL" if any(True for _ in held) else kind
+
     def _create_missing(self, kind: str, name: str, peer: str, wanted: tuple[str, int, int]) -> bool:
         """Create a topic or group the hot path met and does not know, where that is allowed."""
         try:
@@ -388,6 +395,8 @@ class BrokerController:
                 return self.groups.ensure(name, peer) is not None and self.groups.push_again(name)
             if kind == "topic_to_send":
                 topic = self.topics.ensure_to_send(name, default_topic, queues, sys_flag, peer)
+            elif kind == "type_of_topic":
+                topic = self.topics.decide_type(name, self._type_of_first(name, default_topic), peer)
             elif kind == "topic_of_group":
                 topic = self.topics.ensure_of_group(name, queues, sys_flag, peer)
             else:

@@ -16,7 +16,7 @@ from ferromq.broker._grpc import OK, Refused, group_name, system_topic, topic_na
 from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, NameServerFailed, NameServers
 from ferromq.broker.route_cache import RouteCache, Seen
-from ferromq.broker.topics import TopicConfig, TopicTable, Wait
+from ferromq.broker.topics import UNDECIDED, TopicConfig, TopicTable, Wait
 from ferromq.broker.whole_routes import GONE
 from ferromq.namesrv.kv_config import GRPC_NAMESPACE
 from ferromq.route import MASTER, WHOLE, Permission, QueueData
@@ -24,6 +24,7 @@ from ferromq.route import MASTER, WHOLE, Permission, QueueData
 _log = logging.getLogger("ferromq.broker")
 
 # As RocketMQ's proxy says it of a MIXED topic. Of one that is UNSPECIFIED it says that, and clients refuse every send.
+# As in RocketMQ without PRIORITY: official clients of some languages fail on a route with a kind they do not know.
 _ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION)
 
 _DEAD_LETTER_QUEUES = 1
@@ -238,7 +239,8 @@ def narrowed(permission: pb.Permission, access: str) -> pb.Permission:
 
 def accepted_types(message_type: str) -> tuple[pb.MessageType, ...]:
     """Return the kinds of messages a topic takes."""
-    return _ANY_TYPE if message_type in {"MIXED", "UNSPECIFIED"} else (pb.MessageType.Value(message_type),)
+    is_any = message_type in {"MIXED", "UNSPECIFIED", UNDECIDED}
+    return _ANY_TYPE if is_any else (pb.MessageType.Value(message_type),)
 
 
 def endpoints(address: str) -> pb.Endpoints:

@@ -42,9 +42,15 @@ class TopicConfig:
 
     @property
     def message_type(self) -> str:
-        """The kind of messages it takes; MIXED or UNSPECIFIED: any."""
-        kind = self.attributes.get(MESSAGE_TYPE, "NORMAL")
+        """The kind of messages it takes; MIXED or UNSPECIFIED: any; UNDECIDED: any, until the first message decides."""
+        kind = self.attributes.get(MESSAGE_TYPE)
+        if kind is None:
+            return "NORMAL" if _is_of_brokers(self.name) else UNDECIDED
         return kind if kind in MESSAGE_TYPES else "UNSPECIFIED"
+
+    def of_type(self, kind: str) -> "TopicConfig":
+        """Return the topic as it is where it takes messages of this kind."""
+        return replace(self, attributes={**self.attributes, MESSAGE_TYPE: kind})
 
     def queue_data(self, broker_name: str) -> QueueData:
         """Return its part of the topic's route."""
@@ -81,6 +87,14 @@ class TopicConfig:
             bool(value.get("order", False)),
             {str(k): str(v) for k, v in (value.get("attributes") or {}).items()},
         )
+
+
+UNDECIDED = "UNDECIDED"
+"""The message type of a topic that was given none and has no messages yet; no file has it."""
+
+
+def _is_of_brokers(name: str) -> bool:
+    return name.startswith((_names.RETRY_PREFIX, _names.DLQ_PREFIX)) or _names.is_system_topic(name)
 
 
 _BOUNDS: Mapping[str, int] = {
@@ -244,6 +258,20 @@ class TopicTable:
         if topic is None and not self._config().membership.is_slave:
             topic = self.create(TopicConfig(name, queues, queues, sys_flag=sys_flag, order=order), peer)
         return topic
+
+    def decide_type(self, name: str, kind: str, peer: str) -> TopicConfig | None:
+        """
+        Return the topic, which takes messages of this *kind* from now on if it was undecided; None where there is none.
+
+        The first of several messages that come at once decides. On a slave nothing is decided.
+        """
+
+        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+            topic = content.entries.get(name)
+            is_open = topic is not None and topic.message_type == UNDECIDED and not self._config().membership.is_slave
+            return Change({name: topic.of_type(kind)} if topic is not None and is_open else {})
+
+        return self._change(decide, peer).entries.get(name)
 
     def put(self, topic: TopicConfig, changes: Mapping[str, str | None], peer: str) -> TopicConfig:
         """

@@ -53,8 +53,12 @@ async fn store(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the messages of a request have different topics"));
     }
     check_topic(first.topic)?;
-    let topic = hot.topic(first.topic, peer).await?;
+    let mut topic = hot.topic(first.topic, peer).await?;
     topic.check_writable(first.topic)?;
+    let deciding = send_check::deciding(request, &topic, &hot.policy.load())?;
+    if let Some(kind) = deciding {
+        topic = hot.typed_topic(first.topic, kind, peer).await?;
+    }
     let stored = append(hot, request, &topic, peer)?;
     hot.durable(stored.appended.end).await?;
     Ok(stored)

@@ -7,6 +7,7 @@ use super::{
     message::{MAX_TEXTS, Outgoing, SendRequest},
 };
 use crate::{
+    TransportError,
     hot::SendPolicy,
     tables::{MessageType, TopicEntry},
 };
@@ -46,6 +47,31 @@ pub(super) fn check(
         check_transaction(message, policy)?;
     }
     Ok(kind)
+}
+
+/// The type that a request gives its topic, which has none yet: that of its first message, where all are good.
+pub(super) fn deciding(
+    request: &SendRequest<'_>,
+    topic: &TopicEntry,
+    policy: &SendPolicy,
+) -> Result<Option<MessageType>, Refusal> {
+    if topic.message_type != MessageType::Undecided || !policy.type_checks.grpc {
+        return Ok(None);
+    }
+    let mut first = None;
+    for message in &request.messages {
+        let kind = check(request, message, topic, policy)?;
+        let takes = *first.get_or_insert(kind);
+        if takes != kind {
+            let why = wrong_type(message.topic, takes, kind).to_string();
+            return Err(Refusal::new(code::MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, why));
+        }
+    }
+    Ok(first)
+}
+
+fn wrong_type(topic: &str, takes: MessageType, sent: MessageType) -> TransportError {
+    TransportError::WrongMessageType { topic: topic.to_owned(), takes: takes.as_str(), sent: sent.as_str() }
 }
 
 /// The type of a message: what it carries decides, as in RocketMQ.
@@ -101,8 +127,7 @@ fn check_type(
     }
     let is_derived = message.topic.starts_with("%RETRY%") || message.topic.starts_with("%DLQ%");
     if policy.type_checks.grpc && !is_derived && !topic.message_type.takes(kind) {
-        let (takes, sent) = (topic.message_type.as_str(), kind.as_str());
-        return conflict(format!("topic {} takes {takes} messages, this one is {sent}", message.topic));
+        return conflict(wrong_type(message.topic, topic.message_type, kind).to_string());
     }
     Ok(kind)
 }

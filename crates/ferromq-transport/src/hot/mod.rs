@@ -34,7 +34,7 @@ pub use traffic::{Tally, Traffic, TrafficSnapshot};
 use crate::{
     ColdHandler, Demoted, Missing, TransportError,
     long_poll::LongPolls,
-    tables::{GroupEntry, Tables, TopicEntry},
+    tables::{GroupEntry, MessageType, Tables, TopicEntry},
 };
 use dead_letters::Givings;
 use demote::Demotions;
@@ -161,6 +161,7 @@ impl Hot {
         let name = match &missing {
             Missing::Topic(name)
             | Missing::Group(name)
+            | Missing::TypeOfTopic { name, .. }
             | Missing::TopicToSend { name, .. }
             | Missing::TopicOfGroup { name, .. } => name.clone(),
         };
@@ -169,6 +170,27 @@ impl Hot {
         }
         let demoted = self.demotions.demote(missing, peer).await;
         self.tables.topic(&name).ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name)))
+    }
+
+    /// The entry of a topic that has no type yet, after the control plane gave it the type of its first message, or of
+    /// another message that came before.
+    ///
+    /// # Errors
+    /// `NoSuchTopic`, where it was deleted meanwhile, or `Busy`.
+    pub async fn typed_topic(
+        &self,
+        name: &str,
+        kind: MessageType,
+        peer: SocketAddr,
+    ) -> Result<TopicEntry, TransportError> {
+        let missing = Missing::TypeOfTopic { name: name.to_owned(), kind };
+        match self.demotions.demote(missing, peer).await {
+            Demoted::Busy => Err(unknown(Demoted::Busy, || TransportError::NoSuchTopic(name.to_owned()))),
+            // A type that cannot be kept, on a full disk, say, refuses no message: the store knows better why.
+            Demoted::Done | Demoted::Refused => {
+                self.tables.topic(name).ok_or_else(|| TransportError::NoSuchTopic(name.to_owned()))
+            }
+        }
     }
 
     /// The group's entry; an unknown group is demoted once and looked up again.

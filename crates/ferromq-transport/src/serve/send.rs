@@ -26,7 +26,7 @@ use crate::{
         Fields, RemotingCommand,
         codes::{request, response},
     },
-    tables::TopicEntry,
+    tables::{MessageType, TopicEntry},
 };
 
 /// Topics only the broker itself writes.
@@ -66,7 +66,11 @@ pub(super) async fn send(
     let stored = match header.topic.strip_prefix(RETRY_PREFIX) {
         Some(group) => store_retry(hot, peer, command, &header, group_of(group)).await?,
         None => {
-            let topic = find_topic(hot, peer, &header).await?;
+            let mut topic = find_topic(hot, peer, &header).await?;
+            if decides(hot, &header, &topic) {
+                let kind = first_kind(&header, command)?;
+                topic = hot.typed_topic(header.topic, kind, peer).await?;
+            }
             store(hot, peer, command, &header, &topic)?
         }
     };
@@ -87,7 +91,26 @@ pub(super) fn send_now(
         Err(error) => return Some(Err(error)),
     };
     let topic = hot.tables.topic(header.topic).filter(|_| !header.topic.starts_with(RETRY_PREFIX))?;
+    if decides(hot, &header, &topic) {
+        return None;
+    }
     Some(store(hot, peer, command, &header, &topic))
+}
+
+/// Says whether the request gives the topic its type: where types are checked over remoting, too, the first one does.
+fn decides(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> bool {
+    topic.message_type == MessageType::Undecided
+        && hot.policy.load().type_checks.remoting
+        && topic.is_writable()
+        && !header.topic.starts_with(DLQ_PREFIX)
+}
+
+fn first_kind(header: &SendHeader<'_>, command: &RemotingCommand) -> Result<MessageType, TransportError> {
+    if !is_batch(header, command) {
+        return Ok(Marks::read(header.properties).kind());
+    }
+    let messages = batch::parse(&command.body)?;
+    Ok(messages.first().map_or(MessageType::Normal, |message| Marks::read(message.properties).kind()))
 }
 
 /// Stores a request whose topic is known.

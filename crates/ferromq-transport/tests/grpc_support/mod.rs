@@ -104,6 +104,9 @@ impl ColdHandler for Control {
             }
             Missing::Group(name) if name.starts_with("auto") => server.tables().put_group(&name, GROUP),
             Missing::TopicOfGroup { name, .. } => server.tables().put_topic(&name, TOPIC),
+            Missing::TypeOfTopic { name, kind } => {
+                server.tables().put_topic(&name, TopicEntry { message_type: kind, ..TOPIC });
+            }
             Missing::Topic(name) | Missing::TopicToSend { name, .. } | Missing::Group(name) => {
                 let _ = done.send(if name == "busy" { Demoted::Busy } else { Demoted::Refused });
                 return;
