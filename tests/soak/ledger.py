@@ -41,6 +41,8 @@ class Entry:
     """Highest number of an attempt seen."""
     is_acknowledged: bool = False
     """Somebody began to acknowledge it."""
+    is_dead: bool = False
+    """It came as a dead letter."""
 
 
 @dataclass
@@ -106,6 +108,13 @@ class Ledger:
             if entry.group:
                 self.reached[entry.group] = max(self.reached[entry.group], entry.number + 1)
 
+    def died(self, name: str) -> None:
+        """Take note that it came as a dead letter."""
+        with self.lock:
+            self.counts["died"] += 1
+            if name in self.entries:
+                self.entries[name].is_dead = True
+
     def waiting(self, group: str) -> int:
         """Return how many of a message group come after the last one acknowledged."""
         with self.lock:
@@ -117,10 +126,14 @@ class Ledger:
             self.kills += 1
 
     def is_finished(self) -> bool:
-        """Say whether all that must come has come to its end, as far as those who receive can know."""
+        """
+        Say whether all that must come has come to its end, as far as those who receive can know.
+
+        A last delivery is no end: the message becomes a dead letter after the lease of it.
+        """
         with self.lock:
             return all(
-                entry.attempts >= self.max_attempts or (entry.is_acknowledged and not entry.is_poison)
+                entry.is_dead or (entry.is_acknowledged and not entry.is_poison)
                 for entry in self.entries.values()
                 if entry.fate is Fate.SENT
             )

@@ -221,12 +221,25 @@ class Soak:
             yield lambda chance, topic=topic: self._take(chance, GROUP, topic)  # type: ignore[misc]
         for _ in range(2):
             yield lambda chance: self._take(chance, LINE, ROWS)
+        for group in (GROUP, LINE):
+            yield lambda _chance, group=group: self._bury(group)  # type: ignore[misc]
 
     def _take(self, chance: random.Random, group: str, topic: str) -> None:
         with ferromq.Consumer(self.server.endpoint, group, topic, invisible_duration=LEASE) as consumer:
             while not self.stop.is_set():
                 with contextlib.suppress(ferromq.OutcomeUnknown, ferromq.RequestError):
                     self._handle(chance, consumer, consumer.receive(8, wait=1))
+
+    def _bury(self, group: str) -> None:
+        with ferromq.Consumer(self.server.endpoint, "soak-dead", f"%DLQ%{group}") as consumer:
+            while not self.stop.is_set():
+                try:
+                    letters = consumer.receive(8, wait=1)
+                    for letter in letters:
+                        self.ledger.died(letter.body.decode().rstrip())
+                    consumer.ack(letters)
+                except (ferromq.OutcomeUnknown, ferromq.RequestError):
+                    self.stop.wait(0.2)
 
     def _handle(
         self, chance: random.Random, consumer: ferromq.Consumer, messages: Sequence[ferromq.MessageView]
@@ -264,7 +277,7 @@ class Soak:
         """Wait until everything is done with, or nothing has come for a while."""
         before, since = -1, time.monotonic()
         while not self.ledger.is_finished() and time.monotonic() - since < MAX_DELAY + SILENCE:
-            done = self.ledger.counts["acknowledging"]
+            done = self.ledger.counts["acknowledging"] + self.ledger.counts["died"]
             if done != before:
                 before, since = done, time.monotonic()
             self.stop.wait(0.5)
