@@ -692,6 +692,9 @@ class Server:
         check_types: over which protocols a message must be of its topic's type: none, grpc (as with RocketMQ) or all.
         """
 
+    def refuse_reads(self, refuses: bool) -> None:
+        """Refuse consumers from now on, as a slave does, or serve them; over remoting with SYSTEM_BUSY."""
+
     def count_put(self, topic: str, messages: int, size: int) -> None:
         """Count messages that were stored otherwise than by a send, in `traffic`; *size*: bytes of their records."""
 

@@ -4,16 +4,13 @@ The options of a broker as a member of its cluster: its role, how it registers, 
 `config` hands them on as part of a broker's; RocketMQ's keys for them are here.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq._config import Config, boolean, check_positive, split_advertised, whole
+from ferromq._config import Config, boolean, check_positive, whole
 from ferromq.errors import ConfigError
-
-_log = logging.getLogger("ferromq.config")
 
 _MILLISECOND = timedelta(milliseconds=1)
 _PERMISSIONS = {0: "neither", 2: "write", 4: "read", 6: "both"}
@@ -26,7 +23,7 @@ def _role(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the broker id of RocketMQ's two keys; which of them counts there, the file may not leave open."""
     role, broker_id = given.get("brokerRole", _MASTERS[0]), whole(given.get("brokerId", "0"))
     if role not in {_SLAVE, *_MASTERS}:
-        raise ValueError(f"{role} is no brokerRole; it may be ASYNC_MASTER, SYNC_MASTER or SLAVE")
+        raise ValueError(f"{role} is no brokerRole; it may be ASYNC_MASTER or SLAVE")
     if role == _SLAVE and broker_id <= 0:
         raise ValueError("a slave needs a brokerId above 0; add brokerId=1, or the next one that is free")
     if role != _SLAVE and broker_id:
@@ -34,16 +31,10 @@ def _role(given: Mapping[str, str]) -> dict[str, Any]:
             f"brokerId {broker_id} is a slave's, and the brokerRole is {role}; add brokerRole=SLAVE, or say brokerId=0"
         )
     if role == "SYNC_MASTER":
-        _log.warning("logs are not replicated yet, sends do not wait for a slave brokerRole=SYNC_MASTER")
+        raise ValueError(
+            "SYNC_MASTER is asked, but logs are not replicated yet and no send would wait for a slave; use ASYNC_MASTER"
+        )
     return {"broker_id": broker_id}
-
-
-def _ha_advertise(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the address slaves fetch the log from, of RocketMQ's two keys."""
-    port = given.get("haListenPort", "")
-    # 0, as in RocketMQ: the port above the listener's.
-    shown = f":{whole(port)}" if port and whole(port) else ""
-    return {"ha_advertise": given.get("brokerIP2", "") + shown}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +55,6 @@ class MembershipConfig(Config):
     """Whether registrations are deflated."""
     sync_interval: timedelta = timedelta(seconds=10)
     """How often a slave asks its master for topics, groups and offsets."""
-    ha_advertise: str = ""
-    """Host, `host:port` or `:port` told to slaves for the log; empty: the host of `advertise`, the port above it."""
 
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "brokerPermission": lambda text: {"permission": whole(text)},
@@ -76,7 +65,6 @@ class MembershipConfig(Config):
     }
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
         ("brokerRole", "brokerId"): _role,
-        ("brokerIP2", "haListenPort"): _ha_advertise,
     }
 
     def __post_init__(self) -> None:
@@ -87,21 +75,8 @@ class MembershipConfig(Config):
             raise ConfigError(f"permission is {self.permission}; it may be {known}")
         for name in ("register_interval", "register_timeout", "sync_interval"):
             check_positive(name, getattr(self, name), timedelta())
-        try:
-            split_advertised(f"unset{self.ha_advertise}" if self.ha_advertise[:1] in {"", ":"} else self.ha_advertise)
-        except ValueError as error:
-            raise ConfigError(f"ha_advertise is {self.ha_advertise!r}; {error}, or :10912") from error
 
     @property
     def is_slave(self) -> bool:
         """Says whether the broker is a slave."""
         return self.broker_id > 0
-
-    def ha_address(self, address: str) -> str:
-        """Return `host:port` where slaves fetch the log of the broker at *address*."""
-        host, port = address.rpartition(":")[::2]
-        wanted = self.ha_advertise
-        if wanted.startswith(":"):
-            return f"{host}{wanted}"
-        wanted_host, wanted_port = split_advertised(wanted) if wanted else (host, "")
-        return f"{wanted_host}:{wanted_port or int(port) + 1}"

@@ -119,6 +119,8 @@ waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage wakeFlushWhenPutMessage
 writeBufferHighWaterMark writeBufferLowWaterMark writeWithoutMmap
 """
 _WHY = {
+    "brokerIP2": "logs are not replicated yet, so slaves are told no address of one",
+    "haListenPort": "logs are not replicated yet, so nothing listens for slaves",
     "slaveReadEnable": "slaves have no messages of their master yet",
     "storePathConsumeQueue": "consume queues lie in the store directory",
     "storePathIndex": "index files lie in the store directory",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import ferromq
 from ferromq._ferromq import RemotingClient, Request, Server
 from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
@@ -19,7 +20,8 @@ from ferromq.namesrv.server import NamesrvController
 
 TOPICS, OFFSETS, DELAYS, TIMER, METRICS, GROUPS, MODES = 21, 43, 45, 60, 61, 201, 402
 ORDER = [TOPICS, OFFSETS, DELAYS, GROUPS, MODES, TIMER, METRICS]
-SUCCESS, SYSTEM_ERROR, UNKNOWN_CODE, NO_PERMISSION = 0, 1, 3, 16
+PULL, QUERY_OFFSET, UPDATE_OFFSET, BY_TIME, MAX_OFFSET, MIN_OFFSET, POP = 11, 14, 15, 29, 30, 31, 200_050
+SUCCESS, SYSTEM_ERROR, SYSTEM_BUSY, UNKNOWN_CODE, NO_PERMISSION = 0, 1, 2, 3, 16
 SEND, SEND_BATCH = 310, 320
 START = 1_700_000_000_000
 VERSION = {"counter": 41, "stateVersion": 2, "timestamp": START - 5}
@@ -203,27 +205,95 @@ def test_groups_become_those_of_the_master(slave: BrokerController, clock: Clock
     assert saved(slave, "subscriptionGroup.json")["dataVersion"] == VERSION
 
 
-def test_offsets_are_merged(slave: BrokerController, master: Master, clock: Clock) -> None:
-    """On disk at once; a queue the master does not name keeps its offset."""
+def kept(broker: BrokerController, name: str) -> Any:
+    """Return what a slave keeps of its master's log."""
+    return json.loads((Path(broker.config.store) / "ferromq" / "master" / name).read_text())
+
+
+def test_what_a_master_says_of_its_log_is_kept_apart(slave: BrokerController, master: Master, clock: Clock) -> None:
+    """Offsets, delays and timer, with the master's name; none of it counts for the log that lies here."""
     clock.advance(seconds=3)
-    offsets = {"orders@g": {0: 12, 2: 7}}
-    assert slave.store.committed_offsets() == offsets
-    assert "12" in (Path(slave.config.store) / "config" / "consumerOffset.json").read_text()
-    master.bodies[OFFSETS] = encoded(offsetTable={"orders@g": {"2": 8}, "orders@h": {"0": 1}})
+    from_master = {"master": master.address}
+    assert kept(slave, "consumerOffset.json") == from_master | {"offsetTable": {"orders@g": {"0": 12, "2": 7}}}
+    assert kept(slave, "delayOffset.json") == from_master | {"dataVersion": VERSION, "offsetTable": {"3": 10}}
+    checkpoint = {
+        "dataVersion": {"counter": 5, "stateVersion": 0, "timestamp": START},
+        "queueOffset": 3,
+        "readMs": START,
+    }
+    assert kept(slave, "timercheck.json") == from_master | checkpoint
+    assert kept(slave, "timermetrics.json")["timingCount"] == {"orders": {"count": 1, "timeStamp": START}}
+    assert slave.store.committed_offsets() == {}
+    assert not any((Path(slave.config.store) / "config" / name).exists() for name in ("timercheck", "timermetrics"))
+    master.bodies[OFFSETS] = encoded(offsetTable={"orders@h": {"0": 1}})
     clock.advance(seconds=10)
-    assert slave.store.committed_offsets() == {"orders@g": {0: 12, 2: 8}, "orders@h": {0: 1}}
+    assert kept(slave, "consumerOffset.json")["offsetTable"] == {"orders@h": {"0": 1}}
 
 
-def test_the_rest_is_kept_in_rocketmqs_files(slave: BrokerController, clock: Clock) -> None:
-    """Delays, how groups ask for messages, and how far the master's timer is."""
+def test_how_groups_ask_is_taken_over(slave: BrokerController, clock: Clock) -> None:
+    """It says nothing of a log."""
     clock.advance(seconds=3)
-    assert saved(slave, "delayOffset.json") == {"dataVersion": VERSION, "offsetTable": {"3": 10}}
     mode = saved(slave, "messageRequestMode.json")["messageRequestModeMap"]["orders"]["g"]
     assert (mode["mode"], mode["popShareQueueNum"]) == ("POP", 2)
-    assert saved(slave, "timermetrics")["timingCount"] == {"orders": {"count": 1, "timeStamp": START}}
-    content = (Path(slave.config.store) / "config" / "timercheck").read_bytes()
-    assert len(content) == 4096
-    assert struct.unpack_from(">7q", content) == (START, 0, 0, 3, 0, START, 5)
+
+
+def test_a_group_reads_its_unread_messages_once_its_broker_is_master_again(
+    start: Callable[..., BrokerController], namesrv: NamesrvController, clock: Clock
+) -> None:
+    """However far it is on another master meanwhile, whose log is another one."""
+    broker = start(broker_id=0, default_queues=1)
+    with ferromq.Producer(broker.endpoint) as producer, ferromq.Consumer(broker.endpoint, "g", "orders") as consumer:
+        for number in range(5):
+            producer.send("orders", b"%d" % number)
+        consumer.ack(consumer.receive(1, wait=5))
+        consumer.flush()
+    clock.advance(seconds=10)
+    master = Master(clock, namesrv)
+    broker.configure(broker_id=1)
+    master.bodies[TOPICS] = encoded(topicConfigTable={"orders": TOPIC | {"readQueueNums": 1, "writeQueueNums": 1}})
+    master.bodies[OFFSETS] = encoded(offsetTable={"orders@g": {"0": 100}})
+    clock.advance(seconds=31)
+    assert OFFSETS in master.heard()
+    master.server.stop()
+    broker.configure(broker_id=0)
+    with ferromq.Consumer(broker.endpoint, "g", "orders") as consumer:
+        assert [message.body for message in consumer.receive(32, wait=5)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_slave_refuses_consumers_until_it_is_a_master(slave: BrokerController, clock: Clock) -> None:
+    """It has no messages, and its own offsets are no answer: a client would take them for its master's."""
+    clock.advance(seconds=3)
+    client = RemotingClient()
+    pull = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "12", "maxMsgNums": "32"}
+    pull |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+    place = {"consumerGroup": "g", "topic": "orders", "queueId": "0"}
+    asked = {
+        PULL: pull,
+        POP: {**place, "maxMsgNums": "1", "invisibleTime": "1000", "pollTime": "0", "bornTime": "0", "initMode": "0"},
+        QUERY_OFFSET: place,
+        UPDATE_OFFSET: {**place, "commitOffset": "12"},
+        MAX_OFFSET: place,
+        MIN_OFFSET: place,
+        BY_TIME: {**place, "timestamp": "0"},
+    }
+    for code, fields in asked.items():
+        answer, remark, told, _ = client.call(slave.address, code, fields)
+        assert (code, answer) == (code, SYSTEM_BUSY)
+        assert "slave" in str(remark)
+        assert "nextBeginOffset" not in told
+    slave.configure(broker_id=0)
+    assert client.call(slave.address, MAX_OFFSET, place)[0] == SUCCESS
+    assert client.call(slave.address, PULL, pull)[0] not in {SYSTEM_ERROR, SYSTEM_BUSY}
+    client.close()
+
+
+def test_a_slave_announces_no_place_of_its_log(
+    start: Callable[..., BrokerController], namesrv: NamesrvController
+) -> None:
+    """Nor does a master: nothing listens there, and RocketMQ's slaves would try it for ever."""
+    start(broker_id=0)
+    [live] = namesrv.routes.broker_live_table.values()
+    assert live.ha_address == ""
 
 
 @pytest.mark.parametrize("bad", [b"", b"{}", b"[]", b"\xff", b'{"topicConfigTable":{"../x":{}}}', b"{" * 10_000])
@@ -232,6 +302,7 @@ def test_a_bad_answer_harms_nothing_and_stops_nothing(
 ) -> None:
     """The tables stay, the other parts are taken over, and each part is warned of once."""
     clock.advance(seconds=3)
+    of_master = kept(slave, "consumerOffset.json")
     known, groups, offsets = slave.topics.content, slave.groups.content, slave.store.committed_offsets()
     modes = saved(slave, "messageRequestMode.json")
     good = dict(master.bodies)
@@ -243,7 +314,8 @@ def test_a_bad_answer_harms_nothing_and_stops_nothing(
         clock.advance(seconds=10)
     assert (slave.topics.content, slave.groups.content) == (known, groups)
     assert (slave.store.committed_offsets(), saved(slave, "messageRequestMode.json")) == (offsets, modes)
-    assert saved(slave, "delayOffset.json")["offsetTable"] == {"3": 11}
+    assert kept(slave, "consumerOffset.json") == of_master
+    assert kept(slave, "delayOffset.json")["offsetTable"] == {"3": 11}
     parts = [record.args[0] for record in caplog.records if "slave sync failed" in record.msg and record.args]  # type: ignore[index]
     assert len(parts) == len(set(parts)) >= 4
     master.bodies = good | {TOPICS: good[TOPICS].replace(b"41", b"43")}
@@ -355,7 +427,7 @@ def test_what_waits_in_its_own_log_comes_once_it_is_master_again(
     broker = start(store=tmp_path / "own")
     clock.advance(seconds=60)
     assert master.heard()[:7] == ORDER
-    assert saved(broker, "delayOffset.json")["offsetTable"]["3"] == 1
+    assert kept(broker, "delayOffset.json")["offsetTable"] == {"3": 10}
     broker.close()
     assert {name: (config / name).read_bytes() for name in before} == before
     master.server.stop()
@@ -399,7 +471,9 @@ def test_a_slave_changes_nothing_it_would_take_back(
     assert (answer, master.address in str(remark)) == (SYSTEM_ERROR, True)
     assert (slave.topics.content, slave.groups.content, slave.store.committed_offsets()) == before
     slave.configure(broker_id=0)
-    assert client.call(slave.address, code, fields, body)[0] == SUCCESS
+    answer, remark, _, _ = client.call(slave.address, code, fields, body)
+    # There are no offsets here that could be cloned.
+    assert (answer, str(remark)) == (SUCCESS, "None") or (code == 314 and "slave" not in str(remark))
     client.close()
 
 

@@ -106,7 +106,7 @@ def table() -> Table:
 def told(peers: Peers, table: Table, monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
     """Return the name servers as the broker sees them, which have its table."""
     monkeypatch.setattr(module._ferromq, "RemotingClient", lambda: peers)
-    identity = Identity("broker", "c", "h:10911", "h:8081", "h:10912")
+    identity = Identity("broker", "c", "h:10911", "h:8081")
     found = NameServers(("a:1", "b:1"), identity, MembershipConfig(), period=timedelta(seconds=30))
     assert found.register(table.read).is_complete
     peers.came = queue.Queue()

@@ -424,6 +424,14 @@ impl PyServer {
         Ok(())
     }
 
+    /// Refuse consumers, or serve them again.
+    fn refuse_reads(&self, refuses: bool) -> PyResult<()> {
+        if let Some(hot) = self.0.get()?.server.hot() {
+            hot.set_refuses_reads(refuses);
+        }
+        Ok(())
+    }
+
     /// Count messages that were stored otherwise than by a send.
     fn count_put(&self, topic: &str, messages: u64, size: u64) -> PyResult<()> {
         if let Some(hot) = self.0.get()?.server.hot() {

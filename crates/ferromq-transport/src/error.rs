@@ -94,6 +94,9 @@ pub enum TransportError {
     /// The server takes no messages.
     #[error("{0}")]
     NotAvailable(&'static str),
+    /// A slave, which has no messages of its master yet: what it knows of its own log says nothing of the master's.
+    #[error("this broker is a slave, and slaves have no messages of their master yet; ask the master")]
+    Slave,
     /// Too much is waiting; try again later.
     #[error("the server is busy: {0}")]
     Busy(&'static str),
@@ -158,7 +161,7 @@ impl TransportError {
             Self::Forbidden(_) | Self::TopicForbidden { .. } | Self::TopicDrained(_) => {
                 response::NO_PERMISSION
             }
-            Self::Busy(_) | Self::Timeout { .. } => response::SYSTEM_BUSY,
+            Self::Busy(_) | Self::Slave | Self::Timeout { .. } => response::SYSTEM_BUSY,
             Self::Unanswered | Self::NotAvailable(_) => response::SERVICE_NOT_AVAILABLE,
             Self::Store(error) => match error {
                 StoreError::TooLarge { .. } | StoreError::Invalid { .. } | StoreError::TooFarAhead { .. } => {

@@ -83,7 +83,6 @@ def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
         config.cluster,
         address,
         grpc_address,
-        membership.ha_address(address),
         membership.broker_id,
         Permission(membership.permission),
     )

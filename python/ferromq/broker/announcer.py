@@ -124,6 +124,10 @@ class Announcer:
         """Tell the hot path which topics a group may not read."""
         self._server.put_forbidden(group, topics)
 
+    def push_role(self, membership: MembershipConfig) -> None:
+        """Tell the hot path whether consumers are served: a slave has no messages of its master."""
+        self._server.refuse_reads(membership.is_slave)
+
     def push_filter_policy(self, config: BrokerConfig) -> None:
         """Tell the hot path how messages may be filtered."""
         self._server.put_sql_filters(config.sends.sql_filters)

@@ -196,6 +196,7 @@ class BrokerController:
         )
         self._announcer.push_send_policy(self.config)
         self._announcer.push_filter_policy(self.config)
+        self._announcer.push_role(membership)
         self._make_rooms(started)
         if not membership.is_slave:
             # Before the first message is taken: what a master told once is corrected to what this log holds.
@@ -240,14 +241,13 @@ class BrokerController:
         if not membership.is_slave:
             self.store.start_schedule()
             return
-        # Its master tells how far that is by the same file, where nothing waits here.
         self.store.stop_schedule()
         _log.warning(
-            "slave: topics, groups and offsets come from the master, its messages are not replicated yet; this broker "
-            "serves what its own log holds and takes no messages broker_id=%d",
+            "slave: topics and groups come from the master, its messages are not replicated yet; this broker takes no "
+            "messages and serves no consumers broker_id=%d",
             membership.broker_id,
         )
-        replica = Replica(Path(self.config.store), self.store, self.topics, self.groups, self._modes)
+        replica = Replica(Path(self.config.store), self.topics, self.groups, self._modes)
         sync = SlaveSync(replica, self.address, self._clock, membership.sync_interval)
         with self._role:
             self._sync = sync
@@ -301,7 +301,7 @@ class BrokerController:
                 now_ms=now_ms,
                 subscribed=clients.connections.subscriptions,
             ),
-            queries=Queries(self.store, self.topics),
+            queries=Queries(self.store, self.topics, self._reads_refused),
             recalls=Recalls(
                 self.store,
                 self.topics,
@@ -327,7 +327,7 @@ class BrokerController:
         )
         self.topics.push_all()
         self.groups.push_all()
-        for route, handler in rpc.table(rooms, self._changes_refused).items():
+        for route, handler in rpc.table(rooms, self._changes_refused, self._reads_refused).items():
             self._server.register(route, handler)
         self.settings.listen(self._options_changed)
         self._server.on_missing(self._create_missing)
@@ -355,6 +355,7 @@ class BrokerController:
     def _take_part(self, before: MembershipConfig, after: MembershipConfig) -> None:
         """Take another role, or other rights, and tell it to everybody."""
         self._stop_following()
+        self._announcer.push_role(after)
         if not after.is_slave:
             # Before the first message is taken: what its master told is corrected to what this log holds.
             self.store.start_schedule()
@@ -378,6 +379,12 @@ class BrokerController:
         return (
             f"Can't modify topics, groups or offsets on a slave, whose tables are its master's; ask its master: {where}"
         )
+
+    def _reads_refused(self) -> str | None:
+        """Return why consumers are not served here, where this is a slave."""
+        if not self.config.membership.is_slave:
+            return None
+        return "this broker is a slave, and slaves have no messages of their master yet; ask the master"
 
     def _type_of_first(self, topic: str, kind: str) -> str:
         """Return the type of a topic without one: RocketMQ's default if it holds messages, which nothing checked."""

@@ -36,8 +36,6 @@ class Identity:
     """`host:port` of the remoting listener."""
     grpc_address: str
     """`host:port` of the gRPC listener."""
-    ha_address: str
-    """`host:port` where slaves fetch the log."""
     broker_id: int = MASTER
     allowed: Permission = READ_WRITE
     """What it allows of what its topics allow."""

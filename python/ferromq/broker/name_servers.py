@@ -291,7 +291,8 @@ class NameServers:
     def _header(self, identity: Identity, body: bytes) -> dict[str, str]:
         return {
             **self._who(identity),
-            "haServerAddr": identity.ha_address,
+            # RocketMQ requires the field. Nothing serves the log to slaves yet, so they are sent nowhere.
+            "haServerAddr": "",
             "heartbeatTimeoutMillis": str(self._lease_ms),
             "enableActingMaster": "false",
             "compressed": str(self._membership.compress_registration).lower(),

@@ -4,6 +4,8 @@ Queries of a broker: messages by key and by id over remoting, offsets over gRPC.
 It reads the store and changes nothing.
 """
 
+from collections.abc import Callable
+
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, Store
 from ferromq._proto import messages as pb
@@ -21,9 +23,12 @@ _END_OF_TIME = 2**63 - 1
 class Queries:
     """Answers questions about what is stored."""
 
-    def __init__(self, store: Store, topics: TopicTable) -> None:
+    def __init__(
+        self, store: Store, topics: TopicTable, reads_refused: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._store = store
         self._topics = topics
+        self._reads_refused = reads_refused
 
     def by_key(self, request: Request) -> Answer:
         """Answer request 12: the records of a topic that have a key, one after the other in the body."""
@@ -84,6 +89,9 @@ class Queries:
         return pb.GetOffsetResponse(status=OK, offset=offset)
 
     def _queue(self, queue: pb.MessageQueue) -> tuple[str, int]:
+        why = self._reads_refused()
+        if why is not None:
+            raise Refused(pb.Code.TOO_MANY_REQUESTS, why)
         name = topic_name(queue.topic)
         topic = self._topics.get(name)
         if topic is None:

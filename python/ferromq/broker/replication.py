@@ -1,8 +1,10 @@
 """
 A slave follows its master: it asks for topics, groups and offsets, and takes them over.
 
-Messages are not replicated yet: a slave has what its own log holds. What a master may answer is checked in
-`master_answers`; who is master is told by name servers, and who becomes a slave is decided by `controller`.
+Messages are not replicated yet: a slave has what its own log holds. Where consumers, delay levels and the timer of its
+master are is said in positions of the master's log, so it is kept apart, in `ferromq/master`, and counts for nothing
+here. What a master may answer is checked in `master_answers`; who is master is told by name servers, and who becomes a
+slave is decided by `controller`.
 """
 
 import logging
@@ -11,11 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ferromq import _ferromq, _json
 from ferromq._codes import RequestCode, ResponseCode
-from ferromq._names import SCHEDULE_TOPIC, TIMER_TOPIC
 from ferromq._time import Clock, Timer
 from ferromq.broker import master_answers
 from ferromq.broker.assignment import RequestModes
@@ -32,8 +33,6 @@ FIRST = timedelta(seconds=3)
 _TIMEOUT = 10.0
 _PAGE = 2_000
 _RESTARTS = 3
-_PAGE_OF_FILE = 4_096
-_LONG = 8
 
 Page = TypeVar("Page", Topics, Groups)
 Answer = tuple[dict[str, str], bytes]
@@ -53,7 +52,6 @@ class Replica:
 
     directory: Path
     """The store directory."""
-    store: _ferromq.Store
     topics: TopicTable
     groups: GroupTable
     modes: RequestModes
@@ -165,23 +163,11 @@ class SlaveSync:
     def _sync_offsets(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
         offsets = master_answers.consumer_offsets(body)
-        self._take(lambda: self._replica.store.adopt_offsets(offsets))
+        self._keep("consumerOffset.json", {"offsetTable": offsets}, master)
 
     def _sync_delays(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
-        told = master_answers.delay_offsets(body)
-        path = self._replica.directory / "config" / "delayOffset.json"
-
-        def write() -> None:
-            # Offsets of the master's log say nothing of messages that wait in this one: those come once it is master.
-            store = self._replica.store
-            queues = store.queues().get(SCHEDULE_TOPIC, [])
-            kept = {queue + 1 for queue in queues if store.max_offset(SCHEDULE_TOPIC, queue)}
-            offsets = {level: offset for level, offset in told["offsetTable"].items() if int(level) not in kept}
-            own = {str(level): offset for level, offset in store.delay_offsets().items() if level in kept}
-            _json.write_file(path, told | {"offsetTable": offsets | own})
-
-        self._write_once("delayOffset.json", told, write)
+        self._keep("delayOffset.json", master_answers.delay_offsets(body), master)
 
     def _sync_modes(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
@@ -191,37 +177,24 @@ class SlaveSync:
     def _sync_timer(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_TIMER_CHECK_POINT)
         checkpoint = master_answers.timer_checkpoint(body)
-        if self._has_own_timers():
-            return
-        path = self._replica.directory / "config" / "timercheck"
-
-        def write() -> None:
-            # What is between is how far this broker's own timer is, if it ever ran.
-            own = path.read_bytes()[_LONG : 3 * _LONG] if path.exists() else b""
-            version = checkpoint.version
-            numbers = (checkpoint.queue_offset, version.state_version, version.timestamp, version.counter)
-            content = checkpoint.read_ms.to_bytes(_LONG, "big") + own.ljust(2 * _LONG, b"\0")
-            content += b"".join(number.to_bytes(_LONG, "big") for number in numbers)
-            _json.replace_file(path, content.ljust(_PAGE_OF_FILE, b"\0"))
-
-        self._write_once("timercheck", checkpoint, write)
+        value = {
+            "dataVersion": checkpoint.version.to_json(),
+            "queueOffset": checkpoint.queue_offset,
+            "readMs": checkpoint.read_ms,
+        }
+        self._keep("timercheck.json", value, master)
 
     def _sync_timer_metrics(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_TIMER_METRICS)
-        metrics = master_answers.timer_metrics(body)
-        if not self._has_own_timers():
-            path = self._replica.directory / "config" / "timermetrics"
-            self._write_once("timermetrics", metrics, lambda: _json.write_file(path, metrics))
+        self._keep("timermetrics.json", master_answers.timer_metrics(body), master)
 
-    def _has_own_timers(self) -> bool:
-        """Say whether this log has timed messages: how far they are is told by this broker's own files then."""
-        return self._replica.store.max_offset(TIMER_TOPIC, 0) > 0
-
-    def _write_once(self, name: str, value: object, write: Callable[[], None]) -> None:
-        """Write a file unless it holds this already."""
-        if self._written.get(name) != value:
-            self._take(write)
-            self._written[name] = value
+    def _keep(self, name: str, value: Mapping[str, Any], master: str) -> None:
+        """Write what a master says of its own log to a file, with the master's address, unless it holds that."""
+        content = {"master": master, **value}
+        if self._written.get(name) != content:
+            path = self._replica.directory / "ferromq" / "master" / name
+            self._take(lambda: _json.write_file(path, content))
+            self._written[name] = content
 
     def _pages(
         self,

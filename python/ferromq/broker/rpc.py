@@ -61,6 +61,15 @@ _CHANGING = frozenset(
 )
 """Requests that change what a slave takes over from its master, which would undo it."""
 
+_OF_THE_LOG = (
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+)
+"""Questions of consumers about a log. A slave has not its master's: its own offsets would send them back to them."""
+
 
 _LITE = (
     RequestCode.POP_LITE_MESSAGE,
@@ -89,11 +98,22 @@ def _for_masters(handler: _remoting.Handler, refused: Callable[[], str | None]) 
     return handle
 
 
-def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[int | str, Callable[[Request], Response]]:
+def _of_the_log(handler: _remoting.Handler, refused: Callable[[], str | None]) -> _remoting.Handler:
+    def handle(request: Request) -> _remoting.Answer:
+        why = refused()
+        return handler(request) if why is None else _remoting.failure(ResponseCode.SYSTEM_BUSY, why)
+
+    return handle
+
+
+def table(
+    rooms: Rooms, changes_refused: Callable[[], str | None], reads_refused: Callable[[], str | None]
+) -> Mapping[int | str, Callable[[Request], Response]]:
     """
     Return the function for each remoting code and each gRPC method.
 
-    *changes_refused* says why the tables may not be changed here now; None where they may.
+    *changes_refused* says why the tables may not be changed here now, *reads_refused* why consumers are not served;
+    None where they may, and are.
     """
     clients, routes, queries = rooms.clients, rooms.routes, rooms.queries
     heartbeats, connections, calls = clients.heartbeats, clients.connections, clients.calls
@@ -179,4 +199,5 @@ def table(rooms: Rooms, changes_refused: Callable[[], str | None]) -> Mapping[in
         "Admin/ChangeLogLevel": grpc_admin.change_log_level,
     }
     masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}
+    masters |= {code: _of_the_log(remoting[code], reads_refused) for code in _OF_THE_LOG}
     return {**{int(code): _remoting.guarded(handler) for code, handler in {**remoting, **masters}.items()}, **grpc}

@@ -18,7 +18,6 @@ from ferromq._codes import ResponseCode
 from ferromq._config import check_known, parse_lines
 from ferromq._config_file import keep
 from ferromq._ferromq import Request, Store
-from ferromq._membership_config import MembershipConfig
 from ferromq._remoting import Answer, failure, success
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError
@@ -228,7 +227,6 @@ def _duration(value: timedelta) -> str:
 def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
     """Return what RocketMQ calls the options, and how it writes them."""
     host, _, port = options["listen"].rpartition(":")
-    ha_host, _, ha_port = MembershipConfig(ha_advertise=options["ha_advertise"]).ha_address(f":{port}").rpartition(":")
     age = options["retention_age"]
     named = {
         "autoCreateSubscriptionGroup": own_text(options["auto_create_groups"]),
@@ -236,7 +234,6 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "bindAddress": host,
         "brokerClusterName": options["cluster"],
         "brokerIP1": options["advertise"].partition(":")[0],
-        "brokerIP2": ha_host,
         "brokerId": str(options["broker_id"]),
         "brokerName": options["name"],
         "brokerPermission": str(options["permission"]),
@@ -251,7 +248,6 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),
         "flushConsumerOffsetInterval": str(options["progress_interval"] // _MILLISECOND),
         "forceRegister": own_text(options["force_register"]),
-        "haListenPort": ha_port,
         "listenPort": port,
         "mappedFileSizeCommitLog": str(options["commit_log_file_size"]),
         "mappedFileSizeConsumeQueue": str(options["consume_queue_file_entries"] * _ENTRY_BYTES),

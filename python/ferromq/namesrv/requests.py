@@ -116,7 +116,7 @@ class Requests:
         header = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address}
         order = self._kv_config.namespace(ORDER_NAMESPACE) if self._settings.config.return_order else None
         body = b"" if order is None else _json.dumps({"table": order})
-        return success({name: value for name, value in header.items() if value is not None}, body)
+        return success({name: value for name, value in header.items() if value}, body)
 
     def _unregister(self, request: Request) -> Answer:
         self._routes.unregister(_registration(request.fields))

@@ -80,7 +80,9 @@ impl From<TransportError> for Refusal {
         match error {
             TransportError::NoSuchTopic(topic) => Self::no_topic(&topic),
             TransportError::NoSuchGroup(group) => Self::no_group(&group),
-            TransportError::Busy(_) => Self::new(code::TOO_MANY_REQUESTS, error.to_string()),
+            TransportError::Busy(_) | TransportError::Slave => {
+                Self::new(code::TOO_MANY_REQUESTS, error.to_string())
+            }
             TransportError::Store(error) => error.into(),
             TransportError::Forbidden(_)
             | TransportError::TopicForbidden { .. }

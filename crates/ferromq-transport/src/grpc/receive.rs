@@ -366,6 +366,7 @@ pub(super) fn queue_id(
 
 /// The topic's entry, if consumers may read it.
 pub(super) async fn readable(hot: &Hot, topic: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
+    hot.check_reads()?;
     let entry = hot.topic(topic, peer).await?;
     if entry.is_readable() {
         return Ok(entry);

@@ -21,7 +21,10 @@ mod unique_key;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Weak, atomic::AtomicU32},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -57,6 +60,8 @@ pub struct Hot {
     pub policy: ArcSwap<SendPolicy>,
     /// Messages and bytes that went in and out, by topic and group.
     pub traffic: Arc<Traffic>,
+    /// Nothing is read here, nor noted as read.
+    refuses_reads: AtomicBool,
     pub(crate) unique_keys: UniqueKeys,
     pub(crate) polls: LongPolls,
     renewals: Renewals,
@@ -94,7 +99,7 @@ impl Hot {
         store.on_delivery(move |topic, bytes| delivered.count_put(topic, 1, bytes.into()));
         let renewals = Renewals::new(&clock);
         let demotions = Demotions::new(cold, Arc::clone(&counters));
-        let (next_queue, next_draw, first_queue) = Default::default();
+        let (next_queue, next_draw, first_queue, refuses_reads) = Default::default();
         let unique_keys = UniqueKeys::new(store.store_host().ip());
         Arc::new_cyclic(|me| Self {
             store,
@@ -104,6 +109,7 @@ impl Hot {
             broker_name,
             policy: ArcSwap::default(),
             traffic,
+            refuses_reads,
             unique_keys,
             polls,
             renewals,
@@ -114,6 +120,19 @@ impl Hot {
             next_draw,
             first_queue,
         })
+    }
+
+    /// Says whether consumers are refused: on a slave, until it has the messages of its master.
+    pub fn set_refuses_reads(&self, refuses: bool) {
+        self.refuses_reads.store(refuses, Ordering::Release);
+    }
+
+    /// Refuses consumers on a slave.
+    ///
+    /// # Errors
+    /// `Slave`.
+    pub fn check_reads(&self) -> Result<(), TransportError> {
+        if self.refuses_reads.load(Ordering::Acquire) { Err(TransportError::Slave) } else { Ok(()) }
     }
 
     /// Has the group go on at `offset` of a queue: its next pull is told, and so is one that waits.

@@ -95,6 +95,11 @@ pub(crate) fn flushed(response: RemotingCommand, outcome: Result<(), StoreError>
 ///
 /// Dropped where the connection closes: a verb that waits must then leave nothing behind.
 pub(crate) async fn answer(hot: Arc<Hot>, peer: SocketAddr, command: RemotingCommand) -> RemotingCommand {
+    if only_answers(command.code)
+        && let Err(error) = hot.check_reads()
+    {
+        return refuse(&command, &error);
+    }
     let outcome = match command.code {
         request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => pull::pull(&hot, peer, &command).await,
         request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {

@@ -13,6 +13,8 @@ use crate::{
 pub(super) fn update(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, TransportError> {
     let (group, topic) = (required(command, "consumerGroup")?, required(command, "topic")?);
     let (queue_id, offset) = (number(command, "queueId")?, number(command, "commitOffset")?);
+    // It counts in the master's log.
+    hot.check_reads()?;
     if hot.tables.group(group).is_none() {
         return Err(TransportError::NoSuchGroup(group.to_owned()));
     }
