@@ -143,6 +143,10 @@ class StoreStats(TypedDict):
     indexed_timestamp: int
     mismatches: int
     appended: int
+    set_aside_queues: int
+    """Consume queues that cannot be written now; sends to them are refused."""
+    dispatch_stalled_ms: int
+    """How long dispatch has stood still with something to dispatch; from 10,000 on messages are refused."""
     flushes: int
     recovered_cut_bytes: int
     recovered_messages: int
@@ -173,6 +177,8 @@ class StoreStats(TypedDict):
     failed_puts_not_durable: NotRequired[int]
     failed_puts_closed: NotRequired[int]
     failed_puts_queue_closed: NotRequired[int]
+    failed_puts_queue_set_aside: NotRequired[int]
+    failed_puts_dispatch_stalled: NotRequired[int]
     missed_gets_no_matched_message: NotRequired[int]
     missed_gets_message_was_removing: NotRequired[int]
     missed_gets_offset_found_null: NotRequired[int]
@@ -345,7 +351,13 @@ class Store:
         """What the recovery at open did: `is_clean`, `walked_bytes`, `messages`, `cut_bytes`, `elapsed`, …"""
 
     def damages(self) -> list[tuple[Path, int, int, str]]:
-        """Ranges of the commit log that are not served: file, first and last + 1 physical offset, reason."""
+        """
+        What is wrong now: file, first and last + 1 physical offset, reason.
+
+        Ranges of the commit log that are not served; consume queues, named by their directory, or the index that
+        cannot be written now, with the range of the log they are redone from; and messages that retention removed
+        before their queue could be written again.
+        """
 
     def close(self) -> None: ...
 

@@ -61,7 +61,10 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         StoreError::Invalid { what, .. } if what.contains(' ') => PyValueError::new_err(text),
         // What is left are options of the store.
         StoreError::Invalid { .. } => raised::ConfigError::new_err(text),
-        StoreError::NoStore { .. } | StoreError::NoSuchQueue { .. } => raised::StoreError::new_err(text),
+        StoreError::NoStore { .. }
+        | StoreError::NoSuchQueue { .. }
+        | StoreError::QueueSetAside { .. }
+        | StoreError::DispatchStalled { .. } => raised::StoreError::new_err(text),
         StoreError::Locked { .. } => raised::StoreLocked::new_err(text),
         StoreError::Full { .. } => raised::StoreFull::new_err(text),
         StoreError::Poisoned | StoreError::Closed => raised::StoreClosed::new_err(text),

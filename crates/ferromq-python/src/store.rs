@@ -504,6 +504,8 @@ impl PyStore {
             ("mismatches", stats.mismatches),
             ("gone_leases", stats.gone_leases),
             ("appended", stats.appended),
+            ("set_aside_queues", stats.set_aside_queues),
+            ("dispatch_stalled_ms", stats.dispatch_stalled_ms),
             ("duplicates", stats.duplicates),
             ("remembered_sequences", stats.remembered_sequences),
             ("flushes", stats.flushes),

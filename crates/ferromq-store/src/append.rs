@@ -46,7 +46,8 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// The promise of the flush policy holds once [`Self::wait_durable`] or [`Self::when_durable`] of
     /// `Appended::end` says so. A crash before may keep the first of the messages and lose the others.
-    /// Errors: `TooLarge`, `Invalid`, `Full`, `Poisoned`, `Closed`, `Io`: nothing was stored.
+    /// Errors: `TooLarge`, `Invalid`, `Full`, `QueueClosed`, `QueueSetAside`, `DispatchStalled`, `Poisoned`, `Closed`, `Io`:
+    /// nothing was stored.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
         self.inner().append_tied(messages, (Tie::Loose, Kept::All), true)
     }
@@ -166,7 +167,7 @@ impl<D: Disk> Inner<D> {
         is_flush_asked: bool,
     ) -> Result<Appended> {
         let inner = self;
-        let open = if self.is_closed() { Err(StoreError::Closed) } else { Ok(()) };
+        let open = if self.is_closed() { Err(StoreError::Closed) } else { self.check_dispatch() };
         let appended = open.and_then(|()| {
             SCRATCH.with_borrow_mut(|bytes| {
                 bytes.clear();

@@ -374,8 +374,10 @@ impl<D: Disk> Inner<D> {
     /// Readers learn of the new begin first: whoever comes from now on is told where to go on.
     fn remove(&self, oldest: &Oldest) -> Result<()> {
         for queue in self.queues.all() {
-            queue.move_min_offset(oldest.next)?;
+            // The sweep tells of one that cannot be read, and moves it later.
+            let _ = queue.move_min_offset(oldest.next);
         }
+        self.note_removed_log(oldest.next);
         self.log.files().remove_below(oldest.range.end).map(drop)
     }
 
@@ -385,17 +387,27 @@ impl<D: Disk> Inner<D> {
         if pass.swept_to == Some(start) {
             return Ok(());
         }
+        let mut failed = Ok(());
         for queue in self.queues.all() {
             if self.cleaner.due.is_stopped() {
                 return Ok(());
             }
-            queue.move_min_offset(start)?;
-            report.derived_bytes += queue.remove_passed_files()?;
+            let swept = queue.move_min_offset(start).and_then(|()| queue.remove_passed_files());
+            match swept {
+                Ok(bytes) => report.derived_bytes += bytes,
+                // The other queues are swept all the same, this one at the next pass.
+                Err(error) => failed = failed.and(Err(error)),
+            }
         }
-        report.derived_bytes += self.index.remove_below(start)?;
+        match self.index.remove_below(start) {
+            Ok(bytes) => report.derived_bytes += bytes,
+            Err(error) => failed = failed.and(Err(error)),
+        }
         self.log.damages.forget_below(start);
-        pass.swept_to = Some(start);
-        Ok(())
+        if failed.is_ok() {
+            pass.swept_to = Some(start);
+        }
+        failed
     }
 
     /// The oldest file, unless messages are still appended to it or it is needed to redo something after a crash.

@@ -186,6 +186,9 @@ impl<D: Disk> CommitLog<D> {
         }
         let queues = || pending.iter().filter_map(|record| record.queue.as_ref());
         if let Some(closed) = queues().find(|queue| !queue.marks.takes_messages()) {
+            if closed.marks.is_aside() {
+                return Err(closed.refusal());
+            }
             return Err(StoreError::QueueClosed {
                 topic: closed.topic().to_owned(),
                 queue_id: closed.queue_id(),

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Allocation, Disk, Result, StoreConfig, StoreError,
@@ -26,6 +26,7 @@ use crate::{
     open_files::{OpenFiles, RowKind},
     queue_admin::Marks,
     queue_list::Extent,
+    queue_recovery::Known,
 };
 
 /// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
@@ -235,6 +236,12 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(())
     }
 
+    /// What is known of a queue whose files cannot be read now; for recovery.
+    pub(crate) fn set_extent(&self, extent: Extent) {
+        self.min_offset.store(extent.min_offset, Ordering::Release);
+        self.max_offset.store(extent.max_offset, Ordering::Release);
+    }
+
     /// The queue has no messages any more, but its offsets go on at `offset`; for recovery.
     pub(crate) fn begin_empty_at(&self, offset: u64) {
         for mark in [&self.min_offset, &self.max_offset, &self.flushed] {
@@ -347,11 +354,32 @@ impl<D: Disk> ConsumeQueue<D> {
 
     /// Writes entries that follow each other, beginning with the one of `first`. Readers do not see them yet.
     pub(crate) fn write(&self, first: u64, entries: &[u8]) -> Result<()> {
-        self.clear_deleted()?;
-        if first > 0 && self.files.span().is_none() {
-            self.begin_at(first)?;
-        }
+        self.begin_files(first)?;
         self.files.write(first * ENTRY_LEN, entries)
+    }
+
+    /// Opens the file of the entry `first`, or makes it: says whether the queue can be written.
+    pub(crate) fn prepare(&self, first: u64) -> Result<()> {
+        self.begin_files(first)?;
+        self.files.ensure(first * ENTRY_LEN).map(drop)
+    }
+
+    fn begin_files(&self, first: u64) -> Result<()> {
+        self.clear_deleted()?;
+        if first > 0 && self.files.span().is_none() { self.begin_at(first) } else { Ok(()) }
+    }
+
+    /// All entries are gone, and so are the files; the next entry is that of `offset`.
+    pub(crate) fn begin_at_offset(&self, offset: u64) -> Result<()> {
+        self.files.clear()?;
+        self.begin_empty_at(offset);
+        Ok(())
+    }
+
+    /// The error of an append while the queue is set aside.
+    pub(crate) fn refusal(&self) -> StoreError {
+        let reason = self.marks.aside_reason().unwrap_or_default();
+        StoreError::QueueSetAside { topic: self.topic().to_owned(), queue_id: self.queue_id, reason }
     }
 
     /// The messages before `first` were deleted: their entries are filled as RocketMQ does.
@@ -370,6 +398,11 @@ impl<D: Disk> ConsumeQueue<D> {
         self.max_offset.fetch_max(max_offset, Ordering::SeqCst);
         self.marks.set_alive();
         !self.is_dirty.swap(true, Ordering::SeqCst)
+    }
+
+    /// The queue is in no list of those to flush any more.
+    pub(crate) fn unlist(&self) {
+        self.is_dirty.store(false, Ordering::SeqCst);
     }
 
     /// Begins to write what [`Self::flush`] will wait for: many queues then share what each alone would wait for.
@@ -404,6 +437,8 @@ pub(crate) struct ConsumeQueues<D: Disk> {
     file_size: u64,
     open_files: Arc<OpenFiles<D::Region>>,
     table: RwLock<Table<D>>,
+    /// Queues whose files could not be read, for recovery to set aside.
+    pub(crate) unread: Mutex<Vec<(Arc<ConsumeQueue<D>>, StoreError)>>,
     /// No record at or after it belongs to what was deleted with its topic.
     pub(crate) deleted_to: AtomicU64,
 }
@@ -424,6 +459,7 @@ impl<D: Disk> ConsumeQueues<D> {
             file_size: config.consume_queue_file_entries.max(1) * ENTRY_LEN,
             open_files: Arc::clone(open_files),
             table: RwLock::new(FastMap::default()),
+            unread: Mutex::default(),
             deleted_to: AtomicU64::new(0),
         };
         let mut without_files = Vec::new();
@@ -433,7 +469,15 @@ impl<D: Disk> ConsumeQueues<D> {
                 let name = queue_path.file_name().and_then(|name| name.to_str());
                 let Some(queue_id) = name.and_then(|name| name.parse().ok()) else { continue };
                 let mut queue = queues.make(topic, queue_id);
-                let is_whole = queue.load()?;
+                let is_whole = match queue.load() {
+                    Ok(is_whole) => is_whole,
+                    Err(error) => {
+                        let queue = Arc::new(queues.make(topic, queue_id));
+                        queues.unread.lock().push((Arc::clone(&queue), error));
+                        queues.table.write().entry(topic.into()).or_default().insert(queue_id, queue);
+                        continue;
+                    }
+                };
                 queue.is_cut.store(!is_whole, Ordering::Relaxed);
                 if queue.files.span().is_some() {
                     // New queues get files of this size too: Java opens a store only where all are of one size.
@@ -479,6 +523,24 @@ impl<D: Disk> ConsumeQueues<D> {
             times: KnownTimes::default(),
             marks: Marks::default(),
         }
+    }
+
+    /// Reads the files of a queue anew that could not be read at open, and lets the new queue take its place.
+    pub(crate) fn reload(
+        &self,
+        before: &ConsumeQueue<D>,
+        log_start: u64,
+        known: Known,
+    ) -> Result<Arc<ConsumeQueue<D>>> {
+        let mut queue = self.make(before.topic(), before.queue_id());
+        queue.load()?;
+        queue.adopt(before);
+        queue.recover(log_start, known, None)?;
+        queue.settle_deleted()?;
+        let queue = Arc::new(queue);
+        let mut table = self.table.write();
+        table.entry(before.topic().into()).or_default().insert(before.queue_id(), Arc::clone(&queue));
+        Ok(queue)
     }
 
     pub(crate) fn find(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {

@@ -31,6 +31,16 @@ pub enum DamageReason {
     Short,
     /// No sound record begins where one should, or a record does not match its checksum.
     Corrupt,
+    /// The log is sound, but the consume queue or the index named cannot be written now: what it lacks is derived from
+    /// this range again once it can be.
+    SetAside,
+    /// Retention removed these messages of the consume queue named, before the queue could be written again.
+    Removed {
+        /// Queue offset of the first.
+        first: u64,
+        /// How many they are.
+        count: u64,
+    },
 }
 
 impl fmt::Display for DamageReason {
@@ -39,6 +49,11 @@ impl fmt::Display for DamageReason {
             Self::Missing => "the file is missing",
             Self::Short => "the file is shorter than it was",
             Self::Corrupt => "records are damaged",
+            Self::SetAside => "it cannot be written now and is set aside: its messages wait in the log",
+            Self::Removed { first, count } => {
+                let last = first.saturating_add(*count).saturating_sub(1);
+                return write!(f, "retention removed the messages at queue offsets {first} to {last} before it could be written");
+            }
         })
     }
 }
@@ -195,14 +210,17 @@ fn insert(list: &mut Vec<Damage>, damage: Damage) {
 fn encode(list: &[Damage]) -> Vec<u8> {
     let mut out = Vec::new();
     for damage in list {
-        let file = damage.file.to_string_lossy();
-        out.extend_from_slice(&damage.range.start.to_be_bytes());
-        out.extend_from_slice(&damage.range.end.to_be_bytes());
-        out.push(match damage.reason {
+        let reason: u8 = match damage.reason {
             DamageReason::Missing => 1,
             DamageReason::Short => 2,
             DamageReason::Corrupt => 3,
-        });
+            // Known only while the store is open.
+            DamageReason::SetAside | DamageReason::Removed { .. } => continue,
+        };
+        let file = damage.file.to_string_lossy();
+        out.extend_from_slice(&damage.range.start.to_be_bytes());
+        out.extend_from_slice(&damage.range.end.to_be_bytes());
+        out.push(reason);
         let name = file.as_bytes().get(..file.len().min(u16::MAX.into())).unwrap_or_default();
         out.extend_from_slice(&(name.len() as u16).to_be_bytes());
         out.extend_from_slice(name);

@@ -210,7 +210,8 @@ impl Disk for RealDisk {
     }
 
     fn len(&self, path: &Path) -> io::Result<u64> {
-        Ok(fs::metadata(path)?.len())
+        let found = fs::metadata(path)?;
+        if found.is_file() { Ok(found.len()) } else { Err(io::ErrorKind::IsADirectory.into()) }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! From the log to the files derived from it: consume queues and indexes. At open `redo` does it, on all cores.
 //!
-//! One thread dispatches. It never writes the log, and it gives out no offsets: they are in the records.
+//! One thread dispatches. It never writes the log, and it gives out no offsets: they are in the records. A queue that
+//! cannot be written is set aside (`set_aside`), and the others go on.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -9,13 +10,15 @@ use std::{
 };
 
 use crate::{
-    Arrival, Disk, Result, StoreError,
+    Arrival, Disk, Result,
     anchor::Anchor,
+    catch_up::CatchUp,
     consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
     delay::SCHEDULE_TOPIC,
     derive::entry_of,
     index_file::{IndexKey, key_hash},
     message::{self, MessageView},
+    set_aside::Cure,
     store::Inner,
     timer::TIMER_TOPIC,
 };
@@ -29,6 +32,8 @@ struct Batch<D: Disk> {
     first: u64,
     next: u64,
     entries: Vec<u8>,
+    /// The queue is set aside: nothing of the batch is visible.
+    is_failed: bool,
 }
 
 /// Where the index stood when the store was opened.
@@ -66,7 +71,7 @@ impl<D: Disk> Dispatcher<D> {
 
     /// Dispatches the records from `from` up to `limit`, but not more than a round holds. Returns where it ended.
     ///
-    /// On an error nothing of the round is visible, and the same round may be tried again.
+    /// On an error, which is one of a full disk, nothing of the round is visible, and the same round may be tried again.
     pub(crate) fn round(&mut self, inner: &Inner<D>, from: u64, limit: u64) -> Result<u64> {
         let (mut count, mut last_timestamp, mut last) = (0, self.last_timestamp, self.last);
         let walked = inner.log.walk(from..limit, |place, record| {
@@ -107,7 +112,10 @@ impl<D: Disk> Dispatcher<D> {
                 Err(error) => tracing::error!(physical_offset = place, %error, "record enters no queue"),
             }
         }
-        if message::is_indexed(view.sys_flag) && self.resume.indexed_to.is_none_or(|to| place >= to) {
+        if message::is_indexed(view.sys_flag)
+            && inner.aside.takes_keys()
+            && self.resume.indexed_to.is_none_or(|to| place >= to)
+        {
             let is_partly_indexed = self.resume.indexed_to == Some(place);
             for key in marks.each_key() {
                 let key = IndexKey {
@@ -131,6 +139,9 @@ impl<D: Disk> Dispatcher<D> {
             }
             _ => inner.queues.find_or_make(topic, queue_id),
         };
+        if queue.marks.is_aside() {
+            return;
+        }
         let number = queue.batch.load(Ordering::Relaxed);
         let open = self.batches.get_mut(number as usize).filter(|batch| batch.next == queue_offset);
         if let Some(batch) = open {
@@ -151,9 +162,16 @@ impl<D: Disk> Dispatcher<D> {
             Some(batch) => {
                 batch.queue = queue;
                 batch.first = queue_offset;
+                batch.is_failed = false;
                 batch.entries.clear();
             }
-            None => self.batches.push(Batch { queue, first: queue_offset, next: 0, entries: Vec::new() }),
+            None => self.batches.push(Batch {
+                queue,
+                first: queue_offset,
+                next: 0,
+                entries: Vec::new(),
+                is_failed: false,
+            }),
         }
         if let Some(batch) = self.batches.get_mut(self.used) {
             batch.entries.extend_from_slice(&entry.encode());
@@ -163,30 +181,50 @@ impl<D: Disk> Dispatcher<D> {
     }
 
     fn write(&mut self, inner: &Inner<D>) -> Result<()> {
-        for batch in self.batches.iter().take(self.used) {
-            batch.queue.write(batch.first, &batch.entries)?;
+        for batch in self.batches.iter_mut().take(self.used) {
+            match batch.queue.write(batch.first, &batch.entries) {
+                Ok(()) => {}
+                Err(error) if error.is_of_full_disk() => return Err(error),
+                Err(error) => {
+                    batch.is_failed = true;
+                    let from = Entry::decode(&batch.entries).map_or(0, |entry| entry.physical_offset);
+                    inner.set_aside(&batch.queue, batch.first, from, &error);
+                }
+            }
         }
-        inner.index.add(&self.keys, inner.clock.now_ms(), &mut self.buffer)?;
+        match inner.index.add(&self.keys, inner.clock.now_ms(), &mut self.buffer) {
+            Ok(()) => {}
+            Err(error) if error.is_of_full_disk() => return Err(error),
+            Err(error) => {
+                let from = self.keys.first().map_or(0, |key| key.physical_offset);
+                inner.set_index_aside(from, Cure::Add, &error);
+            }
+        }
         self.keys.clear();
         Ok(())
     }
 
+    /// Batches that readers may see.
+    fn written(&self) -> impl Iterator<Item = &Batch<D>> {
+        self.batches.iter().take(self.used).filter(|batch| !batch.is_failed)
+    }
+
     fn publish(&mut self, inner: &Inner<D>, to: u64) {
-        for batch in self.batches.iter().take(self.used) {
+        for batch in self.written() {
             if batch.queue.publish(batch.next) {
                 inner.mark_dirty(Arc::clone(&batch.queue));
             }
         }
         inner.set_dispatched(to, self.last_timestamp, self.last);
-        if self.batches.iter().take(self.used).any(|batch| batch.queue.topic() == SCHEDULE_TOPIC) {
+        if self.written().any(|batch| batch.queue.topic() == SCHEDULE_TOPIC) {
             inner.schedule.ask();
         }
-        if self.batches.iter().take(self.used).any(|batch| batch.queue.topic() == TIMER_TOPIC) {
+        if self.written().any(|batch| batch.queue.topic() == TIMER_TOPIC) {
             inner.timer.ask();
         }
         inner.timer.dispatched(to);
         if let Some(listener) = inner.listener() {
-            for batch in self.batches.iter().take(self.used) {
+            for batch in self.written() {
                 listener(&Arrival {
                     topic: batch.queue.topic(),
                     queue_id: batch.queue.queue_id(),
@@ -221,7 +259,9 @@ pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
     let mut looks = 0;
     // Said once for each place, however often it is tried again.
     let mut stuck_at = None;
+    let mut catching_up = CatchingUp::default();
     loop {
+        catching_up.step(inner);
         let limit = inner.log.readable();
         if at >= limit {
             if inner.arrived.is_stopped() {
@@ -230,8 +270,9 @@ pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
             if looks > 0 {
                 looks -= 1;
                 thread::yield_now();
-            } else {
-                inner.arrived.wait(|| inner.log.readable() > at, None);
+            } else if !catching_up.is_under_way() {
+                let has_work = || inner.log.readable() > at || inner.aside.is_retry_due();
+                inner.arrived.wait(has_work, inner.aside.retry_in());
             }
             continue;
         }
@@ -243,6 +284,9 @@ pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
         match round {
             Ok(to) if to > at => {
                 at = to;
+                if stuck_at.take().is_some() {
+                    inner.stall.clear();
+                }
                 if dispatcher.messages - before >= BUSY_ROUND {
                     looks = LOOKS_BEFORE_SLEEP;
                 }
@@ -254,15 +298,16 @@ pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
                         physical_offset = at,
                         "no record begins where one should: dispatch stops"
                     );
+                    inner.stall.set_reason("no record begins where one should");
                 }
             }
             Err(error) => {
                 if stuck_at.replace(at) != Some(at) {
                     tracing::warn!(%error, physical_offset = at, "dispatch failed, trying again");
+                    inner.stall.set_reason(&error.to_string());
                 }
-                if is_retriable(&error) {
-                    inner.log.set_full();
-                }
+                // Only a full disk ends a round.
+                inner.log.set_full();
             }
         }
         pause(inner);
@@ -283,11 +328,52 @@ fn pause<D: Disk>(inner: &Inner<D>) {
     }
 }
 
-/// Says whether a failed round may go well later, once there is space.
-fn is_retriable(error: &StoreError) -> bool {
-    match error {
-        StoreError::Full { .. } => true,
-        StoreError::Io { source, .. } => StoreError::is_full(source),
-        _ => false,
+/// The walk that brings back what was set aside, where one is under way.
+struct CatchingUp<D: Disk>(Option<CatchUp<D>>);
+
+impl<D: Disk> Default for CatchingUp<D> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<D: Disk> CatchingUp<D> {
+    fn is_under_way(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins a walk where one is due, or goes a step further.
+    fn step(&mut self, inner: &Inner<D>) {
+        if self.0.is_none() && !inner.aside.is_retry_due() {
+            return;
+        }
+        let _dispatching = inner.dispatching.lock();
+        if self.0.is_none() {
+            self.0 = CatchUp::begin(inner);
+        }
+        let Some(walk) = &mut self.0 else { return };
+        match walk.step(inner) {
+            Ok(false) => {}
+            Ok(true) => self.0 = None,
+            Err(error) => {
+                tracing::warn!(%error, "the log cannot be read to redo what is set aside, trying again");
+                self.0 = None;
+            }
+        }
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// A queue has new messages, beside those of a round.
+    pub(crate) fn tell_arrival(&self, queue: &ConsumeQueue<D>) {
+        match queue.topic() {
+            SCHEDULE_TOPIC => self.schedule.ask(),
+            TIMER_TOPIC => self.timer.ask(),
+            _ => {}
+        }
+        if let Some(listener) = self.listener() {
+            let (topic, queue_id, max_offset) = (queue.topic(), queue.queue_id(), queue.max_offset());
+            listener(&Arrival { topic, queue_id, max_offset });
+        }
     }
 }

@@ -129,6 +129,32 @@ pub enum StoreError {
         /// The queue.
         queue_id: u32,
     },
+    /// The queue cannot be written now; nothing was written.
+    #[error(
+        "queue {queue_id} of topic {topic} is set aside: {reason}; the store tries it again by itself and redoes it from \
+         the commit log: put that right, or send to another queue"
+    )]
+    QueueSetAside {
+        /// The topic.
+        topic: String,
+        /// The queue.
+        queue_id: u32,
+        /// What the operating system said of its files.
+        reason: Arc<str>,
+    },
+    /// Messages are written, but reach no reader since long; nothing more was written.
+    #[error(
+        "the store refuses messages: it has delivered none for {stalled_ms} ms, from physical offset {physical_offset} on \
+         ({reason}); it takes them again once that moves: look into its log, and restart the broker where it does not"
+    )]
+    DispatchStalled {
+        /// For how long, in milliseconds.
+        stalled_ms: i64,
+        /// Where dispatch stands.
+        physical_offset: u64,
+        /// What is known of the cause.
+        reason: Arc<str>,
+    },
     /// The store remembers as many writers of numbered messages as it may, none of them out of the window; nothing was
     /// written.
     #[error(
@@ -195,6 +221,8 @@ impl StoreError {
             Self::Closed => "closed",
             Self::DedupFull { .. } => "dedup_full",
             Self::QueueClosed { .. } => "queue_closed",
+            Self::QueueSetAside { .. } => "queue_set_aside",
+            Self::DispatchStalled { .. } => "dispatch_stalled",
             Self::NoRecord { .. } => "no_record",
             Self::NoStore { .. } => "no_store",
             Self::NoSuchQueue { .. } => "no_such_queue",
@@ -206,6 +234,25 @@ impl StoreError {
     /// An operation on `path` that the operating system refused.
     pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { operation, path: path.to_path_buf(), source }
+    }
+
+    /// Says whether a write met a full disk: it goes on by itself once there is space.
+    pub(crate) fn is_of_full_disk(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Io { source, .. } => Self::is_full(source),
+            _ => false,
+        }
+    }
+
+    /// Says whether a descriptor or memory was short when something was opened or mapped: nothing is lost by that, and it
+    /// goes well later. A flush that fails for want of memory is none of these, see [`crate::Disk`].
+    pub(crate) fn is_shortage(&self) -> bool {
+        const ENOMEM: i32 = 12;
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE))
     }
 
     /// Says whether the operating system has no space (or quota) left.

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::{
-    Disk, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, QueueAccess, Record, Region,
+    Disk, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, Record, Region,
     consume_queue::{ConsumeQueue, Entry},
     store::Inner,
 };
@@ -71,7 +71,7 @@ impl<D: Disk> Inner<D> {
     ) -> GetResult<D::Region> {
         let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
         let (status, next_offset) = match from_offset {
-            offset if queue.marks.access() == QueueAccess::Closed => (GetStatus::QueueClosed, offset),
+            offset if queue.marks.is_shut() => (GetStatus::QueueClosed, offset),
             _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
             offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
             offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),

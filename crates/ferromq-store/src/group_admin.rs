@@ -34,7 +34,7 @@ impl<D: Disk> MessageStore<D> {
     /// It is on disk when the call returns. Errors: `Closed`, `Io`.
     pub fn adopt_offsets(&self, offsets: &Offsets) -> Result<()> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
-        if self.progress().adopt(offsets, |topic, queue_id| inner.max_offset(topic, queue_id)) {
+        if self.progress().adopt(offsets, |topic, queue_id| inner.offset_limit(topic, queue_id)) {
             inner.persist_progress()?;
         }
         Ok(())

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Allocation, Disk, Region, Result, StoreConfig, StoreError,
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) struct Index<D: Disk> {
     disk: D,
     directory: PathBuf,
-    shape: Shape,
+    shape: Mutex<Shape>,
     files: RwLock<Vec<Arc<IndexFile<D::Region>>>>,
     /// Files before it are full and durable; Java may trust them after a crash.
     durable_timestamp: AtomicU64,
@@ -32,25 +32,41 @@ pub(crate) struct Index<D: Disk> {
     was_missing: bool,
     /// Names of files that could not be opened as what they should be.
     unfit: Vec<PathBuf>,
+    /// Why the files cannot be used.
+    unusable: Mutex<Option<StoreError>>,
 }
 
 impl<D: Disk> Index<D> {
-    /// Opens the files found in `index`. What they hold is checked by [`Self::recover`].
-    pub(crate) fn load(disk: &D, root: &Path, config: &StoreConfig) -> Result<Self> {
-        let directory = root.join("index");
-        let entries = disk.list(root).map_err(|source| StoreError::io("list", root, source))?;
-        let was_missing = !entries.contains(&directory);
-        disk.create_dir(&directory).map_err(|source| StoreError::io("create", &directory, source))?;
+    /// Opens the files found in `index`. What they hold is checked by [`Self::recover`]; where they cannot be used,
+    /// [`Self::check_usable`] tells.
+    pub(crate) fn load(disk: &D, root: &Path, config: &StoreConfig) -> Self {
         let mut index = Self {
             disk: disk.clone(),
-            directory,
-            shape: Shape { slots: config.index_slots.max(1), entries: config.index_entries.max(2) },
+            directory: root.join("index"),
+            shape: Mutex::new(Shape {
+                slots: config.index_slots.max(1),
+                entries: config.index_entries.max(2),
+            }),
             files: RwLock::new(Vec::new()),
             durable_timestamp: AtomicU64::new(0),
             is_directory_dirty: AtomicBool::new(false),
-            was_missing,
+            was_missing: false,
             unfit: Vec::new(),
+            unusable: Mutex::default(),
         };
+        if let Err(error) = index.open_files(root) {
+            index.files.get_mut().clear();
+            *index.unusable.get_mut() = Some(error);
+        }
+        index
+    }
+
+    fn open_files(&mut self, root: &Path) -> Result<()> {
+        let (disk, index) = (self.disk.clone(), self);
+        let entries = disk.list(root).map_err(|source| StoreError::io("list", root, source))?;
+        index.was_missing = !entries.contains(&index.directory);
+        disk.create_dir(&index.directory)
+            .map_err(|source| StoreError::io("create", &index.directory, source))?;
         let found =
             disk.list(&index.directory).map_err(|source| StoreError::io("list", &index.directory, source))?;
         for path in found {
@@ -64,8 +80,38 @@ impl<D: Disk> Index<D> {
         }
         // New files are made like those found: Java takes all to be of one shape.
         let found = index.files.get_mut().last().map(|file| file.shape());
-        index.shape = found.unwrap_or(index.shape);
-        Ok(index)
+        if let Some(found) = found {
+            *index.shape.get_mut() = found;
+        }
+        Ok(())
+    }
+
+    /// The error that the files met when they were opened.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.unusable.lock().take().map_or(Ok(()), Err)
+    }
+
+    /// Opens the files anew that could not be used. Returns the last record with keys, as [`Self::recover`].
+    pub(crate) fn reload(
+        &self,
+        root: &Path,
+        config: &StoreConfig,
+        (log_start, limit): (u64, u64),
+        trusted_timestamp: i64,
+    ) -> Result<Option<u64>> {
+        let index = Self::load(&self.disk, root, config);
+        index.check_usable()?;
+        index.remove_unfit(None, log_start)?;
+        let last = index.recover(limit, trusted_timestamp, Left::Killed)?;
+        *self.shape.lock() = index.shape.into_inner();
+        *self.files.write() = index.files.into_inner();
+        self.is_directory_dirty.store(true, Ordering::Release);
+        Ok(last)
+    }
+
+    /// Says whether keys can be added: opens or makes the file they go to.
+    pub(crate) fn prepare(&self, now_ms: i64) -> Result<()> {
+        self.file_with_room(now_ms).map(drop)
     }
 
     fn open_file(&mut self, path: PathBuf) -> Result<()> {
@@ -74,7 +120,8 @@ impl<D: Disk> Index<D> {
             .open(&path, Allocation::Sparse)
             .map_err(|source| StoreError::io("open", &path, source))?;
         let len = region.len();
-        match IndexFile::open(path.clone(), region, self.shape)? {
+        let shape = *self.shape.get_mut();
+        match IndexFile::open(path.clone(), region, shape)? {
             Some(file) => self.files.write().push(Arc::new(file)),
             None => {
                 tracing::warn!(file = %path.display(), len, "index file of unknown shape: redone from the log");
@@ -206,7 +253,8 @@ impl<D: Disk> Index<D> {
         // Java takes the last name as the newest file, so a name must sort behind all others whatever the clock says.
         let after = last.and_then(|file| name_of(file.path())).map_or(0, |name| name + 1);
         let path = directory.join(format!("{:017}", file_name(now_ms).max(after)));
-        let region = self.disk.create(&path, self.shape.len(), Allocation::Sparse).map_err(|source| {
+        let shape = *self.shape.lock();
+        let region = self.disk.create(&path, shape.len(), Allocation::Sparse).map_err(|source| {
             if StoreError::is_full(&source) {
                 let free = self.disk.free_space(directory).unwrap_or(0);
                 return StoreError::Full { path: directory.clone(), free, needed: HEADER_LEN, reserve: 0 };
@@ -214,7 +262,7 @@ impl<D: Disk> Index<D> {
             StoreError::io("create", &path, source)
         })?;
         self.is_directory_dirty.store(true, Ordering::Release);
-        Ok(IndexFile::new(path, region, self.shape, last.map(IndexFile::header)))
+        Ok(IndexFile::new(path, region, shape, last.map(IndexFile::header)))
     }
 
     /// Calls `visit` with physical offsets of records that may have the key, newest first, until it says `false`

@@ -93,6 +93,14 @@ impl<D: Disk> Inner<D> {
         self.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset())
     }
 
+    /// No group's offset lies past it: the end of the queue, where that is known.
+    pub(crate) fn offset_limit(&self, topic: &str, queue_id: u32) -> u64 {
+        match self.queues.find(topic, queue_id) {
+            Some(queue) if queue.marks.is_unread() => u64::MAX,
+            queue => queue.map_or(0, |queue| queue.max_offset()),
+        }
+    }
+
     /// The record that begins at `physical_offset`, whole, and the one its queue lists where it lists one:
     /// a body may hold the bytes of a record.
     fn sound_record(&self, physical_offset: u64) -> Option<Record<D::Region>> {

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     Arrival, Disk, MessageStore, MessageView, Result, StoreError,
@@ -56,6 +56,12 @@ pub(crate) struct Marks {
     /// Its files are still to be removed.
     must_clear: AtomicBool,
     access: AtomicU8,
+    /// It cannot be written now.
+    is_aside: AtomicBool,
+    /// Why.
+    aside: Mutex<Option<Arc<str>>>,
+    /// Its files could not be read at open: nobody reads it until they can.
+    is_unread: AtomicBool,
 }
 
 impl Marks {
@@ -88,7 +94,42 @@ impl Marks {
     }
 
     pub(crate) fn takes_messages(&self) -> bool {
-        self.access.load(Ordering::Relaxed) == 0
+        self.access.load(Ordering::Relaxed) == 0 && !self.is_aside()
+    }
+
+    /// Says whether nobody may read the queue now.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.access() == QueueAccess::Closed || self.is_unread()
+    }
+
+    pub(crate) fn is_aside(&self) -> bool {
+        self.is_aside.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_aside(&self, reason: Option<Arc<str>>) {
+        let mut aside = self.aside.lock();
+        self.is_aside.store(reason.is_some(), Ordering::Release);
+        *aside = reason;
+    }
+
+    pub(crate) fn aside_reason(&self) -> Option<Arc<str>> {
+        self.aside.lock().clone()
+    }
+
+    pub(crate) fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_unread(&self) {
+        self.is_unread.store(true, Ordering::Release);
+    }
+
+    /// Takes over what was decided about the queue when its files are read anew.
+    fn adopt(&self, before: &Self) {
+        self.set_floor(before.floor());
+        self.is_deleted.store(before.floor().offset > 0, Ordering::Release);
+        self.set_access(before.access());
+        self.set_aside(before.aside_reason());
     }
 
     fn set_access(&self, access: QueueAccess) {
@@ -97,6 +138,12 @@ impl Marks {
 }
 
 impl<D: Disk> ConsumeQueue<D> {
+    /// The queue takes the place of one whose files could not be read.
+    pub(crate) fn adopt(&self, before: &Self) {
+        self.marks.adopt(&before.marks);
+        self.begin_empty_at(self.marks.floor().offset);
+    }
+
     /// Deletes what is below the floor. No round of the dispatcher is under way.
     fn delete_below(&self, floor: Floor) {
         self.marks.set_floor(floor);
@@ -159,9 +206,14 @@ impl<D: Disk> MessageStore<D> {
     /// Deletes a topic: its queues, the offsets groups have committed in it, and who may use its queues.
     ///
     /// Messages appended to it later, also by a producer at it now, begin behind the deleted ones. Returns how many
-    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`; nothing is deleted unless all of it was noted durably.
+    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside` for one whose files cannot be read now;
+    /// nothing is deleted unless all of it was noted durably.
     pub fn delete_topic(&self, topic: &str) -> Result<usize> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
+        if let Some(unread) = inner.queues.of_topic(topic).iter().find(|queue| queue.marks.is_unread()) {
+            // Where its offsets end is not known, and they must not be given out again.
+            return Err(unread.refusal());
+        }
         inner.delete(|name| name == topic).map(|deleted| deleted.len())
     }
 
@@ -241,7 +293,7 @@ impl<D: Disk> Inner<D> {
 
     /// Says whether nobody may read the queue now.
     pub(crate) fn is_shut(&self, topic: &str, queue_id: u32) -> bool {
-        self.queues.find(topic, queue_id).is_some_and(|queue| queue.marks.access() == QueueAccess::Closed)
+        self.queues.find(topic, queue_id).is_some_and(|queue| queue.marks.is_shut())
     }
 
     fn closed_queues(&self) -> BTreeMap<QueueName, QueueAccess> {
@@ -259,7 +311,9 @@ impl<D: Disk> Inner<D> {
     fn delete(&self, is_doomed: impl Fn(&str) -> bool) -> Result<Vec<QueueName>> {
         let _changing = self.change_queues()?;
         let mut doomed = self.queues.all();
-        doomed.retain(|queue| is_doomed(queue.topic()) && !queue.marks.is_deleted());
+        doomed.retain(|queue| {
+            is_doomed(queue.topic()) && !queue.marks.is_deleted() && !queue.marks.is_unread()
+        });
         let dispatching = self.dispatching.lock();
         // A listener may have closed the store in the round that was waited for.
         if self.is_closed() {

@@ -5,12 +5,10 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread,
 };
-
-use parking_lot::Mutex;
 
 use crate::{
     Disk, Region, Result, StoreError,
@@ -35,6 +33,16 @@ pub(crate) enum Known {
 }
 
 impl Known {
+    /// What is still known of a queue that is read later, while the store is open.
+    pub(crate) fn later(self, end: u64) -> Self {
+        match self {
+            // Its extent is no longer looked at.
+            Self::Closed => Self::DurableBelow(end),
+            Self::Nothing { limit, .. } => Self::Nothing { limit, is_cut: true },
+            known @ Self::DurableBelow(_) => known,
+        }
+    }
+
     fn limit(self) -> u64 {
         match self {
             Self::Closed => u64::MAX,
@@ -176,24 +184,23 @@ impl<D: Disk> ConsumeQueue<D> {
 }
 
 impl<D: Disk> ConsumeQueues<D> {
-    /// Recovers all queues, on all cores; returns the end of the newest record that any of them leads to.
+    /// Recovers all queues, on all cores; returns the end of the newest record that any of them leads to. Those that
+    /// cannot be read are in `unread` then.
     pub(crate) fn recover(
         &self,
         log_start: u64,
         known: Known,
         listed: impl Fn(&str, u32) -> Option<Extent> + Sync,
-    ) -> Result<u64> {
+    ) -> u64 {
         let all = self.all();
         let next = AtomicUsize::new(0);
-        let outcome: Mutex<Result<u64>> = Mutex::new(Ok(0));
+        let newest = AtomicU64::new(0);
         let work = || {
             while let Some(queue) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let done = queue.recover(log_start, known, listed(queue.topic(), queue.queue_id()));
-                let mut outcome = outcome.lock();
-                match (done, &mut *outcome) {
-                    (Ok(end), Ok(newest)) => *newest = end.unwrap_or(0).max(*newest),
-                    (Err(error), Ok(_)) => *outcome = Err(error),
-                    (_, Err(_)) => return,
+                match queue.recover(log_start, known, listed(queue.topic(), queue.queue_id())) {
+                    Ok(end) => drop(newest.fetch_max(end.unwrap_or(0), Ordering::AcqRel)),
+                    // The other queues need not wait for this one.
+                    Err(error) => self.unread.lock().push((Arc::clone(queue), error)),
                 }
             }
         };
@@ -204,7 +211,7 @@ impl<D: Disk> ConsumeQueues<D> {
             }
             work();
         });
-        outcome.into_inner()
+        newest.into_inner()
     }
 }
 

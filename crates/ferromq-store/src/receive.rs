@@ -304,7 +304,7 @@ impl<D: Disk> MessageStore<D> {
     /// An offset past the queue's end is taken as its end. Going back ends all leases of the queue.
     pub fn commit_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
-        let offset = offset.min(inner.max_offset(topic, queue_id));
+        let offset = offset.min(inner.offset_limit(topic, queue_id));
         let queue = self.progress().group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
         queue.lock().commit(offset);
         self.progress().touch();
@@ -316,7 +316,7 @@ impl<D: Disk> MessageStore<D> {
     /// An offset past the queue's end is taken as its end.
     pub fn reset_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
-        let offset = offset.min(inner.max_offset(topic, queue_id));
+        let offset = offset.min(inner.offset_limit(topic, queue_id));
         let queue = self.progress().group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
         queue.lock().reset(offset);
         self.progress().touch();

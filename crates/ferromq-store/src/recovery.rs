@@ -4,11 +4,15 @@
 //! How far it walks follows from how the store was left, which `stop` tells. The walk is `scan`'s, what records lead
 //! to `derive`'s, and what of that is missing `redo`'s; how entries and slots are cut is their files' business.
 
-use std::{collections::BTreeSet, ops::Range, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    time::Instant,
+};
 
 use crate::{
     Disk, RecoveryReport, Result,
-    consume_queue::Entry,
+    consume_queue::{ConsumeQueue, Entry},
     damage::{Damage, DamageReason},
     derive::derive,
     dispatch::{Dispatcher, Resume},
@@ -18,6 +22,7 @@ use crate::{
     queue_recovery::Known,
     redo::{QueueName, Redo},
     scan::{Checks, Found, find_record, scan},
+    set_aside::Cure,
     stop::Left,
     store::Inner,
     tail,
@@ -74,7 +79,8 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
     if let Some(listed) = &listed {
         keep_offsets(inner, listed, end)?;
     }
-    inner.queues.all().iter().for_each(|queue| queue.continue_after_entries());
+    let all = inner.queues.all();
+    all.iter().filter(|queue| !queue.marks.is_unread()).for_each(|queue| queue.continue_after_entries());
     inner.set_dispatched(end, last_timestamp, last);
     inner.log.damages.forget_below(inner.log.start());
     run.pace.end(run.walked_bytes);
@@ -87,7 +93,7 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
         redone,
         rewritten_bytes,
         elapsed: began.elapsed(),
-        damages: inner.log.damages.all(),
+        damages: inner.all_damages(),
     };
     log_report(&report, end);
     Ok((report, Dispatcher::new(Resume::default())))
@@ -312,15 +318,23 @@ impl<D: Disk> Run<'_, D> {
             let listed = listed.filter(|listed| plan.left.is_ours() && listed.log_start <= log_start)?;
             listed.queues.get(&(Box::from(topic), id)).copied()
         };
-        let queues_to =
-            inner.queues.recover(log_start, known, extent)?.clamp(log_start, limit.max(log_start));
-        for queue in inner.queues.all() {
-            queue.settle_deleted()?;
+        inner.aside.set_known(known.later(limit));
+        let queues_to = inner.queues.recover(log_start, known, extent).clamp(log_start, limit.max(log_start));
+        for (queue, error) in std::mem::take(&mut *inner.queues.unread.lock()) {
+            // So far it is known: consumers keep their places.
+            if let Some(listed) = listed.and_then(|listed| listed.queues.get(&name_of(&queue))) {
+                queue.set_extent(*listed);
+            }
+            inner.set_unread_aside(&queue, &error);
+        }
+        for queue in inner.queues.all().iter().filter(|queue| !queue.marks.is_aside()) {
+            if let Err(error) = queue.settle_deleted() {
+                inner.set_unread_aside(queue, &error);
+            }
         }
         let names = listed.filter(|_| plan.left.is_ours()).map(|listed| &listed.indexes);
-        let is_index_whole = inner.index.remove_unfit(names, log_start)?;
-        let marks = inner.checkpoint.marks();
-        let indexed_to = inner.index.recover(limit, marks.index_timestamp, plan.left)?.unwrap_or(log_start);
+        let (is_index_whole, indexed_to) = recover_index(inner, names, limit, plan.left);
+        let indexed_to = indexed_to.unwrap_or(log_start);
         // Only what we say ourselves of the index tells that keys of old messages cannot be missing.
         let index_from = match plan.left {
             _ if !is_index_whole => indexed_to,
@@ -374,8 +388,15 @@ impl<D: Disk> Run<'_, D> {
         let log_start = inner.log.start();
         let mut from = end;
         for (topic, queue_id) in lost {
-            let last = inner.queues.find(topic, *queue_id).map_or(Ok(None), |queue| queue.last_entry())?;
+            let queue = inner.queues.find(topic, *queue_id);
+            if queue.as_ref().is_some_and(|queue| queue.marks.is_aside()) {
+                continue;
+            }
+            let last = queue.map_or(Ok(None), |queue| queue.last_entry())?;
             from = from.min(last.map_or(log_start, Entry::end));
+        }
+        if from == end {
+            return Ok(0);
         }
         tracing::warn!(queues = lost.len(), first = ?lost.first(), from, "consume queues are incomplete: redoing them");
         let mut redo = Redo::new(inner, from.max(log_start), u64::MAX, true);
@@ -384,6 +405,31 @@ impl<D: Disk> Run<'_, D> {
         redo.write()?;
         Ok(redo.redone)
     }
+}
+
+fn name_of<D: Disk>(queue: &ConsumeQueue<D>) -> QueueName {
+    (queue.topic().into(), queue.queue_id())
+}
+
+/// Cuts what the index may hold in excess. Says whether all of it was as it should be, and how far it goes; one that
+/// cannot be read or written now is set aside.
+fn recover_index<D: Disk>(
+    inner: &Inner<D>,
+    names: Option<&BTreeMap<u64, u64>>,
+    limit: u64,
+    left: Left,
+) -> (bool, Option<u64>) {
+    let log_start = inner.log.start();
+    let recovered = inner.index.check_usable().and_then(|()| {
+        let is_whole = inner.index.remove_unfit(names, log_start)?;
+        let trusted = inner.checkpoint.marks().index_timestamp;
+        Ok((is_whole, inner.index.recover(limit, trusted, left)?))
+    });
+    recovered.unwrap_or_else(|error| {
+        inner.set_index_aside(log_start, Cure::Reload, &error);
+        // The walk brings nothing that it could take.
+        (true, Some(limit))
+    })
 }
 
 /// Queues that have less than was noted, or whose files were missing: cut so far that the rest can follow.
@@ -400,6 +446,9 @@ fn lost_queues<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) -> Result<
             lost.push((topic.clone(), *queue_id));
             continue;
         };
+        if queue.marks.is_aside() {
+            continue;
+        }
         let has_log_start = listed.is_some_and(|listed| listed.log_start == log_start);
         if has_log_start && queue.min_offset() > extent.min_offset {
             // What comes before entries cannot be added to them.
@@ -416,6 +465,9 @@ fn lost_queues<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) -> Result<
 fn keep_offsets<D: Disk>(inner: &Inner<D>, listed: &QueueList, end: u64) -> Result<()> {
     for ((topic, queue_id), extent) in &listed.queues {
         let queue = inner.queues.find_or_make(topic, *queue_id);
+        if queue.marks.is_aside() {
+            continue;
+        }
         let max_offset = queue.max_offset();
         if max_offset >= extent.max_offset {
             continue;

@@ -17,6 +17,7 @@ use crate::{
     derive::{ChunkDerived, Derived, Part},
     index_file::IndexKey,
     message::MIN_RECORD_LEN,
+    set_aside::Cure,
     store::Inner,
 };
 
@@ -118,6 +119,9 @@ impl<'a, D: Disk> Redo<'a, D> {
         for part in &derived.parts {
             self.take_part(part)?;
         }
+        if !self.inner.aside.takes_keys() {
+            return Ok(());
+        }
         let index = &self.inner.index;
         let from = self.index_from;
         let is_missing = |key: &IndexKey| {
@@ -129,14 +133,24 @@ impl<'a, D: Disk> Redo<'a, D> {
 
     fn take_part(&mut self, part: &Part) -> Result<()> {
         let queue = self.inner.queues.find_or_make(&part.topic, part.queue_id);
+        if queue.marks.is_aside() {
+            return Ok(());
+        }
         queue.begin_anew(part.first, part.physical_offset);
         let known = self.batch_of(&queue).map_or(queue.max_offset(), Batch::next);
         let end = part.first.saturating_add(part.count);
         if end <= known || end > MAX_QUEUE_OFFSET {
             return Ok(());
         }
-        if part.first > known && !self.bridge(&queue, known, part)? {
-            return Ok(());
+        if part.first > known {
+            match self.bridge(&queue, known, part) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) => {
+                    self.inner.set_unread_aside(&queue, &error);
+                    return Ok(());
+                }
+            }
         }
         let skipped = known.saturating_sub(part.first);
         let entries = part.entries.get((skipped * ENTRY_LEN) as usize..).unwrap_or_default();
@@ -217,13 +231,20 @@ impl<'a, D: Disk> Redo<'a, D> {
     /// Writes what was taken, and lets it be read.
     pub(crate) fn write(&mut self) -> Result<()> {
         for batch in &self.batches {
-            batch.queue.write(batch.first, &batch.entries)?;
+            if let Err(error) = batch.queue.write(batch.first, &batch.entries) {
+                let from = Entry::decode(&batch.entries).map_or(self.from, |entry| entry.physical_offset);
+                self.inner.set_aside(&batch.queue, batch.first, from, &error);
+                continue;
+            }
             if batch.queue.publish(batch.next()) {
                 self.inner.mark_dirty(Arc::clone(&batch.queue));
             }
         }
         self.forget();
-        self.inner.index.add(&self.keys, self.inner.clock.now_ms(), &mut self.buffer)?;
+        if let Err(error) = self.inner.index.add(&self.keys, self.inner.clock.now_ms(), &mut self.buffer) {
+            let from = self.keys.first().map_or(self.from, |key| key.physical_offset);
+            self.inner.set_index_aside(from, Cure::Add, &error);
+        }
         self.keys.clear();
         self.round_bytes = 0;
         Ok(())

@@ -194,6 +194,10 @@ impl<D: Disk> Inner<D> {
         let correct = |level: u32| {
             let known = offsets.get(&level).copied();
             let queue = self.queues.find(SCHEDULE_TOPIC, level - 1);
+            if queue.as_ref().is_some_and(|queue| queue.marks.is_unread()) {
+                // Where it begins and ends is not known.
+                return (level, known.unwrap_or(0));
+            }
             let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
             let offset = known.unwrap_or(min).clamp(min, max.max(min));
             if known.is_some_and(|known| known != offset) {

@@ -1,6 +1,6 @@
 //! Free space: what is left, when sends are refused, and when cleaning is called before that.
 //!
-//! It has a thread of its own: a look at the disk waits for no flush, no file being removed and no archive hook.
+//! It has a thread of its own, which also looks whether dispatch moves (`stall`): a look at the disk waits for no flush, no file being removed and no archive hook.
 
 use std::time::Duration;
 
@@ -42,6 +42,7 @@ impl<D: Disk> Inner<D> {
     pub(crate) fn run_space_watch(&self) {
         while !self.space_due.is_stopped() {
             self.watch_space();
+            self.watch_dispatch();
             self.space_due.wait(|| false, Some(INTERVAL));
         }
     }

@@ -37,7 +37,9 @@ use crate::{
     queue_list::QueueList,
     recovery,
     schedule::Schedule,
+    set_aside::{Cure, SetAside},
     signal::Signal,
+    stall::Stall,
     stop::{Left, mark_closed, mark_open, read_left, remove_abort, take_over},
     tail,
     timer_delivery::Timer,
@@ -71,6 +73,9 @@ pub(crate) struct Inner<D: Disk> {
     pub(crate) dispatching: Mutex<()>,
     /// One change of queues at a time.
     pub(crate) changing_queues: Mutex<()>,
+    /// Queues, and the index, that cannot be written now.
+    pub(crate) aside: SetAside<D>,
+    pub(crate) stall: Stall,
     pub(crate) cleaner: Cleaner,
     pub(crate) schedule: Schedule,
     pub(crate) timer: Timer<D>,
@@ -109,6 +114,11 @@ impl<D: Disk> Inner<D> {
     /// The last record dispatched: what our own files are derived from, once the log is flushed.
     pub(crate) fn anchor(&self) -> Anchor {
         self.dispatched_mark.lock().2
+    }
+
+    /// Says whether the store is still being opened.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovered.get().is_none()
     }
 
     /// How the store was left before this open.
@@ -153,6 +163,10 @@ impl<D: Disk> Inner<D> {
         self.dirty_queues.lock().push(queue);
     }
 
+    fn has_dirty_queues(&self) -> bool {
+        !self.dirty_queues.lock().is_empty()
+    }
+
     pub(crate) fn listener(&self) -> Option<Listener> {
         self.listener.read().clone()
     }
@@ -163,6 +177,7 @@ impl<D: Disk> Inner<D> {
         let _checkpointing = self.checkpointing.lock();
         // Taken before the flushes: what they cover is at least this.
         let (end, timestamp, anchor) = *self.dispatched_mark.lock();
+        let aside_before = self.aside.first_from();
         if self.log.flushed() < end {
             self.log.flush()?;
         }
@@ -170,17 +185,7 @@ impl<D: Disk> Inner<D> {
         self.log.damages.save(&self.disk, &self.root, anchor)?;
         self.save_sequences(anchor, is_closing)?;
         let dirty = std::mem::take(&mut *self.dirty_queues.lock());
-        let begin = || dirty.iter().filter(|_| dirty.len() > 1).try_for_each(|queue| queue.begin_flush());
-        if let Err(error) = begin() {
-            self.dirty_queues.lock().extend(dirty);
-            return Err(error);
-        }
-        for (number, queue) in dirty.iter().enumerate() {
-            if let Err(error) = queue.flush() {
-                self.dirty_queues.lock().extend(dirty.iter().skip(number).map(Arc::clone));
-                return Err(error);
-            }
-        }
+        let has_flushed = self.flush_queues(&dirty);
         if let Some(list) = self.due_list(is_closing) {
             // What the list tells must be durable, also what came after the mark above.
             self.log.flush()?;
@@ -188,14 +193,68 @@ impl<D: Disk> Inner<D> {
             *self.listed.lock() = Some(list);
         }
         let is_filling = !is_closing && self.index.is_filling();
-        let index_timestamp = self.index.flush(is_closing)?;
+        let index_timestamp = self.flush_index(is_closing)?;
+        has_flushed?;
+        // What is set aside lacks what lies behind this: after a kill the walk brings it.
+        let aside = [aside_before, self.aside.first_from()].into_iter().flatten().min();
+        let durable_end = aside.map_or(end, |from| from.min(end));
         // After an unclean stop Java drops the index file that is being filled. It finds the keys again where it walks
         // from before that file's first; we walk from `durable_end`.
         self.checkpoint.update(|marks| {
             marks.log_timestamp = timestamp;
             marks.queues_timestamp = if is_filling { timestamp.min(index_timestamp - 1) } else { timestamp };
             marks.index_timestamp = index_timestamp;
-            marks.durable_end = end as i64;
+            marks.durable_end = durable_end as i64;
+        })
+    }
+
+    /// Makes what was written to the queues durable. One that fails is set aside: what the disk has of it is unknown.
+    /// Where only a descriptor or memory was short, the queue is flushed at the next checkpoint.
+    fn flush_queues(&self, dirty: &[Arc<ConsumeQueue<D>>]) -> Result<()> {
+        let mut outcome = Ok(());
+        let is_aside = |queue: &&Arc<ConsumeQueue<D>>| {
+            let is_aside = queue.marks.is_aside();
+            if is_aside {
+                // It is listed again when it is back.
+                queue.unlist();
+            }
+            is_aside
+        };
+        let dirty: Vec<_> = dirty.iter().filter(|queue| !is_aside(queue)).collect();
+        for queue in dirty.iter().filter(|_| dirty.len() > 1) {
+            // Only a hint: the flush below tells of what is wrong.
+            let _ = queue.begin_flush();
+        }
+        for queue in dirty {
+            if let Err(error) = queue.flush() {
+                if error.is_shortage() {
+                    self.mark_dirty(Arc::clone(queue));
+                    outcome = outcome.and(Err(error));
+                    continue;
+                }
+                queue.unlist();
+                let next = queue.flushed();
+                let from = queue.read_entry(next).ok().flatten().filter(|entry| !entry.is_filler());
+                let from = from.map_or(self.log.start(), |entry| entry.physical_offset);
+                self.set_aside(queue, next, from, &error);
+            }
+        }
+        outcome
+    }
+
+    /// Makes the index durable and returns up to which time it is. Where that fails the next open redoes what may be lost.
+    fn flush_index(&self, is_closing: bool) -> Result<i64> {
+        let durable = self.checkpoint.marks();
+        if self.aside.index().is_some_and(|index| index.cure == Cure::Reload) {
+            return Ok(durable.index_timestamp);
+        }
+        self.index.flush(is_closing).or_else(|error| {
+            if error.is_shortage() {
+                return Err(error);
+            }
+            let from = u64::try_from(durable.durable_end).unwrap_or(0).max(self.log.start());
+            self.set_index_aside(from, Cure::Reopen, &error);
+            Ok(durable.index_timestamp)
         })
     }
 
@@ -246,7 +305,9 @@ impl<D: Disk> Inner<D> {
         let mut pause = CHECKPOINT_INTERVAL;
         while !self.checkpoint_due.is_stopped() {
             self.checkpoint_due.wait(|| false, Some(pause));
-            let has_more = self.dispatched() as i64 != self.checkpoint.marks().durable_end;
+            let end = self.dispatched();
+            let end = self.aside.first_from().map_or(end, |from| from.min(end));
+            let has_more = end as i64 != self.checkpoint.marks().durable_end || self.has_dirty_queues();
             let is_due = has_more && !self.log.is_poisoned() && !self.checkpoint_due.is_stopped();
             if is_due && self.log.policy().leaves_pages() {
                 let goal = *awaited.get_or_insert(self.dispatched());
@@ -356,8 +417,7 @@ impl<D: Disk> MessageStore<D> {
         inner.load_sequences()?;
         inner.write_checkpoint(false)?;
         inner.timer.state.lock().recover(&inner)?;
-        let max_offset =
-            |topic: &str, queue_id| inner.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset());
+        let max_offset = |topic: &str, queue_id| inner.offset_limit(topic, queue_id);
         let progress = Progress::load(
             &inner.disk,
             directory,
@@ -441,6 +501,8 @@ impl<D: Disk> MessageStore<D> {
             mismatches: inner.counters.mismatches.load(Ordering::Relaxed),
             gone_leases: inner.counters.gone_leases.load(Ordering::Relaxed),
             is_full: inner.log.is_full(),
+            set_aside_queues: inner.aside.queues(),
+            dispatch_stalled_ms: inner.stalled_ms(),
             duplicates: inner.dedup.duplicates(),
             remembered_sequences: inner.dedup.entries(),
             schedule: inner.schedule.stats(),
@@ -449,10 +511,11 @@ impl<D: Disk> MessageStore<D> {
         }
     }
 
-    /// Ranges of the commit log that are damaged or missing; their messages are never served.
+    /// Ranges of the commit log that are damaged or missing, whose messages are never served; and consume queues that
+    /// cannot be written now, or lost messages to retention meanwhile.
     #[must_use]
     pub fn damages(&self) -> Vec<Damage> {
-        self.inner.log.damages.all()
+        self.inner.all_damages()
     }
 
     /// What the recovery at open did.
@@ -497,7 +560,13 @@ impl<D: Disk> MessageStore<D> {
         let closed = flushed.and_then(|end| {
             inner.write_checkpoint(true)?;
             inner.persist_offsets()?;
-            if inner.dispatched() == end { mark_closed(inner, end) } else { Ok(()) }
+            let is_whole = inner.dispatched() == end && inner.aside.is_empty();
+            if !inner.aside.is_empty() {
+                tracing::warn!(
+                    "store closed with something set aside: the next open redoes it from the commit log"
+                );
+            }
+            if is_whole { mark_closed(inner, end) } else { Ok(()) }
         });
         *inner.listener.write() = None;
         inner.cleaner.archive.set_hook(None);
@@ -571,7 +640,7 @@ fn open_parts<D: Disk>(
         arrived: Arc::clone(&log.arrived),
         log,
         queues: ConsumeQueues::load(&disk, root, &names, &open_files, &config)?,
-        index: Index::load(&disk, root, &config)?,
+        index: Index::load(&disk, root, &config),
         checkpoint: Checkpoint::open(&disk, root)?,
         listed: Mutex::new(None),
         dedup: Dedup::new(&config),
@@ -584,6 +653,8 @@ fn open_parts<D: Disk>(
         checkpointing: Mutex::default(),
         dispatching: Mutex::default(),
         changing_queues: Mutex::default(),
+        aside: SetAside::default(),
+        stall: Stall::default(),
         cleaner,
         schedule: Schedule::default(),
         timer,

@@ -21,6 +21,7 @@ impl<D: Disk> TimerState<D> {
         let (disk, root) = (&inner.disk, &inner.root);
         let found = TimerCheck::load(disk, root)?;
         let queue = inner.queues.find(TIMER_TOPIC, 0);
+        let is_unread = queue.as_ref().is_some_and(|queue| queue.marks.is_unread());
         let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
         if found.is_none() && self.log.is_empty() && max == 0 {
             return Ok(());
@@ -42,6 +43,10 @@ impl<D: Disk> TimerState<D> {
             }
         }
         let known = self.next_offset;
+        if is_unread {
+            // Where the queue begins and ends is not known.
+            return Ok(());
+        }
         self.next_offset = known.clamp(min, max.max(min));
         if self.next_offset != known {
             self.is_changed = true;

@@ -272,6 +272,10 @@ pub struct StoreStats {
     pub recovered_cut_bytes: u64,
     /// Whether sends are refused for want of space.
     pub is_full: bool,
+    /// Consume queues that cannot be written now; sends to them are refused.
+    pub set_aside_queues: u64,
+    /// How long dispatch has stood still with something to dispatch, in milliseconds; 0 where it moves.
+    pub dispatch_stalled_ms: u64,
     /// What cleaning removed, archived and refused.
     pub cleaning: CleaningStats,
     /// Messages walked by the last recovery.

@@ -169,9 +169,11 @@ impl TransportError {
                 }
                 StoreError::NotDurable { .. } => response::FLUSH_DISK_TIMEOUT,
                 StoreError::QueueClosed { .. } | StoreError::DedupFull { .. } => response::NO_PERMISSION,
-                StoreError::Full { .. } | StoreError::Poisoned | StoreError::Closed => {
-                    response::SERVICE_NOT_AVAILABLE
-                }
+                StoreError::Full { .. }
+                | StoreError::QueueSetAside { .. }
+                | StoreError::DispatchStalled { .. }
+                | StoreError::Poisoned
+                | StoreError::Closed => response::SERVICE_NOT_AVAILABLE,
                 // A stale receipt, no message at a place, and whatever the store learns to say later.
                 _ => response::SYSTEM_ERROR,
             },
@@ -190,6 +192,9 @@ mod tests {
         let closed = StoreError::QueueClosed { topic: "orders".to_owned(), queue_id: 3 };
         assert_eq!(code(closed), response::NO_PERMISSION);
         assert_eq!(code(StoreError::Poisoned), response::SERVICE_NOT_AVAILABLE);
+        let (topic, reason) = ("orders".to_owned(), "no right to write".into());
+        let aside = StoreError::QueueSetAside { topic, queue_id: 3, reason };
+        assert_eq!(code(aside), response::SERVICE_NOT_AVAILABLE);
         let large = StoreError::TooLarge { what: "message body", len: 9, limit: 8 };
         assert_eq!(code(large), response::MESSAGE_ILLEGAL);
         let missing = StoreError::NoRecord { physical_offset: 7, nearest: Some(5) };

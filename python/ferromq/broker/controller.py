@@ -444,7 +444,7 @@ def _log_recovery(store: Store) -> None:
             report["elapsed"] // timedelta(microseconds=1),
         )
     for file, begin, end, reason in damages:
-        _log.error("messages are damaged and not served file=%s begin=%d end=%d: %s", file, begin, end, reason)
+        _log.error("damage in the store file=%s begin=%d end=%d: %s", file, begin, end, reason)
 
 
 def _open_store(config: BrokerConfig, clock: Clock, identity: Identity, *, has_hook: bool) -> Store:

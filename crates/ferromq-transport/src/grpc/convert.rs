@@ -117,6 +117,8 @@ impl From<StoreError> for Refusal {
             }
             StoreError::Locked { .. }
             | StoreError::Full { .. }
+            | StoreError::QueueSetAside { .. }
+            | StoreError::DispatchStalled { .. }
             | StoreError::Poisoned
             | StoreError::Closed => code::INTERNAL_SERVER_ERROR,
             // The error enum grows with the store: an unknown one is the server's fault.

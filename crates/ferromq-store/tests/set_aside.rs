@@ -1,0 +1,296 @@
+//! A consume queue or an index file that cannot be written or read: the others go on, and it is redone from the log.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
+
+mod common;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use common::{
+    ALL, asynchronous, bodies,
+    fake_disk::{FakeDisk, Op},
+    message, named, settle, wait_until,
+};
+use ferromq_store::{Clock, DamageReason, GetStatus, MessageStore, Retention, StoreConfig, StoreError};
+
+const ROOT: &str = "/store";
+const EIO: i32 = 5;
+const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
+const EISDIR: i32 = 21;
+const EMFILE: i32 = 24;
+/// Entries in a file of a queue.
+const IN_FILE: u64 = 50;
+
+fn open_with(disk: &FakeDisk, config: &StoreConfig) -> Result<MessageStore<FakeDisk>, StoreError> {
+    MessageStore::open_on(disk.clone(), Path::new(ROOT), config.clone(), Clock::manual(1_700_000_000_000))
+}
+
+fn open(disk: &FakeDisk) -> MessageStore<FakeDisk> {
+    open_with(disk, &asynchronous()).unwrap()
+}
+
+/// Lets operations under a directory of the store fail until the answer is cleared.
+fn break_directory(disk: &FakeDisk, directory: &str, ops: &'static [Op], code: i32) -> Arc<AtomicBool> {
+    let (is_broken, directory) = (Arc::new(AtomicBool::new(true)), Path::new(ROOT).join(directory));
+    let broken = Arc::clone(&is_broken);
+    disk.set_hook(move |op, path| {
+        // A new file is made under a name of all queues; where it belongs shows when it is renamed.
+        let fails = broken.load(Ordering::SeqCst) && ops.contains(&op) && path.starts_with(&directory);
+        if fails { Err(io::Error::from_raw_os_error(code)) } else { Ok(()) }
+    });
+    is_broken
+}
+
+fn send(store: &MessageStore<FakeDisk>, topic: &str, queue_id: i32, count: u64) -> Result<(), StoreError> {
+    for number in 0..count {
+        let properties = named(&format!("{topic}-{number}"), "tag");
+        store.append(&[message(topic, queue_id, number.to_string().as_bytes(), &properties)])?;
+    }
+    Ok(())
+}
+
+fn is_set_aside(error: &StoreError) -> bool {
+    matches!(error, StoreError::QueueSetAside { topic, queue_id: 3, .. } if topic == "t")
+}
+
+/// What is wrong, as directory and reason.
+fn wrong(store: &MessageStore<FakeDisk>) -> Vec<(PathBuf, DamageReason)> {
+    store.damages().into_iter().map(|damage| (damage.file, damage.reason)).collect()
+}
+
+fn queue_of_t() -> Vec<(PathBuf, DamageReason)> {
+    vec![(Path::new(ROOT).join("consumequeue/t/3"), DamageReason::SetAside)]
+}
+
+const WRITING: &[Op] = &[Op::Create, Op::Open, Op::Rename, Op::Write, Op::CreateDir];
+
+#[test]
+fn a_queue_that_cannot_be_written_stops_no_other_and_is_complete_again_later() {
+    for code in [EACCES, EISDIR, EMFILE, ENOMEM, EIO] {
+        let disk = FakeDisk::new();
+        let store = open(&disk);
+        send(&store, "t", 3, IN_FILE - 2).unwrap();
+        settle(&store);
+        let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, code);
+        let taken = 5 + IN_FILE;
+        let batch: Vec<_> = (0..taken).map(|_| message("t", 3, b"more", b"")).collect();
+        store.append(&batch).unwrap();
+        send(&store, "u", 0, 10).unwrap();
+        settle(&store);
+        assert_eq!(bodies(&store, "u", 0).len(), 10, "the other topic goes on: {code}");
+        assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2, "what was there stays readable: {code}");
+        let refused = store.append(&[message("t", 3, b"refused", b"")]).unwrap_err();
+        assert!(is_set_aside(&refused), "{refused}");
+        assert!(refused.to_string().contains(&io::Error::from_raw_os_error(code).to_string()), "{refused}");
+        assert_eq!(wrong(&store), queue_of_t(), "{code}");
+        assert_eq!(store.stats().set_aside_queues, 1);
+        assert_eq!(store.stats().failed_puts["queue_set_aside"], 1);
+
+        is_broken.store(false, Ordering::SeqCst);
+        wait_until("the queue is complete", || store.damages().is_empty());
+        send(&store, "t", 3, 1).unwrap();
+        settle(&store);
+        assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2 + taken + 1, "{code}");
+        assert_eq!(store.stats().set_aside_queues, 0);
+        store.close().unwrap();
+        let store = open(&disk);
+        assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2 + taken + 1, "opened again: {code}");
+        assert!(store.recovery().is_clean);
+    }
+}
+
+#[test]
+fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can() {
+    for (is_closed, ops) in [(true, WRITING), (false, WRITING), (true, &[Op::List]), (false, &[Op::List])] {
+        let disk = FakeDisk::new();
+        let store = open(&disk);
+        send(&store, "t", 3, 2 * IN_FILE + 7).unwrap();
+        send(&store, "u", 0, 10).unwrap();
+        settle(&store);
+        store.commit_offset("g", "t", 3, IN_FILE).unwrap();
+        if is_closed {
+            store.close().unwrap();
+        } else {
+            common::flush_now(&store);
+        }
+        // After a kill what was committed in the last second may be gone.
+        let place = is_closed.then_some(IN_FILE);
+        let disk = disk.after_crash(3);
+        drop(store);
+
+        let is_broken = break_directory(&disk, "consumequeue/t/3", ops, EACCES);
+        let store = open(&disk);
+        assert_eq!(wrong(&store), queue_of_t(), "closed: {is_closed}");
+        send(&store, "u", 0, 10).unwrap();
+        settle(&store);
+        assert_eq!(bodies(&store, "u", 0).len(), 20);
+        assert!(is_set_aside(&send(&store, "t", 3, 1).unwrap_err()));
+        let found = store.get("t", 3, IN_FILE, 32, 1 << 20, ALL);
+        assert_eq!(found.next_offset, IN_FILE, "consumers keep their place: {:?}", found.status);
+        assert_eq!(store.committed_offset("g", "t", 3), place);
+        // Another life of the store with the fault changes nothing.
+        store.close().unwrap();
+        drop(store);
+        let store = open(&disk);
+        assert_eq!(wrong(&store), queue_of_t());
+
+        is_broken.store(false, Ordering::SeqCst);
+        wait_until("the queue is complete", || store.damages().is_empty());
+        assert_eq!(store.committed_offset("g", "t", 3), place);
+        let appended = store.append(&[message("t", 3, b"next", b"")]).unwrap();
+        assert_eq!(appended.locations[0].queue_offset, 2 * IN_FILE + 7, "no offset is given out twice");
+        settle(&store);
+        assert_eq!(bodies(&store, "t", 3).len() as u64, 2 * IN_FILE + 8);
+        store.close().unwrap();
+        assert!(open(&disk).recovery().is_clean);
+    }
+}
+
+#[test]
+fn a_queue_set_aside_is_redone_at_the_next_open_also_after_a_crash() {
+    for seed in 0..6 {
+        let disk = FakeDisk::new();
+        let store = open(&disk);
+        send(&store, "t", 3, 10).unwrap();
+        settle(&store);
+        let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
+        let batch: Vec<_> = (0..2 * IN_FILE).map(|_| message("t", 3, b"more", b"")).collect();
+        store.append(&batch).unwrap();
+        settle(&store);
+        assert_eq!(wrong(&store), queue_of_t());
+        send(&store, "u", 0, 5).unwrap();
+        settle(&store);
+        let left = if seed % 2 == 0 {
+            store.close().unwrap();
+            disk.clone()
+        } else {
+            common::flush_now(&store);
+            disk.crash(seed)
+        };
+        is_broken.store(false, Ordering::SeqCst);
+        drop(store);
+        let store = open(&left);
+        assert_eq!(store.damages(), []);
+        assert_eq!(bodies(&store, "t", 3).len() as u64, 10 + 2 * IN_FILE, "seed {seed}");
+        assert_eq!(bodies(&store, "u", 0).len(), 5);
+    }
+}
+
+#[test]
+fn a_queue_whose_flush_fails_is_written_again_before_a_checkpoint_counts_on_it() {
+    let disk = FakeDisk::new();
+    let store = open(&disk);
+    send(&store, "t", 3, 10).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let store = open(&disk);
+    let is_broken = break_directory(&disk, "consumequeue/t/3", &[Op::Flush], EIO);
+    send(&store, "t", 3, 10).unwrap();
+    settle(&store);
+    wait_until("the checkpoint meets it", || store.stats().set_aside_queues == 1);
+    is_broken.store(false, Ordering::SeqCst);
+    wait_until("the queue is complete", || store.damages().is_empty());
+    send(&store, "t", 3, 1).unwrap();
+    settle(&store);
+    store.close().unwrap();
+    let left = disk.crash(1);
+    assert_eq!(bodies(&open(&left), "t", 3).len(), 21);
+}
+
+#[test]
+fn an_index_that_cannot_be_written_or_opened_stops_nothing_and_is_complete_again_later() {
+    let disk = FakeDisk::new();
+    let store = open(&disk);
+    send(&store, "u", 0, 5).unwrap();
+    settle(&store);
+    let is_broken = break_directory(&disk, "index", &[Op::Create, Op::Write], EACCES);
+    send(&store, "t", 3, 5).unwrap();
+    settle(&store);
+    assert_eq!(bodies(&store, "t", 3).len(), 5);
+    assert_eq!(wrong(&store), [(Path::new(ROOT).join("index"), DamageReason::SetAside)]);
+    let found = |store: &MessageStore<FakeDisk>, key: &str| {
+        store.query_by_key(key.split('-').next().unwrap(), key, 10, 0, i64::MAX).messages.len()
+    };
+    assert_eq!((found(&store, "u-4"), found(&store, "t-4")), (1, 0));
+    is_broken.store(false, Ordering::SeqCst);
+    wait_until("the index is complete", || store.damages().is_empty());
+    assert_eq!((found(&store, "u-4"), found(&store, "t-0"), found(&store, "t-4")), (1, 1, 1));
+    store.close().unwrap();
+    drop(store);
+
+    let is_broken = break_directory(&disk, "index", &[Op::Open], EACCES);
+    let store = open(&disk);
+    assert_eq!(wrong(&store), [(Path::new(ROOT).join("index"), DamageReason::SetAside)]);
+    send(&store, "v", 0, 5).unwrap();
+    settle(&store);
+    assert_eq!(bodies(&store, "v", 0).len(), 5);
+    is_broken.store(false, Ordering::SeqCst);
+    wait_until("the index is complete", || store.damages().is_empty());
+    assert_eq!((found(&store, "u-4"), found(&store, "t-0"), found(&store, "v-4")), (1, 1, 1));
+    store.close().unwrap();
+    assert!(open(&disk).recovery().is_clean);
+}
+
+#[test]
+fn log_that_retention_takes_from_a_queue_set_aside_is_told_by_queue_offsets() {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
+    let config =
+        StoreConfig { commit_log_file_size: 8 << 10, retention: Retention::default(), ..asynchronous() };
+    let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), config, clock.clone()).unwrap();
+    send(&store, "t", 3, 45).unwrap();
+    settle(&store);
+    let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
+    let body = [1; 500];
+    let batch: Vec<_> = (0..40).map(|_| message("t", 3, &body, b"")).collect();
+    store.append(&batch).unwrap();
+    settle(&store);
+    assert_eq!(store.stats().set_aside_queues, 1);
+    common::flush_now(&store);
+    clock.advance(4 * 24 * 3_600_000);
+    store.clean(true);
+    assert!(store.stats().cleaning.total.removed_files > 1);
+    is_broken.store(false, Ordering::SeqCst);
+    wait_until("the queue goes on", || store.stats().set_aside_queues == 0);
+    let first = store.min_offset("t", 3);
+    assert!(first > 45, "{first}");
+    assert_eq!(store.max_offset("t", 3), 85);
+    assert_eq!(bodies(&store, "t", 3).len() as u64, 85 - first);
+    let reason = DamageReason::Removed { first: 45, count: first - 45 };
+    assert_eq!(wrong(&store), [(Path::new(ROOT).join("consumequeue/t/3"), reason)]);
+}
+
+#[test]
+fn a_dispatch_that_stands_still_refuses_messages_until_it_moves() {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
+    let store =
+        Arc::new(MessageStore::open_on(disk, Path::new(ROOT), asynchronous(), clock.clone()).unwrap());
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    store.on_arrival(move |_| {
+        let _ = held.lock().unwrap().recv();
+    });
+    send(&store, "t", 0, 1).unwrap();
+    wait_until("the first is dispatched", || store.max_offset("t", 0) == 1);
+    send(&store, "t", 0, 1).unwrap();
+    assert_eq!(store.stats().dispatch_stalled_ms, 0);
+    wait_until("messages are refused", || {
+        clock.advance(4_000);
+        matches!(
+            store.append(&[message("t", 0, b"x", b"")]),
+            Err(StoreError::DispatchStalled { stalled_ms: 10_000.., .. })
+        )
+    });
+    assert!(store.stats().dispatch_stalled_ms >= 10_000);
+    drop(release);
+    wait_until("messages are taken again", || send(&store, "t", 0, 1).is_ok());
+    settle(&store);
+    assert_eq!(store.stats().dispatch_stalled_ms, 0);
+    assert_ne!(store.get("t", 0, 0, 32, 1 << 20, ALL).status, GetStatus::NoMessageInQueue);
+}
