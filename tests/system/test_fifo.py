@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from dispatching import dispatched
 from remoting_peer import Frame, Peer
 
 import ferromq
@@ -33,10 +34,11 @@ def mq(tmp_path: Path, clock: ferromq.Clock) -> Iterator[ferromq.Embedded]:
 
 
 def send(mq: ferromq.Embedded, *contents: bytes) -> None:
-    """Send messages of one message group."""
+    """Send messages of one message group, and return once they can be read."""
     with mq.producer() as producer:
         for content in contents:
             producer.send("orders", content, message_group="customer")
+    dispatched(mq)
 
 
 def pop(peer: Peer, count: int = 32, **more: str) -> Frame:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from dispatching import dispatched
 from remoting_peer import Frame, Peer
 
 import ferromq
@@ -79,10 +80,11 @@ def bodies(answer: Frame) -> list[bytes]:
 
 
 def send(mq: ferromq.Embedded, *contents: bytes) -> None:
-    """Send messages over gRPC."""
+    """Send messages over gRPC, and return once they can be read."""
     with mq.producer() as producer:
         for content in contents:
             producer.send("orders", content)
+    dispatched(mq)
 
 
 def test_a_pull_uses_what_the_heartbeat_subscribed_to(mq: ferromq.Embedded, peer: Peer) -> None:
