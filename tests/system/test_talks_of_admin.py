@@ -1,0 +1,87 @@
+"""What an administrator asks of name servers and brokers that stand still, are gone, or answer half."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from fault_proxy import FAULTS, Fault, FaultProxy
+
+import ferromq
+from ferromq import OutcomeUnknown
+
+TIMEOUT = 0.5
+# For a machine that is busy with other things: what is not bounded takes much longer.
+SLACK = 4.0
+
+
+@pytest.fixture
+def broker_proxy() -> Iterator[FaultProxy]:
+    """Yield a proxy before the broker, which has its address as its own."""
+    with socket.socket() as port, FaultProxy() as proxy:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", 0))
+        proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
+        yield proxy
+
+
+@pytest.fixture
+def mq(no_thread_left: None, broker_proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
+    """Run a broker behind its proxy."""
+    with ferromq.embedded(listen=broker_proxy.target, advertise=broker_proxy.address) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(mq: ferromq.Embedded) -> Iterator[FaultProxy]:
+    """Yield a proxy before the name server."""
+    with FaultProxy(mq.namesrv) as proxy:
+        yield proxy
+
+
+def fails_in_time(call: Callable[[], object], requests: int = 1) -> None:
+    """Fail where a call is answered, raises another error, or takes longer than its requests may."""
+    begin = time.monotonic()
+    with pytest.raises(OutcomeUnknown):
+        call()
+    assert time.monotonic() - begin < requests * TIMEOUT + SLACK
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_name_server_that_does_not_answer(mq: ferromq.Embedded, proxy: FaultProxy, fault: Fault) -> None:
+    """Costs the timeout; the next one of the list is asked instead where there is one; it is asked again later."""
+    with (
+        ferromq.Admin(proxy.address, timeout=TIMEOUT) as admin,
+        ferromq.Admin(f"{proxy.address};{mq.namesrv}", timeout=TIMEOUT) as with_two,
+    ):
+        admin.create_topic("orders", 1)
+        fault(proxy)
+        fails_in_time(admin.topics)
+        fails_in_time(lambda: admin.create_group("billing"))
+        assert "orders" in with_two.topics()
+        with_two.create_topic("clicks", 1)
+        proxy.resume()
+        assert {"orders", "clicks"} <= set(admin.topics())
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_broker_that_does_not_answer(mq: ferromq.Embedded, broker_proxy: FaultProxy, fault: Fault) -> None:
+    """The error comes in time, and the next call after its return is answered."""
+    with ferromq.Admin(mq.namesrv, timeout=TIMEOUT) as admin, mq.producer() as producer:
+        admin.create_topic("orders", 1)
+        receipt = producer.send("orders", b"x", keys="k")
+        fault(broker_proxy)
+        for call in (
+            lambda: admin.create_topic("clicks", 1),
+            lambda: admin.create_group("billing"),
+            lambda: admin.query_by_key("orders", "k"),
+            lambda: admin.query_by_id("orders", receipt.message_id),
+            admin.clean,
+        ):
+            fails_in_time(call)
+        assert "orders" in admin.topics()
+        broker_proxy.resume()
+        admin.create_group("billing")
+        found = admin.query_by_id("orders", receipt.message_id)
+        assert found is not None
+        assert found.body == b"x"

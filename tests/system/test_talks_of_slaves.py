@@ -1,0 +1,121 @@
+"""What a slave asks of a master that stands still, is gone, or answers half: it keeps what it has, and asks again."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fault_proxy import FAULTS, Fault, FaultProxy
+from grpc_peer import GrpcPeer
+
+from ferromq._ferromq import RemotingClient
+from ferromq._proto import messages as pb
+from ferromq._time import Clock
+from ferromq.broker import replication
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.namesrv.server import NamesrvController
+
+UPDATE_TOPIC, SUCCESS = 17, 0
+FREE = "127.0.0.1:0"
+TIMEOUT = 0.5
+# For a machine that is busy with other things: what is not bounded takes much longer.
+SLACK = 4.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return a clock that only the test moves; a slave is not as patient as usual."""
+    monkeypatch.setattr(replication, "_TIMEOUT", TIMEOUT)
+    return Clock.manual(1_700_000_000_000)
+
+
+@pytest.fixture
+def start(no_thread_left: None, clock: Clock, tmp_path: Path) -> Iterator[Callable[..., BrokerController]]:
+    """Return a function that runs brokers of one name; they are stopped in time, the last one first."""
+    started: list[BrokerController] = []
+    name_server = NamesrvController(NameServerConfig(listen=FREE), clock=clock)
+
+    def run(**options: object) -> BrokerController:
+        usual = {"listen": FREE, "grpc_listen": FREE, "commit_log_file_size": "1MiB", "namesrv": name_server.address}
+        config = BrokerConfig.from_options({"store": tmp_path / str(len(started)), **usual, **options})
+        started.append(BrokerController(config, clock=clock))
+        return started[-1]
+
+    yield run
+    for broker in reversed(started):
+        in_time(broker.close)
+    name_server.close()
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultProxy]:
+    """Yield a proxy with the port of a master to come."""
+    with socket.socket() as port, FaultProxy() as proxy:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", 0))
+        proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
+        yield proxy
+
+
+def in_time(call: Callable[[], object]) -> None:
+    """Fail where a call takes long."""
+    begin = time.monotonic()
+    call()
+    assert time.monotonic() - begin < TIMEOUT + SLACK
+
+
+def create(broker: BrokerController, topic: str) -> None:
+    """Create a topic, on the broker itself."""
+    client = RemotingClient()
+    assert client.call(broker.config.listen, UPDATE_TOPIC, {"topic": topic})[0] == SUCCESS
+    client.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_slave_keeps_what_it_has_and_follows_again(
+    start: Callable[..., BrokerController], proxy: FaultProxy, clock: Clock, fault: Fault
+) -> None:
+    """Each question ends in time, the slave serves on, and has everything with the first one that is answered."""
+    master = start(listen=proxy.target, advertise=proxy.address)
+    create(master, "orders")
+    slave = start(broker_id=1)
+    clock.advance(seconds=3)
+    assert slave.topics.get("orders") is not None
+    fault(proxy)
+    create(master, "clicks")
+    in_time(lambda: clock.advance(seconds=10))
+    assert slave.topics.get("orders") is not None
+    assert slave.topics.get("clicks") is None
+    with GrpcPeer(slave.endpoint) as peer:
+        in_time(lambda: peer.call("Heartbeat", pb.HeartbeatRequest(client_type=pb.ClientType.PRODUCER)))
+    proxy.resume()
+    clock.advance(seconds=10)
+    assert slave.topics.get("clicks") is not None
+
+
+@pytest.mark.parametrize("fault", [FAULTS["hang"], FAULTS["half_answer"]], ids=["hang", "half_answer"])
+def test_a_slave_stops_in_the_middle_of_a_question(
+    start: Callable[..., BrokerController],
+    proxy: FaultProxy,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+) -> None:
+    """However long it would wait for the answer."""
+    monkeypatch.setattr(replication, "_TIMEOUT", 10 * SLACK)
+    start(listen=proxy.target, advertise=proxy.address)
+    slave = start(broker_id=1)
+    fault(proxy)
+    asking = threading.Thread(target=clock.advance, kwargs={"seconds": 3})
+    before = proxy.connections
+    asking.start()
+    give_up = time.monotonic() + SLACK
+    while proxy.connections == before and time.monotonic() < give_up:
+        time.sleep(0.01)
+    in_time(slave.close)
+    asking.join(SLACK)
+    assert not asking.is_alive()
+    proxy.resume()
