@@ -1,0 +1,95 @@
+"""What planning and tasks ask of brokers and name servers that stand still, are gone, or answer half."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fault_proxy import FAULTS, Fault, FaultProxy
+
+import ferromq
+from ferromq.errors import OutcomeUnknown
+from ferromq.spark import over_grpc, over_remoting, pull
+from ferromq.spark.arrow import record_batch
+from ferromq.spark.options import Where
+from ferromq.spark.plan import QueueRange
+from ferromq.spark.topics import Topics
+
+SCHEMA = pa.schema([pa.field("queue_offset", pa.int64()), pa.field("body", pa.binary())])
+FLIGHTS = Topics(("flights",))
+BODIES = [b"%d" % number for number in range(20)]
+TIMEOUT = 0.5
+# For a machine that is busy with other things: what is not bounded takes much longer.
+SLACK = 5.0
+PATIENCE = 10.0
+
+
+class Talk:
+    """A cluster behind proxies, and how it is read."""
+
+    def __init__(self, protocol: str, mq: ferromq.Embedded, proxies: dict[str, FaultProxy]) -> None:
+        self.where = Where(endpoint=mq.endpoint) if protocol == "grpc" else Where(namesrv=proxies["namesrv"].address)
+        self.proxies = [proxies["grpc"]] if protocol == "grpc" else [proxies["remoting"], proxies["namesrv"]]
+
+    def plan(self) -> list[Any]:
+        """Return the queues, as planning finds them."""
+        return pull.queues(self.where, FLIGHTS)
+
+    def read(self, queue: Any) -> list[bytes]:
+        """Return the bodies of a queue, as a task reads them."""
+        wanted = QueueRange(
+            queue.topic, queue.broker_name, queue.endpoint, queue.queue_id, 0, queue.max_offset, queue.protocol
+        )
+        answers = pull.pull(wanted, columns=SCHEMA.names)
+        batches = [record_batch(columns, count, SCHEMA) for count, columns in answers]
+        return [body for batch in batches for body in batch.column("body").to_pylist()]
+
+
+@pytest.fixture(params=["grpc", "remoting"])
+def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Talk]:
+    """Run a broker with messages behind proxies; readers are not as patient as usual."""
+    monkeypatch.setattr(over_grpc, "TIMEOUT", TIMEOUT)
+    monkeypatch.setattr(over_remoting, "TIMEOUT", TIMEOUT)
+    with socket.socket() as one, socket.socket() as two, FaultProxy() as grpc, FaultProxy() as remoting:
+        for port, proxy in ((one, grpc), (two, remoting)):
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port.bind(("127.0.0.1", 0))
+            proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
+        addresses = {"listen": remoting.target, "advertise": remoting.address}
+        addresses |= {"grpc_listen": grpc.target, "grpc_advertise": grpc.address}
+        with ferromq.embedded(**addresses) as mq, FaultProxy(mq.namesrv) as namesrv:
+            with mq.admin() as admin, mq.producer() as producer:
+                admin.create_topic("flights", 1)
+                producer.send_all("flights", BODIES)
+            give_up = time.monotonic() + PATIENCE
+            while mq.store.max_offset("flights", 0) < len(BODIES) and time.monotonic() < give_up:
+                time.sleep(0.01)
+            yield Talk(request.param, mq, {"grpc": grpc, "remoting": remoting, "namesrv": namesrv})
+
+
+def fails_in_time(call: Callable[[], object]) -> None:
+    """Fail where a call is answered, raises another error, or takes long."""
+    begin = time.monotonic()
+    with pytest.raises(OutcomeUnknown):
+        call()
+    assert time.monotonic() - begin < TIMEOUT + SLACK
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_planning_and_tasks_fail_in_time_and_read_everything_when_they_are_tried_again(
+    talk: Talk, fault: Fault
+) -> None:
+    """Never a part of the rows without an error; Spark tries tasks again."""
+    (queue,) = talk.plan()
+    assert talk.read(queue) == BODIES
+    for proxy in talk.proxies:
+        fault(proxy)
+        fails_in_time(talk.plan)
+        if proxy is talk.proxies[0]:
+            fails_in_time(lambda: talk.read(queue))
+            fails_in_time(lambda: pull.offsets_by_time([(queue, 0)]))
+        proxy.resume()
+        assert talk.plan() == [queue]
+        assert talk.read(queue) == BODIES
