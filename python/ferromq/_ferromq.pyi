@@ -492,7 +492,12 @@ class ServerLimits(TypedDict, total=False):
     idle: float
     """Seconds after which a remoting connection without traffic is closed; default 120."""
     max_connections: int
-    """Open connections of both protocols; default 16,384."""
+    """Open connections of both protocols; by default what the limit of descriptors leaves, and at most 16,384."""
+    memory: int
+    """
+    Bytes of memory for requests that arrive or are answered, and for answers that clients have not taken; default
+    256 MiB. A connection may hold a quarter of it; an eighth is for small requests alone.
+    """
     one_way: int
     """One-way remoting requests under way over all connections; default 256. Beyond it their connections are not read."""
     calls: int

@@ -1,10 +1,11 @@
 """
-The options of a server's remoting connections: TLS, limits, and when an idle one is closed.
+The options of a server's connections: TLS of remoting, limits, and when an idle one is closed.
 
 `_namesrv_config` and `config` hand them on; RocketMQ's keys for them are here, those of its `tls.properties` too.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ RELOAD_INTERVAL = timedelta(seconds=1)
 _MODES = ("disabled", "permissive", "enforcing")
 _CLIENT_AUTH = ("none", "optional", "require")
 _SECOND = timedelta(seconds=1)
+_LEAST_MEMORY = 64 << 20
 _CLIENT_SIDE = "it is for clients, and this is a server"
 
 
@@ -39,10 +41,23 @@ def _client_auth(given: Mapping[str, str]) -> dict[str, Any]:
     return {"tls_client_auth": wanted}
 
 
+@contextlib.contextmanager
+def naming(way_out: str) -> Iterator[None]:
+    """Have the error of an address that cannot be listened on say which option to change."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; {way_out}") from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class ListenerConfig(Config):
-    """The options of a server's remoting connections."""
+    """The options of a server's connections; the limits of number and memory hold for gRPC, too."""
 
+    network_memory: int = 256 << 20
+    """Bytes of memory for requests that arrive or are answered, and for answers that clients have not taken yet."""
+    max_connections: int | None = None
+    """Open connections; none: as many as the limit of descriptors leaves beside the store's, and at most 16,384."""
     idle_time: timedelta = timedelta(seconds=120)
     """How long a connection may be silent."""
     one_way_limit: int = 256
@@ -61,6 +76,8 @@ class ListenerConfig(Config):
     """PEM file of the certificates that sign clients'."""
 
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
+        "network_memory": lambda text: {"network_memory": text},
+        "max_connections": lambda text: {"max_connections": text},
         "serverChannelMaxIdleTimeSeconds": lambda text: {"idle_time": whole(text) * _SECOND},
         "serverOnewaySemaphoreValue": lambda text: {"one_way_limit": whole(text)},
         "serverAsyncSemaphoreValue": lambda text: {"call_limit": whole(text)},
@@ -84,6 +101,13 @@ class ListenerConfig(Config):
     )
 
     def __post_init__(self) -> None:
+        if self.network_memory < _LEAST_MEMORY:
+            raise ConfigError(
+                f"network_memory is {self.network_memory} bytes; it must be {_LEAST_MEMORY} or more, as a connection "
+                "may hold a quarter of it and a frame has up to 16 MiB"
+            )
+        if self.max_connections is not None:
+            check_positive("max_connections", self.max_connections, 0)
         check_positive("idle_time", self.idle_time, timedelta())
         check_positive("one_way_limit", self.one_way_limit, 0)
         check_positive("call_limit", self.call_limit, 0)
@@ -98,7 +122,15 @@ class ListenerConfig(Config):
 
     def limits(self) -> dict[str, Any]:
         """Return what a `Server` is made with."""
-        return {"idle": self.idle_time / _SECOND, "one_way": self.one_way_limit, "calls": self.call_limit}
+        limits: dict[str, Any] = {
+            "memory": self.network_memory,
+            "idle": self.idle_time / _SECOND,
+            "one_way": self.one_way_limit,
+            "calls": self.call_limit,
+        }
+        if self.max_connections is not None:
+            limits["max_connections"] = self.max_connections
+        return limits
 
     def set_up(self, server: "Server") -> bool:
         """Give TLS to *server*; say whether there is any. Raises `ConfigError` naming the file that is wrong."""
@@ -121,6 +153,8 @@ class ListenerConfig(Config):
     def keys(self) -> dict[str, str]:
         """Return the options as RocketMQ's keys and values."""
         return {
+            "network_memory": str(self.network_memory),
+            **({} if self.max_connections is None else {"max_connections": str(self.max_connections)}),
             "serverChannelMaxIdleTimeSeconds": str(self.idle_time // _SECOND),
             "serverOnewaySemaphoreValue": str(self.one_way_limit),
             "serverAsyncSemaphoreValue": str(self.call_limit),

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import pickle
+import queue
 import signal
 import socket
 import struct
@@ -544,6 +545,41 @@ def test_a_port_in_use_is_an_error_that_names_it(rig: Rig) -> None:
     """The operating system's reason comes along."""
     with pytest.raises(OSError, match=f"cannot listen on {rig.address}"):
         rig.server.listen_remoting(rig.address)
+
+
+def test_a_flood_of_closed_connections_leaves_other_requests_their_turns(rig: Rig) -> None:
+    """However many ends Python was not told of yet, a request is answered, and each end is told."""
+    began, go_on, told = threading.Event(), threading.Event(), queue.Queue[int]()
+
+    def close(connection: int) -> None:
+        began.set()
+        go_on.wait(PATIENCE)
+        told.put(connection)
+
+    rig.server.on_close(close)
+    rig.serve(105, ok)
+    host, _, port = rig.address.rpartition(":")
+    floods = 1_100
+    for _ in range(floods):
+        socket.create_connection((host, int(port))).close()
+        began.wait(PATIENCE)
+    assert rig.call(105)[0] == 0
+    go_on.set()
+    assert len({told.get(timeout=PATIENCE) for _ in range(floods)}) == floods
+
+
+@pytest.mark.parametrize(
+    ("memory", "wanted"), [(1 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED), (8 << 20, grpc.StatusCode.OK)]
+)
+def test_a_request_may_take_a_quarter_of_the_memory(memory: int, wanted: grpc.StatusCode) -> None:
+    """What is larger is refused, and its bytes are given back."""
+    server = Server(Clock.system(), memory=memory)
+    server.register("Heartbeat", lambda _request: b"")
+    with grpc.insecure_channel(f"127.0.0.1:{server.listen_grpc('127.0.0.1:0')}") as channel:
+        answer = channel.unary_unary(f"{SERVICE}Heartbeat").future(bytes(300 << 10), timeout=PATIENCE)
+        assert answer.code() is wanted
+        wait_until(lambda: server.stats()["memory_held"] == 0)
+    server.stop()
 
 
 # --- the outgoing client ---------------------------------------------------------------------------------------

@@ -15,12 +15,29 @@ def read(path: Path, text: str) -> NameServerConfig:
 
 
 def test_limits_have_rocketmqs_defaults_and_keys(tmp_path: Path) -> None:
-    """Idle time, one-way requests and requests to clients."""
-    assert NameServerConfig().connections.limits() == {"idle": 120.0, "one_way": 256, "calls": 64}
+    """Idle time, one-way requests and requests to clients; memory and connections are ours."""
+    memory = {"memory": 256 << 20}
+    assert NameServerConfig().connections.limits() == {"idle": 120.0, "one_way": 256, "calls": 64, **memory}
     keys = "serverChannelMaxIdleTimeSeconds=7\nserverOnewaySemaphoreValue=3\nserverAsyncSemaphoreValue=5\n"
-    assert read(tmp_path / "n.conf", keys).connections.limits() == {"idle": 7.0, "one_way": 3, "calls": 5}
+    assert read(tmp_path / "n.conf", keys).connections.limits() == {
+        "idle": 7.0,
+        "one_way": 3,
+        "calls": 5,
+        **memory,
+    }
     config = NameServerConfig.load(environment={"FERROMQ_NAMESRV_IDLE_TIME": "9s"}, flags={"call_limit": "2"})
-    assert config.connections.limits() == {"idle": 9.0, "one_way": 256, "calls": 2}
+    assert config.connections.limits() == {"idle": 9.0, "one_way": 256, "calls": 2, **memory}
+    config = NameServerConfig.from_options({"network_memory": "1GiB", "max_connections": "7"})
+    assert config.connections.limits()["memory"] == 1 << 30
+    assert config.connections.limits()["max_connections"] == 7
+
+
+def test_too_little_memory_and_no_connections_are_refused() -> None:
+    """A frame of 16 MiB must fit into the share of a connection."""
+    with pytest.raises(ConfigError, match=r"network_memory is 1048576 bytes; it must be 67108864 or more"):
+        NameServerConfig.from_options({"network_memory": "1MiB"})
+    with pytest.raises(ConfigError, match="max_connections"):
+        NameServerConfig.from_options({"max_connections": "0"})
 
 
 def test_a_certificate_switches_tls_on_beside_plaintext(tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ pub fn of_transport(py: Python<'_>, error: &TransportError) -> PyErr {
             raised.set_cause(py, Some(PyOSError::new_err((source.raw_os_error(), source.to_string()))));
             raised
         }
-        TransportError::Malformed(_) | TransportError::Unanswered => raised::ConnectionFailed::new_err(text),
+        TransportError::Malformed(_) | TransportError::OtherProtocol(_) | TransportError::Unanswered => {
+            raised::ConnectionFailed::new_err(text)
+        }
         TransportError::FrameTooLarge { .. } => raised::MessageTooLarge::new_err(text),
         TransportError::Unsupported(_) => raised::Unsupported::new_err(text),
         TransportError::NoSuchTopic(_) => raised::TopicNotFound::new_err(text),

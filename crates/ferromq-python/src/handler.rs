@@ -14,9 +14,10 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::ExpiredFile;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, TransportError, remoting::Fields,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Seldom, TransportError,
+    remoting::Fields,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use pyo3::{
     PyTraverseError, PyVisit,
     exceptions::PyTypeError,
@@ -41,13 +42,17 @@ struct Functions {
 /// The control plane of one server.
 pub struct Handlers {
     functions: Arc<RwLock<Functions>>,
+    /// Connections that are gone and of which Python was not told yet.
+    closed: Arc<Mutex<Vec<u64>>>,
+    failures: Arc<Seldom>,
     pool: Pool,
 }
 
 impl Handlers {
     /// Starts the pool of threads.
     pub fn start(threads: usize) -> io::Result<Self> {
-        Ok(Self { functions: Arc::default(), pool: Pool::start(threads)? })
+        let pool = Pool::start(threads)?;
+        Ok(Self { functions: Arc::default(), closed: Arc::default(), failures: Arc::default(), pool })
     }
 
     /// Answers `route` with `function` from now on.
@@ -108,13 +113,14 @@ impl Handlers {
     where
         R: Send,
     {
-        let (functions, what) = (Arc::clone(&self.functions), what.into());
+        let (functions, failures, what) =
+            (Arc::clone(&self.functions), Arc::clone(&self.failures), what.into());
         move || {
             // None: the interpreter is shutting down and nobody can be called any more.
             let outcome = Python::try_attach(|py| {
                 let function = find(&functions.read()).map(|function| function.clone_ref(py));
                 let Some(function) = function else { return Err(TransportError::Unanswered) };
-                call(py, function.bind(py)).map_err(|error| report(py, &what, &error))
+                call(py, function.bind(py)).map_err(|error| report(py, &failures, &what, &error))
             });
             done(outcome.unwrap_or(Err(TransportError::Unanswered)));
         }
@@ -131,6 +137,7 @@ impl ColdHandler for Handlers {
         let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
         let answer = Arc::clone(&reply);
         let (route, expires) = (request.route.clone(), request.expires);
+        let memory = request.memory();
         let job = self.job(
             route.to_string(),
             // Whose client gave up before its turn came is not begun.
@@ -144,6 +151,11 @@ impl ColdHandler for Handlers {
             },
             move |outcome| tell(&answer, outcome),
         );
+        let refused = Arc::clone(&reply);
+        let job = move || match memory.has_room() {
+            true => job(),
+            false => tell(&refused, Err(TransportError::Busy("its clients do not read their answers"))),
+        };
         if !self.pool.submit(job) {
             tell(&reply, Err(TransportError::Busy("too many requests wait for a handler")));
         }
@@ -208,13 +220,29 @@ impl ColdHandler for Handlers {
     }
 
     fn on_close(&self, connection: u64) {
+        let mut closed = self.closed.lock();
+        closed.push(connection);
+        if closed.len() > 1 {
+            // The job that waits tells of this one, too.
+            return;
+        }
+        drop(closed);
+        let (closed, failures) = (Arc::clone(&self.closed), Arc::clone(&self.failures));
         let job = self.job(
             "closed connection",
             |functions| functions.close.as_ref(),
-            move |_, function| function.call1((connection,)).map(drop),
+            move |py, function| {
+                let told = std::mem::take(&mut *closed.lock());
+                for connection in told {
+                    if let Err(error) = function.call1((connection,)) {
+                        report(py, &failures, "closed connection", &error);
+                    }
+                }
+                Ok(())
+            },
             drop,
         );
-        // One a connection, and connections are limited.
+        // One job for all of them: however many there are, other requests have their turns.
         self.pool.submit_always(job);
     }
 }
@@ -287,9 +315,12 @@ pub fn archive_hook(
     }
 }
 
-/// Logs an exception, and makes the error the caller gets.
-fn report(py: Python<'_>, what: &str, error: &PyErr) -> TransportError {
-    log(py, "cold handler failed route=%s", what, error);
+/// Logs an exception of a handler, unless there were enough of them for now: clients may cause one with each request.
+fn report(py: Python<'_>, failures: &Seldom, what: &str, error: &PyErr) -> TransportError {
+    failures.say(|left_out| match left_out {
+        0 => log(py, "cold handler failed route=%s", what, error),
+        _ => log(py, &format!("cold handler failed route=%s left_out={left_out}"), what, error),
+    });
     TransportError::Handler(error.to_string())
 }
 

@@ -128,7 +128,7 @@ impl Pool {
         true
     }
 
-    /// Queues a job whatever waits; only for jobs that are bounded otherwise.
+    /// Queues a job whatever waits; only for jobs of which there is one at a time.
     pub fn submit_always(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         state.turns.push_back(Turn::Job(Box::new(job)));

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use ferromq_transport::{
-    Route, Server, ServerOptions, dispatcher,
+    Route, Seldom, Server, ServerOptions, dispatcher,
     hot::SendPolicy,
     subscriptions::Subscription,
     tables::{GroupEntry, MessageType, TopicEntry},
@@ -32,6 +32,9 @@ use crate::{
     server_options::server_options,
     store::PyStore,
 };
+
+/// Clients say what they subscribe to with each heartbeat.
+static BAD_FILTER: Seldom = Seldom::new();
 
 /// What a server needs to be dropped in good order.
 struct Running {
@@ -222,7 +225,9 @@ impl PyServer {
     ) -> PyResult<()> {
         let subscription = Subscription::new(expression_type, expression, version, broadcasting);
         if let Err(error) = &subscription.filter {
-            tracing::warn!(group, topic, expression, %error, "a subscription gets nothing");
+            BAD_FILTER.say(|left_out| {
+                tracing::warn!(group, topic, expression, %error, left_out, "a subscription gets nothing");
+            });
         }
         self.0.get()?.server.tables().subscriptions.put(group, topic, subscription);
         Ok(())

@@ -9,6 +9,9 @@ use pyo3::{
     types::PyDict,
 };
 
+/// A connection may hold so much of the memory of all: a quarter.
+const CONNECTIONS_OF_MEMORY: usize = 4;
+
 /// Reads the limits of a server by their names.
 pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
     let mut options = ServerOptions::default();
@@ -21,6 +24,10 @@ pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
                 options.connection.idle = idle;
             }
             "max_connections" => options.max_connections = at_least_one(&name, &value)?,
+            "memory" => {
+                options.memory = at_least_one(&name, &value)?;
+                options.connection_memory = options.memory / CONNECTIONS_OF_MEMORY;
+            }
             "one_way" => options.one_way = at_least_one(&name, &value)?,
             "calls" => options.calls = at_least_one(&name, &value)?,
             _ => {
@@ -32,10 +39,10 @@ pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
     Ok(options)
 }
 
-/// A number of connections or requests; without any nothing would be served.
+/// A number of connections, requests or bytes; without any nothing would be served.
 fn at_least_one(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match value.extract::<u32>() {
-        Ok(0) | Err(_) => Err(PyValueError::new_err(format!("{name} must be from 1 to {}", u32::MAX))),
-        Ok(number) => Ok(number as usize),
+    match value.extract::<usize>() {
+        Ok(0) | Err(_) => Err(PyValueError::new_err(format!("{name} must be 1 or more"))),
+        Ok(number) => Ok(number),
     }
 }

@@ -1,8 +1,9 @@
 //! One incoming remoting connection: reads frames, hands them on.
 //!
 //! What a frame looks like is the codec's business, where a request goes the dispatcher's, how answers are
-//! written the outbox's. A peer that breaks the protocol, sends faster than it is served or does not read its
-//! answers harms only itself: requests under way and their bytes, queued bytes and the time of a write are bounded.
+//! written the outbox's. A peer that breaks the protocol, sends faster than it is served, stops in the middle of a
+//! frame or does not read its answers harms only itself: requests under way, the memory of them and of their answers,
+//! and the time of a frame and of a write are bounded.
 
 use std::{
     future::poll_fn,
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::{Semaphore, oneshot},
@@ -27,21 +28,30 @@ use tracing::{debug, warn};
 
 use crate::{
     ColdHandler, ColdRequest, ColdResponse, Route, TransportError,
+    budget::{Allowance, Share},
     calls::Calls,
     dispatcher::{self, Path},
     hot::{Counters, Hot},
     leaving::{Leaving, leaving},
     outbox::{Outbox, Permit, Waiting},
+    pace::{Pace, after},
     remoting::{Decoder, Limits, RemotingCommand, codec, codes::request},
+    room,
     routes::Routes,
+    seldom::Seldom,
     serve::{self, Begun},
 };
 
 const READ_CHUNK: usize = 16 << 10;
 /// A frame larger than this has its memory for itself, so that a small one that stays keeps no large one.
 const OWN_MEMORY: usize = 64 << 10;
-/// Stands for "never" where a limit is too long to be added to a time.
-const FAR: Duration = Duration::from_secs(86_400 * 365);
+/// The begin of a frame that is no larger is copied out of its buffer while the rest is waited for, and not counted.
+const BEGIN: usize = 1 << 10;
+/// What a request costs beside its frame and its fields while it is under way.
+const REQUEST: usize = 1 << 10;
+
+/// How requests of HTTP/1 begin.
+const HTTP_METHODS: [&[u8]; 5] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS "];
 
 /// What one remoting connection may cost.
 #[derive(Debug, Clone, Copy)]
@@ -51,16 +61,12 @@ pub struct ConnectionLimits {
     /// Requests under way; beyond it the connection is not read. A consumer keeps one pull waiting for each
     /// of its queues.
     pub in_flight: u16,
-    /// Bytes of the frames of requests under way; beyond it the connection is not read. A single larger frame
-    /// is served alone. Frames no larger than an even share of it, by `in_flight`, are not counted: their
-    /// number bounds them as well.
-    pub request_bytes: u32,
-    /// Bytes of answers waiting to be written; beyond it the connection is not read.
-    pub queued_bytes: usize,
     /// A connection on which nothing came and nothing was written for this long, and with no request under
     /// way, is closed.
     pub idle: Duration,
-    /// A peer that takes no byte of an answer for this long is gone.
+    /// A peer that has begun a frame sends 512 KiB of it, or all that is left, in this time, again and again.
+    pub read: Duration,
+    /// A peer takes 512 KiB of what is written to it, or all that is left, in this time, again and again.
     pub write: Duration,
 }
 
@@ -69,9 +75,8 @@ impl Default for ConnectionLimits {
         Self {
             frames: Limits::default(),
             in_flight: 4096,
-            request_bytes: 64 << 20,
-            queued_bytes: 32 << 20,
             idle: Duration::from_secs(120),
+            read: Duration::from_secs(30),
             write: Duration::from_secs(30),
         }
     }
@@ -82,6 +87,8 @@ pub(crate) struct Connection {
     pub id: u64,
     pub peer: SocketAddr,
     pub limits: ConnectionLimits,
+    /// The memory it may hold.
+    pub allowance: Arc<Allowance>,
     pub cold: Arc<dyn ColdHandler>,
     /// None on a name server.
     pub hot: Option<Arc<Hot>>,
@@ -93,6 +100,9 @@ pub(crate) struct Connection {
     /// What a one-way request takes of [`ConnectionLimits::in_flight`]: so no connection can have all of `one_way`.
     pub one_way_weight: u32,
     pub counters: Arc<Counters>,
+    pub bad_frames: Arc<Seldom>,
+    /// The port of the gRPC listener; 0 where there is none.
+    pub grpc_port: u16,
     /// Requests of ours the peer has not answered yet.
     pub calls: Arc<Calls>,
 }
@@ -100,7 +110,6 @@ pub(crate) struct Connection {
 /// What the reading half hands to whoever answers.
 struct Flow {
     in_flight: Arc<Semaphore>,
-    request_bytes: Arc<Semaphore>,
     outbox: Outbox,
     leaving: Leaving,
 }
@@ -143,8 +152,7 @@ impl Connection {
         in_flight: &Arc<Semaphore>,
     ) -> Result<(), TransportError> {
         let (leaves, leaving) = leaving();
-        let request_bytes = Arc::new(Semaphore::new(self.limits.request_bytes as usize));
-        let flow = Flow { in_flight: Arc::clone(in_flight), request_bytes, outbox, leaving };
+        let flow = Flow { in_flight: Arc::clone(in_flight), outbox, leaving };
         let mut writer = pin!(writing);
         // The way into the outbox goes with the reader.
         let reader = async move {
@@ -174,54 +182,50 @@ impl Connection {
             }
             _ => {
                 self.counters.malformed.add(1);
-                warn!(connection = self.id, peer = %self.peer, %error, "connection closed for a bad frame");
+                self.bad_frames.say(|left_out| {
+                    warn!(
+                        connection = self.id,
+                        peer = %self.peer,
+                        %error,
+                        left_out,
+                        "connection closed for a bad frame"
+                    );
+                });
             }
         }
     }
 
     async fn read(&self, mut socket: impl AsyncRead + Unpin, flow: &Flow) -> Result<(), TransportError> {
         let decoder = Decoder::new(self.limits.frames);
-        let mut buffer = BytesMut::new();
-        let mut idle = pin!(sleep_until(self.idle_from(Instant::now())));
+        let mut incoming = Incoming::new(self.allowance.share(), self.limits.read);
+        let mut timer = pin!(sleep_until(incoming.look_from(Instant::now(), self.limits.idle)));
         loop {
-            let mut waiting = buffer.len();
-            while let Some(command) = decoder.next(&mut buffer)? {
-                let frame = waiting - buffer.len();
-                waiting = buffer.len();
-                if command.is_response() {
-                    self.answered(command);
-                    continue;
-                }
-                if self.is_draining.load(Ordering::SeqCst) {
+            let mut waiting = incoming.buffer.len();
+            while let Some(command) = decoder
+                .next(&mut incoming.buffer)
+                .map_err(|error| foreign(&incoming.buffer, self.grpc_port, error))?
+            {
+                let frame = waiting - incoming.buffer.len();
+                waiting = incoming.buffer.len();
+                if !self.take(command, frame, incoming.taken(frame), flow).await? {
                     return Ok(());
                 }
-                if command.is_one_way() && serve::only_answers(command.code) {
-                    self.counters.remoting_requests.add(1);
-                    // Messages would be leased to nobody, and waiting for some would keep what one-way
-                    // requests share.
-                    debug!(connection = self.id, code = command.code, "one-way request that asks, dropped");
-                    continue;
-                }
-                let permit = self.admit(command.is_one_way(), frame, flow).await?;
-                self.dispatch(command, permit, flow);
             }
-            let most = match codec::announced(&buffer) {
-                Some(frame) if frame > OWN_MEMORY => frame - buffer.len(),
-                _ => usize::MAX,
-            };
+            incoming.make_room().await;
             // The timer is set anew when it ends, not with each read.
             let mut since = Instant::now();
             loop {
                 let read = tokio::select! {
                     biased;
-                    read = read_some(&mut socket, &mut buffer, most) => read.map_err(|source| self.io(source))?,
-                    () = &mut idle => {
+                    read = incoming.read(&mut socket) => read.map_err(|source| self.io(source))?,
+                    () = &mut timer => {
                         since = if self.is_busy(flow) { Instant::now() } else { since.max(flow.outbox.last_write()) };
-                        if self.idle_from(since) <= Instant::now() {
+                        incoming.check_pace()?;
+                        if after(since, self.limits.idle) <= Instant::now() {
                             debug!(connection = self.id, peer = %self.peer, "connection idle, closed");
                             return Ok(());
                         }
-                        idle.as_mut().reset(self.idle_from(since));
+                        timer.as_mut().reset(incoming.look_from(since, self.limits.idle));
                         continue;
                     }
                 };
@@ -233,8 +237,33 @@ impl Connection {
         }
     }
 
-    fn idle_from(&self, since: Instant) -> Instant {
-        since.checked_add(self.limits.idle).unwrap_or_else(|| since + FAR)
+    /// Takes one frame; false where the connection takes no more.
+    async fn take(
+        &self,
+        command: RemotingCommand,
+        frame: usize,
+        memory: Share,
+        flow: &Flow,
+    ) -> Result<bool, TransportError> {
+        if command.is_response() {
+            self.answered(command);
+            return Ok(true);
+        }
+        if self.is_draining.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        if command.is_one_way() && serve::only_answers(command.code) {
+            self.counters.remoting_requests.add(1);
+            // Messages would be leased to nobody, and waiting for some would keep what one-way
+            // requests share.
+            debug!(connection = self.id, code = command.code, "one-way request that asks, dropped");
+            return Ok(true);
+        }
+        let cost = frame + command.fields.memory() + REQUEST;
+        memory.wait(cost.saturating_sub(memory.taken())).await;
+        let permit = self.admit(command.is_one_way(), memory, flow).await?;
+        self.dispatch(command, permit, flow);
+        Ok(true)
     }
 
     fn is_busy(&self, flow: &Flow) -> bool {
@@ -249,32 +278,18 @@ impl Connection {
         }
     }
 
-    /// Waits until one more request of so many bytes may be under way.
-    async fn admit(&self, is_one_way: bool, frame: usize, flow: &Flow) -> Result<Permit, TransportError> {
-        flow.outbox.has_room().await;
+    /// Waits until one more request may be under way.
+    async fn admit(&self, is_one_way: bool, memory: Share, flow: &Flow) -> Result<Permit, TransportError> {
         // Closed semaphores are impossible: nobody closes them.
         let closed = |_| self.io(io::ErrorKind::ConnectionAborted.into());
         let weight = if is_one_way { self.one_way_weight } else { 1 };
         let of_connection = Arc::clone(&flow.in_flight).acquire_many_owned(weight).await.map_err(closed)?;
-        let of_bytes = match self.counted(frame) {
-            0 => None,
-            bytes => Some(Arc::clone(&flow.request_bytes).acquire_many_owned(bytes).await.map_err(closed)?),
-        };
         // Nobody waits for the answer of a one-way request, so nothing slows down who sends them.
         let of_server = match is_one_way {
             true => Some(Arc::clone(&self.one_way).acquire_owned().await.map_err(closed)?),
             false => None,
         };
-        Ok(Permit::with([Some(of_connection), of_bytes, of_server]))
-    }
-
-    /// What a frame takes of the bytes that may be under way.
-    fn counted(&self, frame: usize) -> u32 {
-        let limit = self.limits.request_bytes;
-        match u32::try_from(frame).unwrap_or(u32::MAX).min(limit) {
-            small if small <= limit / u32::from(self.limits.in_flight).max(1) => 0,
-            large => large,
-        }
+        Ok(Permit::new([Some(of_connection), of_server], memory))
     }
 
     fn dispatch(&self, command: RemotingCommand, permit: Permit, flow: &Flow) {
@@ -297,7 +312,7 @@ impl Connection {
         }
     }
 
-    fn call_hot(&self, hot: Arc<Hot>, command: RemotingCommand, permit: Permit, flow: &Flow) {
+    fn call_hot(&self, hot: Arc<Hot>, mut command: RemotingCommand, mut permit: Permit, flow: &Flow) {
         let is_one_way = command.is_one_way();
         let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> =
             match serve::begin(&hot, self.peer, &command) {
@@ -311,8 +326,11 @@ impl Connection {
                     });
                 }
                 Begun::No => {
-                    let leaving = flow.leaving.clone();
-                    Box::pin(leaving.scope(serve::answer(hot, self.peer, command)))
+                    own_body(&mut command);
+                    let (leaving, memory) = (flow.leaving.clone(), Arc::new(self.allowance.share()));
+                    let answering = serve::answer(hot, self.peer, command);
+                    permit = permit.with_room(Arc::clone(&memory));
+                    Box::pin(leaving.scope(room::scope(memory, answering)))
                 }
             };
         // Most requests are answered at once, in the order they came; only those that wait cost a task.
@@ -336,6 +354,7 @@ impl Connection {
 
     fn call_cold(&self, route: Route, mut command: RemotingCommand, permit: Permit, outbox: &Outbox) {
         self.counters.cold_calls.add(1);
+        own_body(&mut command);
         let request = ColdRequest {
             route,
             connection: self.id,
@@ -346,6 +365,7 @@ impl Connection {
             expires: None,
             fields: std::mem::take(&mut command.fields),
             body: std::mem::take(&mut command.body),
+            memory: Some(permit.memory().of_connection()),
         };
         let (tell, answer) = oneshot::channel();
         self.cold.call(request, tell);
@@ -366,26 +386,121 @@ impl Connection {
     }
 }
 
-/// Reads what is there, up to `most` bytes. While nothing comes an empty buffer holds no memory: most
-/// connections are idle.
-async fn read_some(
-    socket: &mut (impl AsyncRead + Unpin),
-    buffer: &mut BytesMut,
-    most: usize,
-) -> io::Result<usize> {
-    poll_fn(|context| {
-        if buffer.is_empty() && buffer.capacity() > OWN_MEMORY {
-            *buffer = BytesMut::new();
+/// What has come and is no whole frame yet, and the memory it holds.
+struct Incoming {
+    buffer: BytesMut,
+    memory: Share,
+    /// Of the frame that has begun.
+    pace: Option<Pace>,
+    limit: Duration,
+}
+
+impl Incoming {
+    fn new(memory: Share, limit: Duration) -> Self {
+        Self { buffer: BytesMut::new(), memory, pace: None, limit }
+    }
+
+    /// Hands on the memory of a frame that was taken out of the buffer.
+    fn taken(&mut self, frame: usize) -> Share {
+        self.pace = None;
+        self.memory.split(frame)
+    }
+
+    /// Waits for the memory that the frame which has begun may take next: it grows as its bytes come.
+    async fn make_room(&mut self) {
+        let (len, taken) = (self.buffer.len(), self.memory.taken());
+        if len <= BEGIN {
+            self.memory.give_back(taken);
+        } else if self.most() == 0 || taken < len {
+            let announced = codec::announced(&self.buffer).unwrap_or(0);
+            let wanted = match announced > OWN_MEMORY {
+                true => (2 * len).max(OWN_MEMORY).min(announced),
+                false => len + READ_CHUNK,
+            };
+            let begun = Instant::now();
+            self.memory.wait(wanted.saturating_sub(taken)).await;
+            self.pace.iter_mut().for_each(|pace| pace.pause(begun.elapsed()));
         }
-        buffer.reserve(READ_CHUNK);
-        let mut room = (&mut *buffer).limit(most);
-        let read = pin!(socket.read_buf(&mut room)).poll(context);
-        if read.is_pending() && buffer.is_empty() {
-            *buffer = BytesMut::new();
+        self.pace = match self.buffer.is_empty() {
+            true => None,
+            false => Some(self.pace.unwrap_or_else(|| Pace::new(self.limit))),
+        };
+    }
+
+    /// How many bytes may be read now.
+    fn most(&self) -> usize {
+        match codec::announced(&self.buffer) {
+            // A frame that is large has its memory for itself.
+            Some(frame) if frame > OWN_MEMORY => {
+                frame.min(self.memory.taken().max(BEGIN + READ_CHUNK)) - self.buffer.len()
+            }
+            _ => READ_CHUNK,
         }
-        read
-    })
-    .await
+    }
+
+    /// Reads what is there. While nothing comes a buffer that holds little takes no more memory than that: most
+    /// connections are idle.
+    async fn read(&mut self, socket: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        let most = self.most();
+        let buffer = &mut self.buffer;
+        let read = poll_fn(|context| {
+            if buffer.is_empty() && buffer.capacity() > OWN_MEMORY {
+                *buffer = BytesMut::new();
+            }
+            buffer.reserve(most.min(READ_CHUNK));
+            let mut room = (&mut *buffer).limit(most);
+            let read = pin!(socket.read_buf(&mut room)).poll(context);
+            if read.is_pending() && buffer.len() <= BEGIN {
+                *buffer = BytesMut::from(&buffer[..]);
+            }
+            read
+        });
+        let read = read.await?;
+        self.pace.iter_mut().for_each(|pace| pace.moved(read));
+        Ok(read)
+    }
+
+    /// When to look whether the peer is idle, or keeps the pace of a frame.
+    fn look_from(&self, since: Instant, idle: Duration) -> Instant {
+        let pace = self.pace.unwrap_or_else(|| Pace::new(self.limit));
+        after(since, idle).min(pace.deadline())
+    }
+
+    fn check_pace(&self) -> Result<(), TransportError> {
+        match self.pace {
+            Some(pace) if pace.deadline() <= Instant::now() => {
+                Err(TransportError::Malformed("the rest of the frame does not come, or comes too slowly"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with bytes that are no frame, where they are of another protocol.
+fn foreign(buffer: &[u8], grpc_port: u16, error: TransportError) -> TransportError {
+    let hint = || match grpc_port {
+        0 => "there is no gRPC port here".to_owned(),
+        port => format!("is it meant for the gRPC port {port}?"),
+    };
+    let what = match buffer {
+        [b'P', b'R', b'I', b' ', ..] => format!("this is an HTTP/2 client; {}", hint()),
+        [0x16, 0x03, ..] => {
+            "this is a TLS client, and the port takes plaintext; set tls_mode, or have it speak plaintext"
+                .to_owned()
+        }
+        _ if HTTP_METHODS.iter().any(|method| buffer.starts_with(method)) => {
+            "this is an HTTP/1 client; the port takes RocketMQ's remoting protocol".to_owned()
+        }
+        _ => return error,
+    };
+    TransportError::OtherProtocol(what)
+}
+
+/// Has a request that waits keep its own bytes alone, not the buffer they came in.
+fn own_body(command: &mut RemotingCommand) {
+    if command.body.len() < BEGIN {
+        command.body = Bytes::copy_from_slice(&command.body);
+    }
 }
 
 /// Answers a request, unless nobody waits for it.
@@ -400,4 +515,26 @@ fn fill(mut response: RemotingCommand, answer: ColdResponse) -> RemotingCommand 
     response.fields = answer.fields;
     response.body = answer.body;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_another_protocol_are_called_by_its_name() {
+        let of = |bytes: &[u8], port| {
+            let mut buffer = BytesMut::from(bytes);
+            let error = Decoder::default().next(&mut buffer).expect_err("no frame");
+            foreign(&buffer, port, error).to_string()
+        };
+        assert!(
+            of(b"PRI * HTTP/2.0\r\n\r\n", 8081)
+                .contains("HTTP/2 client; is it meant for the gRPC port 8081?")
+        );
+        assert!(of(b"PRI * HTTP/2.0\r\n\r\n", 0).contains("no gRPC port"));
+        assert!(of(b"GET / HTTP/1.1\r\n", 0).contains("HTTP/1"));
+        assert!(of(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01], 0).contains("TLS"));
+        assert!(of(&[0x7f, 0, 0, 0], 0).contains("over the limit"));
+    }
 }

@@ -11,6 +11,9 @@ pub enum TransportError {
     /// Bytes from the peer do not follow the protocol.
     #[error("malformed request: {0}")]
     Malformed(&'static str),
+    /// Bytes from the peer are of another protocol; the text says which, and what to do.
+    #[error("no remoting frame: {0}")]
+    OtherProtocol(String),
     /// A field of a request is missing or is not what it must be.
     #[error("the field {name} is wrong: {reason}")]
     BadField {
@@ -147,6 +150,7 @@ impl TransportError {
                 response::INVALID_PARAMETER
             }
             Self::Malformed(_)
+            | Self::OtherProtocol(_)
             | Self::Handler(_)
             | Self::HotRoute(_)
             | Self::NotSupported(_)

@@ -1,12 +1,13 @@
 //! The bridge to the control plane: requests nobody on the hot path answers.
 
-use std::{fmt, net::SocketAddr, time::Instant};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::{
     TransportError,
+    budget::Allowance,
     remoting::{Fields, Language},
     tables::MessageType,
 };
@@ -50,6 +51,28 @@ pub struct ColdRequest {
     pub fields: Fields,
     /// Remoting: body. gRPC: the protobuf message as it came.
     pub body: Bytes,
+    /// What the connection may hold.
+    pub(crate) memory: Option<Arc<Allowance>>,
+}
+
+impl ColdRequest {
+    /// The memory its connection may hold.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory(self.memory.clone())
+    }
+}
+
+/// The memory a connection may hold.
+pub struct Memory(Option<Arc<Allowance>>);
+
+impl Memory {
+    /// Says whether there is room for an answer, whose size is known only once it is made. Ask when the request's turn
+    /// has come; without room it is answered with [`TransportError::Busy`] and nothing is done.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.0.as_ref().is_none_or(|memory| memory.has_room())
+    }
 }
 
 /// The control plane's answer.

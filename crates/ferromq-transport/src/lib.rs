@@ -3,6 +3,7 @@
 //! Hot verbs (their rate grows with the message rate) are answered here; everything else is a *cold*
 //! request and goes to the [`ColdHandler`] the control plane gave. This crate knows no Python.
 
+mod budget;
 mod calls;
 pub mod client;
 mod connection;
@@ -15,10 +16,13 @@ pub mod hot;
 mod leaving;
 mod long_poll;
 mod outbox;
+mod pace;
 mod peers;
 pub mod remoting;
 pub mod resets;
+mod room;
 pub mod routes;
+mod seldom;
 mod serve;
 mod server;
 pub mod subscriptions;
@@ -27,5 +31,6 @@ pub mod tls;
 
 pub use connection::ConnectionLimits;
 pub use error::TransportError;
-pub use handler::{ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route};
+pub use handler::{ColdHandler, ColdRequest, ColdResponse, Demoted, Memory, Missing, Reply, Route};
+pub use seldom::Seldom;
 pub use server::{Server, ServerOptions};

@@ -1,13 +1,14 @@
 //! What waits to be written to one peer: answers, and requests the server sends by itself.
 //!
 //! Everything queued holds a permit until it is written, so the queue never overflows: answers hold the one
-//! their request took when it was read, requests of the server take one here or are refused.
+//! their request took when it was read, requests of the server take one here or are refused. The permit also counts
+//! the memory of what is queued.
 
 use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -15,12 +16,17 @@ use std::{
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
-    time::{Instant, timeout},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{Instant, timeout, timeout_at},
 };
 use tracing::warn;
 
-use crate::remoting::{Fields, Frame, RemotingCommand, codec, codes::response};
+use crate::{
+    budget::Share,
+    pace::Pace,
+    remoting::{Fields, Frame, RemotingCommand, codec, codes::response},
+    seldom::Seldom,
+};
 
 /// Requests of the server that wait in one connection; more are refused.
 const PUSHES: usize = 64;
@@ -34,13 +40,35 @@ const KEPT_WHILE_IDLE: usize = 4 << 10;
 
 /// What a request under way, or a frame that is not written yet, holds; dropping it gives all of it back.
 pub(crate) struct Permit {
-    _shares: [Option<OwnedSemaphorePermit>; 3],
+    _turns: [Option<OwnedSemaphorePermit>; 2],
+    /// The memory of the request, then of its answer.
+    memory: Share,
+    /// What the answer took before it was made.
+    room: Option<Arc<Share>>,
 }
 
 impl Permit {
-    /// Shares of what the connection and the server have.
-    pub(crate) fn with(shares: [Option<OwnedSemaphorePermit>; 3]) -> Self {
-        Self { _shares: shares }
+    /// Turns of the connection and the server, and memory.
+    pub(crate) fn new(turns: [Option<OwnedSemaphorePermit>; 2], memory: Share) -> Self {
+        Self { _turns: turns, memory, room: None }
+    }
+
+    /// The same with what the answer took.
+    pub(crate) fn with_room(self, room: Arc<Share>) -> Self {
+        Self { room: Some(room), ..self }
+    }
+
+    /// The memory of the request.
+    pub(crate) fn memory(&self) -> &Share {
+        &self.memory
+    }
+
+    /// Counts a frame; what was taken for it before is enough where it is as much.
+    fn count(&self, frame: usize) {
+        let taken = self.memory.taken() + self.room.as_ref().map_or(0, |room| room.taken());
+        if frame > taken {
+            self.memory.count(frame - taken);
+        }
     }
 }
 
@@ -50,11 +78,8 @@ struct Outgoing {
     _permit: Permit,
 }
 
-/// How much waits.
+/// What both ends know.
 struct Queued {
-    bytes: AtomicUsize,
-    limit: usize,
-    written: Notify,
     begun: Instant,
     /// When something was written last, in milliseconds since `begun`.
     last_write: AtomicU64,
@@ -80,20 +105,11 @@ pub(crate) struct Waiting {
     queued: Arc<Queued>,
 }
 
-/// Makes the two ends for a connection with up to `in_flight` answers, and `limit` bytes before its peer is
-/// not read.
-pub(crate) fn outbox(in_flight: u16, limit: usize) -> (Outbox, Waiting) {
+/// Makes the two ends for a connection with up to `in_flight` answers.
+pub(crate) fn outbox(in_flight: u16) -> (Outbox, Waiting) {
     let (sender, receiver) = mpsc::channel(usize::from(in_flight) + PUSHES);
     let pushes = Arc::new(Semaphore::new(PUSHES));
-    let queued = Queued {
-        bytes: AtomicUsize::new(0),
-        limit,
-        written: Notify::new(),
-        begun: Instant::now(),
-        last_write: AtomicU64::new(0),
-        pushes,
-    };
-    let queued = Arc::new(queued);
+    let queued = Arc::new(Queued { begun: Instant::now(), last_write: AtomicU64::new(0), pushes });
     (Outbox { queue: sender, queued: Arc::clone(&queued) }, Waiting { queue: receiver, queued })
 }
 
@@ -101,7 +117,8 @@ impl Outbox {
     /// Queues an answer under the permit of its request.
     pub(crate) fn answer(&self, response: &RemotingCommand, permit: Permit) {
         let frame = codec::encode(response).or_else(|error| {
-            warn!(%error, code = response.code, "answer not encodable");
+            static BAD: Seldom = Seldom::new();
+            BAD.say(|left_out| warn!(%error, code = response.code, left_out, "answer not encodable"));
             let remark = Some(error.to_string());
             codec::encode(&RemotingCommand {
                 code: response::SYSTEM_ERROR,
@@ -118,19 +135,8 @@ impl Outbox {
 
     /// Where the writer is gone nobody waits for the frame.
     fn put(&self, frame: Frame, permit: Permit) {
-        self.queued.bytes.fetch_add(frame.len(), Ordering::AcqRel);
+        permit.count(frame.len());
         let _ = self.queue.try_send(Outgoing { frame, _permit: permit });
-    }
-
-    /// Resolves once so little waits that one more request may be read.
-    pub(crate) async fn has_room(&self) {
-        loop {
-            let written = self.queued.written.notified();
-            if self.queued.is_open() {
-                return;
-            }
-            written.await;
-        }
     }
 
     /// When something was written last, or the connection began.
@@ -149,23 +155,17 @@ impl Outbox {
 }
 
 impl WeakOutbox {
-    /// Queues a request of the server, which holds `share` of something until it is written; false where the
+    /// Queues a request of the server, which takes its bytes from `memory` until it is written; false where the
     /// connection ends or too much waits in it.
-    pub(crate) fn push(&self, frame: Frame, share: Option<OwnedSemaphorePermit>) -> bool {
+    pub(crate) fn push(&self, frame: Frame, memory: Share) -> bool {
         let Some(queue) = self.queue.upgrade() else { return false };
-        let Ok(permit) = Arc::clone(&self.queued.pushes).try_acquire_owned() else { return false };
-        if !self.queued.is_open() || queue.is_closed() {
+        let Ok(turn) = Arc::clone(&self.queued.pushes).try_acquire_owned() else { return false };
+        if queue.is_closed() || memory.take(frame.len()).is_err() {
             return false;
         }
-        Outbox { queue, queued: Arc::clone(&self.queued) }
-            .put(frame, Permit::with([Some(permit), share, None]));
+        let permit = Permit::new([Some(turn), None], memory);
+        Outbox { queue, queued: Arc::clone(&self.queued) }.put(frame, permit);
         true
-    }
-}
-
-impl Queued {
-    fn is_open(&self) -> bool {
-        self.bytes.load(Ordering::Acquire) <= self.limit
     }
 }
 
@@ -173,7 +173,7 @@ impl Waiting {
     /// Writes until every way in is gone and nothing waits.
     ///
     /// # Errors
-    /// The socket's, and `TimedOut` where the peer took no byte for as long as `patience`.
+    /// The socket's, and `TimedOut` where the peer took neither 512 KiB nor all there was within `patience`.
     pub(crate) async fn write(
         mut self,
         mut socket: impl AsyncWrite + Unpin,
@@ -182,17 +182,17 @@ impl Waiting {
         let mut batch = Vec::new();
         let mut together = BytesMut::new();
         while self.queue.recv_many(&mut batch, WRITE_BATCH).await > 0 {
-            let bytes: usize = batch.iter().map(|one| one.frame.len()).sum();
+            let mut pace = Pace::new(patience);
             for Outgoing { frame, .. } in &mut batch {
                 together.put_slice(&frame.head);
                 if frame.body.len() <= COPY_BELOW {
                     together.put_slice(&frame.body);
                 } else {
-                    write_all(&mut socket, &mut together, patience).await?;
-                    write_all(&mut socket, &mut frame.body, patience).await?;
+                    write_all(&mut socket, &mut together, &mut pace).await?;
+                    write_all(&mut socket, &mut frame.body, &mut pace).await?;
                 }
             }
-            write_all(&mut socket, &mut together, patience).await?;
+            write_all(&mut socket, &mut together, &mut pace).await?;
             // TLS keeps what was written until it is flushed.
             timeout(patience, socket.flush())
                 .await
@@ -205,23 +205,21 @@ impl Waiting {
             }
             let elapsed = u64::try_from(self.queued.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.queued.last_write.store(elapsed, Ordering::Relaxed);
-            self.queued.bytes.fetch_sub(bytes, Ordering::AcqRel);
-            self.queued.written.notify_one();
         }
         // Over TLS the end is written, too, to a peer that may not read.
         timeout(patience, socket.shutdown()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-/// Writes everything; each step must come forward within `patience`, however long the whole takes.
+/// Writes everything as long as the peer keeps `pace`, however long the whole takes.
 async fn write_all(
     socket: &mut (impl AsyncWrite + Unpin),
     bytes: &mut impl Buf,
-    patience: Duration,
+    pace: &mut Pace,
 ) -> io::Result<()> {
     while bytes.has_remaining() {
-        match timeout(patience, socket.write_buf(bytes)).await {
-            Ok(written) => _ = written?,
+        match timeout_at(pace.deadline(), socket.write_buf(bytes)).await {
+            Ok(written) => pace.moved(written?),
             Err(_) => return Err(io::ErrorKind::TimedOut.into()),
         }
     }
@@ -256,7 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_does_not_take_the_end_is_left() {
-        let (outbox, waiting) = outbox(1, 1);
+        let (outbox, waiting) = outbox(1);
         drop(outbox);
         let ended = waiting.write(Endless, Duration::from_millis(10)).await;
         assert_eq!(ended.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));

@@ -22,6 +22,7 @@ use tokio::{
 
 use crate::{
     TransportError,
+    budget::Allowance,
     calls::Calls,
     outbox::WeakOutbox,
     remoting::{RemotingCommand, codec},
@@ -31,6 +32,8 @@ use crate::{
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) outbox: WeakOutbox,
+    /// The memory the connection may hold.
+    pub(crate) allowance: Arc<Allowance>,
     /// Requests of ours the peer has not answered yet.
     pub(crate) calls: Arc<Calls>,
     /// Told to close the connection at once.
@@ -41,18 +44,15 @@ pub(crate) struct Peer {
 pub(crate) struct Peers {
     open: Mutex<HashMap<u64, Arc<Peer>>>,
     next_opaque: AtomicI32,
-    /// Bytes of pushes that are not written yet, over all connections.
-    pushed_bytes: Arc<Semaphore>,
     /// Calls under way, over all connections.
     calls: Semaphore,
 }
 
 impl Peers {
-    pub(crate) fn new(pushed_bytes: usize, calls: usize) -> Self {
+    pub(crate) fn new(calls: usize) -> Self {
         Self {
             open: Mutex::default(),
             next_opaque: AtomicI32::new(1),
-            pushed_bytes: Arc::new(Semaphore::new(pushed_bytes.min(Semaphore::MAX_PERMITS))),
             calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
         }
     }
@@ -77,10 +77,7 @@ impl Peers {
         let Some(peer) = self.get(id) else { return Ok(false) };
         request.opaque = self.next_opaque();
         request.set_one_way();
-        let frame = codec::encode(&request)?;
-        let bytes = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        let share = Arc::clone(&self.pushed_bytes).try_acquire_many_owned(bytes);
-        Ok(share.is_ok_and(|share| peer.outbox.push(frame, Some(share))))
+        Ok(peer.outbox.push(codec::encode(&request)?, peer.allowance.share()))
     }
 
     /// Sends a request and waits for its response.
@@ -100,7 +97,7 @@ impl Peers {
             let _turn = self.calls.acquire().await.map_err(|_| lost(&address))?;
             request.opaque = self.next_opaque();
             let (_pending, answer) = peer.calls.expect(request.opaque);
-            if !peer.outbox.push(codec::encode(&request)?, None) {
+            if !peer.outbox.push(codec::encode(&request)?, peer.allowance.share()) {
                 return Err(lost(&address));
             }
             answer.await.map_err(|_| lost(&address))

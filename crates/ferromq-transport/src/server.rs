@@ -8,14 +8,16 @@ use std::{
     net::{self, SocketAddr},
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
 use ferromq_store::{Clock, MessageStore};
+use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Handle,
@@ -27,6 +29,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     ColdHandler, TransportError,
+    budget::Budget,
     calls::Calls,
     connection::{Connection, ConnectionLimits},
     grpc::{GrpcLimits, GrpcServer},
@@ -35,6 +38,7 @@ use crate::{
     peers::{Peer, Peers},
     remoting::RemotingCommand,
     routes::Routes,
+    seldom::Seldom,
     tables::Tables,
     tls::{Accepted, GrpcTls, HANDSHAKE_PATIENCE, ServerTls, Tls, TlsMode},
 };
@@ -47,22 +51,39 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a stopping server grants connections that were cut off to report their end.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
 
+/// Connections that may wait to be accepted, as a whole fleet connects again at once; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+/// Most connections of a server that is not told otherwise.
+const MOST_CONNECTIONS: u64 = 16_384;
+/// Descriptors a store keeps open at most, and never more than half of all.
+const OF_STORE: u64 = 4096;
+/// Descriptors for logs, small files, outgoing connections and the moment in which a connection is refused.
+const SPARE: u64 = 64;
+
+/// What is left of the descriptors of this process by its soft limit, once the store has its part.
+fn default_connections() -> usize {
+    let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    let left = allowed.saturating_sub((allowed / 2).min(OF_STORE)).saturating_sub(SPARE);
+    usize::try_from(left.clamp(1, MOST_CONNECTIONS)).unwrap_or(usize::MAX)
+}
+
 /// The options of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerOptions {
-    /// Open connections of both protocols; more are closed as they come.
+    /// Open connections of both protocols; more are closed as they come. By default what the limit of descriptors
+    /// leaves beside those of the store, and at most 16,384.
     pub max_connections: usize,
-    /// Bytes of gRPC requests under way and of answers nobody has taken yet; requests past it are refused.
-    pub grpc_bytes: usize,
-    /// Those of one gRPC connection: a client that stops in the middle of its requests, or reads no answers, is
-    /// refused before the others are. No request larger than it is served.
-    pub grpc_connection_bytes: usize,
+    /// Bytes of memory for requests that arrive or are answered and for answers that peers have not taken yet, of
+    /// both protocols together. Beyond it remoting connections are not read, and gRPC requests are refused; an eighth
+    /// of it is for small requests alone.
+    pub memory: usize,
+    /// Those of one connection: a client that stops in the middle of its requests, or reads no answers, waits or is
+    /// refused before the others are. No gRPC request larger than it is served.
+    pub connection_memory: usize,
     /// How long a gRPC client may send nothing in the middle of a request; then the request ends.
     pub grpc_stall: Duration,
     /// How long a new gRPC connection may take to begin, its TLS handshake included.
     pub handshake: Duration,
-    /// Bytes of requests pushed to clients and not yet written; more are refused.
-    pub pushed_bytes: usize,
     /// Calls of clients under way; more wait.
     pub calls: usize,
     /// One-way requests under way over all connections; beyond it, or beyond a quarter of it on its own, a
@@ -75,12 +96,11 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            max_connections: 16_384,
-            grpc_bytes: 1 << 30,
-            grpc_connection_bytes: 256 << 20,
+            max_connections: default_connections(),
+            memory: 256 << 20,
+            connection_memory: 64 << 20,
             grpc_stall: Duration::from_secs(30),
             handshake: HANDSHAKE_PATIENCE,
-            pushed_bytes: 64 << 20,
             calls: 64,
             one_way: 256,
             connection: ConnectionLimits::default(),
@@ -116,6 +136,11 @@ struct Inner {
     grpc: GrpcServer,
     routes: Arc<Routes>,
     peers: Peers,
+    budget: Arc<Budget>,
+    refused: Arc<Seldom>,
+    bad_frames: Arc<Seldom>,
+    /// Of the gRPC listener; 0 where there is none.
+    grpc_port: AtomicU16,
     tls: Tls,
     grpc_tls: Arc<Tls>,
     /// Somebody said which certificate, or one was made up.
@@ -149,13 +174,16 @@ impl Server {
         });
         let numbers = Arc::clone(&NEXT_CONNECTION);
         let slots = Arc::new(Semaphore::new(options.max_connections));
+        let budget = Budget::new(options.memory, options.connection_memory);
         let limits = GrpcLimits {
             slots: Arc::clone(&slots),
-            bytes: options.grpc_bytes,
-            connection_bytes: options.grpc_connection_bytes,
+            budget: Arc::clone(&budget),
             stall: options.grpc_stall,
             handshake: options.handshake,
+            write: options.connection.write,
+            refused: Arc::default(),
         };
+        let refused = Arc::clone(&limits.refused);
         let grpc_tls = Arc::new(Tls::speaking(b"h2"));
         let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let tls = Arc::clone(&grpc_tls);
@@ -169,7 +197,11 @@ impl Server {
             hot,
             grpc,
             routes: Arc::default(),
-            peers: Peers::new(options.pushed_bytes, options.calls),
+            peers: Peers::new(options.calls),
+            budget,
+            refused,
+            bad_frames: Arc::default(),
+            grpc_port: AtomicU16::new(0),
             tls: Tls::default(),
             grpc_tls,
             is_grpc_tls_set: AtomicBool::new(false),
@@ -208,6 +240,7 @@ impl Server {
             self.0.is_grpc_tls_set.store(true, Ordering::Relaxed);
         }
         let (listener, address) = self.adopt(listener)?;
+        self.0.grpc_port.store(address.port(), Ordering::Relaxed);
         let server = self.clone();
         self.keep(async move {
             info!(%address, "grpc listener open");
@@ -299,7 +332,9 @@ impl Server {
     /// Name and value of each counter.
     #[must_use]
     pub fn stats(&self) -> Vec<(&'static str, u64)> {
-        self.0.counters.snapshot()
+        let mut stats = self.0.counters.snapshot();
+        stats.push(("memory_held", self.0.budget.held()));
+        stats
     }
 
     /// Sends an encoded `TelemetryCommand` on a stream; false where the stream is gone or its buffer is full.
@@ -359,6 +394,7 @@ impl Server {
             .and_then(|listener| {
                 let address = listener.local_addr()?;
                 listener.set_nonblocking(true)?;
+                SockRef::from(&listener).listen(BACKLOG)?;
                 Ok((TcpListener::from_std(listener)?, address))
             })
             .map_err(|source| TransportError::Io { peer: "listener".to_owned(), source })
@@ -382,7 +418,7 @@ impl Server {
             match accepted {
                 Ok((stream, peer)) => self.admit(stream, peer, &mut connections),
                 Err(error) => {
-                    warn!(%error, "accept failed");
+                    self.0.refused.say(|left_out| warn!(%error, left_out, "accept failed"));
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -395,7 +431,10 @@ impl Server {
         let inner = &self.0;
         let Ok(slot) = Arc::clone(&inner.slots).try_acquire_owned() else {
             inner.counters.refused_connections.add(1);
-            warn!(%peer, limit = inner.options.max_connections, "connection refused, too many are open");
+            let limit = inner.options.max_connections;
+            inner.refused.say(|left_out| {
+                warn!(%peer, limit, left_out, "connection refused, too many are open; raise max_connections");
+            });
             return;
         };
         if let Err(error) = stream.set_nodelay(true) {
@@ -403,17 +442,22 @@ impl Server {
         }
         let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
         let limits = inner.options.connection;
-        let (outbox, waiting) = outbox(limits.in_flight, limits.queued_bytes);
-        let (outgoing, calls) = (outbox.downgrade(), Calls::new());
-        let handle =
-            Peer { address: peer, outbox: outgoing, calls: Arc::clone(&calls), close: Notify::new() };
-        let handle = Arc::new(handle);
+        let (outbox, waiting) = outbox(limits.in_flight);
+        let (allowance, calls) = (inner.budget.allowance(), Calls::new());
+        let handle = Arc::new(Peer {
+            address: peer,
+            outbox: outbox.downgrade(),
+            allowance: Arc::clone(&allowance),
+            calls: Arc::clone(&calls),
+            close: Notify::new(),
+        });
         inner.peers.insert(id, Arc::clone(&handle));
         inner.counters.connections.add(1);
         let connection = Connection {
             id,
             peer,
             limits,
+            allowance,
             cold: Arc::clone(&inner.cold),
             hot: inner.hot.clone(),
             routes: Arc::clone(&inner.routes),
@@ -421,6 +465,8 @@ impl Server {
             one_way: Arc::clone(&inner.one_way),
             one_way_weight: inner.options.one_way_weight(),
             counters: Arc::clone(&inner.counters),
+            bad_frames: Arc::clone(&inner.bad_frames),
+            grpc_port: inner.grpc_port.load(Ordering::Relaxed),
             calls,
         };
         let farewell = Farewell { server: self.clone(), id };

@@ -76,7 +76,7 @@ async fn a_connection_too_many_is_closed_and_counted_and_room_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_all_connections_share_a_budget_that_comes_back() {
-    let broker = limited(ServerOptions { grpc_bytes: 256 << 10, ..ServerOptions::default() });
+    let broker = limited(ServerOptions { memory: 256 << 10, ..ServerOptions::default() });
     let client = broker.client().await;
     for _ in 0..3 {
         exhausted(&client, "SendMessage", 300 << 10).await;
@@ -86,8 +86,8 @@ async fn requests_of_all_connections_share_a_budget_that_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_nobody_takes_use_the_budget_up_and_their_leases_are_given_back() {
-    let broker = limited(ServerOptions { grpc_bytes: 5 << 20, ..ServerOptions::default() });
+async fn answers_nobody_takes_keep_others_waiting_for_room_and_lose_nothing() {
+    let broker = limited(ServerOptions { memory: 5 << 20, ..ServerOptions::default() });
     let client = broker.client().await;
     for i in 0..6 {
         client.send(vec![message("flights", &format!("{i}").repeat(1 << 20))]).await;
@@ -97,13 +97,13 @@ async fn answers_nobody_takes_use_the_budget_up_and_their_leases_are_given_back(
     let request = || Request::new(Bytes::from(three.encode_to_vec()));
     let slow = broker.client_with_a_small_window().await;
     let held = slow.stream("ReceiveMessage", request()).await.unwrap();
-    let refused = client.stream("ReceiveMessage", request()).await.map(drop).unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(broker.stat("given_back"), 3);
+    let first = client.receive(&three).await.1.len();
+    assert!((1..3).contains(&first), "{first} messages of 1 MiB where 3 of 5 MiB are taken");
     drop(held);
     drop(slow);
     broker.until("connections", 1).await;
-    assert_eq!(client.receive(&three).await.1.len(), 3);
+    let rest = client.receive(&three).await.1.len();
+    assert!(first + rest >= 3, "{first} and {rest} messages, of three that the other did not get");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,11 +128,7 @@ async fn bodies_of_four_mebibytes_go_both_ways_also_several_at_once() {
 const OF_ONE: usize = 256 << 10;
 
 fn shared() -> Broker {
-    limited(ServerOptions {
-        grpc_bytes: 4 * OF_ONE,
-        grpc_connection_bytes: OF_ONE,
-        ..ServerOptions::default()
-    })
+    limited(ServerOptions { memory: 4 * OF_ONE, connection_memory: OF_ONE, ..ServerOptions::default() })
 }
 
 /// Sends and receives what takes most of a connection's share.
@@ -202,7 +198,7 @@ async fn who_stops_in_the_middle_of_bodies_uses_up_their_own_share_and_nobody_el
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rest_of_a_request_that_does_not_come_ends_the_request_and_gives_its_share_back() {
     let broker = limited(ServerOptions {
-        grpc_connection_bytes: OF_ONE,
+        connection_memory: OF_ONE,
         grpc_stall: Duration::from_millis(100),
         ..ServerOptions::default()
     });
@@ -223,16 +219,13 @@ async fn who_reads_no_answers_uses_up_their_own_share_and_nobody_elses() {
     broker.readable(6).await;
     let one = ReceiveMessageRequest { batch_size: 1, ..receive(Duration::from_secs(60)) };
     let slow = broker.client_with_a_small_window().await;
-    let mut unread = Vec::new();
-    let refused = loop {
-        match slow.stream("ReceiveMessage", Request::new(one.encode_to_vec().into())).await {
-            Ok(answer) => unread.push(answer),
-            Err(refused) => break refused,
-        }
-        assert!(unread.len() <= 2, "{} answers of 100 KiB are unread", unread.len());
-    };
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    // The lease of the answer that was refused is given back, so four are left for the other.
+    let ask = || slow.stream("ReceiveMessage", Request::new(one.encode_to_vec().into()));
+    let _unread = [ask().await.unwrap(), ask().await.unwrap()];
+    let mut third = Box::pin(ask());
+    let waits = tokio::time::timeout(Duration::from_millis(100), &mut third).await;
+    assert!(waits.is_err(), "three answers of 100 KiB are unread");
+    drop(third);
+    // The lease of the answer that was waited for is given back, so four are left for the other.
     for _ in 0..4 {
         assert_eq!(client.receive_bodies(&one).await.len(), 1);
     }

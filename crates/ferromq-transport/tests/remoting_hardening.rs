@@ -127,8 +127,7 @@ async fn responses_nobody_asked_for_cost_no_permit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_of_requests_under_way_are_limited_on_each_connection() {
-    let connection = ConnectionLimits { request_bytes: 1 << 20, ..Default::default() };
-    let mut rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
+    let mut rig = Rig::with(ServerOptions { connection_memory: 1 << 20, ..ServerOptions::default() });
     let (peer, mut neighbour) = (rig.connect().await, rig.connect().await);
     // The body is larger than all that may be under way: each request has the connection for itself.
     let count = 4;

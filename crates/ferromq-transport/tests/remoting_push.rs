@@ -68,7 +68,7 @@ async fn a_client_that_does_not_read_loses_its_own_pushes_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_all_clients_together_is_bounded_and_given_back() {
-    let mut rig = Rig::with(ServerOptions { pushed_bytes: 3 << 20, ..ServerOptions::default() });
+    let mut rig = Rig::with(ServerOptions { memory: 4 << 20, ..ServerOptions::default() });
     let (mut deaf, id) = client(&mut rig).await;
     let mut taken = 0;
     while rig.server.push(id, large()).unwrap() {

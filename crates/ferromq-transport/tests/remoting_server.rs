@@ -208,10 +208,10 @@ async fn requests_under_way_are_limited_on_each_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_does_not_read_its_answers_is_not_read_and_then_cut_off() {
-    let mut rig = Rig::with(options(|limits| {
-        limits.queued_bytes = 4 * LARGE_BYTES;
-        limits.write = Duration::from_millis(300);
-    }));
+    let mut rig = Rig::with(ServerOptions {
+        connection_memory: 4 * LARGE_BYTES,
+        ..options(|limits| limits.write = Duration::from_millis(300))
+    });
     let (mut deaf, mut neighbour) = (rig.connect().await, rig.connect().await);
     for opaque in 0..200 {
         deaf.send(&request(LARGE, opaque)).await;

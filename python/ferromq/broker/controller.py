@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq._fork import Owner
-from ferromq._listener_config import RELOAD_INTERVAL
+from ferromq._listener_config import RELOAD_INTERVAL, naming
 from ferromq._membership_config import MembershipConfig
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
@@ -201,10 +201,12 @@ class BrokerController:
         if not membership.is_slave:
             # Before the first message is taken: what a master told once is corrected to what this log holds.
             self.store.start_schedule()
-        self._server.listen_remoting(listen)
+        with naming("set listen (--listen) to another address"):
+            self._server.listen_remoting(listen)
         self.fast_address = self._listen_fast(listen)
         """`host:port` of the second remoting listener, as it was bound; None where there is none."""
-        self._server.listen_grpc(grpc_listen)
+        with naming("set grpc_listen (--grpc-listen) to another address"):
+            self._server.listen_grpc(grpc_listen)
         started.callback(self._announcer.stop)
         self._announcer.start(self.topics)
         started.callback(self._stop_following)
@@ -218,10 +220,8 @@ class BrokerController:
         wanted = fast_address(self.config, listen)
         if wanted is None:
             return None
-        try:
+        with naming("give fast_listen another address, or say fast_listen=off"):
             port = self._server.listen_remoting(wanted)
-        except OSError as error:
-            raise OSError(f"{error}; give fast_listen another address, or say fast_listen=off") from error
         return f"{wanted.rpartition(':')[0]}:{port}"
 
     def _told_master(self, master: Master | None, generation: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ferromq import _remoting
 from ferromq._ferromq import Server
 from ferromq._fork import Owner
-from ferromq._listener_config import RELOAD_INTERVAL
+from ferromq._listener_config import RELOAD_INTERVAL, naming
 from ferromq._time import Clock, Timer
 from ferromq.config import NameServerConfig
 from ferromq.namesrv.kv_config import KvConfig
@@ -67,7 +67,9 @@ class NamesrvController:
         self.settings.listen(self._configure)
         has_tls = config.connections.set_up(self._server)
         host, _, _ = config.listen.rpartition(":")
-        self.address = f"{host}:{self._server.listen_remoting(config.listen)}"
+        with naming("set listen (--listen; of ferromq dev --namesrv-listen) to another address"):
+            port = self._server.listen_remoting(config.listen)
+        self.address = f"{host}:{port}"
         """`host:port` of the listener."""
         self._scan.start()
         self._print.start()

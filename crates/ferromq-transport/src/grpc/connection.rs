@@ -22,12 +22,10 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{
-    GrpcLimits,
-    budget::{Allowance, Budget},
-};
+use super::GrpcLimits;
 use crate::{
     ColdHandler,
+    budget::Allowance,
     hot::Counters,
     tls::{Tls, opening::Wire},
 };
@@ -45,7 +43,6 @@ pub(super) struct Connections {
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
     limits: GrpcLimits,
-    budget: Arc<Budget>,
     tls: Arc<Tls>,
 }
 
@@ -57,8 +54,7 @@ impl Connections {
         limits: GrpcLimits,
         tls: Arc<Tls>,
     ) -> Arc<Self> {
-        let budget = Budget::new(limits.bytes, limits.connection_bytes);
-        Arc::new(Self { open: Mutex::default(), next, cold, counters, limits, budget, tls })
+        Arc::new(Self { open: Mutex::default(), next, cold, counters, limits, tls })
     }
 
     /// Cuts a connection off; false where it is not open.
@@ -75,7 +71,9 @@ impl Connections {
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> Option<GrpcStream> {
         let Ok(slot) = Arc::clone(&self.limits.slots).try_acquire_owned() else {
             self.counters.refused_connections.add(1);
-            warn!(%peer, "connection refused, too many are open");
+            self.limits.refused.say(|left_out| {
+                warn!(%peer, left_out, "connection refused, too many are open; raise max_connections");
+            });
             return None;
         };
         // Without it a small answer would wait for the acknowledgement of the one before; a socket that
@@ -86,7 +84,7 @@ impl Connections {
         self.open.lock().insert(id, keep);
         self.counters.connections.add(1);
         let (connections, clients) = (Arc::clone(self), Mutex::default());
-        let allowance = self.budget.allowance();
+        let allowance = self.limits.budget.allowance();
         let link = Link(Arc::new(LinkInner { id, peer, connections, clients, allowance, _slot: slot }));
         let stream = Wire::new(stream, self.tls.current());
         let beginning =
@@ -170,7 +168,8 @@ impl Incoming {
                     }
                 }
                 Err(error) => {
-                    warn!(%error, "accept failed");
+                    let refused = &self.connections.limits.refused;
+                    refused.say(|left_out| warn!(%error, left_out, "accept failed"));
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -10,6 +10,7 @@ use super::wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_f
 use crate::{
     TransportError,
     hot::{pop_retries::marked_topic, receive::IN_ORDER},
+    seldom::Seldom,
 };
 
 /// `apache.rocketmq.v2.Code`, as far as the hot path answers with it.
@@ -112,7 +113,8 @@ impl From<StoreError> for Refusal {
             StoreError::NoRecord { .. } => code::MESSAGE_NOT_FOUND,
             StoreError::NotDurable { .. } => code::MASTER_PERSISTENCE_TIMEOUT,
             StoreError::Io { .. } | StoreError::Corrupt { .. } => {
-                tracing::error!(%error, "store failed");
+                static FAILED: Seldom = Seldom::new();
+                FAILED.say(|left_out| tracing::error!(%error, left_out, "store failed"));
                 code::INTERNAL_SERVER_ERROR
             }
             StoreError::Locked { .. }

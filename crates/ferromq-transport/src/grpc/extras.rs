@@ -12,12 +12,12 @@ use tonic::{
 
 use super::{
     Inner,
-    budget::Share,
     codec::BytesCodec,
     connection::Link,
     metered::{Answer, Metered, PREFIX, Unread},
     reflection,
 };
+use crate::budget::Share;
 
 /// Requests name services and files; what is larger names none.
 const MAX_REQUEST: usize = 64 << 10;

@@ -10,6 +10,8 @@ use super::wire::{Fields, Malformed, map_entry, seconds_and_nanos};
 /// More messages than this in a request are refused: an empty one takes two bytes of the request, but many
 /// more here.
 pub const MAX_MESSAGES: usize = 1 << 16;
+/// The same of keys and user properties of all messages together.
+pub const MAX_ALL_TEXTS: usize = 1 << 19;
 /// Of keys, and of user properties, of one message at most one more than this is kept: enough to refuse it.
 pub const MAX_TEXTS: usize = 1 << 10;
 
@@ -63,7 +65,19 @@ pub struct SendRequest<'a> {
     pub properties: Vec<(&'a str, &'a str)>,
 }
 
+/// What a message takes from its request to its receipt, beside its bytes: as parsed here, to be stored, its place and
+/// its receipt.
+const OF_MESSAGE: usize = 640;
+
 impl<'a> SendRequest<'a> {
+    /// The memory the request takes beside its bytes until it is answered.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.messages.len() * OF_MESSAGE
+            + self.keys.capacity() * size_of::<&str>()
+            + self.properties.capacity() * size_of::<(&str, &str)>()
+    }
+
     /// Parses an encoded request. Fields it does not know are skipped; a field that comes twice counts as
     /// protobuf says: the last number or text, embedded messages merged.
     pub fn parse(request: &'a [u8]) -> Result<Self, Malformed> {
@@ -72,6 +86,9 @@ impl<'a> SendRequest<'a> {
             if let (1, value) = field? {
                 if parsed.messages.len() == MAX_MESSAGES {
                     return Err(Malformed("more than 65,536 messages in a request"));
+                }
+                if parsed.keys.len() + parsed.properties.len() > MAX_ALL_TEXTS {
+                    return Err(Malformed("more than 524,288 keys and user properties in a request"));
                 }
                 let message = parsed.message(value.bytes()?)?;
                 parsed.messages.push(message);

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::budget::{OpenStream, Share, kept};
+use crate::budget::{OpenStream, Share, kept};
 
 /// What gRPC puts before a message.
 pub(super) const PREFIX: usize = 5;
@@ -70,7 +70,7 @@ where
             && let Some(data) = frame.data_ref()
             && let Err(refused) = self.share.take(data.len())
         {
-            return Poll::Ready(Some(Err(refused)));
+            return Poll::Ready(Some(Err(refused.into())));
         }
         polled.map_err(|error| Status::from_error(error.into()))
     }

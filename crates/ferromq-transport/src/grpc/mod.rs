@@ -3,7 +3,6 @@
 //! `docs/decisions/003-grpc-as-bytes.md` says why.
 
 mod ack;
-mod budget;
 pub mod client_codec;
 pub mod codec;
 mod connection;
@@ -40,7 +39,9 @@ use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
     ColdHandler, TransportError,
+    budget::Budget,
     hot::{Counters, Hot},
+    seldom::Seldom,
     tls::Tls,
 };
 use connection::{Connections, Incoming};
@@ -54,14 +55,16 @@ pub use outgoing::encode_message;
 pub struct GrpcLimits {
     /// One permit a connection; share it with the remoting half.
     pub slots: Arc<Semaphore>,
-    /// Bytes of requests under way and of answers nobody has taken yet.
-    pub bytes: usize,
-    /// Those of one connection.
-    pub connection_bytes: usize,
+    /// The memory that connections of both protocols share.
+    pub(crate) budget: Arc<Budget>,
     /// How long a client may stop in the middle of a request.
     pub stall: Duration,
     /// How long a new connection may take to begin.
     pub handshake: Duration,
+    /// How long a client may take nothing of the answers it is to have.
+    pub write: Duration,
+    /// Connections that were not taken, as the log says it.
+    pub(crate) refused: Arc<Seldom>,
 }
 
 /// The gRPC half of a server; clones share it.

@@ -24,6 +24,7 @@ use crate::{
         receive::Receive,
         renewals::RENEWED,
     },
+    room::{self, OF_MESSAGE},
     tables::TopicEntry,
 };
 
@@ -138,7 +139,7 @@ pub(super) async fn receive_message(
             put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message");
         }
         Ok((leased, is_ordered)) => {
-            let bytes = leased.iter().map(|leased| leased.record.bytes().len() + 256).sum();
+            let bytes = leased.iter().map(|leased| leased.record.bytes().len() + OF_MESSAGE).sum();
             packer = Packer::new(terms.form.is_packed(), bytes);
             put_status_item(&mut packer, code::OK, "OK");
             let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
@@ -295,9 +296,10 @@ pub(super) async fn pull_message(hot: &Hot, request: Bytes, terms: &Terms) -> Re
         }
     };
     let records = || found.messages.iter().map(|(_, record)| record);
+    room::take(records().map(|record| record.bytes().len() + OF_MESSAGE).sum()).await;
     let bytes = match terms.form {
         Form::Records => 64,
-        _ => records().map(|record| record.bytes().len() + 256).sum(),
+        _ => records().map(|record| record.bytes().len() + OF_MESSAGE).sum(),
     };
     let mut packer = Packer::new(terms.form.is_packed(), bytes);
     match found.messages.is_empty() {

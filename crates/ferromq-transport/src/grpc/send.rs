@@ -4,14 +4,17 @@ use std::{fmt::Write, net::SocketAddr};
 
 use bytes::Bytes;
 use ferromq_store::{Appended, Location, NewMessage, SEQUENCE};
+use tonic::Status;
 
 use super::{
     convert::{Refusal, check_topic, code, put_status},
     message::{Outgoing, SendRequest},
     send_check, send_properties,
-    wire::{Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
+    service::malformed,
+    wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
+    budget::Share,
     hot::{Hot, message_group::queue_of_group, recall, send::Kept},
     tables::{MessageType, TopicEntry},
 };
@@ -19,13 +22,27 @@ use crate::{
 /// The system flag of a compressed body.
 const COMPRESSED: i32 = 1;
 const GZIP: i32 = 2;
+/// What a request takes beside its bytes is counted where it is more; calls of a connection are limited by number.
+const FREE: usize = 4 << 10;
 
 /// Answers an encoded `SendMessageRequest` with an encoded `SendMessageResponse`.
 ///
 /// All messages of a request are checked before any is stored, so a refusal means that none is; a crash before their
 /// flush may keep the first of several. The answer comes once the promise of the flush policy holds.
-pub(super) async fn send_message(hot: &Hot, request: &[u8], peer: SocketAddr) -> Result<Bytes, Malformed> {
-    let request = SendRequest::parse(request)?;
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for what is no such request; `RESOURCE_EXHAUSTED` where `share` has no room for what many small
+/// messages take beside their bytes.
+pub(super) async fn send_message(
+    hot: &Hot,
+    request: &[u8],
+    peer: SocketAddr,
+    share: &Share,
+) -> Result<Bytes, Status> {
+    let request = SendRequest::parse(request).map_err(malformed)?;
+    if request.memory() > FREE {
+        share.take(request.memory())?;
+    }
     Ok(match store(hot, &request, peer).await {
         Ok(stored) => receipts(hot, &request, &stored),
         Err(refusal) => {

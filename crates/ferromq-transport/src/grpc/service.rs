@@ -15,7 +15,6 @@ use tonic::{
 
 use super::{
     Inner,
-    budget::{Share, kept},
     codec::BytesCodec,
     connection::Link,
     convert::{Refusal, code, put_status},
@@ -29,9 +28,12 @@ use super::{
     wire::Malformed,
 };
 use crate::{
-    ColdRequest, Route, TransportError, dispatcher,
+    ColdRequest, Route, TransportError,
+    budget::{Share, kept},
+    dispatcher,
     hot::Hot,
     remoting::{Fields, Language},
+    room,
 };
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
@@ -178,8 +180,8 @@ impl ServerStreamingService<Bytes> for HotStream {
         let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
         let terms = Terms { peer: self.call.link.peer(), form, deadline: deadline.left() };
         let body = request.into_inner();
-        let share = self.call.link.allowance().share();
-        Box::pin(async move {
+        let share = Arc::new(self.call.link.allowance().share());
+        Box::pin(room::scope(Arc::clone(&share), async move {
             if deadline.is_over() {
                 return Err(over());
             }
@@ -192,10 +194,9 @@ impl ServerStreamingService<Bytes> for HotStream {
             } else {
                 (receive::receive_message(&hot, body, &terms, &client).await.map_err(malformed)?, None)
             };
-            // Refused, the stream is dropped and its leases are given back.
-            share.take(stream.bytes())?;
+            share.settle(stream.bytes());
             let mut response = Response::new(stream);
-            response.extensions_mut().insert(Counted(Arc::new(share)));
+            response.extensions_mut().insert(Counted(share));
             if let Some(form) = form.announced() {
                 response.metadata_mut().insert(PACKED, MetadataValue::from_static(form));
             }
@@ -203,7 +204,7 @@ impl ServerStreamingService<Bytes> for HotStream {
                 response.metadata_mut().insert(MIN_OFFSET, MetadataValue::from(offset));
             }
             Ok(response)
-        })
+        }))
     }
 }
 
@@ -237,6 +238,7 @@ impl UnaryService<Bytes> for ColdCall {
             expires: self.call.deadline.at(),
             fields,
             body,
+            memory: Some(Arc::clone(link.allowance())),
         };
         let (reply, answer) = oneshot::channel();
         server.cold.call(call, reply);

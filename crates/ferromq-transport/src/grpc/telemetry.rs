@@ -14,11 +14,15 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    budget::{Share, kept},
     connection::Link,
     metered::{Answer, PREFIX, Unread},
 };
-use crate::{ColdHandler, hot::Counters, remoting::Fields};
+use crate::{
+    ColdHandler,
+    budget::{Share, kept},
+    hot::Counters,
+    remoting::Fields,
+};
 
 /// Commands a client may leave unread before it counts as gone.
 const MAX_UNREAD: usize = 64;

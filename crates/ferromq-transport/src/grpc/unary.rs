@@ -16,7 +16,6 @@ use tonic::{Status, body::Body};
 
 use super::{
     ack,
-    budget::kept,
     connection::Link,
     dead_letter,
     deadline::Deadline,
@@ -25,7 +24,7 @@ use super::{
     service::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL, malformed, over, without_client},
     together::Apart,
 };
-use crate::hot::Hot;
+use crate::{budget::kept, hot::Hot};
 
 /// Requests that are larger take their time: other calls of the connection do not wait for them.
 const LARGE: usize = 64 << 10;
@@ -120,7 +119,7 @@ async fn served(
     }
     let peer = link.peer();
     let answer = match verb {
-        Verb::Send => send::send_message(hot, &message, peer).await,
+        Verb::Send => return Ok(response(link, &send::send_message(hot, &message, peer, &share).await?)),
         Verb::Ack => ack::ack_message(hot, &message),
         Verb::ChangeInvisible => ack::change_invisible_duration(hot, message),
         Verb::Forward => dead_letter::forward(hot, message, peer).await,

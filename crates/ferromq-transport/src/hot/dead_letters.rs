@@ -9,7 +9,12 @@ use ferromq_store::{
 use parking_lot::Mutex;
 
 use super::{Hot, pop_retries::retried_topic, receive::Receive};
-use crate::{Missing, TransportError, tables::TopicEntry};
+use crate::{Missing, TransportError, seldom::Seldom, tables::TopicEntry};
+
+static LOST: Seldom = Seldom::new();
+static NOT_KEPT: Seldom = Seldom::new();
+static COMES_AGAIN: Seldom = Seldom::new();
+static NO_ROOM: Seldom = Seldom::new();
 
 /// Before the name of a group in the name of its dead-letter topic.
 pub(crate) const DLQ_PREFIX: &str = "%DLQ%";
@@ -109,7 +114,10 @@ impl Hot {
         let done = tokio::spawn(async move {
             let count = dead.len();
             if let Err(error) = hot.bury_all(peer, &group, &topic, dead).await {
-                tracing::error!(topic, group, count, %error, "dead messages are not kept; they are tried again");
+                LOST.say(|left_out| {
+                    tracing::error!(topic, group, count, %error, left_out,
+                        "dead messages are not kept; they are tried again");
+                });
             }
         });
         // It is cancelled only where everything ends.
@@ -134,8 +142,11 @@ impl Hot {
                             end = Some(its_end);
                             kept.push(*handle);
                         }
-                        Err(error) => tracing::error!(topic, group, queue_id = handle.queue_id,
-                            queue_offset = handle.queue_offset, %error, "a dead message is not kept; it is tried again"),
+                        Err(error) => NOT_KEPT.say(|left_out| {
+                            tracing::error!(topic, group, queue_id = handle.queue_id,
+                                queue_offset = handle.queue_offset, %error, left_out,
+                                "a dead message is not kept; it is tried again");
+                        }),
                     }
                 }
                 if let Some(end) = end {
@@ -145,8 +156,10 @@ impl Hot {
         }
         for handle in kept {
             if let Err(error) = self.store.ack(group, topic, &handle) {
-                tracing::warn!(topic, group, queue_offset = handle.queue_offset, %error,
-                    "a dead message is kept and comes again");
+                COMES_AGAIN.say(|left_out| {
+                    tracing::warn!(topic, group, queue_offset = handle.queue_offset, %error, left_out,
+                        "a dead message is kept and comes again");
+                });
             }
         }
         Ok(())
@@ -192,7 +205,14 @@ impl Hot {
         let appended = match self.append(&[dead]) {
             // There is no room to tell where it comes from; it is kept all the same.
             Err(StoreError::TooLarge { what: "properties", .. }) => {
-                tracing::warn!(topic = name, group, "a dead message has no room for the name of its topic");
+                NO_ROOM.say(|left_out| {
+                    tracing::warn!(
+                        topic = name,
+                        group,
+                        left_out,
+                        "a dead message has no room for the name of its topic"
+                    );
+                });
                 self.append(&[NewMessage { properties: message.properties, ..dead }])?
             }
             appended => appended?,

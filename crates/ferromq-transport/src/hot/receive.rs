@@ -8,8 +8,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::Hot;
-use crate::tables::{GroupEntry, TopicEntry};
+use super::{Hot, pop_retries::lies_in};
+use crate::{
+    room::{self, OF_MESSAGE},
+    tables::{GroupEntry, TopicEntry},
+};
 
 /// What RocketMQ's receipt handles have for a revive queue where messages were received in order.
 pub(crate) const IN_ORDER: i32 = 999;
@@ -76,7 +79,7 @@ impl Hot {
     /// Dropping the future while it waits leases nothing. Messages that are dead go to the group's dead-letter topic
     /// on the way.
     pub async fn receive(&self, request: &Receive<'_>) -> Result<Received> {
-        let received = self.receive_round(request).await?;
+        let received = self.receive_in_room(request).await?;
         if !received.messages.is_empty() || request.wait.is_zero() {
             if let Some(expiry) = received.next_expiry_ms {
                 self.polls.lease_ends(request.topic, request.group, expiry);
@@ -88,7 +91,7 @@ impl Hot {
         tokio::pin!(closed);
         let deadline = Instant::now() + request.wait;
         loop {
-            let received = self.receive_round(request).await?;
+            let received = self.receive_in_room(request).await?;
             if let Some(expiry) = received.next_expiry_ms {
                 parked.lease_ends(expiry);
             }
@@ -181,6 +184,18 @@ impl Hot {
         self.polls.parked(topic, group, queue)
     }
 
+    /// As [`Self::receive_round`], within the room there is for an answer: fewer messages where there is little, and at
+    /// least one. What is leased does not wait for room, unless it is one message that is larger than the room.
+    async fn receive_in_room(&self, request: &Receive<'_>) -> Result<Received> {
+        let max_bytes = room::take_some(request.max_bytes).await;
+        let received = self.receive_round(&Receive { max_bytes, ..*request }).await?;
+        let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() + OF_MESSAGE).sum();
+        let mut waiting = Leases { hot: self, request, received };
+        room::settle(max_bytes, bytes).await;
+        let none = Received { messages: Vec::new(), dead: Vec::new(), ..waiting.received };
+        Ok(std::mem::replace(&mut waiting.received, none))
+    }
+
     /// Receives until there is a message or every queue was seen to its end. Between the steps over what the
     /// filter does not want, other tasks of the thread have their turn.
     ///
@@ -253,6 +268,23 @@ impl Hot {
             self.traffic.count_get(request.topic, request.group, messages, bytes);
         }
         Ok(received)
+    }
+}
+
+/// What is leased and waits for room. Where nobody waits for the answer any more the leases are given back.
+struct Leases<'a> {
+    hot: &'a Hot,
+    request: &'a Receive<'a>,
+    received: Received,
+}
+
+impl Drop for Leases<'_> {
+    fn drop(&mut self) {
+        let messages = &self.received.messages;
+        if !messages.is_empty() {
+            let handles: Vec<_> = messages.iter().map(|leased| leased.handle).collect();
+            self.hot.give_back(self.request.group, lies_in(messages, self.request.topic), &handles);
+        }
     }
 }
 

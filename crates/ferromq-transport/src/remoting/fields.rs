@@ -54,6 +54,11 @@ impl Fields {
         self.ends.len()
     }
 
+    /// The memory they take.
+    pub(crate) fn memory(&self) -> usize {
+        self.text.capacity() + self.ends.capacity() * size_of::<(usize, usize)>()
+    }
+
     /// Says whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -14,6 +14,7 @@ use crate::{
     TransportError,
     hot::{Hot, receive::Watch},
     remoting::{Fields, RemotingCommand, codes::response},
+    room,
 };
 
 /// RocketMQ's limit of a pop; what is peeked at could be popped.
@@ -46,6 +47,7 @@ async fn look(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<
         bytes += found.messages.iter().map(|(_, record)| record.bytes().len()).sum::<usize>();
         records.extend(found.messages.into_iter().map(|(_, record)| record));
     }
+    room::take(bytes).await;
     hot.counters.pulled.add(records.len() as u64);
     let (code, remark) = match records.is_empty() {
         true => (response::PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE"),

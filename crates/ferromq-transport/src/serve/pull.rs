@@ -18,6 +18,7 @@ use crate::{
     TransportError,
     hot::{Hot, pull::Pull},
     remoting::{Fields, RemotingCommand, codes::response},
+    room,
     subscriptions::Subscribed,
     tables::GroupEntry,
 };
@@ -105,6 +106,8 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
             return Ok(moved(hot, command, &asked, offset));
         }
     }
+    // The records are read where they lie; only the answer is memory.
+    room::take(found.messages.iter().map(|(_, record)| record.bytes().len()).sum()).await;
     let answer = respond(command, &found, offset);
     if !found.messages.is_empty() {
         let (messages, bytes) = (found.messages.len() as u64, answer.body.len() as u64);

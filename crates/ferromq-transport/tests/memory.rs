@@ -1,0 +1,206 @@
+//! What strangers may make a broker hold, over both protocols together.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod grpc_support;
+mod support;
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ferromq_store::{Clock, NewMessage};
+use ferromq_transport::{
+    ServerOptions,
+    remoting::{
+        RemotingCommand,
+        codes::{request, response},
+    },
+};
+use grpc_support::{
+    Broker,
+    proto::{ReceiveMessageRequest, SendMessageRequest, message, receive},
+};
+use support::{PATIENCE, Peer};
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+
+const MIB: usize = 1 << 20;
+
+struct Rig {
+    broker: Broker,
+    address: SocketAddr,
+}
+
+impl Rig {
+    fn start(options: ServerOptions) -> Self {
+        let broker = Broker::start_limited(Clock::manual(1_700_000_000_000), true, options);
+        let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        Self { broker, address }
+    }
+
+    async fn connect(&self) -> Peer {
+        Peer::of(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    fn append(&self, body: &[u8]) {
+        let message = NewMessage {
+            topic: "flights",
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 0,
+            born_host: SocketAddr::from(([127, 0, 0, 1], 1)),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body,
+            properties: b"",
+        };
+        drop(self.broker.store.append(&[message]).unwrap());
+    }
+
+    fn held(&self) -> usize {
+        usize::try_from(self.broker.stat("memory_held")).unwrap()
+    }
+}
+
+/// A pull of what comes next, which waits, and brings its subscription along.
+fn pull(opaque: i32, offset: u64) -> RemotingCommand {
+    let fields = [
+        ("consumerGroup", "audit"),
+        ("topic", "flights"),
+        ("queueId", "0"),
+        ("queueOffset", &offset.to_string()),
+        ("maxMsgNums", "32"),
+        ("maxMsgBytes", "4194304"),
+        ("sysFlag", "6"),
+        ("commitOffset", "0"),
+        ("suspendTimeoutMillis", "60000"),
+        ("subscription", "*"),
+        ("expressionType", "TAG"),
+    ];
+    let fields: Vec<_> =
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    RemotingCommand { opaque, ..RemotingCommand::request(request::PULL_MESSAGE, fields, Bytes::new()) }
+}
+
+fn send(body: &str) -> RemotingCommand {
+    let fields = [
+        ("producerGroup", "p"),
+        ("topic", "flights"),
+        ("defaultTopic", "TBW102"),
+        ("defaultTopicQueueNums", "4"),
+        ("queueId", "1"),
+        ("sysFlag", "0"),
+        ("bornTimestamp", "0"),
+        ("flag", "0"),
+        ("reconsumeTimes", "0"),
+    ];
+    let fields: Vec<_> =
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let body = Bytes::from(body.to_owned());
+    RemotingCommand { opaque: 1, ..RemotingCommand::request(request::SEND_MESSAGE, fields, body) }
+}
+
+/// One for each of both protocols.
+async fn others_send(rig: &Rig) {
+    let sent = rig.connect().await.call(&send("small")).await;
+    assert_eq!(sent.code, response::SUCCESS, "{:?}", sent.remark);
+    rig.broker.client().await.send_one("small").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parked_pulls_that_one_message_wakes_take_their_turns_and_each_is_answered() {
+    const PULLS: i32 = 64;
+    let rig = Rig::start(ServerOptions {
+        memory: 16 * MIB,
+        connection_memory: 4 * MIB,
+        ..ServerOptions::default()
+    });
+    let mut deaf = rig.connect().await;
+    for opaque in 0..PULLS {
+        deaf.send(&pull(opaque, 0)).await;
+    }
+    rig.broker.until("parked", u64::try_from(PULLS).unwrap()).await;
+    rig.append(&vec![b'x'; MIB]);
+    grpc_support::eventually(|| rig.held() > 2 * MIB).await;
+    others_send(&rig).await;
+    assert!(rig.held() <= 6 * MIB, "{} bytes are held for one connection", rig.held());
+    for _ in 0..PULLS {
+        let answer = deaf.receive().await.expect("an answer");
+        assert_eq!(answer.code, response::SUCCESS);
+        assert!(answer.body.len() > MIB);
+    }
+    grpc_support::eventually(|| rig.held() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_frames_hold_what_came_of_them_and_end_in_time() {
+    let mut options =
+        ServerOptions { memory: 16 * MIB, connection_memory: 4 * MIB, ..ServerOptions::default() };
+    options.connection.read = Duration::from_millis(500);
+    let rig = Rig::start(options);
+    let mut halves = Vec::new();
+    for _ in 0..12 {
+        let mut peer = rig.connect().await;
+        // 16 MiB are announced.
+        peer.send_bytes(&[&(16_777_212_u32).to_be_bytes()[..], &[0, 0, 1, 0]].concat()).await;
+        halves.push(peer);
+    }
+    others_send(&rig).await;
+    assert!(rig.held() < MIB, "{} bytes are held for frames that did not come", rig.held());
+    let mut sending = JoinSet::new();
+    for mut peer in halves {
+        sending.spawn(async move {
+            // It may be cut off meanwhile.
+            _ = tokio::io::AsyncWriteExt::write_all(&mut peer.stream, &vec![0; 3 * MIB]).await;
+            peer
+        });
+    }
+    grpc_support::eventually(|| rig.held() > 10 * MIB).await;
+    others_send(&rig).await;
+    // One may be over the budget, so that frames that wait for each other come to an end.
+    assert!(rig.held() <= 24 * MIB, "{} bytes are held", rig.held());
+    while let Some(peer) = timeout(PATIENCE, sending.join_next()).await.expect("an end of the frame") {
+        assert_eq!(peer.unwrap().receive().await, None);
+    }
+    grpc_support::eventually(|| rig.held() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_many_small_messages_take_beside_their_bytes_is_counted() {
+    let rig = Rig::start(ServerOptions {
+        memory: 64 * MIB,
+        connection_memory: 16 * MIB,
+        ..ServerOptions::default()
+    });
+    let client = rig.broker.client().await;
+    let many = |count| vec![message("flights", "b"); count];
+    let sent = client.send(many(1_000)).await;
+    assert_eq!((sent.status.unwrap().code, sent.entries.len()), (20_000, 1_000));
+    let request = prost::Message::encode_to_vec(&SendMessageRequest { messages: many(40_000) });
+    let wire = request.len();
+    let refused = client.call("SendMessage", request).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{wire} bytes: {refused:?}");
+    others_send(&rig).await;
+    grpc_support::eventually(|| rig.held() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receive_with_little_room_gets_fewer_messages() {
+    let rig =
+        Rig::start(ServerOptions { memory: 8 * MIB, connection_memory: 2 * MIB, ..ServerOptions::default() });
+    let client = rig.broker.client().await;
+    for _ in 0..6 {
+        rig.append(&vec![b'x'; MIB / 2]);
+    }
+    rig.broker.readable(6).await;
+    let all = ReceiveMessageRequest { batch_size: 32, ..receive(Duration::ZERO) };
+    let mut got = Vec::new();
+    while got.len() < 6 {
+        let messages = client.receive(&all).await.1;
+        assert!((1..=4).contains(&messages.len()), "{} messages of 512 KiB in 2 MiB", messages.len());
+        got.extend(messages);
+    }
+    assert_eq!(got.len(), 6);
+}
