@@ -1,9 +1,14 @@
-"""What the tests of all folders share."""
+"""What the tests of all folders share: the kit for talks between processes, and that nothing outlives a test."""
 
+import os
+import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -11,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
 PATIENCE = 10.0
+_plain_exit = subprocess.Popen.__exit__
 
 
 @pytest.fixture
@@ -22,3 +28,54 @@ def no_thread_left() -> Iterator[None]:
         if thread not in before and thread.name.startswith("ferromq-"):
             thread.join(PATIENCE)
             assert not thread.is_alive(), f"{thread.name} is left"
+
+
+@pytest.fixture(autouse=True)
+def failed_tests_kill_their_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the child of a `with` that an exception leaves: else the test waits for it, and never ends."""
+
+    def leave(
+        process: "subprocess.Popen[bytes]",
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            process.kill()
+        _plain_exit(process, kind, error, trace)
+
+    monkeypatch.setattr(subprocess.Popen, "__exit__", leave)
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """Kill the children that a test leaves, and fail; those that were there before it, as a JVM, may stay."""
+    before = _children()
+    yield
+    left = _children() - before
+    give_up = time.monotonic() + PATIENCE
+    while left and time.monotonic() < give_up:
+        # One that has just been told to end may still be about it.
+        time.sleep(0.01)
+        left &= _children()
+    commands = []
+    for child in left:
+        commands.append(Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+        os.kill(child, signal.SIGKILL)
+    assert not commands, f"left: {commands}"
+
+
+def _children() -> set[int]:
+    """Return the children of this process that run; none where the system does not say."""
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        found |= {int(word) for word in path.read_text().split()}
+    return {child for child in found if _runs(child)}
+
+
+def _runs(child: int) -> bool:
+    try:
+        status = Path(f"/proc/{child}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

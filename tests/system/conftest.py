@@ -27,3 +27,8 @@ def eventually() -> Callable[[Callable[[], bool]], bool]:
         return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
     return wait
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_a_test(no_process_left: None) -> None:
+    """Fail where a program that the test started still runs."""

@@ -4,15 +4,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from children import command
 
 from ferromq._ferromq import RemotingClient
 
 GET_CONFIG = 26
-COMMAND = [sys.executable, "-c", "import sys; from ferromq.cli import mqbroker; sys.exit(mqbroker())"]
+COMMAND = command("mqbroker")
 # The key that says "small" to a store, so that nothing large is made in a test.
 SMALL = ("--mappedFileSizeCommitLog", "1048576", "--grpc-listen", "127.0.0.1:0")
 

@@ -4,15 +4,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from children import command
 
 from ferromq._ferromq import RemotingClient
 
 PUT_KV, GET_CONFIG, SET_CONFIG = 100, 319, 318
-COMMAND = [sys.executable, "-c", "import sys; from ferromq.cli import mqnamesrv; sys.exit(mqnamesrv())"]
+COMMAND = command("mqnamesrv")
 
 
 def start(home: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import command as command_line
 
 from ferromq._ferromq import RemotingClient
 from ferromq.route import TopicRoute
 
 UPDATE_TOPIC, ROUTE, CLUSTER_INFO, TOPICS = 17, 105, 106, 206
-COMMAND = [sys.executable, "-m", "ferromq.cli"]
+COMMAND = command_line()
 Eventually = Callable[[Callable[[], bool]], bool]
 SMALL = {"FERROMQ_BROKER_COMMIT_LOG_FILE_SIZE": "1MiB"}
 FREE = "127.0.0.1:0"
