@@ -28,6 +28,8 @@ from ferromq.client._tls import Credentials
 from ferromq.errors import ConnectionFailed, FerromqError
 
 _MESSAGE_LIMIT = 130 * 1024 * 1024
+LOOK_UP = 0.5
+"""Seconds after which a wait of a user's thread looks up: the main thread runs handlers of signals then."""
 OPTIONS = (
     ("grpc.max_send_message_length", _MESSAGE_LIMIT),
     ("grpc.max_receive_message_length", _MESSAGE_LIMIT),

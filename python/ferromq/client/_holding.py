@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from ferromq.client import _plans
 from ferromq.client._client import Client
-from ferromq.client._connection import Cancel, Cancelled, remaining
+from ferromq.client._connection import LOOK_UP, Cancel, Cancelled, remaining
 from ferromq.client._leases import (
     FLUSH_AFTER,
     FLUSH_COUNT,
@@ -301,7 +301,8 @@ class ReceiveAhead:
             self._thread = threading.Thread(target=self._run, name="ferromq-receive", daemon=True)
             self._thread.start()
         self._changed.notify_all()
-        self._changed.wait_for(lambda: self._batches or self._failures > told or self._stopped)
+        while not self._changed.wait_for(lambda: self._batches or self._failures > told or self._stopped, LOOK_UP):
+            pass
         if self._stopped:
             return None
         if self._batches:

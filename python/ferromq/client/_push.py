@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ferromq.client._client import Client
-from ferromq.client._connection import remaining
+from ferromq.client._connection import LOOK_UP, remaining
 from ferromq.client._handlers import check_result
 from ferromq.client._holding import Leases, ReceiveAhead
 from ferromq.client._plans import Subscription
@@ -125,7 +125,9 @@ class Runner:
             worker.start()
         threading.Thread(target=self._renew, name="ferromq-renew", daemon=True).start()
         try:
-            self._stopping.wait()
+            # A signal that another thread receives, or that comes just before the wait, does not interrupt it.
+            while not self._stopping.wait(LOOK_UP):
+                pass
         finally:
             self._finish(time.monotonic() + stop_timeout)
         if self._failure is not None:

@@ -1,0 +1,49 @@
+"""Programs whose handler of a signal stops their consumer: the first signal does it, whichever thread receives it."""
+
+import subprocess
+import sys
+
+import pytest
+
+# The main thread blocks the signal, so another thread receives it: no wait for a lock is interrupted then. That shows
+# on every run what a signal shows now and then that comes just before the main thread begins to wait.
+PROGRAM = """
+import os, signal, threading, ferromq
+
+with ferromq.embedded() as mq:
+    with mq.admin() as admin:
+        admin.create_topic("orders", 1)
+    with mq.consumer("billing", "orders") as consumer:
+        signal.signal(signal.SIGTERM, lambda *_: stop(consumer))
+        def receive():
+            is_blocked.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+        is_blocked = threading.Event()
+        threading.Thread(target=receive).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        {work}
+print("stopped")
+"""
+RUN = """
+        stop = lambda consumer: consumer.stop()
+        threading.Timer(1, is_blocked.set).start()
+        consumer.run(lambda message: None)
+"""
+ITERATE = """
+        def stop(consumer):
+            raise KeyboardInterrupt
+        threading.Timer(1, is_blocked.set).start()
+        try:
+            for message in consumer:
+                pass
+        except KeyboardInterrupt:
+            pass
+"""
+
+
+@pytest.mark.parametrize("work", [RUN, ITERATE], ids=["run", "iterate"])
+def test_the_first_signal_is_noticed(work: str) -> None:
+    """By `run` and by an iteration that wait for messages."""
+    program = PROGRAM.replace("        {work}\n", work)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
