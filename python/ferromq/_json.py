@@ -6,12 +6,15 @@ standard one. What the values mean is decided elsewhere.
 """
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_log = logging.getLogger("ferromq.files")
 
 # Made once: making one takes longer than a small value.
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -79,8 +82,14 @@ def read_file(path: Path) -> dict[str, Any] | None:
     Return the object in *path*, else the one in its `.bak`; None where there is neither.
 
     RocketMQ moves the old file to `.bak` before it writes the new one, so a crash may leave only the `.bak`.
+    A damaged file whose `.bak` is used is logged, and kept under another name.
     Raises `ValueError` naming the file where a file is there and none can be read.
     """
+    return read_whole(path)[0]
+
+
+def read_whole(path: Path) -> tuple[dict[str, Any] | None, bytes | None]:
+    """Return what `read_file` does, and the bytes of it; no bytes where *path* is damaged and its `.bak` is used."""
     failure: ValueError | None = None
     for candidate in (path, _backup(path)):
         try:
@@ -88,12 +97,32 @@ def read_file(path: Path) -> dict[str, Any] | None:
         except FileNotFoundError:
             continue
         try:
-            return loads_object(content)
+            value = loads_object(content)
         except ValueError as error:
             failure = failure or ValueError(f"{candidate} is no JSON object: {error}")
+            continue
+        if failure is not None:
+            _put_aside(path, failure, candidate)
+            return value, None
+        if candidate != path:
+            _log.warning("file is missing, its backup is used file=%s used=%s", path, candidate)
+        return value, content
     if failure is not None:
         raise failure
-    return None
+    return None, None
+
+
+def _put_aside(path: Path, failure: ValueError, used: Path) -> None:
+    """Log that a file is damaged, and rename it: the next write would make it the backup."""
+    aside = path.with_name(path.name + ".damaged")
+    _log.error(
+        "file is damaged, its backup is used, without the last change: %s file=%s used=%s kept_as=%s",
+        *(failure, path, used, aside),
+    )
+    try:
+        path.replace(aside)
+    except OSError as error:
+        _log.warning("damaged file not renamed: %s", error)
 
 
 def write_file(path: Path, value: dict[str, Any]) -> None:
@@ -114,7 +143,12 @@ def replace_file(path: Path, content: bytes) -> None:
         backup.unlink(missing_ok=True)
         os.link(path, backup)
     fresh.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush a directory, so that the files that were made in it stay."""
+    directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:

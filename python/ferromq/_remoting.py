@@ -4,12 +4,13 @@ Cold remoting requests in Python: header fields as RocketMQ declares them, and a
 The frame itself is the transport's business.
 """
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request
-from ferromq.errors import IllegalName
+from ferromq.errors import IllegalName, StoreFull
 
 _log = logging.getLogger("ferromq.remoting")
 
@@ -65,6 +66,14 @@ def refused(why: str) -> Handler:
     return lambda _request: failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
 
 
+def disk_full(error: Exception) -> str | None:
+    """Return what to tell the peer where the disk has no space for a change; None for another failure."""
+    if isinstance(error, StoreFull):
+        return str(error)
+    is_full = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return f"disk full: {error}; nothing was changed; free some space and try again" if is_full else None
+
+
 def guarded(handler: Handler) -> Handler:
     """Turn the exceptions of *handler* into answers; what is unexpected is logged."""
 
@@ -73,6 +82,13 @@ def guarded(handler: Handler) -> Handler:
             return handler(request)
         except (BadRequest, IllegalName) as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
+        except (OSError, StoreFull) as error:
+            why = disk_full(error)
+            if why is None:
+                _log.exception("request failed code=%s peer=%s", request.route, request.peer)
+                return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            _log.warning("request refused code=%s peer=%s: %s", request.route, request.peer, why)
+            return failure(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         except Exception as error:  # noqa: BLE001 (the peer gets an answer whatever happens)
             _log.exception("request failed code=%s peer=%s", request.route, request.peer)
             return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -30,6 +30,7 @@ from ferromq.errors import (
     OutcomeUnknown,
     RequestError,
     ServerError,
+    StoreFull,
     TopicNotFound,
     Unsupported,
 )
@@ -369,6 +370,8 @@ class Admin:
         if answer == also:
             return b""
         text = f"{address} answered {code.name} with the code {answer}: {remark or 'no remark'}"
+        if answer == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("disk full"):
+            raise StoreFull(text)
         # RocketMQ has one code for every parameter; names are checked before they are sent, but its rules may differ.
         about_name = answer == ResponseCode.INVALID_PARAMETER and _ABOUT_NAME.search(remark or "")
         raise (IllegalName if about_name else _ERRORS.get(answer, RequestError))(text, answer, remark or "")

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from ferromq import _names
 from ferromq._ferromq import Request
 from ferromq._proto import messages as pb
+from ferromq._remoting import disk_full
 from ferromq.errors import IllegalName
 
 _log = logging.getLogger("ferromq.grpc")
@@ -62,8 +63,11 @@ def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer
         except Refused as error:
             response = response_type(status=status(error.code, str(error)))
         except Exception as error:  # noqa: BLE001 (the client gets an answer whatever happens)
-            _log.exception("request failed rpc=%s peer=%s", request.route, request.peer)
-            text = f"{type(error).__name__}: {error}"
+            text = disk_full(error) or f"{type(error).__name__}: {error}"
+            if disk_full(error):
+                _log.warning("request refused rpc=%s peer=%s: %s", request.route, request.peer, text)
+            else:
+                _log.exception("request failed rpc=%s peer=%s", request.route, request.peer)
             response = response_type(status=status(pb.Code.INTERNAL_SERVER_ERROR, text))
         encoded: bytes = response.SerializeToString()
         return encoded

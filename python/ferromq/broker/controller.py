@@ -47,6 +47,7 @@ _log = logging.getLogger("ferromq.broker")
 
 _MILLISECOND = timedelta(milliseconds=1)
 _CLIENT_SCAN = timedelta(seconds=10)
+_FOLD = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
 # What may be switched off, and what says so to the store.
 _NOTHING: Mapping[str, Any] = {
@@ -211,7 +212,10 @@ class BrokerController:
         self._announcer.start(self.topics)
         started.callback(self._stop_following)
         self._start_following()
-        for timer in (self._clients, self._client_timer, self._statistics_timer, self._transactions):
+        for timer in (
+            *(self._clients, self._client_timer, self._fold_timer),
+            *(self._statistics_timer, self._transactions),
+        ):
             started.callback(timer.stop)
             timer.start()
 
@@ -263,9 +267,10 @@ class BrokerController:
     def _make_rooms(self, started: contextlib.ExitStack) -> None:
         """Make the tables and push them, and register who answers what."""
         now_ms, directory, settings = self._clock.now_ms, Path(self.config.store), self.settings
-        cache = None
+        cache, tables = None, list[TopicTable]()
         if self._name_servers:
-            whole = WholeRoutes(self._name_servers, lambda name: self.topics.get(name))  # noqa: PLW0108 (made below)
+            # The table is made below. This object is not held: nothing is left for the garbage collector.
+            whole = WholeRoutes(self._name_servers, lambda name: tables[0].get(name))
             waiting = self.config.handler_threads // 2
             cache = RouteCache(whole.ask, now_ms, waiting=waiting)
             started.callback(cache.close)
@@ -273,6 +278,7 @@ class BrokerController:
         if cache is not None:
             topics_changed = cache.dropping(topics_changed)
         self.topics = TopicTable(lambda: settings.config, directory, now_ms, self._announcer.push_topic, topics_changed)
+        tables.append(self.topics)
         self.groups = GroupTable(
             lambda: settings.config, directory, now_ms, self._announcer.push_group, self._announcer.push_forbidden
         )
@@ -325,6 +331,8 @@ class BrokerController:
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers, cache=cache),
             transactions=self._transactions,
         )
+        for table in (self.topics, self.groups):
+            started.callback(table.close)
         self.topics.push_all()
         self.groups.push_all()
         for route, handler in rpc.table(rooms, self._changes_refused, self._reads_refused).items():
@@ -333,6 +341,8 @@ class BrokerController:
         self._server.on_missing(self._create_missing)
         self._server.on_telemetry(clients.grpc.telemetry)
         self._server.on_close(clients.table.close_connection)
+        folds = (self.topics.fold, self.groups.fold)
+        self._fold_timer = Timer("ferromq-tables", self._clock, _FOLD, lambda _now: [fold() for fold in folds])
         self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
         self._statistics_timer = Timer("ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, statistics.sample)
 
@@ -411,6 +421,9 @@ class BrokerController:
             return topic is not None and self.topics.push_again(name)
         except (IllegalName, RequestError) as error:
             _log.debug("%s not created peer=%s: %s", kind, peer, error)
+            return False
+        except OSError as error:
+            _log.error("%s not created, its table cannot be written name=%s peer=%s: %s", kind, name, peer, error)
             return False
 
 

@@ -199,6 +199,14 @@ class GroupTable:
         """Return every group."""
         return list(self.content.entries.values())
 
+    def fold(self) -> None:
+        """Have RocketMQ's file hold every group: of a large table it is written from time to time only."""
+        self._table.fold()
+
+    def close(self) -> None:
+        """Leave RocketMQ's file for the broker that opens the directory next."""
+        self._table.close()
+
     def push_again(self, name: str) -> bool:
         """Push a group, and say whether it is there, for somebody who met it missing a moment ago."""
         return self._table.push_again(name)

@@ -18,6 +18,9 @@ from ferromq.route import MASTER, READ_WRITE, Permission
 
 _log = logging.getLogger("ferromq.broker")
 
+_FEW = 64
+"""Topics that are told one by one; more are told with all others, which is one request."""
+
 Read = Callable[[], Content[TopicConfig]]
 """Returns what the table of topics holds at that moment."""
 
@@ -74,7 +77,7 @@ class Known(NamedTuple):
 
     def step_to(self, identity: Identity, content: Content[TopicConfig]) -> Mapping[str, TopicConfig]:
         """
-        Return the one topic that makes it *content*; nothing where a single topic does not.
+        Return the few topics that make it *content*, to be told one by one; nothing where more changed, or one is gone.
 
         A name server refuses a single topic of a broker it does not know, and takes several for a whole table.
         """
@@ -84,7 +87,7 @@ class Known(NamedTuple):
         # A table keeps the entries that did not change.
         changed = {name: topic for name, topic in after.items() if before.get(name) is not topic}
         gone = len(before) + sum(name not in before for name in changed) - len(after)
-        return changed if len(changed) == 1 and not gone else {}
+        return changed if len(changed) <= _FEW and not gone else {}
 
 
 class Result(NamedTuple):

@@ -254,19 +254,28 @@ class NameServers:
         if asked is Asked.CHANGE:
             if is_same:
                 return None
-            change = before.step_to(identity, content) if before else {}
-            if change:
-                body = self._body(identity, content.version, change)
-                code, _, fields, told = self._call(
-                    address, RequestCode.REGISTER_BROKER, self._header(identity, body), body
-                )
-                if code == ResponseCode.SUCCESS:
-                    return Told(fields, told, identity.generation)
+            told = self._send_topics(address, now, before.step_to(identity, content) if before else {})
+            if told is not None:
+                return told
         # Who follows a master registers in any case: the answer says who that is.
         may_ask = asked is Asked.RENEWAL and is_same and not identity.is_slave
         if may_ask and not self._is_changed(address, content.version):
             return None
         return self._register(address, now)
+
+    def _send_topics(self, address: str, now: Known, change: Mapping[str, TopicConfig]) -> Told | None:
+        """Register topics one by one; None where there are none, or the name server wants the whole table."""
+        told, version = None, now.content.version
+        for left, (name, topic) in zip(reversed(range(len(change))), change.items(), strict=True):
+            # A name server reads a topic it knows only where the version is another one. The last one is the table's.
+            passing = replace(version, timestamp=version.timestamp - left)
+            body = self._body(now.identity, passing, {name: topic})
+            header = self._header(now.identity, body)
+            code, _, fields, answer = self._call(address, RequestCode.REGISTER_BROKER, header, body)
+            if code != ResponseCode.SUCCESS:
+                return None
+            told = Told(fields, answer, now.identity.generation)
+        return told
 
     def _everything(self, now: Known) -> bytes:
         """Encode the whole table, once for all name servers, and where one needs it: with many topics that is long."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ferromq import _json
+from ferromq.broker.table_journal import Journal
 from ferromq.errors import CorruptStore
 from ferromq.route import DataVersion
 
@@ -20,6 +21,9 @@ _log = logging.getLogger("ferromq.broker")
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_SMALL = 256
+"""Entries up to which a table is written whole with each change."""
 
 Entries = Mapping[str, T]
 """The entries by name. A table never changes one it gave away."""
@@ -70,14 +74,33 @@ class Change(Generic[T]):
         return bool(self.put or self.others or self.version)
 
 
+@dataclass(slots=True)
+class _Batch(Generic[T]):
+    """Changes that one write covers."""
+
+    put: dict[str, T | None] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    content: Content[T] | None = None
+    """The table after them, or after those that are just written; None: as `MetadataTable.content`."""
+    is_changed: bool = False
+    is_done: bool = False
+    failure: Exception | None = None
+
+
 class MetadataTable(Generic[T]):
     """
     Entries by name, and RocketMQ's file of them; thread-safe.
 
-    A change is decided and written under one lock, so two of them never overwrite each other; it is on disk before
-    `push` hears of it, and `push` hears of changes in their order. An entry of the file that may not be is logged and
-    left out; so is one `push` refuses, which the hot path does not have then. Both stay in the file. Raises
-    `CorruptStore` where the file is there and neither it nor its `.bak` can be read.
+    Changes are decided one after the other, each over what the one before made, and one write covers all that wait. A
+    change is on disk before `content` shows it, before `push` hears of it and before the call returns; `push` hears of
+    changes in their order. Where a write fails, all it covers fail, and so do those decided over them.
+
+    A small table is written whole. Of a large one a change goes to a journal, which `fold` and `close` put into the
+    file: until then RocketMQ's file is as it was.
+
+    An entry of the file that may not be is logged and left out; so is one `push` refuses, which the hot path does not
+    have then. Both stay in the file. Raises `CorruptStore` where the file is there and neither it nor its `.bak` can be
+    read.
     """
 
     def __init__(
@@ -91,12 +114,19 @@ class MetadataTable(Generic[T]):
         self._form = form
         self._now_ms = now_ms
         self._push = push
+        # Each is taken while those above it may be held, never the other way.
+        self._writing = threading.Lock()
+        self._pushing = threading.Lock()
         self._lock = threading.Lock()
         # Each entry as it lies in the file: a change encodes what it changes, not the whole table.
         self._lines: dict[str, str] = {}
         # What lies in the file and may not be: kept, until an entry of that name is put.
         self._unread: dict[str, str] = {}
+        self._journal = Journal(path.parents[1] / "ferromq" / f"{path.stem}.journal")
+        # Entries that are not in the file yet, or still there.
+        self._is_seeded = False
         self._content = self._load()
+        self._batch: _Batch[T] = _Batch()
 
     @property
     def content(self) -> Content[T]:
@@ -109,6 +139,7 @@ class MetadataTable(Generic[T]):
         missing = {name: entry for name, entry in entries.items() if name not in content.entries}
         kept = {name: entry for name, entry in content.entries.items() if name not in absent}
         version = content.version.next(now) if missing else content.version
+        self._is_seeded = bool(missing) or len(kept) < len(content.entries)
         self._content = Content(version, {**kept, **missing}, content.others)
 
     def change(self, decide: Callable[[Content[T]], Change[T]]) -> tuple[Content[T], list[str]]:
@@ -116,42 +147,94 @@ class MetadataTable(Generic[T]):
         Do what *decide* says of the present content; return the content after it, and the names that changed.
 
         Entries that would be as they are do not count; where nothing is left, nothing is written. What *decide* raises
-        is raised, and nothing is changed.
+        is raised, and nothing is changed. Raises `OSError` where the change cannot be written; nothing is changed then.
         """
         with self._lock:
-            content = self._content
+            batch = self._batch
+            content = batch.content or self._content
             change = decide(content)
             put = {name: entry for name, entry in change.put.items() if entry != content.entries.get(name)}
             others = {name: value for name, value in change.others.items() if value != content.others.get(name)}
-            if not put and not others and change.version in {None, content.version}:
+            changed = content
+            if put or others or change.version not in {None, content.version}:
+                entries = {**content.entries, **{name: entry for name, entry in put.items() if entry is not None}}
+                for name in [name for name, entry in put.items() if entry is None]:
+                    del entries[name]
+                version = change.version or content.version.next(self._now_ms())
+                changed = batch.content = Content(version, entries, {**content.others, **others})
+                batch.put.update(put)
+                batch.others.update(others)
+                batch.is_changed = True
+            elif batch.content is None:
                 return content, []
-            entries = {**content.entries, **{name: entry for name, entry in put.items() if entry is not None}}
-            for name in [name for name, entry in put.items() if entry is None]:
-                del entries[name]
-            version = change.version or content.version.next(self._now_ms())
-            changed = Content(version, entries, {**content.others, **others})
-            self._write(changed, put)
-            self._content = changed
-            for name, entry in put.items():
-                self._push_one(name, entry)
+        # What it saw may not be on disk yet, though it changes nothing itself.
+        self._commit(batch)
         return changed, list(put)
+
+    def _commit(self, batch: _Batch[T]) -> None:
+        with self._writing:
+            if not batch.is_done and batch.is_changed:
+                # The first of those that wait writes for all of them.
+                with self._lock:
+                    content, self._batch = batch.content, _Batch()
+                    self._batch.content = content
+                assert content is not None
+                self._write_batch(batch, content)
+        if batch.failure is not None:
+            raise batch.failure
+
+    def _write_batch(self, batch: _Batch[T], content: Content[T]) -> None:
+        try:
+            self._write(content, batch)
+        except Exception as error:  # noqa: BLE001 (each that waits raises it)
+            with self._lock:
+                later, self._batch = self._batch, _Batch()
+            # They were decided over what is not there now.
+            for each in (batch, later):
+                each.is_done, each.failure = True, error
+            return
+        with self._pushing:
+            self._content = content
+            for name, entry in batch.put.items():
+                self._push_one(name, entry)
+        with self._lock:
+            if not self._batch.is_changed:
+                self._batch.content = None
+        batch.is_done = True
 
     def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
         """Call *act* where there is no entry of this name, and let none come while it runs."""
         with self._lock:
-            return act() if name not in self._content.entries else None
+            found = self._batch.content or self._content
+            return act() if name not in found.entries and name not in self._content.entries else None
 
     def push_again(self, name: str) -> bool:
         """Push an entry for somebody who met it missing a moment ago; say whether there is one."""
-        with self._lock:
+        with self._pushing:
             entry = self._content.entries.get(name)
             return entry is not None and self._push_one(name, entry)
 
     def push_all(self) -> None:
         """Push every entry."""
-        with self._lock:
+        with self._pushing:
             for name, entry in self._content.entries.items():
                 self._push_one(name, entry)
+
+    def fold(self) -> None:
+        """Put what the journal holds into RocketMQ's file. A failure is logged, and changes nothing."""
+        with self._writing:
+            if not self._journal.length:
+                return
+            try:
+                self._write_whole(self._content)
+            except OSError as error:
+                _log.warning("journal stays, the table cannot be written file=%s: %s", self._path, error)
+
+    def close(self) -> None:
+        """Put what the journal holds into RocketMQ's file; another broker may open the directory next."""
+        self.fold()
+        with self._writing:
+            self._journal.close()
 
     def _push_one(self, name: str, entry: T | None) -> bool:
         """Push an entry, and say whether it was taken. It is on disk: refusing to go on would refuse every start."""
@@ -166,14 +249,34 @@ class MetadataTable(Generic[T]):
     def _load(self) -> Content[T]:
         form = self._form
         try:
-            found = _json.read_file(self._path) or {}
-            table = found.get(form.key) or {}
+            found, raw = _json.read_whole(self._path)
+            table = dict((found or {}).get(form.key) or {})
+            told = dict(found or {})
+            changes = self._journal.read(raw if found is not None else b"")
+            for change in changes:
+                told["dataVersion"] = change["dataVersion"]
+                table.update(change["put"])
+                for name in [name for name, entry in change["put"].items() if entry is None]:
+                    del table[name]
             entries = {name: entry for name, entry in map(self._read, table.items()) if entry is not None}
-            version = DataVersion.from_json(found.get("dataVersion"))
-            others = {name: dict(found.get(name) or {}) for name in form.others}
-        except (ValueError, TypeError, AttributeError) as error:
+            version = DataVersion.from_json(told.get("dataVersion"))
+            others = {name: dict(told.get(name) or {}) for name in form.others}
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise CorruptStore(f"{self._path} is no table of {form.what}: {error}; restore it from its .bak") from error
-        return Content(version, entries, others)
+        content = Content(version, entries, others)
+        if changes:
+            _log.info("journal read changes=%d file=%s", len(changes), self._path)
+            self._fold_at_start(content)
+        elif raw is not None:
+            self._journal.begin(raw)
+        return content
+
+    def _fold_at_start(self, content: Content[T]) -> None:
+        """Write what the journal told; where that fails the journal stays, and the next change writes all."""
+        try:
+            self._write_whole(content)
+        except OSError as error:
+            _log.warning("journal stays, the table cannot be written file=%s: %s", self._path, error)
 
     def _read(self, item: tuple[str, Any]) -> tuple[str, T | None]:
         name, value = item
@@ -187,8 +290,33 @@ class MetadataTable(Generic[T]):
             return name, None
         return name, entry
 
-    def _write(self, content: Content[T], put: Mapping[str, T | None]) -> None:
-        known = {name: line for name, line in self._lines.items() if name not in put}
+    def _write(self, content: Content[T], batch: _Batch[T]) -> None:
+        """Put a batch on disk: a line in the journal for a large table, else the whole file."""
+        lines = {name: self._line(name, entry) for name, entry in batch.put.items() if entry is not None}
+        known = self._lines
+        is_large = len(known) > _SMALL and self._journal.is_open and self._journal.length <= len(known)
+        if is_large and not self._is_seeded and not batch.others:
+            shown = {name: None if entry is None else self._form.show(entry) for name, entry in batch.put.items()}
+            self._journal.append({"dataVersion": content.version.to_json(), "put": shown})
+            self._keep(batch, lines)
+        else:
+            before = dict(known), dict(self._unread)
+            self._keep(batch, lines)
+            try:
+                self._write_whole(content)
+            except BaseException:
+                self._lines, self._unread = before
+                raise
+
+    def _keep(self, batch: _Batch[T], lines: Mapping[str, str]) -> None:
+        for name in batch.put:
+            self._lines.pop(name, None)
+        self._lines.update(lines)
+        for name in lines:
+            self._unread.pop(name, None)
+
+    def _write_whole(self, content: Content[T]) -> None:
+        known = self._lines
         lines = {name: known.get(name) or self._line(name, entry) for name, entry in content.entries.items()}
         fields = [f'\t"dataVersion":{_text(content.version.to_json())}']
         fields += [f'\t"{name}":{_text(value)}' for name, value in content.others.items()]
@@ -196,8 +324,11 @@ class MetadataTable(Generic[T]):
         shown = {**unread, **lines}
         entries = ",\n".join(shown[name] for name in sorted(shown))
         fields.append(f'\t"{self._form.key}":{{\n{entries}\n\t}}')
-        _json.replace_file(self._path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
+        written = ("{\n" + ",\n".join(fields) + "\n}\n").encode()
+        _json.replace_file(self._path, written)
         self._lines, self._unread = lines, unread
+        self._is_seeded = False
+        self._journal.begin(written)
 
     def _line(self, name: str, entry: T) -> str:
         return f"\t\t{_text(name)}:{_text(self._form.show(entry))}"

@@ -209,6 +209,14 @@ class TopicTable:
         """Push every topic, system topics included."""
         self._table.push_all()
 
+    def fold(self) -> None:
+        """Have RocketMQ's file hold every topic: of a large table it is written from time to time only."""
+        self._table.fold()
+
+    def close(self) -> None:
+        """Leave RocketMQ's file for the broker that opens the directory next."""
+        self._table.close()
+
     def count_up(self) -> None:
         """Take the next version though no topic changed: name servers pass over other rights under the same one."""
         self._table.change(lambda content: Change(version=content.version.next(self._now_ms())))
