@@ -1140,12 +1140,14 @@ def encode_send(
     Raises `MessageTooLarge`, and `TypeError` or `ValueError` naming the message.
     """
 
-def decode_sent(answer: bytes) -> tuple[int, str, list[int], list[tuple[int, int, str]], list[tuple[int, str, str]]]:
+def decode_sent(
+    answer: bytes,
+) -> tuple[int, str, list[int], list[tuple[int, int, str]], list[tuple[int, str, str]], int | None]:
     """
     Of a SendMessageResponse: code, text, queue offsets.
 
     Then index, code and text of each message that failed, and index, transaction id and recall handle of each that has
-    one of them.
+    one of them; last the queue of the first message, where the broker says that it chose another one.
     """
 
 def encode_acks(group: str, topic: str, messages: Sequence[MessageView]) -> bytes:

@@ -24,6 +24,12 @@ def text_of(queues: Mapping[str, int]) -> str:
     return ";".join(f"{name}:{count}" for name, count in sorted(queues.items()) if count)
 
 
+def canonical(text: str) -> str:
+    """Return it in the order of the names; what has another form stays as it is."""
+    found = parts(text)
+    return text_of(found) if len(found) == len([part for part in text.split(";") if part]) else text
+
+
 def with_part(text: str | None, broker_name: str, queues: int) -> str:
     """Return *text* with so many queues on one broker; 0 takes the broker out."""
     return text_of({**parts(text), broker_name: queues})

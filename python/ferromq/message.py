@@ -28,7 +28,7 @@ class SendReceipt(NamedTuple):
     """
     Says where a message was stored.
 
-    The queue is the one that was asked for; RocketMQ's own proxy may choose another and does not tell.
+    The queue is the one the message is in. RocketMQ's proxy may choose another than was asked for, and does not say.
     """
 
     message_id: str

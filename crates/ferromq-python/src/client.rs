@@ -165,14 +165,14 @@ fn encode_send<'py>(
 
 type Failure = (usize, i32, String);
 type Handles = (usize, String, String);
-type SentParts = (i32, String, Vec<i64>, Vec<Failure>, Vec<Handles>);
+type SentParts = (i32, String, Vec<i64>, Vec<Failure>, Vec<Handles>, Option<i32>);
 
 #[pyfunction]
 fn decode_sent(answer: &[u8]) -> PyResult<SentParts> {
     let sent = codec::decode_sent(answer).map_err(malformed)?;
     let failures =
         sent.failures.into_iter().map(|(index, status)| (index, status.code, status.message)).collect();
-    Ok((sent.status.code, sent.status.message, sent.queue_offsets, failures, sent.handles))
+    Ok((sent.status.code, sent.status.message, sent.queue_offsets, failures, sent.handles, sent.queue_id))
 }
 
 /// A received message under a lease.

@@ -67,6 +67,8 @@ class Told(NamedTuple):
     fields: dict[str, str]
     body: bytes
     generation: int = 0
+    is_new: bool = False
+    """Whether it had lost, or never had, what this broker puts into its key-value table."""
 
 
 class Known(NamedTuple):

@@ -17,6 +17,7 @@ from ferromq._codes import RequestCode, ResponseCode
 from ferromq._membership_config import MembershipConfig
 from ferromq.broker import registration
 from ferromq.broker.name_server_link import Asked, Identity, Known, Link, NameServerFailed, Read, Result, Round, Told
+from ferromq.broker.order_configurations import OrderConfigurations, table_of
 from ferromq.broker.topics import TopicConfig, Wait
 from ferromq.errors import OutcomeUnknown
 from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
@@ -81,6 +82,7 @@ class NameServers:
         self._links = [Link(address, self._tell) for address in addresses]
         self.on_unknown: Callable[[], object] = lambda: None
         """Called where a name server does not know this broker any more."""
+        self._orders = OrderConfigurations()
         self._encoding = threading.Lock()
         self._encoded: tuple[Known, bytes] | None = None
 
@@ -222,6 +224,9 @@ class NameServers:
             raise NameServerFailed(f"{namespace}/{key} was answered with code {code}: {remark}")
         return fields.get("value")
 
+    def _put_value(self, address: str, namespace: str, key: str, value: str) -> None:
+        self._expect(address, RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
+
     def _grpc_addresses(self, address: str) -> dict[str, str]:
         """Return where brokers serve gRPC, by their names."""
         code, remark, _, body = self._call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": GRPC_NAMESPACE})
@@ -245,6 +250,15 @@ class NameServers:
         # Whatever goes wrong from here on, it is not known what the name server has.
         before, link.known = link.known, None
         told = self._send(link.address, turn.asked, before, now)
+        if told is not None:
+            address = link.address
+            self._orders.registered(
+                None if told.is_new else before,
+                now,
+                told.body,
+                lambda topic: self._value(address, ORDER_NAMESPACE, topic),
+                lambda topic, value: self._put_value(address, ORDER_NAMESPACE, topic, value),
+            )
         link.known = now
         return told
 
@@ -320,18 +334,19 @@ class NameServers:
 
     def _register(self, address: str, now: Known) -> Told:
         # A slave has its master's name, and the entry is the master's.
-        if not now.identity.is_slave:
-            self._put_grpc_address(address)
+        is_new = not now.identity.is_slave and self._put_grpc_address(address)
         body = self._everything(now)
         told = self._expect(address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
-        return told._replace(generation=now.identity.generation)
+        return told._replace(generation=now.identity.generation, is_new=is_new)
 
-    def _put_grpc_address(self, address: str) -> None:
+    def _put_grpc_address(self, address: str) -> bool:
+        """Put it where it is missing or another; says whether there was none."""
         # Before the registration: whoever sees the broker in a route finds the way to it.
         key = {"namespace": GRPC_NAMESPACE, "key": self._identity.name}
         *_, fields, _ = self._call(address, RequestCode.GET_KV_CONFIG, key)
         if fields.get("value") != self._identity.grpc_address:
-            self._expect(address, RequestCode.PUT_KV_CONFIG, {**key, "value": self._identity.grpc_address})
+            self._put_value(address, GRPC_NAMESPACE, self._identity.name, self._identity.grpc_address)
+        return fields.get("value") is None
 
     def _expect(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Told:
         answer, remark, *_ = told = self._call(address, code, fields, body)
@@ -359,8 +374,4 @@ class NameServers:
 
 def _ordered(body: bytes) -> list[str]:
     """Return the topics of the order configurations in the answer to a registration; name servers may leave it out."""
-    try:
-        return [str(topic) for topic in _json.loads_object(body)["table"]] if body else []
-    except (ValueError, KeyError, TypeError) as error:
-        _log.debug("order configurations not understood: %s", error)
-        return []
+    return [topic for topic, value in (table_of(body) or {}).items() if value]

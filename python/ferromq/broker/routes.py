@@ -7,10 +7,12 @@ name server cannot know yet.
 
 import ipaddress
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ferromq import _names
 from ferromq._ferromq import Request, Store
+from ferromq._order_configuration import parts, text_of
 from ferromq._proto import messages as pb
 from ferromq.broker._grpc import OK, Refused, group_name, system_topic, topic_name
 from ferromq.broker.groups import GroupTable
@@ -40,6 +42,8 @@ class _Part(NamedTuple):
     address: str | None
     """Where it serves gRPC, as far as it is known."""
     is_away: bool = False
+    in_order: int | None = None
+    """How many of them message groups count; None: the topic has no order configuration."""
 
 
 class Routes:
@@ -125,7 +129,7 @@ class Routes:
                 f"or create it here, too: ferromq.Admin(...).create_topic({name!r}), "
                 f"or mqadmin updateTopic -b {self._identity.address} -t {name}",
             )
-        if all(part.is_away for part in reachable):
+        if all(part.is_away and not part.in_order for part in reachable):
             names = ", ".join(part.queue.broker_name for part in reachable)
             raise Refused(
                 pb.Code.INTERNAL_SERVER_ERROR, f"no broker that has the topic {name} is there now: {names} is away"
@@ -156,7 +160,26 @@ class Routes:
             found[queue.broker_name] = _Part(queue, seen.grpc.get(queue.broker_name), is_away=True)
         if own and is_master:
             found[name] = _Part(own.queue_data(name), self._identity.grpc_address)
+        ordered = parts(seen.order)
+        if ordered:
+            self._put_in_order(own.name if own else "", found, ordered, seen)
         return [found[key] for key in sorted(found)]
+
+    @staticmethod
+    def _put_in_order(topic: str, found: dict[str, _Part], ordered: Mapping[str, int], seen: Seen) -> None:
+        """Let message groups count over the queues of the order configuration, whichever brokers are there."""
+        for name, part in found.items():
+            found[name] = part._replace(in_order=ordered.get(name, 0))
+        for name in ordered.keys() - found.keys():
+            address = seen.grpc.get(name)
+            if address is None:
+                raise Refused(
+                    pb.Code.INTERNAL_SERVER_ERROR,
+                    f"the broker {name} is in the order configuration of {topic} and was never seen here; start it, or "
+                    f"{take_out(topic, name, ordered)}",
+                )
+            queue = QueueData(name, ordered[name], ordered[name])
+            found[name] = _Part(queue, None if address == GONE else address, is_away=True, in_order=ordered[name])
 
     def _grpc_address(self, broker_name: str, seen: Seen) -> str | None:
         address = seen.grpc.get(broker_name)
@@ -190,9 +213,7 @@ class Routes:
             pb.MessageQueue(
                 topic=topic,
                 id=queue_id,
-                permission=pb.Permission.NONE
-                if part.is_away
-                else self._allowed(topic.name, part.queue.broker_name, queue_id, permission),
+                permission=self._permission(topic.name, part, queue_id, permission),
                 broker=pb.Broker(name=part.queue.broker_name, id=MASTER, endpoints=endpoints(part.address)),
                 accept_message_types=types,
             )
@@ -201,11 +222,27 @@ class Routes:
             for queue_id, permission in enumerate(queue_permissions(part.queue))
         ]
 
+    def _permission(self, topic: str, part: _Part, queue_id: int, permission: pb.Permission) -> pb.Permission:
+        if part.is_away:
+            # Message groups count these queues, and their messages wait; nobody reads or sends others there.
+            is_counted = part.in_order is not None and queue_id < part.in_order
+            return pb.Permission.WRITE if is_counted else pb.Permission.NONE
+        allowed = self._allowed(topic, part.queue.broker_name, queue_id, permission)
+        if part.in_order is None or queue_id < part.in_order:
+            return allowed
+        return pb.Permission.READ if allowed in {pb.Permission.READ, pb.Permission.READ_WRITE} else pb.Permission.NONE
+
     def _allowed(self, topic: str, broker_name: str, queue_id: int, permission: pb.Permission) -> pb.Permission:
         # Brokers say of a topic, not of a queue, what is allowed: closed queues are known of this one alone.
         if broker_name != self._identity.name:
             return permission
         return narrowed(permission, self._store.queue_access(topic, queue_id))
+
+
+def take_out(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:
+    """Return how an operator takes a broker out of an order configuration."""
+    rest = text_of({name: count for name, count in ordered.items() if name != broker_name})
+    return f"take it out of the order configuration: mqadmin updateOrderConf -m put -t {topic} -v '{rest}'"
 
 
 def _group_of(topic: str) -> str | None:

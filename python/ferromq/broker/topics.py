@@ -97,6 +97,11 @@ def _is_of_brokers(name: str) -> bool:
     return name.startswith((_names.RETRY_PREFIX, _names.DLQ_PREFIX)) or _names.is_system_topic(name)
 
 
+def is_fifo(topic: TopicConfig | None) -> bool:
+    """Say whether a topic is for messages in order alone."""
+    return topic is not None and topic.message_type == "FIFO"
+
+
 _BOUNDS: Mapping[str, int] = {
     "readQueueNums": LIMIT_FOR_QUEUES,
     "writeQueueNums": LIMIT_FOR_QUEUES,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ferromq._order_configuration import parts
 from ferromq.broker.name_servers import NameServers
 from ferromq.broker.route_cache import Seen
-from ferromq.broker.topics import TopicConfig
+from ferromq.broker.topics import TopicConfig, is_fifo
 
 GONE = "gone"
 """In the place of a gRPC address: an operator took the broker out for good."""
@@ -32,7 +32,7 @@ class WholeRoutes:
         is_ordered = own is not None and (own.order or is_fifo(own))
         found = self._name_servers.look_up(topic, expected, is_ordered=is_ordered)
         there = {queue.broker_name for queue in found.route.queues} if found.route else set()
-        grpc = {**{name: before.grpc[name] for name in known if name in before.grpc}, **found.grpc}
+        grpc = {**before.grpc, **found.grpc}
         # Registered without the topic: it was deleted there.
         away = tuple(
             queue
@@ -46,8 +46,3 @@ class WholeRoutes:
         order = before.order if found.order is None and is_fifo(own) else found.order
         named = there | {queue.broker_name for queue in away} | parts(order).keys()
         return Seen(found.route, away, {name: grpc[name] for name in named if name in grpc}, order)
-
-
-def is_fifo(topic: TopicConfig | None) -> bool:
-    """Say whether a topic is for messages in order alone."""
-    return topic is not None and topic.message_type == "FIFO"

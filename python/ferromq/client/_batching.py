@@ -17,6 +17,7 @@ MAX_BYTES = 1 << 20
 IN_FLIGHT = 4
 """Batches under way at once: enough that one is encoded while others travel and are stored."""
 
+_GROUP = "group:"
 _WINDOW = 1024
 """Messages among which those of one lane are gathered."""
 
@@ -39,7 +40,12 @@ def most_of(lane: str | None) -> int:
 
 def is_ordered(lane: str | None) -> bool:
     """Say whether the batches of a lane must be stored one after the other."""
-    return lane is not None and lane.startswith("group:")
+    return lane is not None and lane.startswith(_GROUP)
+
+
+def group_of(lane: str) -> str:
+    """Return the message group of a lane whose batches are ordered."""
+    return lane.removeprefix(_GROUP)
 
 
 def batches(messages: Iterable[Sendable], first: int = 0) -> Iterator[Slice]:

@@ -135,6 +135,8 @@ class Routes:
         self._routes: dict[str, tuple[Route, float]] = {}
         # When those that failed last are worth another try.
         self._failing: dict[str, float] = {}
+        self.on_failed: Callable[[str], object] = lambda _endpoint: None
+        """Called with each broker that did not answer."""
 
     def known(self, topic: str) -> Route | None:
         """Return the route, however old."""
@@ -159,6 +161,7 @@ class Routes:
         """Note that a broker did not answer: for a while it is asked last."""
         with self._lock:
             self._failing[endpoint] = self._now() + _AVOIDED
+        self.on_failed(endpoint)
 
     def answered(self, endpoint: str) -> None:
         """Note that a broker answered."""

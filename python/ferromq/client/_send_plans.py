@@ -10,7 +10,15 @@ from ferromq._ferromq import Message, MessageIds
 from ferromq._proto import messages as pb
 from ferromq.client._plans import Common, Tries
 from ferromq.client._protocol import Call, Plan, check, error_of, named, resource
-from ferromq.errors import FerromqError, MessageTooLarge, OutcomeUnknown, ServerError
+from ferromq.client._routes import Queue
+from ferromq.errors import (
+    ConnectionFailed,
+    FerromqError,
+    MessageTooLarge,
+    OutcomeUnknown,
+    RequestTimeout,
+    ServerError,
+)
 from ferromq.message import Batch, Handles, SendReceipt
 
 ID_EPOCH = 1_609_459_200
@@ -110,13 +118,14 @@ def send(
     born = common.wall()
     group = messages[0].message_group if isinstance(messages[0], Message) else None
     group = beside if group is None else group
+    chosen: Queue | None = None
 
     def once(tries: Tries) -> Plan[Batch]:
+        nonlocal chosen
         route = yield from common.route(topic, tries)
         # A message group stays in its queue, whatever becomes of its broker: elsewhere it would be out of order.
-        queue = (
-            route.next_writable(tries.endpoints, common.routes.failing()) if group is None else route.of_group(group)
-        )
+        avoided = common.routes.failing()
+        queue = chosen = route.next_writable(tries.endpoints, avoided) if group is None else route.of_group(group)
         tries.endpoints.add(queue.endpoint)
         yield from common.join(queue.endpoint, topic, tries)
         try:
@@ -135,23 +144,36 @@ def send(
             raise
         try:
             answer = yield Call(queue.endpoint, "SendMessage", request, common.limit(tries))
-            offsets, handles = _sent(answer, ids, which)
+            offsets, handles, told = _sent(answer, ids, which)
         except OutcomeUnknown as error:
             common.routes.failed(queue.endpoint)
             tries.unknown = error
             raise
         common.routes.answered(queue.endpoint)
-        return Batch(ids, queue.queue_id, offsets, topic, queue.endpoint, handles)
+        return Batch(ids, queue.queue_id if told is None else told, offsets, topic, queue.endpoint, handles)
 
     try:
         limit = common.timeout if timeout is None else timeout
         return (yield from common.attempt(topic, once, is_repeatable=half is None, timeout=limit))
     except FerromqError as error:
-        raise which.all(error) from error.__cause__
+        ours = error if group is None or chosen is None else of_group_error(error, topic, group, chosen)
+        raise which.all(ours) from error.__cause__
 
 
-def _sent(answer: bytes, ids: MessageIds, which: _Named) -> tuple[Sequence[int], dict[int, Handles]]:
-    code, text, offsets, failures, told = _ferromq.decode_sent(answer)
+def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue) -> FerromqError:
+    """Return the error of a message group whose broker is not reached; it says where it waits, and the way out."""
+    if not isinstance(error, (ConnectionFailed, RequestTimeout)):
+        return error
+    return named(
+        error,
+        f"the message group {group!r} is in queue {queue.queue_id} of {topic} on the broker {queue.broker_name}, which "
+        f"does not answer; start it, or take it out for good with mqadmin updateOrderConf -m put -t {topic}",
+    )
+
+
+def _sent(answer: bytes, ids: MessageIds, which: _Named) -> tuple[Sequence[int], dict[int, Handles], int | None]:
+    """Return offsets, handles, and the queue where the broker chose another one."""
+    code, text, offsets, failures, told, queue_id = _ferromq.decode_sent(answer)
     if failures:
         index, code, text = failures[0]
         name = which.one(index)
@@ -162,11 +184,11 @@ def _sent(answer: bytes, ids: MessageIds, which: _Named) -> tuple[Sequence[int],
     handles = {index: Handles(transaction_id, recall_handle) for index, transaction_id, recall_handle in told}
     if len(offsets) == 1:
         # RocketMQ's own broker stores a batch as one and tells its first queue offset.
-        return range(offsets[0], offsets[0] + len(ids)), handles
+        return range(offsets[0], offsets[0] + len(ids)), handles, queue_id
     if len(offsets) != len(ids):
         raise ServerError(f"{len(ids)} messages were sent and {len(offsets)} results came back")
     dense = range(offsets[0], offsets[0] + len(ids))
-    return (dense if offsets == list(dense) else offsets), handles
+    return (dense if offsets == list(dense) else offsets), handles, queue_id
 
 
 def recall(common: Common, receipt: SendReceipt) -> Plan[str]:

@@ -7,6 +7,7 @@ Batching is decided in `_batching`, retries and routes in `_plans`.
 import logging
 import threading
 import time
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Self, TypedDict, TypeVar, Unpack
 from ferromq import _names
 from ferromq._time import Clock
 from ferromq.client import _send_plans
-from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, is_ordered, size
+from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, group_of, is_ordered, size
 from ferromq.client._client import Client, Options
 from ferromq.client._connection import remaining
 from ferromq.client._protocol import may_be_one, seconds
@@ -32,6 +33,11 @@ __all__ = ["Producer", "Transaction"]
 F = TypeVar("F")
 
 _log = logging.getLogger("ferromq.client")
+
+_SENDERS = 2
+"""Threads that send what was submitted."""
+_MOST_SENDERS = 8
+"""As many where some wait for a broker that does not answer."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -335,11 +341,16 @@ class _Submitted:
         self._ready: deque[Gathered[Future[SendReceipt]]] = deque()
         self._busy: set[tuple[str, str]] = set()
         """Orders of which a batch is under way; the next ones wait."""
+        self._late: set[tuple[str, str]] = set()
+        """Those of them whose broker did not answer when they were begun."""
+        self._idle = 0
         self._bytes = 0
         self._unfinished = 0
         self._closed = False
         self._threads: list[threading.Thread] = []
         client.before_exit(self._finish_at_exit)
+        reference = weakref.WeakMethod(self._failed)
+        client.common.routes.on_failed = lambda endpoint: (failed := reference()) and failed(endpoint)
 
     def add(self, topic: str, message: Message) -> "Future[SendReceipt]":
         future: Future[SendReceipt] = Future()
@@ -381,10 +392,20 @@ class _Submitted:
             self._finish(batch, ConnectionFailed("the producer was closed before the message was sent"))
 
     def _start(self) -> None:
-        for number in range(2):
-            thread = threading.Thread(target=self._run, name=f"ferromq-submit-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        for _ in range(_SENDERS):
+            self._start_one()
+
+    def _start_one(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"ferromq-submit-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _failed(self, endpoint: str) -> None:
+        """Note which groups wait for a broker that does not answer, and keep a thread for the others."""
+        with self._changed:
+            self._late |= {order for order in self._busy if self._endpoint(order) == endpoint}
+            if self._late and not self._idle and len(self._threads) < _MOST_SENDERS and not self._closed:
+                self._start_one()
 
     def _next(self) -> Gathered[Future[SendReceipt]] | None:
         with self._changed:
@@ -395,16 +416,31 @@ class _Submitted:
                 if self._closed:
                     return None
                 due = self._linger.next_due()
+                self._idle += 1
                 self._changed.wait(None if due is None else remaining(due))
+                self._idle -= 1
 
     def _take(self) -> Gathered[Future[SendReceipt]] | None:
+        failing = self._client.common.routes.failing()
         for index, batch in enumerate(self._ready):
-            if batch.order is None or batch.order not in self._busy:
+            order = batch.order
+            if order is None or order not in self._busy:
+                if order is not None:
+                    is_late = bool(failing) and self._endpoint(order) in failing
+                    if is_late and len(self._late) >= len(self._threads) - 1:
+                        continue  # a thread is left for those whose brokers answer
+                    self._busy.add(order)
+                    if is_late:
+                        self._late.add(order)
                 del self._ready[index]
-                if batch.order is not None:
-                    self._busy.add(batch.order)
                 return batch
         return None
+
+    def _endpoint(self, order: tuple[str, str]) -> str | None:
+        """Return the broker of a message group, where its queue is known."""
+        topic, lane = order
+        route = self._client.common.routes.known(topic)
+        return route.of_group(group_of(lane)).endpoint if route and route.in_order else None
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
@@ -429,6 +465,7 @@ class _Submitted:
         """Let the next batch of its order go."""
         if batch.order is not None:
             self._busy.discard(batch.order)
+            self._late.discard(batch.order)
         self._changed.notify_all()
 
     def _finish(self, batch: Gathered[Future[SendReceipt]], outcome: Batch | Exception) -> None:

@@ -6,7 +6,7 @@ What the values mean is the business of those who put them: order configurations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ferromq import _json
@@ -33,6 +33,20 @@ class KvConfig:
             keys = self._table.get(namespace, {})
             if keys.get(key) != value:
                 self._replace(namespace, {**keys, key: value})
+
+    def change(self, namespace: str, changed: Mapping[str, Callable[[str | None], str | None]]) -> list[str]:
+        """
+        Set the value of each key to what its function makes of it, with one write; None leaves it as it is.
+
+        Returns the keys whose values are others now. Raises as `put` does.
+        """
+        with self._lock:
+            keys = self._table.get(namespace, {})
+            made = {key: function(keys.get(key)) for key, function in changed.items()}
+            new = {key: value for key, value in made.items() if value is not None and value != keys.get(key)}
+            if new:
+                self._replace(namespace, {**keys, **new})
+            return list(new)
 
     def delete(self, namespace: str, key: str) -> None:
         """Forget a value, where there is one."""

@@ -17,6 +17,10 @@ INFLATED_LIMIT = 64 << 20
 _POSITIVE = 0x7FFF_FFFF
 _DEFAULT_QUEUES = 16
 _INT = 4
+_WORDS = 5
+"""Spaces before a topic's attributes, which may hold some."""
+_MESSAGE_TYPE, _FIFO = "message.type", "FIFO"
+"""The attribute of a topic for messages in order."""
 
 
 def is_intact(body: bytes, crc32: int) -> bool:
@@ -42,10 +46,16 @@ def _decode_json(value: Mapping[str, Any], broker_name: str) -> RegisteredTopics
     wrapper = value.get("topicConfigSerializeWrapper") or value
     known = _Known(broker_name)
     topics = {str(name): known.queue(topic) for name, topic in (wrapper.get("topicConfigTable") or {}).items()}
+    in_order = frozenset(name for name, topic in (wrapper.get("topicConfigTable") or {}).items() if _is_fifo(topic))
     servers = value.get("filterServerList")
     filter_servers = None if servers is None else tuple(str(server) for server in servers)
     is_static = bool(wrapper.get("topicQueueMappingInfoMap"))
-    return RegisteredTopics(DataVersion.from_json(wrapper.get("dataVersion")), topics, filter_servers, is_static)
+    version = DataVersion.from_json(wrapper.get("dataVersion"))
+    return RegisteredTopics(version, topics, filter_servers, is_static, in_order)
+
+
+def _is_fifo(topic: Mapping[str, Any]) -> bool:
+    return (topic.get("attributes") or {}).get(_MESSAGE_TYPE) == _FIFO
 
 
 class _Known:
@@ -85,15 +95,19 @@ def _inflate(body: bytes) -> bytes:
 def _decode_deflated(data: bytes, broker_name: str) -> RegisteredTopics:
     reader = _Reader(data)
     version = DataVersion.from_json(_json.loads_object(reader.sized()))
-    known, queues = _Known(broker_name), {}
+    known, queues, in_order = _Known(broker_name), {}, set()
     for _ in range(reader.count()):
         # "name read write permission filter-type attributes", as Java's TopicConfig encodes itself.
-        name, read, write, permission, *_rest = reader.sized().decode().split(" ")
+        name, read, write, permission, *rest = reader.sized().decode().split(" ", _WORDS)
         queues[name] = known.of(int(read), int(write), int(permission))
+        # Brokers before 5.0 have no attributes.
+        if len(rest) > 1 and _is_fifo({"attributes": _json.loads(rest[1].encode())}):
+            in_order.add(name)
     servers = _json.loads(reader.sized())
     # Brokers before 5.0 end here; what the mappings of static topics say is of no use to clients of other topics.
     is_static = reader.has_more() and reader.count() > 0
-    return RegisteredTopics(version, queues, tuple(str(server) for server in servers or ()), is_static)
+    filter_servers = tuple(str(server) for server in servers or ())
+    return RegisteredTopics(version, queues, filter_servers, is_static, frozenset(in_order))
 
 
 class _Reader:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from ferromq import _json, _remoting
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Server
+from ferromq._order_configuration import canonical
 from ferromq._remoting import Answer, Handler, failure, flag, integer, required, success
 from ferromq._time import Clock
 from ferromq.errors import ConfigError
@@ -72,8 +73,9 @@ class Requests:
 
     def _put_kv(self, request: Request) -> Answer:
         fields = request.fields
-        namespace, key = required(fields, "namespace"), required(fields, "key")
-        self._kv_config.put(namespace, key, required(fields, "value"))
+        namespace, key, value = required(fields, "namespace"), required(fields, "key"), required(fields, "value")
+        # RocketMQ's tools write brokers in any order, and its clients choose queues by their places.
+        self._kv_config.put(namespace, key, canonical(value) if namespace == ORDER_NAMESPACE else value)
         self._order_changed(namespace, key)
         return success()
 
@@ -138,7 +140,7 @@ class Requests:
                 f"or mqadmin updateTopic -c CLUSTER -t {topic}), or let a broker create topics on first use",
             )
         if config.order_messages:
-            route = route.with_order(self._kv_config.get(ORDER_NAMESPACE, topic))
+            route = route.with_order(self._kv_config.get(ORDER_NAMESPACE, topic) or None)
         self._server.put_route(topic, generation, route.encode(), route.encode_legacy())
         zone = request.fields.get("__ZONE_NAME", "").strip()
         if zone and flag(request.fields, "__ZONE_MODE"):

@@ -9,7 +9,7 @@ does what is in `namesrv.server`.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -58,6 +58,8 @@ class RegisteredTopics:
     """None: nothing is said of them; empty: there are none."""
     has_static_topics: bool = False
     """Whether some topics are mapped to queues of several brokers; then the table does not say which are gone."""
+    in_order: frozenset[str] = frozenset()
+    """The topics whose messages are in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class MinimumChange:
     ha_address: str | None
     tell: tuple[str, ...]
     """The addresses of brokers to be told."""
+
+
+class OrderChange(NamedTuple):
+    """A master's queues of a topic changed, other than by its leaving: so does the topic's order configuration."""
+
+    topic: str
+    broker_name: str
+    queues: int
+    """Those that may be written."""
+    is_in_order: bool
+    """Whether the topic's messages are in order, as brokers say."""
 
 
 @dataclass(slots=True)
@@ -110,8 +123,9 @@ class RouteInfoManager:
     Knows every broker and where each topic's queues are.
 
     Thread-safe. The tables are RocketMQ's: `topic_queue_table`, `broker_addr_table`, `cluster_addr_table`,
-    `broker_live_table`, `filter_server_table`. After each change *on_change* is called with the topics whose routes are
-    not what they were, and *on_minimum* with each change of a lowest broker id, both before the change is answered.
+    `broker_live_table`, `filter_server_table`. Before a change is answered, *on_order* is called with what it means for
+    order configurations, *on_change* with the topics whose routes are not what they were, and *on_minimum* with each
+    change of a lowest broker id.
     """
 
     def __init__(
@@ -120,6 +134,7 @@ class RouteInfoManager:
         *,
         on_change: Callable[[Collection[str]], object] = lambda _topics: None,
         on_minimum: Callable[[MinimumChange], object] = lambda _change: None,
+        on_order: Callable[[Sequence[OrderChange]], object] = lambda _changes: None,
     ) -> None:
         self.acting_master = False
         """Whether the first slave of a lost master is shown in its place, where the broker allows it."""
@@ -129,6 +144,7 @@ class RouteInfoManager:
         """How long a registration holds, unless the broker says otherwise."""
         self._on_change = on_change
         self._on_minimum = on_minimum
+        self._on_order = on_order
         self._lock = threading.Lock()
         self.topic_queue_table: dict[str, dict[str, QueueData]] = {}
         self.broker_addr_table: dict[str, _Broker] = {}
@@ -140,6 +156,8 @@ class RouteInfoManager:
         self._keys_of: dict[int, set[BrokerAddress]] = {}
         self._changed: set[str] = set()
         self._minimum_changes: list[MinimumChange] = []
+        self._order_changes: list[OrderChange] = []
+        self._in_order: set[str] = set()
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -147,6 +165,9 @@ class RouteInfoManager:
             yield
             changed, self._changed = self._changed, set()
             minimum_changes, self._minimum_changes = self._minimum_changes, []
+            order_changes, self._order_changes = self._order_changes, []
+        if order_changes:
+            self._on_order(order_changes)
         if changed:
             self._on_change(changed)
         for change in minimum_changes:
@@ -171,7 +192,13 @@ class RouteInfoManager:
             known = self.broker_addr_table.setdefault(broker.broker_name, _Broker(broker.cluster))
             is_first = self._put_address(broker, known)
             if broker.broker_id == MASTER:
+                newly = topics.in_order - self._in_order
+                self._in_order |= newly
                 self._put_queues(broker, topics, topics.queues, is_first=is_first)
+                # Brokers that had the topic before it was one for messages in order count, too.
+                for topic in newly:
+                    for queue in self.topic_queue_table.get(topic, {}).values():
+                        self._order_changed(topic, queue)
             elif known.enable_acting_master and broker.broker_id == min(known.addresses):
                 queues = {topic: _read_only(queue) for topic, queue in topics.queues.items()}
                 self._put_queues(broker, topics, queues, is_first=is_first)
@@ -223,10 +250,18 @@ class RouteInfoManager:
             self._remove_queues(name, there - queues.keys())
         for topic in queues if is_changed else queues.keys() - there:
             queue, brokers = queues[topic], self.topic_queue_table.setdefault(topic, {})
-            if brokers.get(name) != queue:
+            before = brokers.get(name)
+            if before != queue:
                 brokers[name] = queue
                 there.add(topic)
                 self._changed.add(topic)
+                # What an operator gave another topic is kept until its queues change.
+                if broker.broker_id == MASTER and (before is not None or topic in self._in_order):
+                    self._order_changed(topic, queue)
+
+    def _order_changed(self, topic: str, queue: QueueData) -> None:
+        queues = queue.write_queues if queue.permission & Permission.WRITE else 0
+        self._order_changes.append(OrderChange(topic, queue.broker_name, queues, topic in self._in_order))
 
     def _remove_queues(self, broker_name: str, topics: Iterable[str]) -> None:
         there = self._topics_of[broker_name]
@@ -385,16 +420,25 @@ class RouteInfoManager:
             gone = set(brokers) if cluster is None else self.cluster_addr_table.get(cluster, set())
             for name in brokers.keys() & gone:
                 self._remove_queues(name, [topic])
+                self._order_changes.append(OrderChange(topic, name, 0, is_in_order=False))
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """Let nobody write to the broker's topics until it registers them anew; return how many there are."""
         with self._changing():
-            return self._set_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
+            count = self._set_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
+            self._orders_changed(broker_name)
+            return count
 
     def add_write_permission(self, broker_name: str) -> int:
         """Let everybody read and write the broker's topics until it registers them anew; return how many there are."""
         with self._changing():
-            return self._set_permission(broker_name, lambda _: READ_WRITE)
+            count = self._set_permission(broker_name, lambda _: READ_WRITE)
+            self._orders_changed(broker_name)
+            return count
+
+    def _orders_changed(self, broker_name: str) -> None:
+        for topic in self._topics_of.get(broker_name, ()):
+            self._order_changed(topic, self.topic_queue_table[topic][broker_name])
 
     def _set_permission(self, broker_name: str, change: Callable[[Permission], Permission]) -> int:
         topics = self._topics_of.get(broker_name, set())

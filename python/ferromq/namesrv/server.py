@@ -17,6 +17,7 @@ from ferromq._time import Clock, Timer
 from ferromq.config import NameServerConfig
 from ferromq.namesrv.kv_config import KvConfig
 from ferromq.namesrv.notices import Notices
+from ferromq.namesrv.orders import Orders
 from ferromq.namesrv.requests import Requests
 from ferromq.namesrv.route_info import MinimumChange, RouteInfoManager
 from ferromq.namesrv.settings import Settings
@@ -50,12 +51,13 @@ class NamesrvController:
             if settings.config.notify_minimum:
                 notices.tell(change)
 
+        self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
         self.routes = RouteInfoManager(
             config.lease // _MILLISECOND,
             on_change=lambda topics: server.drop_routes(list(topics)),
             on_minimum=minimum_changed,
+            on_order=Orders(self.kv_config, server.drop_routes).follow,
         )
-        self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
         self._notices = notices
         requests = Requests(self._server, self.routes, self.kv_config, self.settings, self._clock)
         for code, handler in requests.table().items():

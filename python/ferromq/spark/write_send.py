@@ -137,7 +137,7 @@ def sending(common: Common, request: Request) -> Plan[None]:
             common.routes.failed(queue.endpoint)
             tries.unknown = error
             raise
-        code, text, _, failures, _ = _ferromq.decode_sent(answer)
+        code, text, _, failures, *_ = _ferromq.decode_sent(answer)
         if failures:
             index, code, text = failures[0]
             told = error_of(code, f"row {part.numbers[index]} to topic {part.topic}: {text}")

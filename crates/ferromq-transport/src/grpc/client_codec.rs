@@ -19,8 +19,8 @@ use std::{
 };
 
 use super::wire::{
-    Fields, Malformed, bytes_field_len, map_entry, put_bytes_field, put_len_prefix, put_varint_field,
-    varint_len,
+    CHOSEN_QUEUE, Fields, Malformed, bytes_field_len, map_entry, put_bytes_field, put_len_prefix,
+    put_varint_field, varint_len,
 };
 
 pub use headers::{Headers, IllegalHeader, Kind};
@@ -243,6 +243,8 @@ pub struct Sent {
     pub failures: Vec<(usize, Status)>,
     /// Transaction id and recall handle of the messages that have one, by index.
     pub handles: Vec<(usize, String, String)>,
+    /// The queue of the first message, where the broker says that it chose another one than the client.
+    pub queue_id: Option<i32>,
 }
 
 /// Decodes a `SendMessageResponse`.
@@ -260,6 +262,9 @@ pub fn decode_sent(bytes: &[u8]) -> Result<Sent, Malformed> {
                         (3, value) => transaction_id = value.text()?,
                         (4, value) => queue_offset = value.int64()?,
                         (5, value) => recall_handle = value.text()?,
+                        (CHOSEN_QUEUE, value) if sent.queue_offsets.is_empty() => {
+                            sent.queue_id = Some(value.int32()?);
+                        }
                         _ => {}
                     }
                 }

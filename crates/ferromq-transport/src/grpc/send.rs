@@ -1,6 +1,6 @@
 //! SendMessage: from the request's bytes to the store, and the receipts back.
 
-use std::{fmt::Write, net::SocketAddr};
+use std::{fmt::Write, iter::repeat, net::SocketAddr};
 
 use bytes::Bytes;
 use ferromq_store::{Appended, Location, NewMessage, SEQUENCE};
@@ -11,7 +11,7 @@ use super::{
     message::{Outgoing, SendRequest},
     send_check, send_properties,
     service::malformed,
-    wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
+    wire::{CHOSEN_QUEUE, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
     budget::Share,
@@ -60,6 +60,8 @@ struct Stored {
     kind: MessageType,
     /// When the one message is due, where it waits.
     deliver_at: Option<i64>,
+    /// The queue of each message, where one is not in that its client chose; else empty.
+    chosen: Vec<i32>,
 }
 
 async fn store(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result<Stored, Refusal> {
@@ -98,6 +100,7 @@ fn append(
     }
     let kept = Kept::of(request.properties.iter().any(|(name, _)| *name == SEQUENCE));
     let mut messages = unstored(hot, request, topic, peer);
+    let chosen = chosen_otherwise(request, &messages);
     let (appended, deliver_at) = match (messages.as_mut_slice(), kind) {
         ([_], MessageType::Transaction) if kept == Kept::New => {
             let why = format!("a message of a transaction cannot have {SEQUENCE}");
@@ -119,7 +122,7 @@ fn append(
             (hot.append_kept(many, kept)?, None)
         }
     };
-    Ok(Stored { appended, kind, deliver_at })
+    Ok(Stored { appended, kind, deliver_at, chosen })
 }
 
 fn first_id<'a>(request: &SendRequest<'a>) -> &'a str {
@@ -167,13 +170,25 @@ fn chosen_queue(message: &Outgoing<'_>, topic: &TopicEntry) -> Option<i32> {
     }
 }
 
+/// The queue of each message where one of them is in another queue than its client wrote; else nothing.
+fn chosen_otherwise(request: &SendRequest<'_>, messages: &[NewMessage<'_>]) -> Vec<i32> {
+    let is_other = |(asked, given): (&Outgoing<'_>, &NewMessage<'_>)| asked.queue_id != Some(given.queue_id);
+    if request.messages.iter().zip(messages).any(is_other) {
+        messages.iter().map(|message| message.queue_id).collect()
+    } else {
+        Vec::new()
+    }
+}
+
 /// The response of a request whose messages are all stored.
 fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
     let mut status = Vec::new();
     put_status(&mut status, 1, code::OK, "OK");
     let mut out = Vec::with_capacity(request.messages.len() * 64 + 16);
     out.extend_from_slice(&status);
-    for (message, location) in request.messages.iter().zip(&stored.appended.locations) {
+    let chosen = stored.chosen.iter().copied().map(Some).chain(repeat(None));
+    for ((message, location), chosen) in request.messages.iter().zip(&stored.appended.locations).zip(chosen) {
+        let chosen = chosen.and_then(|queue_id| u64::try_from(queue_id).ok());
         let transaction = match stored.kind {
             MessageType::Transaction => transaction_id(location),
             _ => String::new(),
@@ -187,10 +202,14 @@ fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
         // -1 of one that was there already.
         let offset = location.queue_offset;
         let len = texts().map(|(number, text)| bytes_field_len(*number, text.len())).sum::<usize>();
-        put_len_prefix(&mut out, 2, status.len() + len + 1 + varint_len(offset));
+        let chosen_len = chosen.map_or(0, |id| varint_len(u64::from(CHOSEN_QUEUE) << 3) + varint_len(id));
+        put_len_prefix(&mut out, 2, status.len() + len + 1 + varint_len(offset) + chosen_len);
         out.extend_from_slice(&status);
         texts().for_each(|(number, text)| put_bytes_field(&mut out, *number, text.as_bytes()));
         put_varint_field(&mut out, 4, offset);
+        if let Some(queue_id) = chosen {
+            put_varint_field(&mut out, CHOSEN_QUEUE, queue_id);
+        }
     }
     out.into()
 }

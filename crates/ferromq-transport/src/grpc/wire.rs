@@ -175,6 +175,10 @@ pub fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
+/// Field of a `SendResultEntry` that is ferromq's own: the queue of a message for which the broker chose another one than
+/// its client. Other clients pass over it.
+pub const CHOSEN_QUEUE: u32 = 1000;
+
 /// Appends a varint.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {

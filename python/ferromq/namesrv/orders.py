@@ -1,0 +1,54 @@
+"""
+Keeps the order configurations of topics true to what masters register.
+
+A topic of the type FIFO has one from the moment a broker registers it; another topic where an operator gave it one.
+Brokers that leave stay in them, so that message groups keep their queues; what else changes the queues changes them.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from ferromq._order_configuration import parts, with_part
+from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from ferromq.namesrv.route_info import OrderChange
+
+_log = logging.getLogger("ferromq.namesrv")
+
+
+class Orders:
+    """Follows the registrations; thread-safe."""
+
+    def __init__(self, kv_config: KvConfig, on_change: Callable[[list[str]], object]) -> None:
+        self._kv_config = kv_config
+        self._on_change = on_change
+
+    def follow(self, changes: Sequence[OrderChange]) -> None:
+        """Take over changes, as `RouteInfoManager` tells them: several brokers may register at once."""
+        by_topic: dict[str, list[OrderChange]] = {}
+        for change in changes:
+            by_topic.setdefault(change.topic, []).append(change)
+
+        def changed(of_topic: list[OrderChange]) -> Callable[[str | None], str | None]:
+            def value(before: str | None) -> str | None:
+                for change in of_topic:
+                    before = _value(before, change)
+                return before
+
+            return value
+
+        try:
+            topics = self._kv_config.change(ORDER_NAMESPACE, {topic: changed(each) for topic, each in by_topic.items()})
+        except OSError:
+            # The routes are right, and brokers tell it again with their next registration.
+            _log.exception("order configurations not written topics=%d", len(by_topic))
+            return
+        if topics:
+            self._on_change(topics)
+
+
+def _value(before: str | None, change: OrderChange) -> str | None:
+    if not change.is_in_order and change.broker_name not in parts(before):
+        return before
+    if before is None and not change.queues:
+        return None
+    return with_part(before, change.broker_name, change.queues)

@@ -1,0 +1,204 @@
+"""Message groups keep their queues while brokers come and go, by the topic's order configuration."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from grpc_peer import GrpcPeer
+
+import ferromq
+from ferromq import _ferromq
+from ferromq._ferromq import RemotingClient
+from ferromq._proto import messages as pb
+from ferromq._time import Clock
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.errors import OutcomeUnknown
+from ferromq.namesrv.server import NamesrvController
+
+FREE = "127.0.0.1:0"
+GROUPS = [f"customer-{number}" for number in range(12)]
+TOPIC, ORDER = "orders", "ORDER_TOPIC_CONFIG"
+UPDATE_TOPIC, PUT_KV, WIPE, ADD, ROUTE = 17, 100, 205, 327, 105
+Eventually = Callable[[Callable[[], bool]], bool]
+
+
+@dataclass
+class Cluster:
+    """A name server and two brokers with a FIFO topic of four queues on both."""
+
+    directory: Path
+    clock: Clock
+    stack: contextlib.ExitStack
+    kv_config_path: str = ""
+
+    def __post_init__(self) -> None:
+        self.name_server = self.stack.enter_context(contextlib.closing(self.name_server_at(FREE)))
+        self.a, self.b = self.broker("a"), self.broker("b")
+        self.stack.enter_context(contextlib.closing(self.admin)).create_topic(TOPIC, queues=4, message_type="FIFO")
+
+    @property
+    def admin(self) -> ferromq.Admin:
+        """A new administrator."""
+        return ferromq.Admin(self.name_server.address)
+
+    def name_server_at(self, address: str) -> NamesrvController:
+        """Start a name server."""
+        config = NameServerConfig(listen=address, kv_config_path=self.kv_config_path, order_messages=True)
+        return NamesrvController(config, clock=self.clock)
+
+    def broker(self, name: str, **options: str) -> BrokerController:
+        """Start a broker, or start it again."""
+        given = {"listen": FREE, "grpc_listen": FREE, "fast_listen": "off", "commit_log_file_size": "1MiB", **options}
+        config = {"store": self.directory / name, "namesrv": self.name_server.address, "name": name, **given}
+        broker = BrokerController(BrokerConfig.from_options(config), clock=self.clock)
+        self.stack.callback(broker.close)
+        return broker
+
+    def again(self, broker: BrokerController) -> BrokerController:
+        """Start a broker that was stopped where it was."""
+        return self.broker(broker.config.name, listen=broker.address, grpc_listen=broker.endpoint)
+
+    @property
+    def order(self) -> str | None:
+        """The order configuration."""
+        return self.name_server.kv_config.get(ORDER, TOPIC)
+
+    def counted(self, broker: BrokerController) -> list[tuple[str, int]]:
+        """Return the queues that message groups count, as a broker tells them."""
+        with GrpcPeer(broker.endpoint) as peer:
+            answer = peer.call("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name=TOPIC)))
+        assert answer.status.code == pb.OK, answer.status.message
+        writable = {pb.WRITE, pb.READ_WRITE}
+        return [(queue.broker.name, queue.id) for queue in answer.message_queues if queue.permission in writable]
+
+
+ALL = [(name, queue_id) for name in "ab" for queue_id in range(4)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Run a cluster."""
+    with contextlib.ExitStack() as stack:
+        yield Cluster(tmp_path, Clock.manual(1_700_000_000_000), stack)
+
+
+@pytest.fixture
+def remoting() -> Iterator[RemotingClient]:
+    """Return a client of the remoting protocol."""
+    with contextlib.closing(RemotingClient()) as client:
+        yield client
+
+
+ON_A, ON_B = ([g for g in GROUPS if ALL[_ferromq.queue_of_group(g, len(ALL))][0] == name] for name in "ab")
+
+
+def places(producer: ferromq.Producer, groups: list[str]) -> dict[str, int]:
+    """Send a message of each group, and return the queue its receipt names."""
+    return {group: producer.send(TOPIC, group.encode(), message_group=group).queue_id for group in groups}
+
+
+def test_a_fifo_topic_has_an_order_configuration(cluster: Cluster, remoting: RemotingClient) -> None:
+    """From its creation on, sorted by broker; remoting clients get it with the route."""
+    assert cluster.order == "a:4;b:4"
+    body = remoting.call(cluster.name_server.address, ROUTE, {"topic": TOPIC})[3]
+    assert b'"orderTopicConf":"a:4;b:4"' in body
+    cluster.admin.alter_topic(TOPIC, queues=6)
+    assert cluster.order == "a:6;b:6"
+
+
+def test_groups_keep_their_queues_while_a_broker_is_away(cluster: Cluster) -> None:
+    """Those of others go on, those on it wait and fail with its name; a producer started meanwhile chooses alike."""
+    with ferromq.Producer(cluster.a.endpoint) as producer:
+        before = places(producer, GROUPS)
+        cluster.b.close()
+        cluster.clock.advance(seconds=200)
+        assert cluster.counted(cluster.a) == ALL
+        with ferromq.Producer(cluster.a.endpoint) as other:
+            for each in (producer, other):
+                assert places(each, ON_A) == {group: before[group] for group in ON_A}
+                with pytest.raises(OutcomeUnknown, match=r"on the broker b, .* mqadmin updateOrderConf"):
+                    each.send(TOPIC, b"x", message_group=ON_B[0], timeout=0.3)
+            again = cluster.again(cluster.b)
+            assert places(other, GROUPS) == places(producer, GROUPS) == before
+            assert cluster.counted(again) == ALL
+
+
+def test_groups_go_on_while_the_only_endpoint_is_away(cluster: Cluster) -> None:
+    """The producer knows the other broker from its route, and asks it for the next."""
+    with ferromq.Producer(cluster.a.endpoint) as producer:
+        before = places(producer, GROUPS)
+        cluster.a.close()
+        producer._client.common.routes.distrust(TOPIC)
+        begin = time.monotonic()
+        assert places(producer, ON_B) == {group: before[group] for group in ON_B}
+        assert time.monotonic() - begin < 3
+
+
+def test_submitted_messages_of_other_brokers_do_not_wait(cluster: Cluster) -> None:
+    """Though several groups of one that is away take the threads that send."""
+    with ferromq.Producer(cluster.a.endpoint, timeout=30) as producer:
+        before = places(producer, GROUPS)
+        cluster.b.close()
+        waiting = [producer.submit(TOPIC, b"x", message_group=group) for group in ON_B]
+        for group in ON_A:
+            producer.submit(TOPIC, b"x", message_group=group).result(timeout=10)
+        assert not any(future.done() for future in waiting)
+        cluster.again(cluster.b)
+        assert {group: future.result(timeout=30).queue_id for group, future in zip(ON_B, waiting, strict=True)} == {
+            group: before[group] for group in ON_B
+        }
+
+
+def test_an_operator_takes_a_broker_out(cluster: Cluster, remoting: RemotingClient) -> None:
+    """What mqadmin updateOrderConf writes counts, sorted, for groups of live brokers, too, which are read on."""
+    cluster.b.close()
+    cluster.clock.advance(seconds=1)
+    fields = {"namespace": ORDER, "key": TOPIC, "value": "a:4"}
+    remoting.call(cluster.name_server.address, PUT_KV, fields)
+    assert cluster.counted(cluster.a) == ALL[:4]
+    remoting.call(cluster.name_server.address, PUT_KV, {**fields, "value": "b:4;a:4"})
+    assert cluster.order == "a:4;b:4"
+
+
+def test_a_broker_that_may_not_be_written_is_out(cluster: Cluster, remoting: RemotingClient) -> None:
+    """By wipeWritePerm, and until addWritePerm."""
+    address = cluster.name_server.address
+    remoting.call(address, WIPE, {"brokerName": "b"})
+    assert cluster.order == "a:4"
+    assert cluster.counted(cluster.a) == ALL[:4]
+    remoting.call(address, ADD, {"brokerName": "b"})
+    assert cluster.order == "a:4;b:4"
+    cluster.b.configure(permission=4)
+    assert cluster.order == "a:4"
+
+
+def test_a_name_server_that_lost_its_table_gets_it_again(cluster: Cluster, eventually: Eventually) -> None:
+    """With the broker that is away meanwhile."""
+    cluster.b.close()
+    cluster.clock.advance(seconds=60)
+    assert cluster.counted(cluster.a) == ALL
+    cluster.name_server.close()
+    cluster.name_server = cluster.name_server_at(cluster.name_server.address)
+    cluster.stack.callback(cluster.name_server.close)
+    cluster.clock.advance(seconds=60)
+    assert eventually(lambda: cluster.order == "a:4;b:4")
+    assert cluster.counted(cluster.a) == ALL
+
+
+def test_a_receipt_names_the_queue_the_message_is_in(cluster: Cluster) -> None:
+    """Producer and broker choose a group's queue each by a hash of its own; the broker's counts."""
+    with ferromq.Producer(cluster.a.endpoint) as producer:
+        receipts = {g: producer.send(TOPIC, g.encode(), message_group=g) for g in GROUPS}
+        many = producer.send_all(TOPIC, [ferromq.Message(b"x", message_group=GROUPS[0])] * 3)
+    for broker in (cluster.a, cluster.b):
+        with ferromq.Consumer(broker.endpoint, "g", TOPIC) as consumer:
+            for message in consumer.receive(32, wait=1):
+                if message.body == b"x":
+                    assert message.queue_id == many[0].queue_id == receipts[GROUPS[0]].queue_id
+                    continue
+                receipt = receipts[message.body.decode()]
+                assert (message.queue_id, message.queue_offset) == (receipt.queue_id, receipt.queue_offset)

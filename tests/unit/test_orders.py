@@ -1,0 +1,117 @@
+"""Order configurations follow what masters register; those that leave stay in them."""
+
+import pytest
+
+from ferromq._order_configuration import canonical, parts, with_part
+from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from ferromq.namesrv.orders import Orders
+from ferromq.namesrv.route_info import RegisteredTopics, Registration, RouteInfoManager
+from ferromq.route import MASTER, READ_WRITE, DataVersion, Permission, QueueData
+
+
+class NameServer:
+    """The tables of one, without sockets."""
+
+    def __init__(self) -> None:
+        self.kv_config = KvConfig()
+        self.changed: list[list[str]] = []
+        self.routes = RouteInfoManager(on_order=Orders(self.kv_config, self.changed.append).follow)
+        self._version = 0
+
+    def register(
+        self, broker: str, queues: int, *, in_order: bool = True, broker_id: int = MASTER, perm: Permission = READ_WRITE
+    ) -> None:
+        """Register a broker with two topics, of which the first is in order or not."""
+        self._version += 1
+        found = {"t": QueueData(broker, queues, queues, perm), "other": QueueData(broker, 1, 1)}
+        names = frozenset({"t"}) if in_order else frozenset[str]()
+        registered = RegisteredTopics(DataVersion(1, self._version), found, None, in_order=names)
+        self.routes.register(Registration("c", f"{broker}:{broker_id}", broker, broker_id), registered, 0, None)
+
+    @property
+    def order(self) -> str | None:
+        """The order configuration of the first topic."""
+        return self.kv_config.get(ORDER_NAMESPACE, "t")
+
+
+@pytest.fixture
+def server() -> NameServer:
+    """Return one that knows nothing."""
+    return NameServer()
+
+
+def test_each_master_enters_its_queues(server: NameServer) -> None:
+    """Sorted by name; clients are given new routes, where anything changed."""
+    server.register("b", 4)
+    server.register("a", 2)
+    assert server.order == "a:2;b:4"
+    server.register("a", 2)
+    assert server.changed == [["t"], ["t"]]
+    server.register("a", 8)
+    assert server.order == "a:8;b:4"
+    assert server.kv_config.get(ORDER_NAMESPACE, "other") is None
+
+
+def test_who_leaves_stays(server: NameServer) -> None:
+    """By goodbye, a closed connection, or the end of the lease; who comes back is where it was."""
+    server.register("a", 4)
+    server.register("b", 4)
+    server.routes.unregister(Registration("c", "a:0", "a", MASTER))
+    server.routes.expire(1 << 60)
+    assert server.order == "a:4;b:4"
+    server.register("a", 4)
+    assert server.order == "a:4;b:4"
+
+
+def test_queues_that_may_not_be_written_are_out(server: NameServer) -> None:
+    """By the topic's permission, or the broker's; slaves say nothing of it."""
+    server.register("a", 4)
+    server.register("b", 4)
+    server.register("b", 4, perm=Permission.READ)
+    assert server.order == "a:4"
+    server.register("b", 4)
+    server.register("a", 9, broker_id=1)
+    assert server.order == "a:4;b:4"
+    server.routes.wipe_write_permission("a")
+    assert server.order == "b:4"
+    server.routes.add_write_permission("a")
+    assert server.order == "a:4;b:4"
+    server.routes.delete_topic("t")
+    assert not server.order
+
+
+def test_another_topic_has_one_where_an_operator_gave_it(server: NameServer) -> None:
+    """It is kept as it is until the broker's queues change."""
+    server.register("a", 4, in_order=False)
+    assert server.order is None
+    server.kv_config.put(ORDER_NAMESPACE, "t", "a:2;c:1")
+    server.register("b", 4, in_order=False)
+    server.routes.unregister(Registration("c", "a:0", "a", MASTER))
+    server.register("a", 4, in_order=False)
+    assert server.order == "a:2;c:1"
+    server.register("a", 6, in_order=False)
+    assert server.order == "a:6;c:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("b:1;a:2", "a:2;b:1"), ("", ""), ("a:2;", "a:2"), ("what else", "what else"), ("b:x;a:2", "b:x;a:2")],
+)
+def test_what_operators_write_is_sorted(text: str, written: str) -> None:
+    """What has another form is left alone."""
+    assert canonical(text) == written
+
+
+def test_a_topic_that_becomes_one_in_order_counts_every_broker(server: NameServer) -> None:
+    """The first message of a group decides its type at one broker; the others have it already."""
+    server.register("a", 4, in_order=False)
+    server.register("b", 4, in_order=False)
+    server.register("a", 4, in_order=True)
+    assert server.order == "a:4;b:4"
+
+
+def test_parts_are_read_and_written() -> None:
+    """A broker's name may hold a colon."""
+    assert parts("b:2;x:y:1;a:3") == {"a": 3, "b": 2, "x:y": 1}
+    assert with_part("a:3;b:2", "b", 0) == "a:3"
+    assert with_part(None, "b", 2) == "b:2"
