@@ -21,7 +21,7 @@ use tokio::{
     runtime::Handle,
     sync::mpsc,
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tracing::debug;
 
@@ -34,6 +34,9 @@ use crate::{
 
 /// A call that had less than this part of its time for its answer, since it had to connect, says nothing of the peer.
 const LEAST_SILENCE: u32 = 4;
+/// How long a silent connection stays open beside the one that takes its place. Name servers forget a broker with the
+/// connection over which it registered: one that was only slow must not, and by then the broker has registered again.
+const LINGER: Duration = Duration::from_secs(120);
 /// Requests waiting to be written to one peer; more wait in their callers.
 const QUEUED_REQUESTS: usize = 256;
 
@@ -47,6 +50,8 @@ struct Inner {
     runtime: Handle,
     limits: Limits,
     peers: Mutex<HashMap<String, Slot>>,
+    /// By peer, a connection on which nothing came for too long: no call is begun on it any more.
+    silent: Mutex<HashMap<String, Arc<Link>>>,
     closed: AtomicBool,
     next_opaque: AtomicI32,
     tls: Option<Connector>,
@@ -72,6 +77,7 @@ impl RemotingClient {
             runtime,
             limits: Limits::default(),
             peers: Mutex::default(),
+            silent: Mutex::default(),
             closed: AtomicBool::new(false),
             next_opaque: AtomicI32::new(1),
             tls,
@@ -81,8 +87,9 @@ impl RemotingClient {
     /// Sends `request` to `address` (`host:port`) and waits for its response, connecting where needed.
     ///
     /// # Errors
-    /// `Timeout` or `Io`, both naming the peer; `FrameTooLarge` for a request that cannot be sent. A `Timeout`
-    /// in which the peer answered nothing else either ends the connection, and other calls on it with `Io`.
+    /// `Timeout` or `Io`, both naming the peer; `FrameTooLarge` for a request that cannot be sent. After a `Timeout`
+    /// in which the peer answered nothing else either, the next call makes a new connection; the old one stays open
+    /// for two minutes, the first such one of a peer.
     pub async fn call(
         &self,
         address: &str,
@@ -105,14 +112,37 @@ impl RemotingClient {
             && link.calls.answered() == answered
             && since.elapsed() >= limit / LEAST_SILENCE
         {
-            link.end();
+            self.retire(address, &link);
         }
         Err(timed_out(address, limit))
+    }
+
+    /// Begins no call on `link` any more, and ends it: later, unless another one to the same peer waits for that.
+    fn retire(&self, address: &str, link: &Arc<Link>) {
+        link.retired.store(true, Ordering::Release);
+        let mut silent = self.0.silent.lock();
+        match silent.get(address) {
+            Some(kept) if Arc::ptr_eq(kept, link) => return,
+            Some(kept) if !kept.is_lost() => return link.end(),
+            _ => {}
+        }
+        silent.insert(address.to_owned(), Arc::clone(link));
+        let (inner, link, address) = (Arc::downgrade(&self.0), Arc::downgrade(link), address.to_owned());
+        self.0.runtime.spawn(async move {
+            sleep(LINGER).await;
+            let (Some(inner), Some(link)) = (inner.upgrade(), link.upgrade()) else { return };
+            let mut silent = inner.silent.lock();
+            if silent.get(&address).is_some_and(|kept| Arc::ptr_eq(kept, &link)) {
+                silent.remove(&address);
+            }
+            link.end();
+        });
     }
 
     /// Closes every connection; calls under way fail, and so do later ones.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
+        self.0.silent.lock().drain().for_each(|(_, link)| link.end());
         for (_, slot) in self.0.peers.lock().drain() {
             // A slot held by a call that connects right now is closed by that call.
             if let Some(link) = slot.try_lock().ok().and_then(|mut link| link.take()) {
@@ -132,7 +162,7 @@ impl RemotingClient {
                 io::Error::new(io::ErrorKind::NotConnected, "the client is closed"),
             ));
         }
-        if let Some(link) = kept.as_ref().filter(|link| !link.is_lost()) {
+        if let Some(link) = kept.as_ref().filter(|link| link.is_usable()) {
             return Ok(Arc::clone(link));
         }
         let stream = TcpStream::connect(address).await.map_err(|source| io_error(address, source))?;
@@ -157,6 +187,8 @@ struct Link {
     outgoing: mpsc::Sender<Frame>,
     calls: Arc<Calls>,
     task: JoinHandle<()>,
+    /// Whether it was silent for too long.
+    retired: AtomicBool,
 }
 
 impl Link {
@@ -176,7 +208,7 @@ impl Link {
                 () = write_requests(write, requests) => {}
             }
         });
-        Self { address: address.to_owned(), outgoing, calls, task }
+        Self { address: address.to_owned(), outgoing, calls, task, retired: AtomicBool::new(false) }
     }
 
     async fn send(&self, request: &RemotingCommand) -> Result<(), TransportError> {
@@ -192,6 +224,10 @@ impl Link {
 
     fn is_lost(&self) -> bool {
         self.calls.has_ended()
+    }
+
+    fn is_usable(&self) -> bool {
+        !self.is_lost() && !self.retired.load(Ordering::Acquire)
     }
 
     fn lost(&self) -> TransportError {
