@@ -36,6 +36,7 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
+from ferromq.route import WHOLE
 
 T = TypeVar("T")
 Metadata = tuple[tuple[str, str], ...]
@@ -118,13 +119,17 @@ class Identity:
         node = uuid.getnode()
         self.process = node.to_bytes(6, "big") + (os.getpid() & 0xFFFF).to_bytes(2, "big")
         """The part of message ids that says who made them."""
-        self._fixed = (
+        self._fixed: Metadata = (
             ("x-mq-client-id", self.client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", self.version),
             ("x-mq-protocol", "GRPC_V2"),
         )
         self._requests = itertools.count(1)
+
+    def ask_for_whole_routes(self) -> None:
+        """Have routes answered with every queue of the topic, or with an error that names the broker that is missing."""
+        self._fixed = (*self._fixed, (WHOLE, "1"))
 
     def metadata(self) -> Metadata:
         """Return what goes with each request."""

@@ -173,7 +173,11 @@ def layouts(options: WriteOptions, topics: Iterable[str]) -> dict[str, Layout]:
 def _client(options: WriteOptions) -> Client:
     # Requests are large, and brokers may be busy: one attempt has longer than a message has.
     attempt = max(ATTEMPT, options.timeout / 3)
-    return Client("spark writer", Options(options.endpoint, options.timeout, attempts=3, attempt_timeout=attempt))
+    client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3, attempt_timeout=attempt))
+    if options.is_once:
+        # A layout of a part would send rows of an earlier try to other queues, which do not know them.
+        client.common.identity.ask_for_whole_routes()
+    return client
 
 
 def close(client: Client) -> None:
