@@ -79,9 +79,10 @@ def test_a_late_answer_takes_no_route_away(
     assert eventually(lambda: len(codes) > 20)
     gate.set()
     assert late.wait(60)
-    clock.advance(seconds=3)
-    count = len(codes)
-    assert eventually(lambda: len(codes) > count + 20)
+    for _ in range(2):
+        count = len(codes)
+        assert eventually(lambda: len(codes) > count + 20)  # noqa: B023 (called at once)
+        clock.advance(seconds=3)
     done.set()
     watcher.join()
     assert set(codes) == {SUCCESS}
