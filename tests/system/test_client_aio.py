@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import timedelta
 
 import pytest
+from machine import in_load
 
 import ferromq
 from ferromq import aio
@@ -81,7 +82,9 @@ def test_failures_are_told_as_in_the_synchronous_client(mq: ferromq.Embedded) ->
             assert [type(outcome).__name__ for outcome in outcomes] == ["SendReceipt", "MessageTooLarge", "SendReceipt"]
             (message,) = await consumer.receive(1, wait=SOON)
             mq.clock.advance(hours=1)
-            await consumer.ack(await consumer.receive(1, wait=SOON))
+            again: set[str] = set()
+            while message.message_id not in again:  # one that had not been received yet may be first
+                again |= {each.message_id for each in await consumer.receive(wait=SOON)}
             message.ack()
             with pytest.raises(ferromq.LeaseExpired):
                 await consumer.flush()
@@ -108,7 +111,7 @@ def test_closing_ends_a_batch_that_is_taken_apart(mq: ferromq.Embedded, monkeypa
         futures = [await producer.submit("orders", b"x") for _ in range(20)]
         begin = time.monotonic()
         await producer.close(0.2)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < in_load(2)
         assert began == 2
         for future in futures:
             with pytest.raises(ferromq.ConnectionFailed, match="closed before"):
@@ -137,7 +140,7 @@ def test_closing_gives_back_what_was_received_ahead_and_ends_iterations(mq: ferr
         begin = time.monotonic()
         await consumer.close()
         await asyncio.wait_for(iteration, 5)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < in_load(5)
 
     async def collect(consumer: aio.Consumer, seen: set[str], everything: asyncio.Event) -> None:
         async for message in consumer:

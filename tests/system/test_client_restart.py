@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from machine import in_load
 
 import ferromq
 
@@ -64,7 +65,7 @@ def test_a_producer_sends_again_after_a_restart(
         begin = time.monotonic()
         with pytest.raises(ferromq.OutcomeUnknown):
             producer.send("orders", b"away")
-        assert time.monotonic() - begin < 3 * 2 + 2
+        assert time.monotonic() - begin < in_load(3 * 2 + 2)
         with ferromq.embedded(tmp_path, grpc_listen=endpoint) as mq:
             producer.send("orders", b"after")
             # The new broker is told who sends, too.
@@ -102,7 +103,7 @@ def test_a_server_that_never_answers_costs_the_timeout_and_no_more(attempts: int
         begin = time.monotonic()
         with pytest.raises(ferromq.OutcomeUnknown, match="QueryRoute"):
             producer.send("orders", b"x")
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < in_load(5)
 
 
 def test_nobody_there_is_connection_failed(endpoint: str) -> None:
@@ -124,7 +125,7 @@ def test_close_returns_whatever_the_broker_does() -> None:
         begin = time.monotonic()
         producer.close(0.5)
         consumer.close(0.5)
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < in_load(4)
         with pytest.raises(ferromq.ConnectionFailed):
             future.result(5)
         waiting.join(5)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from machine import in_load
 
 import ferromq
 from ferromq._ferromq import RemotingClient
@@ -110,8 +111,8 @@ def test_it_starts_and_stops_fast() -> None:
         begin = time.monotonic()
         mq.close()
         stops.append(time.monotonic() - begin)
-    assert sorted(starts)[2] < 0.3
-    assert sorted(stops)[2] < 1
+    assert sorted(starts)[2] < in_load(0.3)
+    assert sorted(stops)[2] < in_load(1)
 
 
 def test_a_broker_stays_registered_however_far_the_clock_moves(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from grpc_peer import GrpcPeer
+from machine import in_load
 
 import ferromq
 from ferromq._proto import messages as pb
@@ -141,7 +142,7 @@ def test_heartbeats_are_answered_while_a_name_server_hangs(hung: str, start: Sta
         for thread in threads:
             thread.join()
     # A question to the name server takes three.
-    assert slowest < 1
+    assert slowest < in_load(1)
 
 
 def heartbeat(endpoint: str) -> float:

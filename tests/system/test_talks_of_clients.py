@@ -19,14 +19,15 @@ from typing import Any
 
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
+from machine import in_load
 
 import ferromq
 from ferromq import OutcomeUnknown, aio
 
 TIMEOUT = 2.0
 WAITS = (0.2, 10)
-# For a machine that is busy with other things; what the promise is in full is measured by `test_limits_of_time`.
-SLACK = 4.0
+# On an idle machine; what is not bounded takes much longer.
+SLACK = 1.5
 ONCE = {"transaction", "commit", "rollback", "change"}
 REPEATED = {
     *("send", "send_all", "submit", "recall", "receive", "ack", "forward"),
@@ -191,7 +192,7 @@ def test_every_verb_ends_in_time_and_works_again(
         async with prepared(kind) as scene:
             fault(scene.proxy)
             away = await all_end(scene, 0, sorted(REPEATED | ONCE))
-            late = {name: seconds for name, (_, seconds) in away.items() if seconds > TIMEOUT + SLACK}
+            late = {name: seconds for name, (_, seconds) in away.items() if seconds > TIMEOUT + in_load(SLACK)}
             assert late == {}
             answered = {name: repr(got) for name, (got, _) in away.items() if not isinstance(got, OutcomeUnknown)}
             assert set(answered) <= {"queues"}, answered  # of the route that is known

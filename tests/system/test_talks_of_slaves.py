@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
 from grpc_peer import GrpcPeer
+from machine import in_load
 
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
@@ -21,8 +22,9 @@ from ferromq.namesrv.server import NamesrvController
 UPDATE_TOPIC, SUCCESS = 17, 0
 FREE = "127.0.0.1:0"
 TIMEOUT = 0.5
-# For a machine that is busy with other things: what is not bounded takes much longer.
-SLACK = 4.0
+# On an idle machine; what is not bounded takes much longer.
+SLACK = 1.5
+PATIENCE = 10.0
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def in_time(call: Callable[[], object]) -> None:
     """Fail where a call takes long."""
     begin = time.monotonic()
     call()
-    assert time.monotonic() - begin < TIMEOUT + SLACK
+    assert time.monotonic() - begin < TIMEOUT + in_load(SLACK)
 
 
 def create(broker: BrokerController, topic: str) -> None:
@@ -105,17 +107,17 @@ def test_a_slave_stops_in_the_middle_of_a_question(
     fault: Fault,
 ) -> None:
     """However long it would wait for the answer."""
-    monkeypatch.setattr(replication, "_TIMEOUT", 10 * SLACK)
+    monkeypatch.setattr(replication, "_TIMEOUT", 40.0)
     start(listen=proxy.target, advertise=proxy.address)
     slave = start(broker_id=1)
     fault(proxy)
     asking = threading.Thread(target=clock.advance, kwargs={"seconds": 3})
     before = proxy.connections
     asking.start()
-    give_up = time.monotonic() + SLACK
+    give_up = time.monotonic() + in_load(SLACK)
     while proxy.connections == before and time.monotonic() < give_up:
         time.sleep(0.01)
     in_time(slave.close)
-    asking.join(SLACK)
+    asking.join(PATIENCE)
     assert not asking.is_alive()
     proxy.resume()
