@@ -1,5 +1,6 @@
 """What the tests of all folders share: the kit for talks between processes, and that nothing outlives a test."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -60,8 +61,9 @@ def no_process_left() -> Iterator[None]:
         left &= _children()
     commands = []
     for child in left:
-        commands.append(Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode())
-        os.kill(child, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            commands.append(Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+            os.kill(child, signal.SIGKILL)
     assert not commands, f"left: {commands}"
 
 
@@ -69,13 +71,14 @@ def _children() -> set[int]:
     """Return the children of this process that run; none where the system does not say."""
     found = set()
     for path in Path("/proc/self/task").glob("*/children"):
-        found |= {int(word) for word in path.read_text().split()}
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            found |= {int(word) for word in path.read_text().split()}
     return {child for child in found if _runs(child)}
 
 
 def _runs(child: int) -> bool:
     try:
         status = Path(f"/proc/{child}/stat").read_text()
-    except FileNotFoundError:
+    except OSError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
