@@ -8,6 +8,7 @@ codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage or configuration.
 import argparse
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -128,7 +129,22 @@ def mqbroker(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, code=1)
 
 
+def _raise_open_files() -> None:
+    """
+    Raise the soft limit of open files to the hard one, before connections and store get their parts of it.
+
+    Service managers and shells leave it at 1,024 for old programs; a server needs a descriptor for each connection. An
+    embedded broker leaves the limit of its process as it is.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # Where the system allows less than it says the limit stays.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _mqbroker(options: argparse.Namespace) -> int:
+    _raise_open_files()
     with _Stop() as stop:
         defaults = {
             "store": str(Path.home() / "store"),
@@ -191,6 +207,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _dev(options: argparse.Namespace) -> int:
+    _raise_open_files()
     with _Stop() as stop, contextlib.ExitStack() as started:
         name_server_config = NameServerConfig.load(
             defaults={"listen": _DEV_NAMESRV}, flags={"listen": options.namesrv_listen}
@@ -207,6 +224,7 @@ def _dev(options: argparse.Namespace) -> int:
 
 
 def _namesrv(options: argparse.Namespace) -> int:
+    _raise_open_files()
     file = None if options.config is None else Path(options.config)
     with _Stop() as stop:
         flags = {"kv_config_path": options.kv_config, **_flags.given(options, NameServerConfig)}
@@ -223,6 +241,7 @@ def _namesrv(options: argparse.Namespace) -> int:
 
 
 def _broker(options: argparse.Namespace) -> int:
+    _raise_open_files()
     with (
         _Stop() as stop,
         contextlib.closing(BrokerController(_broker_config(options, {}), config_file=options.config)) as broker,

@@ -33,6 +33,8 @@ use crate::{
     unflushed::{Unflushed, Verdict},
 };
 
+type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
+
 /// A record that is longer is read in pieces anyway.
 const NEAR_END: u64 = 16 << 10;
 /// Bytes that come from memory at once.
@@ -265,7 +267,7 @@ impl<D: Disk> CommitLog<D> {
         store_timestamp: i64,
     ) -> Result<Vec<Location>> {
         let mut locations = Vec::with_capacity(pending.len());
-        let planned_end = self.make_room(tail, pending)?;
+        let (planned_end, files) = self.make_room(tail, pending)?;
         let begin = (tail.file.clone(), tail.end);
         for (message, record) in messages.iter().zip(pending) {
             let queue_offset = record.queue.as_ref().map_or(0, |queue| queue.take_next_offset());
@@ -278,7 +280,7 @@ impl<D: Disk> CommitLog<D> {
                         .filter_map(|record| record.queue.as_ref())
                         .for_each(|queue| queue.give_back_offset());
                     let needed = planned_end - begin.1;
-                    self.undo(tail, begin, planned_end);
+                    self.undo(tail, begin, planned_end, &files);
                     return Err(self.full_or(error, needed));
                 }
             }
@@ -334,40 +336,38 @@ impl<D: Disk> CommitLog<D> {
         Ok(())
     }
 
-    /// Gets files and zeroed space for all records before the first byte is written. Returns their end.
-    fn make_room(&self, tail: &Tail<D>, pending: &[Pending<D>]) -> Result<u64> {
+    /// Gets files and zeroed space for all records before the first byte is written. Returns their end, and the files
+    /// behind the one that is appended to.
+    fn make_room(&self, tail: &Tail<D>, pending: &[Pending<D>]) -> Result<(u64, Vec<File<D>>)> {
+        let mut files = Vec::new();
         let mut end = tail.end;
         let mut file_end = tail.file.as_ref().map_or(end, |file| file.end());
         for record in pending {
             let len = u64::from(record.encoded.len);
             if end + len + BLANK_LEN > file_end {
                 end = file_end;
-                file_end = self.file_at(end)?.end();
+                let file = self.file_at(end)?;
+                file_end = file.end();
+                files.push(file);
             }
             end += len;
         }
         if end > self.ahead.zeroed() {
             self.zero_until(end)?;
         }
-        Ok(end)
+        Ok((end, files))
     }
 
     /// Forgets what was written after `begin`, so that no later record is followed by its remains.
-    fn undo(&self, tail: &mut Tail<D>, begin: (Option<Arc<MappedFile<D::Region>>>, u64), planned_end: u64) {
-        let mut at = begin.1;
-        while at < planned_end {
-            let file = match self.files.open_writable(at) {
-                Ok(Some(file)) => file,
-                Ok(None) => break,
-                Err(error) => {
-                    self.poison(&error);
-                    break;
-                }
-            };
-            if let Err(error) = file.erase(at..file.end().min(planned_end)) {
+    fn undo(&self, tail: &mut Tail<D>, begin: (Option<File<D>>, u64), planned_end: u64, files: &[File<D>]) {
+        // Held since before the first byte was written: nothing needs to be opened.
+        for file in begin.0.iter().chain(files) {
+            let range = begin.1.max(file.base())..file.end().min(planned_end);
+            if !range.is_empty()
+                && let Err(error) = file.erase(range)
+            {
                 self.poison(&error);
             }
-            at = file.end();
         }
         (tail.file, tail.end) = begin;
     }

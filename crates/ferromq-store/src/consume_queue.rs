@@ -432,7 +432,7 @@ type Table<D> = FastMap<Box<str>, FastMap<u32, Arc<ConsumeQueue<D>>>>;
 /// All queues of all topics.
 pub(crate) struct ConsumeQueues<D: Disk> {
     disk: D,
-    names: Arc<Names>,
+    names: Arc<Names<D>>,
     directory: PathBuf,
     file_size: u64,
     open_files: Arc<OpenFiles<D::Region>>,
@@ -448,7 +448,7 @@ impl<D: Disk> ConsumeQueues<D> {
     pub(crate) fn load(
         disk: &D,
         root: &Path,
-        names: &Arc<Names>,
+        names: &Arc<Names<D>>,
         open_files: &Arc<OpenFiles<D::Region>>,
         config: &StoreConfig,
     ) -> Result<Self> {

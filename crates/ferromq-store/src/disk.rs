@@ -21,7 +21,10 @@ use nix::{
 };
 use parking_lot::Mutex;
 
-use crate::{MappedRegion, Space, mapped_file::Access};
+use crate::{
+    MappedRegion, Space,
+    mapped_file::{Access, of_flush},
+};
 
 /// How the blocks of a file are obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub trait Disk: Clone + Send + Sync + 'static {
     type Region: Region;
     /// Holds the store's lock until dropped.
     type Lock: Send + Sync;
+    /// A directory kept open, so that [`Self::sync_open_dir`] needs no descriptor.
+    type Directory: Send + Sync;
 
     /// Makes a file of `len` zero bytes; it must not exist.
     fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<Self::Region>;
@@ -60,7 +65,13 @@ pub trait Disk: Clone + Send + Sync + 'static {
         Ok(directory.to_path_buf())
     }
     /// Makes creations, removals and renames in `directory` durable.
+    ///
+    /// Here and in [`Region::flush`] `ENOMEM`, `ENFILE` and `EMFILE` mean that nothing was tried, and so nothing is lost.
     fn sync_dir(&self, directory: &Path) -> io::Result<()>;
+    /// Opens a directory for [`Self::sync_open_dir`].
+    fn open_dir(&self, directory: &Path) -> io::Result<Self::Directory>;
+    /// As [`Self::sync_dir`].
+    fn sync_open_dir(&self, directory: &Self::Directory) -> io::Result<()>;
     /// Reads a small file whole; `NotFound` where there is none.
     fn read_file(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Replaces a small file atomically and durably: temporary file, flush, rename, directory flush.
@@ -180,6 +191,7 @@ fn reserve(file: &File, len: u64) -> io::Result<bool> {
 impl Disk for RealDisk {
     type Region = MappedRegion;
     type Lock = DirectoryLock;
+    type Directory = File;
 
     fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<Self::Region> {
         if allocation == Allocation::ReadOnly {
@@ -242,7 +254,15 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, directory: &Path) -> io::Result<()> {
-        File::open(directory)?.sync_all()
+        File::open(directory)?.sync_all().map_err(of_flush)
+    }
+
+    fn open_dir(&self, directory: &Path) -> io::Result<File> {
+        File::open(directory)
+    }
+
+    fn sync_open_dir(&self, directory: &File) -> io::Result<()> {
+        directory.sync_all().map_err(of_flush)
     }
 
     fn read_file(&self, path: &Path) -> io::Result<Vec<u8>> {

@@ -17,10 +17,12 @@ use parking_lot::Mutex;
 use crate::{Disk, Result, StoreConfig, StoreError, mapped_file_queue::file_name};
 
 /// Directories of a store that have entries a crash may still forget; rows share those above them.
-pub(crate) struct Names {
+pub(crate) struct Names<D: Disk> {
     /// The store's directory.
     root: PathBuf,
     changed: Mutex<Changed>,
+    /// Directories that stay open: those a flush of the log needs, which must not want a descriptor.
+    kept: Mutex<BTreeMap<PathBuf, Arc<D::Directory>>>,
 }
 
 /// Directories with the number of their last change; a number is given once.
@@ -30,9 +32,9 @@ struct Changed {
     of: BTreeMap<PathBuf, u64>,
 }
 
-impl Names {
+impl<D: Disk> Names<D> {
     pub(crate) fn of(root: &Path) -> Arc<Self> {
-        Arc::new(Self { root: root.to_path_buf(), changed: Mutex::default() })
+        Arc::new(Self { root: root.to_path_buf(), changed: Mutex::default(), kept: Mutex::default() })
     }
 
     /// The directory and those above it up to the root, because topic and queue directories may be new too.
@@ -41,6 +43,16 @@ impl Names {
         let levels = if is_inside { usize::MAX } else { 1 };
         let parents = directory.ancestors().take(levels);
         parents.take_while(move |parent| !is_inside || parent.starts_with(&self.root))
+    }
+
+    /// Keeps the directory open, and those above it.
+    fn keep(&self, disk: &D, directory: &Path) -> Result<()> {
+        for directory in self.with_parents(directory) {
+            let open =
+                disk.open_dir(directory).map_err(|source| StoreError::io("open", directory, source))?;
+            self.kept.lock().insert(directory.to_path_buf(), Arc::new(open));
+        }
+        Ok(())
     }
 
     fn set_changed(&self, directory: &Path) {
@@ -56,10 +68,12 @@ impl Names {
     }
 
     /// Returns when a sync that began after the last change of each directory has ended, whoever did it.
-    fn sync<D: Disk>(&self, disk: &D, directory: &Path) -> Result<()> {
+    fn sync(&self, disk: &D, directory: &Path) -> Result<()> {
         for directory in self.with_parents(directory) {
             let Some(number) = self.changed.lock().of.get(directory).copied() else { continue };
-            disk.sync_dir(directory).map_err(|source| StoreError::io("flush", directory, source))?;
+            let kept = self.kept.lock().get(directory).cloned();
+            let synced = kept.map_or_else(|| disk.sync_dir(directory), |kept| disk.sync_open_dir(&kept));
+            synced.map_err(|source| StoreError::io("flush", directory, source))?;
             let mut changed = self.changed.lock();
             // What came meanwhile may not be covered.
             if changed.of.get(directory) == Some(&number) {
@@ -71,8 +85,8 @@ impl Names {
 }
 
 /// The directories of a row.
-pub(crate) struct FilePlaces {
-    names: Arc<Names>,
+pub(crate) struct FilePlaces<D: Disk> {
+    names: Arc<Names<D>>,
     /// First those new files are made in, in the order of their names.
     directories: Vec<PathBuf>,
     writable: usize,
@@ -89,9 +103,9 @@ struct Changes {
     durable: AtomicU64,
 }
 
-impl FilePlaces {
+impl<D: Disk> FilePlaces<D> {
     /// One directory of the store.
-    pub(crate) fn one(names: &Arc<Names>, directory: PathBuf) -> Self {
+    pub(crate) fn one(names: &Arc<Names<D>>, directory: PathBuf) -> Self {
         Self {
             names: Arc::clone(names),
             directories: vec![directory],
@@ -105,7 +119,7 @@ impl FilePlaces {
     /// other disks perhaps.
     ///
     /// Errors: `Io` where one cannot be made, or one that only is read is not there: its disk may not be mounted.
-    pub(crate) fn of_log<D: Disk>(disk: &D, names: &Arc<Names>, config: &StoreConfig) -> Result<Self> {
+    pub(crate) fn of_log(disk: &D, names: &Arc<Names<D>>, config: &StoreConfig) -> Result<Self> {
         let root = &names.root;
         let own = [root.join("commitlog")];
         let wanted = if config.commit_log_paths.is_empty() { &own[..] } else { &config.commit_log_paths[..] };
@@ -124,6 +138,9 @@ impl FilePlaces {
         }
         for directory in directories.iter().filter(|directory| !directory.starts_with(root)) {
             sync_parent(disk, directory)?;
+        }
+        for directory in &directories {
+            names.keep(disk, directory)?;
         }
         directories.extend(read_only);
         let (names, reserve) = (Arc::clone(names), config.disk_reserve);
@@ -153,7 +170,7 @@ impl FilePlaces {
     }
 
     /// Which directory a new file goes to: in turn, by the file's number, those without space left out, as RocketMQ.
-    pub(crate) fn for_new<D: Disk>(&self, disk: &D, base: u64, len: u64) -> usize {
+    pub(crate) fn for_new(&self, disk: &D, base: u64, len: u64) -> usize {
         let turn = |among: usize| (base / len.max(1) % among.max(1) as u64) as usize;
         if self.writable < 2 {
             return 0;
@@ -183,17 +200,17 @@ impl FilePlaces {
     }
 
     /// Makes all entries durable.
-    pub(crate) fn sync<D: Disk>(&self, disk: &D) -> Result<()> {
+    pub(crate) fn sync(&self, disk: &D) -> Result<()> {
         self.sync_but(disk, None)
     }
 
     /// Makes the entries of all directories but one durable.
-    pub(crate) fn sync_others<D: Disk>(&self, disk: &D, number: usize) -> Result<()> {
+    pub(crate) fn sync_others(&self, disk: &D, number: usize) -> Result<()> {
         self.sync_but(disk, Some(number))
     }
 
     /// Two threads may both sync what changed: neither may go on before a sync has ended that covers it.
-    fn sync_but<D: Disk>(&self, disk: &D, left_out: Option<usize>) -> Result<()> {
+    fn sync_but(&self, disk: &D, left_out: Option<usize>) -> Result<()> {
         for (number, changes) in self.changes.iter().enumerate() {
             let made = changes.made.load(Ordering::Acquire);
             if Some(number) != left_out && changes.durable.load(Ordering::Acquire) < made {

@@ -9,6 +9,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -26,6 +27,9 @@ type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A page as RocketMQ counts dirty ones.
 const PAGE: u64 = 4 << 10;
+
+/// Pause before a flush is tried again that lacked a descriptor or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 
 /// What was asked for.
 struct Wish {
@@ -56,6 +60,8 @@ pub(crate) struct Flushing {
     decisions: AtomicU64,
     callbacks: Mutex<Vec<(u64, Done)>>,
     has_callbacks: AtomicBool,
+    /// The last flush lacked a descriptor or memory to open something; told once until one goes well.
+    is_short: AtomicBool,
     failure: OnceLock<Arc<str>>,
     has_ended: AtomicBool,
     /// Wakes the thread that flushes in the background and tells who waits without blocking.
@@ -78,6 +84,7 @@ impl Flushing {
             decisions: AtomicU64::new(0),
             callbacks: Mutex::new(Vec::new()),
             has_callbacks: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
             failure: OnceLock::new(),
             has_ended: AtomicBool::new(false),
             due: Signal::default(),
@@ -215,7 +222,8 @@ impl<D: Disk> CommitLog<D> {
         self.flushing.ask(end);
     }
 
-    /// Makes everything written so far durable and returns its end. A failure poisons the log.
+    /// Makes everything written so far durable and returns its end. A failed fsync poisons the log; where only a
+    /// descriptor or memory was short the next try may go well.
     pub(crate) fn flush(&self) -> Result<u64> {
         let goal = self.written();
         loop {
@@ -251,9 +259,19 @@ impl<D: Disk> CommitLog<D> {
             return Ok(from);
         }
         if let Err(error) = self.files().flush(from..to) {
+            if error.is_shortage() {
+                // No fsync was tried, so nothing is lost.
+                if !self.flushing.is_short.swap(true, Ordering::AcqRel) {
+                    tracing::warn!(%error, physical_offset = from, "nothing can be flushed now, trying again");
+                }
+                return Err(error);
+            }
             tracing::error!(%error, physical_offset = from, "flush failed, writing stops");
             self.poison(&error);
             return Err(error);
+        }
+        if self.flushing.is_short.swap(false, Ordering::AcqRel) {
+            tracing::info!(physical_offset = from, "flushes go on");
         }
         self.flushing.flushes.fetch_add(1, Ordering::Relaxed);
         // An older mark is only an older truth.
@@ -320,7 +338,9 @@ impl<D: Disk> CommitLog<D> {
             }
             if let Some(turn) = turn {
                 // A failure was logged and poisoned the log; the outcome tells of it.
-                let _ = self.flush_in(turn);
+                if self.flush_in(turn).is_err_and(|error| error.is_shortage()) {
+                    thread::sleep(SHORTAGE_PAUSE);
+                }
             }
         }
     }
@@ -398,7 +418,10 @@ impl<D: Disk> CommitLog<D> {
             let is_dirty = self.written() > self.flushed() && !self.is_poisoned();
             if is_wanted() || (is_time && is_dirty && self.has_enough(&policy, looked_ms - flushed_ms)) {
                 // A failure was logged by the log and poisoned it; those who wait are told below.
-                let _ = self.flush();
+                if self.flush().is_err_and(|error| error.is_shortage()) {
+                    // Not longer than the log lives.
+                    flushing.due.wait(|| false, Some(SHORTAGE_PAUSE));
+                }
                 flushed_ms = clock.now_ms();
             }
             if decisions() != seen {

@@ -13,12 +13,9 @@ use std::{
 };
 
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
-use nix::{errno::Errno, sys::uio::pwritev};
 #[cfg(target_os = "linux")]
-use nix::{
-    libc,
-    unistd::{Whence, lseek},
-};
+use nix::unistd::{Whence, lseek};
+use nix::{errno::Errno, libc, sys::uio::pwritev};
 
 use crate::{Region, Result, StoreError};
 
@@ -109,10 +106,10 @@ impl Region for MappedRegion {
 
     fn flush(&self, range: Range<u64>) -> io::Result<()> {
         if self.access != Access::Map {
-            return self.file.sync_data();
+            return self.file.sync_data().map_err(of_flush);
         }
         match self.bounds(range) {
-            Some((start, end)) if start < end => self.map.flush_range(start, end - start),
+            Some((start, end)) if start < end => self.map.flush_range(start, end - start).map_err(of_flush),
             _ => Ok(()),
         }
     }
@@ -153,6 +150,15 @@ impl Region for MappedRegion {
             // Kernels before 5.14 refuse; then the appender meets the page faults itself.
             let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, start, end - start);
         }
+    }
+}
+
+/// The error of a flush itself, which may have lost something: without the number of a shortage when opening, after
+/// which nothing is lost.
+pub(crate) fn of_flush(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENFILE | libc::EMFILE) => io::Error::other(format!("flush: {error}")),
+        _ => error,
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct FileForm {
 /// A file is opened when it is looked for, and closed when the store has too many open.
 pub(crate) struct MappedFileQueue<D: Disk> {
     disk: D,
-    places: FilePlaces,
+    places: FilePlaces<D>,
     form: FileForm,
     row: Arc<Row<D::Region>>,
     open_files: Arc<OpenFiles<D::Region>>,
@@ -58,7 +58,7 @@ impl<D: Disk> MappedFileQueue<D> {
     /// A row without files; nothing is touched on disk.
     pub(crate) fn new(
         disk: D,
-        places: FilePlaces,
+        places: FilePlaces<D>,
         form: FileForm,
         open_files: Arc<OpenFiles<D::Region>>,
     ) -> Self {

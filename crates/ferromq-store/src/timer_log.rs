@@ -124,7 +124,7 @@ impl<D: Disk> TimerLog<D> {
     pub(crate) fn load(
         disk: &D,
         root: &Path,
-        names: &Arc<Names>,
+        names: &Arc<Names<D>>,
         open_files: &Arc<OpenFiles<D::Region>>,
         file_size: u64,
     ) -> Result<Self> {

@@ -91,7 +91,7 @@ impl<D: Disk> TimerState<D> {
     pub(crate) fn load(
         disk: &D,
         root: &Path,
-        names: &Arc<Names>,
+        names: &Arc<Names<D>>,
         open_files: &Arc<OpenFiles<D::Region>>,
         config: &StoreConfig,
     ) -> Result<Self> {

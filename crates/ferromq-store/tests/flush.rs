@@ -8,7 +8,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     time::Duration,
@@ -234,6 +234,47 @@ fn a_failed_flush_fails_those_who_wait_refuses_later_ones_and_reading_goes_on() 
         drop(store);
         let store = open(&disk, &with(policy));
         assert_eq!(bodies(&store, "t", 0)[0], b"kept");
+    }
+}
+
+#[test]
+fn a_flush_that_lacks_a_descriptor_or_memory_is_tried_again_and_poisons_nothing() {
+    for (policy, code) in [("group", 24), ("each", 24), ("group", 23), ("group", 12), ("interval 10ms", 24)] {
+        let disk = FakeDisk::new();
+        let store = open(&disk, &with(policy));
+        let (is_short, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+        let (short, counted) = (Arc::clone(&is_short), Arc::clone(&tries));
+        disk.set_hook(move |op, path| {
+            if op == Op::SyncDir && is_log(path) && short.load(Ordering::SeqCst) {
+                counted.fetch_add(1, Ordering::SeqCst);
+                return Err(io::Error::from_raw_os_error(code));
+            }
+            Ok(())
+        });
+        let answers = [answer(&store, "t"), answer(&store, "t")];
+        let is_synchronous = store.flush_policy().is_synchronous();
+        if is_synchronous {
+            wait_until("tried again", || tries.load(Ordering::SeqCst) > 2);
+        } else {
+            store.set_flush("interval 20ms".parse().unwrap()).unwrap_err();
+        }
+        assert_eq!(
+            answers[0].try_recv().is_ok(),
+            !is_synchronous,
+            "{policy}: none is answered before its flush"
+        );
+        is_short.store(false, Ordering::SeqCst);
+        let waiting = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| store.append_durable(&[message("t", 0, b"third", b"")]).is_ok());
+            waits.join().unwrap()
+        });
+        assert!(waiting, "{policy}");
+        if is_synchronous {
+            assert!(answers.iter().all(|answer| answer.recv().unwrap()), "{policy}, {code}");
+        }
+        settle(&store);
+        assert_eq!(bodies(&store, "t", 0).len(), 3);
+        store.close().unwrap();
     }
 }
 

@@ -391,6 +391,7 @@ fn leave_behind(state: &State, seed: u64) -> FakeDisk {
 impl Disk for FakeDisk {
     type Region = FakeRegion;
     type Lock = FakeLock;
+    type Directory = PathBuf;
 
     fn create(&self, path: &Path, len: u64, allocation: Allocation) -> io::Result<FakeRegion> {
         if allocation == Allocation::ReadOnly {
@@ -468,6 +469,14 @@ impl Disk for FakeDisk {
             change.apply(durable);
         }
         Ok(())
+    }
+
+    fn open_dir(&self, directory: &Path) -> io::Result<PathBuf> {
+        Ok(directory.to_path_buf())
+    }
+
+    fn sync_open_dir(&self, directory: &PathBuf) -> io::Result<()> {
+        self.sync_dir(directory)
     }
 
     fn read_file(&self, path: &Path) -> io::Result<Vec<u8>> {

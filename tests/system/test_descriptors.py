@@ -1,0 +1,65 @@
+"""The limit of open files: a server raises it as far as it may, an embedded broker leaves it."""
+
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOFT = 200
+
+
+def open_files(pid: int | str) -> tuple[str, str]:
+    """The soft and the hard limit of a process."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("Max open files"))
+    soft, hard = line.split()[3:5]
+    return soft, hard
+
+
+def limit() -> None:
+    """Begin with a low soft limit, as a process of a service manager."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, hard))
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="tells limits otherwise")
+@pytest.mark.parametrize(("entry", "words"), [("main", ["namesrv"]), ("mqnamesrv", []), ("main", ["broker"])])
+def test_a_server_raises_the_soft_limit_to_the_hard_one(entry: str, words: list[str], tmp_path: Path) -> None:
+    """Before it counts how many connections and files there may be."""
+    program = f"import sys; from ferromq import cli; sys.exit(cli.{entry}(sys.argv[1:]))"
+    words = [*words, "--listen", "127.0.0.1:0"]
+    if "broker" in words:
+        words += ["--grpc-listen", "127.0.0.1:0", "--store", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        preexec_fn=limit,  # noqa: PLW1509 (no thread of this process holds a lock that setrlimit takes)
+    ) as server:
+        assert server.stdout is not None
+        assert any(line.startswith("ready") for line in server.stdout)
+        soft, hard = open_files(server.pid)
+        assert soft == hard != str(SOFT)
+        server.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="tells limits otherwise")
+def test_an_embedded_broker_leaves_the_limit_of_its_process(tmp_path: Path) -> None:
+    """It is the program's to decide."""
+    program = (
+        "import ferromq, resource, sys\n"
+        "with ferromq.embedded(sys.argv[1]):\n"
+        "    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=limit,  # noqa: PLW1509 (as above)
+    )
+    assert done.stdout.strip() == str(SOFT)
