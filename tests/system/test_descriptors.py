@@ -12,7 +12,7 @@ SOFT = 200
 
 
 def open_files(pid: int | str) -> tuple[str, str]:
-    """The soft and the hard limit of a process."""
+    """Return the soft and the hard limit of a process."""
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith("Max open files"))
     soft, hard = line.split()[3:5]
@@ -60,6 +60,6 @@ def test_an_embedded_broker_leaves_the_limit_of_its_process(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=True,
-        preexec_fn=limit,  # noqa: PLW1509 (as above)
+        preexec_fn=limit,
     )
     assert done.stdout.strip() == str(SOFT)

@@ -1,6 +1,7 @@
 """A consume queue that cannot be written: other topics go on, and it is complete once it can be."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,8 @@ import pytest
 import ferromq
 
 
-def eventually(what: str, condition: object) -> None:
+def eventually(what: str, condition: Callable[[], bool]) -> None:
     """Wait for what no event tells, a minute at most."""
-    assert callable(condition)
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
@@ -19,9 +19,12 @@ def eventually(what: str, condition: object) -> None:
 
 def test_a_queue_that_cannot_be_written_stops_no_other_topic(tmp_path: Path) -> None:
     """Neither while the broker runs nor at its next start; sends to it say what is wrong."""
-    options = {"default_queues": 1, "consume_queue_file_entries": 20, "disk_reserve": 1 << 20}
+
+    def opened() -> ferromq.Embedded:
+        return ferromq.embedded(tmp_path, default_queues=1, consume_queue_file_entries=20, disk_reserve=1 << 20)
+
     directory = tmp_path / "consumequeue" / "orders" / "0"
-    with ferromq.embedded(tmp_path, **options) as mq, mq.producer(attempts=1) as producer:
+    with opened() as mq, mq.producer(attempts=1) as producer:
         for number in range(15):
             producer.send("orders", b"%d" % number)
         eventually("dispatched", lambda: mq.store.max_offset("orders", 0) == 15)
@@ -41,7 +44,7 @@ def test_a_queue_that_cannot_be_written_stops_no_other_topic(tmp_path: Path) -> 
             consumer.ack(message)
         assert mq.store.stats()["set_aside_queues"] == 1
         assert [damage[0] for damage in mq.store.damages()] == [directory]
-    with ferromq.embedded(tmp_path, **options) as mq, mq.producer() as producer:
+    with opened() as mq, mq.producer() as producer:
         assert [damage[0] for damage in mq.store.damages()] == [directory]
         producer.send("others", b"seen again")
         eventually("dispatched", lambda: mq.store.max_offset("others", 0) == 2)

@@ -95,7 +95,7 @@ impl<D: Disk> CatchUp<D> {
         });
         self.at = match walked {
             Ok(stop) if stop < limit => {
-                find_record(inner.log.files(), stop.saturating_add(1)..limit)?.unwrap_or(limit)
+                find_record(inner.log.files(), stop.saturating_add(1)..limit, end)?.unwrap_or(limit)
             }
             Ok(stop) | Err(stop) => stop,
         };

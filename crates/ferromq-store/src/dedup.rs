@@ -23,6 +23,11 @@ use crate::{
 /// Fewer entries are not worth looking for what is out of the window.
 const LEAST_PURGED: usize = 1024;
 
+/// Names copied at once.
+const NAMES_A_PIECE: usize = 4096;
+/// A copy that was overtaken so often is made at once.
+const MOST_COPIES: usize = 4;
+
 /// Whose rows these are, and where they go: names by their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
@@ -39,6 +44,67 @@ pub(crate) struct Highest {
     pub(crate) row: u64,
     /// When it was stored.
     pub(crate) at_ms: i64,
+}
+
+/// How many parts a table has: a copy of one is short work.
+const PARTS: usize = 256;
+
+/// The rows of a table in parts, so that one that is in use can be copied part by part.
+#[derive(Debug, Clone)]
+pub(crate) struct Rows {
+    parts: Vec<FastMap<Key, Highest>>,
+    len: usize,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self { parts: (0..PARTS).map(|_| FastMap::default()).collect(), len: 0 }
+    }
+}
+
+impl Rows {
+    fn part_of(key: &Key) -> usize {
+        // Writers have few partitions, and each a queue or two.
+        let mixed = [key.topic, key.partition, key.queue_id]
+            .iter()
+            .fold(key.writer, |mixed, number| mixed.wrapping_mul(31).wrapping_add(*number));
+        mixed as usize % PARTS
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Highest)> {
+        self.parts.iter().flatten()
+    }
+
+    fn get(&self, key: &Key) -> Option<&Highest> {
+        self.parts.get(Self::part_of(key))?.get(key)
+    }
+
+    fn insert(&mut self, key: Key, highest: Highest) {
+        if let Some(part) = self.parts.get_mut(Self::part_of(&key)) {
+            self.len += usize::from(part.insert(key, highest).is_none());
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(part) = self.parts.get_mut(Self::part_of(key)) {
+            self.len -= usize::from(part.remove(key).is_some());
+        }
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&Key, &Highest) -> bool) {
+        for part in &mut self.parts {
+            part.retain(|key, highest| is_kept(key, highest));
+        }
+        self.len = self.parts.iter().map(FastMap::len).sum();
+    }
 }
 
 /// Names of writers and topics, each once.
@@ -68,11 +134,13 @@ impl Names {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
     pub(crate) names: Names,
-    pub(crate) rows: FastMap<Key, Highest>,
+    pub(crate) rows: Rows,
     /// No row is older.
     oldest_ms: i64,
     /// With so many entries those out of the window are looked for.
     purge_at: usize,
+    /// How often names got other numbers.
+    renumbered: u64,
 }
 
 impl Table {
@@ -126,9 +194,10 @@ impl Table {
     pub(crate) fn purge(&mut self, horizon_ms: i64) {
         if self.oldest_ms < horizon_ms {
             self.rows.retain(|_, highest| highest.at_ms >= horizon_ms);
-            self.oldest_ms = self.rows.values().map(|highest| highest.at_ms).min().unwrap_or(i64::MAX);
-            let mut kept = Self { oldest_ms: self.oldest_ms, ..Self::default() };
-            for (key, highest) in &self.rows {
+            self.oldest_ms = self.rows.iter().map(|(_, highest)| highest.at_ms).min().unwrap_or(i64::MAX);
+            let mut kept =
+                Self { oldest_ms: self.oldest_ms, renumbered: self.renumbered + 1, ..Self::default() };
+            for (key, highest) in self.rows.iter() {
                 let texts = [key.writer, key.topic].map(|number| self.names.texts.get(number as usize));
                 if let [Some(writer), Some(topic)] = texts {
                     let (writer, topic) = (kept.names.number(writer), kept.names.number(topic));
@@ -239,9 +308,51 @@ impl Dedup {
         now_ms.saturating_sub(self.window_ms)
     }
 
-    /// A copy; consistent with the end of the log where the append's lock is held.
-    pub(crate) fn copy(&self) -> Table {
+    /// A copy made piece by piece, each while `hold` holds the append's lock: no append waits for more than a piece.
+    ///
+    /// All is in it that was appended before the call; of what was appended meanwhile some may be.
+    pub(crate) fn copy<G>(&self, hold: impl Fn() -> G) -> Table {
+        for _ in 0..MOST_COPIES {
+            if let Some(copy) = self.try_copy(&hold) {
+                return copy;
+            }
+        }
+        // Names get other numbers all the time, as where the table is at its limit.
+        let _held = hold();
         self.table.lock().clone()
+    }
+
+    /// `None` where names got other numbers meanwhile.
+    fn try_copy<G>(&self, hold: &impl Fn() -> G) -> Option<Table> {
+        let mut copy = Table::default();
+        let renumbered = {
+            let table = self.table.lock();
+            (copy.oldest_ms, copy.purge_at) = (table.oldest_ms, table.purge_at);
+            table.renumbered
+        };
+        let locked = || {
+            let held = hold();
+            let table = self.table.lock();
+            (table.renumbered == renumbered).then_some((held, table))
+        };
+        for (number, part) in copy.rows.parts.iter_mut().enumerate() {
+            let (_held, table) = locked()?;
+            *part = table.rows.parts.get(number).cloned().unwrap_or_default();
+        }
+        copy.rows.len = copy.rows.parts.iter().map(FastMap::len).sum();
+        // Those of all rows copied: names are only added.
+        let count = locked()?.1.names.texts.len();
+        while copy.names.texts.len() < count {
+            let known = copy.names.texts.len();
+            let piece: Vec<Arc<str>> = {
+                let (_held, table) = locked()?;
+                table.names.texts.iter().skip(known).take(NAMES_A_PIECE).cloned().collect()
+            };
+            for name in &piece {
+                copy.names.number(name);
+            }
+        }
+        Some(copy)
     }
 
     pub(crate) fn begin(&self, table: Table, saved_to: u64) {
@@ -264,5 +375,56 @@ fn undo(table: &mut Table, taken: &Taken) {
             Some(highest) => table.rows.insert(*key, *highest),
             None => table.rows.remove(key),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn numbered(writer: &str, partition: u32) -> Numbered<'_> {
+        let sequence = Sequence { writer, partition, epoch: 1, row: 7 };
+        Numbered { sequence, topic: "orders", queue_id: partition % 8 }
+    }
+
+    fn name_of(table: &Table, key: &Key) -> (Arc<str>, u32) {
+        (Arc::clone(&table.names.texts[key.writer as usize]), key.partition)
+    }
+
+    #[test]
+    fn a_copy_is_made_in_pieces_between_which_appends_go_on() {
+        const BEFORE: u32 = 20_000;
+        let config =
+            StoreConfig { dedup_window: std::time::Duration::from_millis(1000), ..StoreConfig::default() };
+        for must_renumber in [false, true] {
+            let dedup = Dedup::new(&config);
+            dedup.take(&[Some(numbered("gone", 0))], 0).unwrap();
+            for partition in 0..BEFORE {
+                dedup.take(&[Some(numbered(&format!("w{}", partition % 100), partition))], 900).unwrap();
+            }
+            let (pieces, lens) = (Cell::new(0_u32), Cell::new(0));
+            let copy = dedup.copy(|| {
+                // Others append before each piece, and what is out of the window goes once.
+                pieces.set(pieces.get() + 1);
+                let now = if must_renumber && pieces.get() == 100 { 1100 } else { 950 };
+                if now == 1100 {
+                    dedup.table.lock().purge(dedup.horizon(now));
+                }
+                dedup.take(&[Some(numbered(&format!("new{}", pieces.get()), pieces.get()))], now).unwrap();
+                let parts = dedup.table.lock().rows.parts.iter().map(FastMap::len).max();
+                lens.set(parts.unwrap_or(0).max(lens.get()));
+            });
+            assert!(pieces.get() > PARTS as u32, "{}", pieces.get());
+            assert!(lens.get() < BEFORE as usize / 50, "a piece is a small part: {}", lens.get());
+            let known: std::collections::HashSet<_> =
+                copy.rows.iter().map(|(key, _)| name_of(&copy, key)).collect();
+            for partition in 0..BEFORE {
+                assert!(known.contains(&(format!("w{}", partition % 100).into(), partition)), "{partition}");
+            }
+            assert_eq!(known.contains(&("gone".into(), 0)), !must_renumber);
+            assert_eq!(copy.rows.len(), copy.rows.iter().count());
+        }
     }
 }

@@ -41,7 +41,7 @@ fn encode(table: &Table, end: u64) -> Vec<u8> {
         out.extend((name.len() as u16).to_be_bytes());
         out.extend(name.as_bytes());
     }
-    for (Key { writer, topic, partition, queue_id }, Highest { epoch, row, at_ms }) in &table.rows {
+    for (Key { writer, topic, partition, queue_id }, Highest { epoch, row, at_ms }) in table.rows.iter() {
         [writer, topic, partition, queue_id].iter().for_each(|number| out.extend(number.to_be_bytes()));
         out.extend(epoch.to_be_bytes());
         out.extend(row.to_be_bytes());
@@ -90,7 +90,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, Table)> {
 impl<D: Disk> Inner<D> {
     /// Writes the snapshot where it is due; `anchor` is a record on disk.
     pub(crate) fn save_sequences(&self, anchor: Anchor, is_closing: bool) -> Result<()> {
-        let (end, mut table) = {
+        let end = {
             let tail = self.log.tail.lock();
             let saved_to = self.dedup.saved_to();
             let behind = tail.end.saturating_sub(saved_to);
@@ -100,10 +100,12 @@ impl<D: Disk> Inner<D> {
             if !is_due {
                 return Ok(());
             }
-            (tail.end, self.dedup.copy())
+            tail.end
         };
-        if self.log.flushed() < end {
-            // A snapshot never tells of a message that a crash may take.
+        let mut table = self.dedup.copy(|| self.log.tail.lock());
+        if self.log.flushed() < self.log.written() {
+            // A snapshot never tells of a message that a crash may take, and this one may tell of what was appended
+            // while it was copied.
             self.log.flush()?;
         }
         table.purge(self.dedup.horizon(self.clock.now_ms()));
@@ -177,7 +179,7 @@ impl<D: Disk> Inner<D> {
             at = stop;
             if at < limit {
                 // Damage nobody met yet: it lies where no record needed to be looked at.
-                at = find_record(self.log.files(), at + 1..limit)?.unwrap_or(limit);
+                at = find_record(self.log.files(), at + 1..limit, u64::MAX)?.unwrap_or(limit);
             }
         }
         Ok(())

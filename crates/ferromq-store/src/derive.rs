@@ -72,7 +72,7 @@ pub(crate) fn derive<R: Region>(
         return (ChunkDerived { whole: making.derived, continued: None }, to);
     };
     // Rare, and the bytes are in the cache: made again in two pieces.
-    let unchecked = Checks { crc: false, torn_from: u64::MAX };
+    let unchecked = Checks { crc: false, torn_from: u64::MAX, limit: u64::MAX };
     let [whole, continued] = [range.start..from, from..to].map(|range| {
         let mut making = Making::new(levels);
         making.take_records(file, range, unchecked);

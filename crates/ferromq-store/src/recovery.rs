@@ -159,13 +159,13 @@ fn plan<D: Disk>(inner: &Inner<D>) -> Result<Plan> {
     let flushed = walk_from.max(flush_end.unwrap_or(0));
     let is_checked = !inner.is_fast_boot();
     let torn_from = if is_checked && !left.is_clean() { walk_from } else { u64::MAX };
-    let checks = Checks { crc: is_checked, torn_from };
+    let checks = Checks { crc: is_checked, torn_from, limit: u64::MAX };
     Ok(Plan { left, walk_from, durable_end, flushed, trusted_timestamp, checks })
 }
 
 /// The file where the walk begins: all before it is known to be on disk.
 fn start_of_walk<D: Disk>(files: &MappedFileQueue<D>, left: Left, timestamp: i64) -> Result<u64> {
-    let checks = Checks { crc: true, torn_from: u64::MAX };
+    let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
     for span in files.spans().into_iter().rev() {
         let Some(file) = files.open(span.start)? else { continue };
         if let Some(Found::Message(view)) = checks.record(&file, span.start)
@@ -196,7 +196,7 @@ fn find_missing_files<D: Disk>(inner: &Inner<D>, durable_end: Option<u64>) {
 
 /// The first file in `range` that begins with a sound message.
 fn first_later_file<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> Result<Option<u64>> {
-    let checks = Checks { crc: true, torn_from: u64::MAX };
+    let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
     for span in files.spans().into_iter().filter(|span| range.contains(&span.start)) {
         let file = files.open(span.start)?;
         let found = file.as_ref().and_then(|file| checks.record(file, span.start));
@@ -270,7 +270,7 @@ impl<D: Disk> Run<'_, D> {
         let Some(span) = files.span().filter(|span| stop < span.end) else { return Ok(None) };
         match self.plan.durable_end.map(|end| end.min(span.end)) {
             Some(durable_end) if stop < durable_end => {
-                Ok(Some(find_record(files, stop + 1..durable_end)?.unwrap_or(durable_end)))
+                Ok(Some(find_record(files, stop + 1..durable_end, u64::MAX)?.unwrap_or(durable_end)))
             }
             Some(_) => Ok(None),
             None => self.after_break_of_other(stop, span.end),
@@ -280,9 +280,9 @@ impl<D: Disk> Run<'_, D> {
     /// Nobody said how far the log was on disk, as no other broker does: what is followed by a record that was, was too.
     fn after_break_of_other(&self, stop: u64, span_end: u64) -> Result<Option<u64>> {
         let files = self.inner.log.files();
-        let checks = Checks { crc: true, torn_from: u64::MAX };
+        let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
         let file_end = files.open(stop)?.map_or(stop, |file| file.end());
-        let next = match find_record(files, stop + 1..file_end)? {
+        let next = match find_record(files, stop + 1..file_end, u64::MAX)? {
             Some(next) => Some(next),
             None => first_later_file(files, file_end..span_end)?,
         };

@@ -39,12 +39,15 @@ pub(crate) struct Checks {
     pub(crate) crc: bool,
     /// From here on blocks that never arrived are looked for too.
     pub(crate) torn_from: u64,
+    /// No byte from here on is looked at: where the store is open an appender may be writing there.
+    pub(crate) limit: u64,
 }
 
 impl Checks {
     /// The record at `at`, if a sound one lies there.
     pub(crate) fn record<'a, R: Region>(self, file: &'a MappedFile<R>, at: u64) -> Option<Found<'a>> {
-        let bytes = file.read(at..file.end());
+        let bytes = file.read(at..file.end().min(self.limit));
+        let room = file.end() - at;
         match message::peek(bytes) {
             Peek::Message(_) => {
                 let view = MessageView::decode(bytes, self.crc).ok()?;
@@ -53,8 +56,8 @@ impl Checks {
                     view.physical_offset == at && !(at >= self.torn_from && is_torn(&view, file.base()));
                 is_sound.then_some(Found::Message(view))
             }
-            Peek::Blank => is_blank_sound(bytes).then_some(Found::Blank),
-            Peek::Nothing => is_too_short(bytes).then_some(Found::Blank),
+            Peek::Blank => is_blank_sound(bytes, room).then_some(Found::Blank),
+            Peek::Nothing => is_too_short(room).then_some(Found::Blank),
         }
     }
 }
@@ -81,14 +84,14 @@ fn is_torn(view: &MessageView<'_>, base: u64) -> bool {
 }
 
 /// A blank record says how much room it fills: all there is.
-fn is_blank_sound(bytes: &[u8]) -> bool {
-    let expected = [(bytes.len() as u32).to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
+fn is_blank_sound(bytes: &[u8], room: u64) -> bool {
+    let expected = [(room as u32).to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
     bytes.len() as u64 >= BLANK_LEN && bytes.starts_with(&expected)
 }
 
 /// The end of a file that was cut short may have no room for a blank record: nothing is ever written there.
-fn is_too_short(rest: &[u8]) -> bool {
-    !rest.is_empty() && (rest.len() as u64) < BLANK_LEN
+fn is_too_short(room: u64) -> bool {
+    (1..BLANK_LEN).contains(&room)
 }
 
 /// Records that follow each other in one file, found by their lengths.
@@ -289,17 +292,22 @@ fn follow<R: Region>(file: &MappedFile<R>, at: u64, limit: u64) -> (u64, Option<
                     return (end, Some(end));
                 }
             }
-            Peek::Blank if is_blank_sound(bytes) => return (end, Some(file.end())),
-            Peek::Nothing if is_too_short(bytes) => return (end, Some(file.end())),
+            Peek::Blank if is_blank_sound(bytes, bytes.len() as u64) => return (end, Some(file.end())),
+            Peek::Nothing if is_too_short(bytes.len() as u64) => return (end, Some(file.end())),
             Peek::Blank | Peek::Nothing => return (end, None),
         }
     }
 }
 
-/// The first place in `range` where a sound record, or a blank one, begins: all bytes are looked at.
-pub(crate) fn find_record<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> Result<Option<u64>> {
+/// The first place in `range` where a sound record, or a blank one, begins: all bytes are looked at, but none from
+/// `limit` on.
+pub(crate) fn find_record<D: Disk>(
+    files: &MappedFileQueue<D>,
+    range: Range<u64>,
+    limit: u64,
+) -> Result<Option<u64>> {
     const STEP: u64 = 1 << 20;
-    let checks = Checks { crc: true, torn_from: u64::MAX };
+    let checks = Checks { crc: true, torn_from: u64::MAX, limit };
     let mut at = range.start;
     while at < range.end {
         let Some(file) = files.open(at)? else {
@@ -310,7 +318,7 @@ pub(crate) fn find_record<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>
         // Holes hold no records.
         at = file.next_data(at);
         let end = range.end.min(file.end()).min(at.saturating_add(STEP));
-        let bytes = file.read(at..file.end().min(end + PHYSICAL_OFFSET_AT as u64 + 8));
+        let bytes = file.read(at..file.end().min(limit).min(end + PHYSICAL_OFFSET_AT as u64 + 8));
         let candidates = (at..end).zip(bytes.windows(8));
         let found = candidates
             .filter(|(_, head)| may_begin(head))

@@ -61,7 +61,7 @@ pub(crate) fn cut<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<Cut> 
 
 /// Sound records that lie behind the end.
 fn count_messages<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<u64> {
-    let checks = Checks { crc: true, torn_from: 0 };
+    let checks = Checks { crc: true, torn_from: 0, limit: u64::MAX };
     let limit = files.span().map_or(end, |span| span.end).min(end.saturating_add(COUNTED));
     let mut at = end;
     let mut messages = 0;
@@ -73,7 +73,7 @@ fn count_messages<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<u64> 
                 at += u64::from(view.total_size);
             }
             Some(Found::Blank) => at = file.map_or(limit, |file| file.end()),
-            None => match find_record(files, at + 1..limit)? {
+            None => match find_record(files, at + 1..limit, u64::MAX)? {
                 Some(next) => at = next,
                 None => break,
             },
@@ -82,13 +82,14 @@ fn count_messages<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<u64> 
     Ok(messages)
 }
 
-/// The range around a place in which no sound record lies; `None` where one does.
+/// The range around a place in which no sound record lies; `None` where one does. Nothing at or after `end` is looked
+/// at: an appender may be writing there.
 pub(crate) fn damage_at<D: Disk>(
     files: &MappedFileQueue<D>,
     place: u64,
     end: u64,
 ) -> Result<Option<Range<u64>>> {
-    let checks = Checks { crc: false, torn_from: u64::MAX };
+    let checks = Checks { crc: false, torn_from: u64::MAX, limit: end };
     let Some(file) = files.open(place)? else { return Ok(None) };
     let limit = file.end().min(end);
     let mut at = file.base();
@@ -97,7 +98,7 @@ pub(crate) fn damage_at<D: Disk>(
             Some(Found::Message(view)) => at += u64::from(view.total_size),
             Some(Found::Blank) => return Ok(None),
             None => {
-                let next = find_record(files, at + 1..limit)?.unwrap_or(limit);
+                let next = find_record(files, at + 1..limit, end)?.unwrap_or(limit);
                 if place < next {
                     return Ok(Some(at..next));
                 }
@@ -138,4 +139,45 @@ pub(crate) fn continue_after_missing<D: Disk>(
     }
     files.sync_directory()?;
     Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::{Clock, MessageStore, NewMessage, StoreConfig};
+
+    #[test]
+    fn nothing_from_the_end_on_is_looked_at_for_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StoreConfig {
+            commit_log_file_size: 1 << 20,
+            disk_reserve: 0,
+            index_slots: 9,
+            index_entries: 9,
+            ..StoreConfig::default()
+        };
+        let store = MessageStore::open(directory.path(), config, Clock::manual(1)).unwrap();
+        let host = SocketAddr::from(([127, 0, 0, 1], 1));
+        let message = NewMessage {
+            topic: "t",
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 1,
+            born_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"body",
+            properties: b"",
+        };
+        let end = store.append(&[message, message]).unwrap().end;
+        let files = store.inner().log.files();
+        assert_eq!(damage_at(files, end / 2, end).unwrap(), None);
+        // The second record as an appender has it half written.
+        assert_eq!(damage_at(files, end / 2, end - 1).unwrap(), Some(end / 2..end - 1));
+        assert_eq!(find_record(files, 1..end - 1, end - 1).unwrap(), None);
+        assert_eq!(find_record(files, 1..end - 1, end).unwrap(), Some(end / 2));
+    }
 }
