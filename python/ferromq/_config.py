@@ -25,6 +25,10 @@ _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
 _MAX_PORT = 65535
+# What Kubernetes sets in each container where a service is called `ferromq-broker` or `ferromq-namesrv`.
+_OF_KUBERNETES = re.compile(
+    r"service_host|service_port(_[a-z0-9_]+)?|port|port_\d+_(tcp|udp|sctp)(_(addr|port|proto))?"
+)
 
 
 class Place(NamedTuple):
@@ -161,12 +165,17 @@ class Config:
 
     @classmethod
     def _parse_environment(cls, environment: Mapping[str, str]) -> dict[str, str]:
+        known = cls.names()
         found = {
             name.removeprefix(cls.prefix).lower(): value
             for name, value in environment.items()
             if name.startswith(cls.prefix)
         }
-        check_known(found, cls.names(), f"variable {cls.prefix}…")
+        found = {name: value for name, value in found.items() if name in known or not _OF_KUBERNETES.fullmatch(name)}
+        for name in found:
+            if name not in known:
+                hint = _hint(name, known, lambda option: f"{cls.prefix}{option.upper()}")
+                raise ConfigError(f"unknown environment variable {cls.prefix}{name.upper()}{hint}")
         for name, value in found.items():
             cls._check({name: value}, f"{cls.prefix}{name.upper()}")
         return found
@@ -226,9 +235,12 @@ def check_known(values: Mapping[str, Any], known: list[str], what: str) -> None:
     """Raise `ConfigError` with the nearest name for the first value that is not known; *what* names their kind."""
     for name in values:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(sorted(known))}"
-            raise ConfigError(f"unknown {what}: {name}{hint}")
+            raise ConfigError(f"unknown {what}: {name}{_hint(name, known)}")
+
+
+def _hint(name: str, known: list[str], show: Callable[[str], str] = str) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"; did you mean {show(nearest[0])}?" if nearest else f"; known are {', '.join(map(show, sorted(known)))}"
 
 
 def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:

@@ -7,6 +7,7 @@ codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage or configuration.
 
 import argparse
 import contextlib
+import difflib
 import os
 import resource
 import signal
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from ferromq import _flags, _logging, _pipeline_commands, _store_commands
 from ferromq._embedded import SMALL_FILES
@@ -42,13 +43,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        options = _parser(words).parse_args(words)
+        parser = _parser(words)
+        options, unknown = parser.parse_known_args(words)
+        if unknown:
+            _refuse(parser, words, unknown[0])
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except ConfigError as error:
         return _complain(error, code=2)
     except (FerromqError, OSError) as error:
         return _complain(error, code=1)
+
+
+def _refuse(parser: argparse.ArgumentParser, words: Sequence[str], unknown: str) -> NoReturn:
+    """End with the usage of the command that was called, and with the nearest option it has."""
+    for word in words:
+        choices = [action.choices for action in parser._actions if isinstance(action.choices, dict)]  # noqa: SLF001 (there is no other way to ask)
+        parser = next((known[word] for known in choices if word in known), parser)
+    flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001
+    nearest = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1)
+    parser.error(f"unknown argument {unknown}" + (f"; did you mean {nearest[0]}?" if nearest else ""))
 
 
 def _complain(error: Exception, *, code: int) -> int:
@@ -215,7 +229,7 @@ def _dev(options: argparse.Namespace) -> int:
         config = _broker_config(options, _DEV)
         name_server = NamesrvController(name_server_config)
         started.callback(name_server.close)
-        broker = BrokerController(replace(config, namesrv=(name_server.address,)))
+        broker = BrokerController(replace(config, namesrv=(name_server.address,)), config_file=options.config)
         started.callback(broker.close)
         _say(f"name server  {name_server.address}")
         _show(broker)

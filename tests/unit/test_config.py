@@ -191,9 +191,24 @@ def test_an_unknown_key_is_an_error_with_the_nearest_name(tmp_path: Path, text: 
 
 
 def test_an_unknown_variable_is_an_error() -> None:
-    """So is one in the environment."""
-    with pytest.raises(ConfigError, match=r"FERROMQ_BROKER_.*did you mean flush"):
-        BrokerConfig.load(environment={"FERROMQ_BROKER_FLUHS": "group"})
+    """It is named, and so is the nearest one."""
+    with pytest.raises(
+        ConfigError, match="unknown environment variable FERROMQ_BROKER_FLSH; did you mean FERROMQ_BROKER_FLUSH"
+    ):
+        BrokerConfig.load(environment={"FERROMQ_BROKER_FLSH": "group"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"), [(BrokerConfig, "FERROMQ_BROKER_"), (NameServerConfig, "FERROMQ_NAMESRV_")]
+)
+def test_variables_that_kubernetes_sets_for_a_service_are_no_options(kind: type[Any], prefix: str) -> None:
+    """A service called ferromq-broker sets these in every container; what only looks like them is an error."""
+    names = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT", "PORT_8081_TCP"]
+    names += [f"PORT_8081_TCP_{end}" for end in ("ADDR", "PORT", "PROTO")]
+    assert kind.load(environment={f"{prefix}{name}": "tcp://10.0.0.1:8081" for name in names}) == kind()
+    for name in ("PORTS", "SERVICE", "PORT_8081", "PORT_8081_TCP_X", "HOST"):
+        with pytest.raises(ConfigError, match=f"unknown environment variable {prefix}{name};"):
+            kind.load(environment={f"{prefix}{name}": "1"})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Nothing here is kept: each is worked out of the options and of this machine.
 """
 
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from ferromq.broker.name_servers import Identity
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConfigError
 from ferromq.route import Permission
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _FAST_DISTANCE = 2
 _WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, not bound)
@@ -86,6 +89,51 @@ def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
         membership.broker_id,
         Permission(membership.permission),
     )
+
+
+def unheard(identity: Identity, listen: str, grpc_listen: str) -> list[str]:
+    """Return a warning for each address that others are told and no listener is bound to."""
+    found = []
+    for listens, advertises, bound, told in (
+        ("listen", "advertise", listen, identity.address),
+        ("grpc_listen", "grpc_advertise", grpc_listen, identity.grpc_address),
+    ):
+        host, _, port = bound.rpartition(":")
+        if not _is_heard(host, told.rpartition(":")[0]):
+            found.append(
+                f"others are told {told} ({advertises}), and this broker listens on {bound} ({listens}) alone; set "
+                f"{advertises} to an address that leads there, or {listens} to 0.0.0.0:{port}"
+            )
+    return found
+
+
+def _is_heard(host: str, told: str) -> bool:
+    """Say whether a listener on *host* may be reached at *told*; also where that cannot be known, as behind a NAT."""
+    if host in _WILDCARDS or host == told:
+        return True
+    bound, announced = _addresses(host), _addresses(told)
+    if not announced or bound & announced:
+        return True
+    return not all(address.is_loopback for address in bound) and not any(map(_is_own, announced))
+
+
+def _addresses(host: str) -> set[Address]:
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return set()
+    return {ipaddress.ip_address(str(where[0]).partition("%")[0]) for *_, where in found}
+
+
+def _is_own(address: Address) -> bool:
+    """Say whether an address is one of this machine."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
 
 
 def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ from ferromq._listener_config import RELOAD_INTERVAL, naming
 from ferromq._membership_config import MembershipConfig
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
-from ferromq.broker.addresses import fast_address, identify, reserved, store_host
+from ferromq.broker.addresses import fast_address, identify, reserved, store_host, unheard
 from ferromq.broker.admin import Administration
 from ferromq.broker.announcer import Announcer, registration_period
 from ferromq.broker.catalog import Catalog
@@ -93,6 +93,8 @@ class BrokerController:
                 reserved("grpc_listen", self.config.grpc_listen) as grpc_listen,
             ):
                 self.identity = identify(self.config, listen, grpc_listen)
+                for warning in unheard(self.identity, listen, grpc_listen):
+                    _log.warning("address not reached: %s", warning)
                 self._start(started, listen, grpc_listen)
             self._started = started.pop_all()
         _log.info("broker ready broker=%s remoting=%s grpc=%s", self.identity.name, self.address, self.endpoint)
@@ -270,7 +272,7 @@ class BrokerController:
         cache, tables = None, list[TopicTable]()
         if self._name_servers:
             # The table is made below. This object is not held: nothing is left for the garbage collector.
-            whole = WholeRoutes(self._name_servers, lambda name: tables[0].get(name))
+            whole = WholeRoutes(self._name_servers, lambda name: tables[0].get(name))  # noqa: PLW0108
             waiting = self.config.handler_threads // 2
             cache = RouteCache(whole.ask, now_ms, waiting=waiting)
             started.callback(cache.close)
