@@ -27,6 +27,7 @@ use crate::{
     queue_admin::Marks,
     queue_list::Extent,
     queue_recovery::Known,
+    side_by_side::side_by_side,
 };
 
 /// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
@@ -269,8 +270,8 @@ impl<D: Disk> ConsumeQueue<D> {
     /// What lies at a queue offset, published or not, a filler too; for recovery. Errors as [`Self::last_entry`].
     pub(crate) fn read_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
         let at = queue_offset * ENTRY_LEN;
-        let file = self.files.open(at)?;
-        Ok(file.and_then(|file| Entry::decode(file.read(at..at + ENTRY_LEN))))
+        let Some(file) = self.files.open(at)? else { return Ok(None) };
+        Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
     }
 
     /// As [`Self::entry`] for an offset known to be published, looking first into the file of the one before.
@@ -462,38 +463,51 @@ impl<D: Disk> ConsumeQueues<D> {
             unread: Mutex::default(),
             deleted_to: AtomicU64::new(0),
         };
-        let mut without_files = Vec::new();
-        for topic_path in queues.list(&queues.directory)? {
-            let Some(topic) = topic_path.file_name().and_then(|name| name.to_str()) else { continue };
-            for queue_path in queues.list(&topic_path)? {
-                let name = queue_path.file_name().and_then(|name| name.to_str());
-                let Some(queue_id) = name.and_then(|name| name.parse().ok()) else { continue };
-                let mut queue = queues.make(topic, queue_id);
-                let is_whole = match queue.load() {
-                    Ok(is_whole) => is_whole,
-                    Err(error) => {
-                        let queue = Arc::new(queues.make(topic, queue_id));
-                        queues.unread.lock().push((Arc::clone(&queue), error));
-                        queues.table.write().entry(topic.into()).or_default().insert(queue_id, queue);
-                        continue;
-                    }
-                };
-                queue.is_cut.store(!is_whole, Ordering::Relaxed);
-                if queue.files.span().is_some() {
-                    // New queues get files of this size too: Java opens a store only where all are of one size.
-                    queues.file_size = queue.files.file_size();
-                } else {
-                    without_files.push((topic.to_owned(), queue_id, is_whole));
-                }
-                queues.table.write().entry(topic.into()).or_default().insert(queue_id, Arc::new(queue));
+        let topics = queues.list(&queues.directory)?;
+        let found = Mutex::new(BTreeMap::new());
+        side_by_side(&topics, |path| drop(found.lock().insert(path, queues.load_topic(path))));
+        let found: Vec<_> = found.into_inner().into_values().collect::<Result<_>>()?;
+        let found: Vec<_> = found.into_iter().flatten().collect();
+        // New queues get files of this size too: Java opens a store only where all are of one size.
+        let last = found.iter().rev().find(|(queue, _)| queue.files.span().is_some());
+        queues.file_size = last.map_or(queues.file_size, |(queue, _)| queue.files.file_size());
+        for (mut queue, error) in found {
+            if queue.files.span().is_none() {
+                let is_cut = queue.is_cut();
+                queue = queues.make(queue.topic(), queue.queue_id());
+                queue.is_cut.store(is_cut, Ordering::Relaxed);
             }
-        }
-        for (topic, queue_id, is_whole) in without_files {
-            let queue = Arc::new(queues.make(&topic, queue_id));
-            queue.is_cut.store(!is_whole, Ordering::Relaxed);
-            queues.table.write().entry(topic.into()).or_default().insert(queue_id, queue);
+            let queue = Arc::new(queue);
+            if let Some(error) = error {
+                queues.unread.lock().push((Arc::clone(&queue), error));
+            }
+            let mut table = queues.table.write();
+            table.entry(queue.topic().into()).or_default().insert(queue.queue_id(), queue);
         }
         Ok(queues)
+    }
+
+    /// The queues in a topic's directory, each with why its files cannot be found now.
+    fn load_topic(&self, directory: &Path) -> Result<Vec<(ConsumeQueue<D>, Option<StoreError>)>> {
+        let Some(topic) = directory.file_name().and_then(|name| name.to_str()) else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for path in self.list(directory)? {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(queue_id) = name.and_then(|name| name.parse().ok()) else { continue };
+            let mut queue = self.make(topic, queue_id);
+            let error = match queue.load() {
+                Ok(is_whole) => {
+                    queue.is_cut.store(!is_whole, Ordering::Relaxed);
+                    None
+                }
+                Err(error) => {
+                    queue = self.make(topic, queue_id);
+                    Some(error)
+                }
+            };
+            found.push((queue, error));
+        }
+        Ok(found)
     }
 
     fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {

@@ -127,6 +127,12 @@ pub trait Region: Send + Sync + 'static {
     fn next_data(&self, offset: u64) -> u64 {
         offset
     }
+    /// The first place from `offset` on where zeros begin that take no space; the file's end where none are known.
+    ///
+    /// A look at them through a map would take memory, and on some file systems space, for each page.
+    fn next_hole(&self, _offset: u64) -> u64 {
+        self.len()
+    }
     /// Gets memory for `range` ready, whose bytes will soon be written. Only a hint: the bytes do not change.
     fn prefault(&self, _range: Range<u64>) {}
 }

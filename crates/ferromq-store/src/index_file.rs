@@ -209,7 +209,7 @@ impl<R: Region> IndexFile<R> {
 
     fn entry(&self, index: u32) -> Option<Entry> {
         let at = self.shape.entry_at(index);
-        Entry::decode(self.file.read(at..at + ENTRY_LEN))
+        self.file.copy::<ENTRY>(at).ok().and_then(|bytes| Entry::decode(&bytes))
     }
 
     /// Adds keys until the file is full; returns how many. Queries see them when it returns.
@@ -309,8 +309,8 @@ impl<R: Region> IndexFile<R> {
                 // Nobody writes them any more.
                 None => {
                     let at = self.shape.slot_at(hash);
-                    let slot = self.file.read(at..at + SLOT_LEN).first_chunk::<4>();
-                    slot.map_or(0, |slot| u32::from_be_bytes(*slot))
+                    // Most slots of a file with few keys are holes.
+                    self.file.copy::<4>(at).map_or(0, u32::from_be_bytes)
                 }
             };
             (state.header, first)
@@ -399,8 +399,13 @@ impl<R: Region> IndexFile<R> {
         // Without a header that was once flushed nobody knows what the seconds of the entries count from.
         let has_header = state.header.count > 1;
         let mut header = Header { count: 1, used_slots: 0, ..state.header };
+        let data_end = self.file.next_hole(self.shape.entry_at(1));
         while has_header && header.count < self.shape.entries {
-            let Some(entry) = self.entry(header.count) else { break };
+            let at = self.shape.entry_at(header.count);
+            if at + ENTRY_LEN > data_end {
+                break;
+            }
+            let Some(entry) = Entry::decode(self.file.read(at..at + ENTRY_LEN)) else { break };
             let is_first = header.count == 1;
             let follows = if is_first {
                 entry.physical_offset == header.begin_physical_offset

@@ -83,6 +83,7 @@ mod scan;
 mod schedule;
 mod sequence;
 mod set_aside;
+mod side_by_side;
 mod signal;
 mod space;
 mod sql;

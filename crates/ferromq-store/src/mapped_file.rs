@@ -142,6 +142,15 @@ impl Region for MappedRegion {
     }
 
     #[cfg(target_os = "linux")]
+    fn next_hole(&self, offset: u64) -> u64 {
+        let Ok(at) = i64::try_from(offset) else { return self.len() };
+        match lseek(&self.file, at, Whence::SeekHole) {
+            Ok(found) => u64::try_from(found).unwrap_or(offset).min(self.len()),
+            Err(_) => self.len(),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
     fn prefault(&self, range: Range<u64>) {
         if let Some((start, end)) = self.bounds(range)
             && self.access == Access::Map
@@ -215,11 +224,19 @@ impl<R: Region> MappedFile<R> {
         self.base + self.region.next_data(offset.saturating_sub(self.base))
     }
 
+    /// The first place of the row from `offset` on where untouched zeros begin; this file's end where none are known.
+    pub(crate) fn next_hole(&self, offset: u64) -> u64 {
+        self.base + self.region.next_hole(offset.saturating_sub(self.base))
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Bytes between two offsets of the row; empty where they leave this file.
+    ///
+    /// Only what was written: a look at a hole through the map fills it in memory, and on a tmpfs without space it ends
+    /// the process. [`Self::read_into`] reads anything.
     pub(crate) fn read(&self, range: Range<u64>) -> &[u8] {
         match (range.start.checked_sub(self.base), range.end.checked_sub(self.base)) {
             (Some(start), Some(end)) => self.region.read(start..end),
@@ -232,6 +249,14 @@ impl<R: Region> MappedFile<R> {
         self.region
             .read_at(offset.wrapping_sub(self.base), out)
             .map_err(|source| StoreError::io("read", &self.path, source))
+    }
+
+    /// Copies so many bytes from an offset of the row on; zeros where they leave this file.
+    pub(crate) fn copy<const N: usize>(&self, offset: u64) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        let inside = self.end().saturating_sub(offset).min(N as u64) as usize;
+        self.read_into(offset, bytes.get_mut(..inside).unwrap_or_default())?;
+        Ok(bytes)
     }
 
     /// Writes `parts` one after the other at an offset of the row.
@@ -266,29 +291,41 @@ impl<R: Region> MappedFile<R> {
         self.region.prefault(range.start.saturating_sub(self.base)..range.end.saturating_sub(self.base));
     }
 
+    /// The parts of a range of the row that may hold something but untouched zeros.
+    fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        let mut at = self.next_data(range.start);
+        while at < range.end {
+            let end = self.next_hole(at).max(at + 1).min(range.end);
+            parts.push(at..end);
+            at = self.next_data(end);
+        }
+        parts
+    }
+
     /// Zeroes what was once written in a range of the row; untouched parts of a sparse file stay holes.
     ///
     /// Returns the end of what was written, the range's start where there was nothing.
     pub(crate) fn erase(&self, range: Range<u64>) -> Result<u64> {
         // Copied out instead of read through the map, which would fill the holes of a file in memory.
         let mut buffer = vec![0; 64 << 10];
-        let (mut at, mut written_to) = (range.start, range.start);
-        loop {
-            at = self.base + self.region.next_data(at - self.base);
-            if at >= range.end {
-                break;
+        let mut written_to = range.start;
+        // All parts are found before one is read: what the system reads ahead looks like data, to the file's end.
+        for part in self.data_in(range) {
+            let mut at = part.start;
+            while at < part.end {
+                let len = (part.end - at).min(buffer.len() as u64);
+                let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
+                self.read_into(at, bytes)?;
+                let first = bytes.iter().position(|byte| *byte != 0);
+                let last = bytes.iter().rposition(|byte| *byte != 0);
+                if let (Some(first), Some(last)) = (first, last) {
+                    written_to = at + last as u64 + 1;
+                    // Only what was written: a full disk has no blocks for holes.
+                    self.zero(at + first as u64..written_to)?;
+                }
+                at += len;
             }
-            let len = (range.end - at).min(buffer.len() as u64);
-            let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
-            self.read_into(at, bytes)?;
-            let first = bytes.iter().position(|byte| *byte != 0);
-            let last = bytes.iter().rposition(|byte| *byte != 0);
-            if let (Some(first), Some(last)) = (first, last) {
-                written_to = at + last as u64 + 1;
-                // Only what was written: a full disk has no blocks for holes.
-                self.zero(at + first as u64..written_to)?;
-            }
-            at += len;
         }
         Ok(written_to)
     }

@@ -2,12 +2,9 @@
 //!
 //! What is missing afterwards `redo` derives from the log again.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    thread,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use crate::{
@@ -15,11 +12,12 @@ use crate::{
     consume_queue::{ConsumeQueue, ConsumeQueues, ENTRY_LEN, Entry},
     mapped_file::MappedFile,
     queue_list::Extent,
+    side_by_side::side_by_side,
 };
 
 const ENTRY: usize = ENTRY_LEN as usize;
-/// Queues worth a thread of their own: opening one takes some microseconds.
-const QUEUES_A_THREAD: usize = 64;
+/// Entries read at once, where all are read.
+const READ_ENTRIES: usize = 4096;
 
 /// What is known of the entries when the store is opened.
 #[derive(Debug, Clone, Copy)]
@@ -107,8 +105,8 @@ impl<D: Disk> ConsumeQueue<D> {
         let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
         let last = self.last_kept_file(first, is_kept)?;
         let (end, physical_end, met_other) = match known {
-            Known::DurableBelow(_) => last_below(&last, is_kept),
-            Known::Closed | Known::Nothing { .. } => read_through(&last, is_kept),
+            Known::DurableBelow(_) => last_below(&last, is_kept)?,
+            Known::Closed | Known::Nothing { .. } => read_through(&last, is_kept)?,
         };
         if met_other || !matches!(known, Known::Closed | Known::Nothing { is_cut: false, .. }) {
             // Flushed at once: after another crash the old bytes must not be back.
@@ -156,7 +154,7 @@ impl<D: Disk> ConsumeQueue<D> {
     ) -> Result<Arc<MappedFile<D::Region>>> {
         for span in self.files.spans().into_iter().rev() {
             let file = self.files.ensure(span.start)?;
-            if span.start == first || entry_in(&file, span.start).is_some_and(&is_kept) {
+            if span.start == first || entry_in(&file, span.start)?.is_some_and(&is_kept) {
                 return Ok(file);
             }
         }
@@ -184,7 +182,7 @@ impl<D: Disk> ConsumeQueue<D> {
 }
 
 impl<D: Disk> ConsumeQueues<D> {
-    /// Recovers all queues, on all cores; returns the end of the newest record that any of them leads to. Those that
+    /// Recovers all queues, many at once; returns the end of the newest record that any of them leads to. Those that
     /// cannot be read are in `unread` then.
     pub(crate) fn recover(
         &self,
@@ -192,61 +190,66 @@ impl<D: Disk> ConsumeQueues<D> {
         known: Known,
         listed: impl Fn(&str, u32) -> Option<Extent> + Sync,
     ) -> u64 {
-        let all = self.all();
-        let next = AtomicUsize::new(0);
         let newest = AtomicU64::new(0);
-        let work = || {
-            while let Some(queue) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match queue.recover(log_start, known, listed(queue.topic(), queue.queue_id())) {
-                    Ok(end) => drop(newest.fetch_max(end.unwrap_or(0), Ordering::AcqRel)),
-                    // The other queues need not wait for this one.
-                    Err(error) => self.unread.lock().push((Arc::clone(queue), error)),
-                }
+        let all = self.all();
+        side_by_side(&all, |queue| {
+            match queue.recover(log_start, known, listed(queue.topic(), queue.queue_id())) {
+                Ok(end) => drop(newest.fetch_max(end.unwrap_or(0), Ordering::AcqRel)),
+                // The other queues need not wait for this one.
+                Err(error) => self.unread.lock().push((Arc::clone(queue), error)),
             }
-        };
-        let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
-        thread::scope(|scope| {
-            for _ in 1..threads.min(all.len() / QUEUES_A_THREAD + 1) {
-                scope.spawn(work);
-            }
-            work();
         });
         newest.into_inner()
     }
 }
 
-fn entry_in<R: Region>(file: &MappedFile<R>, at: u64) -> Option<Entry> {
-    Entry::decode(file.read(at..at + ENTRY_LEN))
+fn entry_in<R: Region>(file: &MappedFile<R>, at: u64) -> Result<Option<Entry>> {
+    Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
 }
 
 /// Reads entries up to the first that must not be kept: where they end, where their last record ends, and whether
 /// something else than nothing follows.
-fn read_through<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> (u64, u64, bool) {
+fn read_through<R: Region>(
+    file: &MappedFile<R>,
+    is_kept: impl Fn(Entry) -> bool,
+) -> Result<(u64, u64, bool)> {
+    let mut buffer = vec![0; READ_ENTRIES * ENTRY];
     let (mut end, mut physical_end) = (file.base(), 0);
-    for bytes in file.read(file.base()..file.end()).chunks_exact(ENTRY) {
-        match Entry::decode(bytes) {
-            Some(entry) if is_kept(entry) && (entry.is_filler() || entry.end() > physical_end) => {
-                if !entry.is_filler() {
-                    physical_end = entry.end();
+    while end < file.end() {
+        let in_data = file.next_hole(end).saturating_sub(end).div_ceil(ENTRY_LEN) * ENTRY_LEN;
+        let len = in_data.max(ENTRY_LEN).min(buffer.len() as u64).min(file.end() - end);
+        let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
+        file.read_into(end, bytes)?;
+        for bytes in bytes.chunks_exact(ENTRY) {
+            match Entry::decode(bytes) {
+                Some(entry) if is_kept(entry) && (entry.is_filler() || entry.end() > physical_end) => {
+                    if !entry.is_filler() {
+                        physical_end = entry.end();
+                    }
+                    end += ENTRY_LEN;
                 }
-                end += ENTRY_LEN;
+                other => return Ok((end, physical_end, other.is_some())),
             }
-            other => return (end, physical_end, other.is_some()),
         }
     }
-    (end, physical_end, false)
+    Ok((end, physical_end, false))
 }
 
 /// The same where all entries to keep are known to be there: what follows them leads further, or nowhere.
-fn last_below<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> (u64, u64, bool) {
-    let (mut low, mut high) = (0, (file.end() - file.base()) / ENTRY_LEN);
+fn last_below<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> Result<(u64, u64, bool)> {
+    // Entries lie side by side from the file's begin on, so there are none behind its first hole.
+    let data = file.next_hole(file.base()) - file.base();
+    let (mut low, mut high) = (0, data.div_ceil(ENTRY_LEN).min((file.end() - file.base()) / ENTRY_LEN));
     while low < high {
         let middle = low + (high - low) / 2;
-        let is_below = entry_in(file, file.base() + middle * ENTRY_LEN).is_some_and(&is_kept);
+        let is_below = entry_in(file, file.base() + middle * ENTRY_LEN)?.is_some_and(&is_kept);
         if is_below { low = middle + 1 } else { high = middle }
     }
     let end = file.base() + low * ENTRY_LEN;
-    let last = end.checked_sub(ENTRY_LEN).filter(|at| *at >= file.base()).and_then(|at| entry_in(file, at));
+    let last = match end.checked_sub(ENTRY_LEN).filter(|at| *at >= file.base()) {
+        Some(at) => entry_in(file, at)?,
+        None => None,
+    };
     let physical_end = last.filter(|entry| !entry.is_filler()).map_or(0, Entry::end);
-    (end, physical_end, true)
+    Ok((end, physical_end, true))
 }

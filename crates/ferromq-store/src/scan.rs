@@ -316,9 +316,13 @@ pub(crate) fn find_record<D: Disk>(
             continue;
         };
         // Holes hold no records.
-        at = file.next_data(at);
-        let end = range.end.min(file.end()).min(at.saturating_add(STEP));
-        let bytes = file.read(at..file.end().min(limit).min(end + PHYSICAL_OFFSET_AT as u64 + 8));
+        at = file.next_data(at).min(file.end());
+        if at == file.end() {
+            continue;
+        }
+        let hole = file.next_hole(at).clamp(at + 1, file.end());
+        let end = range.end.min(hole).min(at.saturating_add(STEP));
+        let bytes = file.read(at..hole.min(limit).min(end + PHYSICAL_OFFSET_AT as u64 + 8));
         let candidates = (at..end).zip(bytes.windows(8));
         let found = candidates
             .filter(|(_, head)| may_begin(head))
@@ -326,7 +330,7 @@ pub(crate) fn find_record<D: Disk>(
         if let Some((place, _)) = found {
             return Ok(Some(place));
         }
-        at = end.max(at + 1);
+        at = end;
     }
     Ok(None)
 }

@@ -60,7 +60,9 @@ impl Left {
 pub(crate) fn read_left<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Left> {
     let path = abort_path(root);
     match disk.read_file(&path) {
-        Ok(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) => return Ok(Left::Killed),
+        Ok(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) || bytes.starts_with(CLOSED_MAGIC) => {
+            return Ok(Left::Killed);
+        }
         Ok(bytes) => {
             let is_log_whole = bytes.starts_with(TAKING_MARK.as_bytes());
             return Ok(Left::KilledOther { is_log_whole });
@@ -97,10 +99,20 @@ pub(crate) fn decode_closed(bytes: &[u8]) -> std::result::Result<(u64, Anchor), 
 /// broker's its promises count until [`take_over`], so a kill before that must read as a kill of that broker.
 pub(crate) fn mark_open<D: Disk>(inner: &Inner<D>, left: Left) -> Result<()> {
     match left {
-        Left::Closed { .. } => write_abort(inner, ABORT_MARK),
+        Left::Closed { .. } => match write_abort(inner, ABORT_MARK) {
+            // A name takes no space: the note of the clean stop, which is true no longer, becomes the abort file.
+            Err(error) if error.is_of_full_disk() => rename_closed(inner),
+            written => written,
+        },
         Left::ClosedByOther => write_abort(inner, TAKING_MARK),
         Left::Killed | Left::KilledOther { .. } => Ok(()),
     }
+}
+
+fn rename_closed<D: Disk>(inner: &Inner<D>) -> Result<()> {
+    let (from, to) = (closed_path(&inner.root), abort_path(&inner.root));
+    inner.disk.rename(&from, &to).map_err(|source| StoreError::io("rename", &from, source))?;
+    inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))
 }
 
 /// From now on it is our promises that count: what another broker left is recovered and noted.

@@ -301,7 +301,7 @@ impl<D: Disk> Inner<D> {
 
     fn run_checkpoints(&self) {
         // Where the policy leaves a few pages dirty the checkpoint waits until it has flushed them.
-        let mut awaited = None;
+        let (mut awaited, mut is_failing) = (None, false);
         let mut pause = CHECKPOINT_INTERVAL;
         while !self.checkpoint_due.is_stopped() {
             self.checkpoint_due.wait(|| false, Some(pause));
@@ -317,8 +317,14 @@ impl<D: Disk> Inner<D> {
                 awaited = None;
             }
             let began = Instant::now();
-            if is_due && let Err(error) = self.write_checkpoint(false) {
-                tracing::warn!(%error, "checkpoint not written, trying again");
+            if is_due {
+                let written = self.write_checkpoint(false);
+                let was_failing = std::mem::replace(&mut is_failing, written.is_err());
+                if let Err(error) = written
+                    && !was_failing
+                {
+                    tracing::warn!(%error, "checkpoint not written, trying again");
+                }
             }
             pause = pause_after(began.elapsed());
         }
@@ -352,8 +358,36 @@ impl<D: Disk> Inner<D> {
         progress.and(schedule).and(timers)
     }
 
+    /// Writes down what the next open would have to recover, and marks the stop as clean.
+    ///
+    /// Where there is no space for it nothing is lost: the next open recovers as after a kill.
+    fn end_cleanly(&self, end: u64) -> Result<()> {
+        let no_checkpoint = wants_space(self.write_checkpoint(true))?;
+        let no_offsets = wants_space(self.persist_offsets())?;
+        let unsaid = no_checkpoint.or(no_offsets);
+        if !self.aside.is_empty() {
+            tracing::warn!(
+                "store closed with something set aside: the next open redoes it from the commit log"
+            );
+        }
+        let is_whole = unsaid.is_none() && self.dispatched() == end && self.aside.is_empty();
+        let unmarked = if is_whole { wants_space(mark_closed(self, end))? } else { None };
+        if let Some(error) = unsaid.or(unmarked) {
+            tracing::warn!(%error, "no space for a clean stop: the next start recovers as after a kill");
+        }
+        Ok(())
+    }
+
     pub(crate) fn progress(&self) -> &Progress {
         self.progress.get_or_init(Progress::default)
+    }
+}
+
+/// The error, where only space is missing: what could not be written can be written later, or recovered.
+fn wants_space(done: Result<()>) -> Result<Option<StoreError>> {
+    match done {
+        Err(error) if error.is_of_full_disk() => Ok(Some(error)),
+        done => done.map(|()| None),
     }
 }
 
@@ -415,7 +449,9 @@ impl<D: Disk> MessageStore<D> {
         // A set value would mean a second recovery, which cannot be.
         let _ = inner.recovered.set(recovered);
         inner.load_sequences()?;
-        inner.write_checkpoint(false)?;
+        if let Some(error) = wants_space(inner.write_checkpoint(false))? {
+            tracing::warn!(%error, "no space for the checkpoint: written once there is");
+        }
         inner.timer.state.lock().recover(&inner)?;
         let max_offset = |topic: &str, queue_id| inner.offset_limit(topic, queue_id);
         let progress = Progress::load(
@@ -432,6 +468,8 @@ impl<D: Disk> MessageStore<D> {
             inner.persist_progress()?;
         }
         take_over(&inner, left)?;
+        // Before the first append, which a full disk refuses.
+        inner.watch_space();
         let store = Self { inner, threads: Mutex::default(), schedule_threads: Mutex::default() };
         store.start(dispatcher)?;
         Ok(store)
@@ -464,8 +502,13 @@ impl<D: Disk> MessageStore<D> {
         let signals = [Arc::clone(&inner.cleaner.due), Arc::clone(&inner.space_due)];
         inner.clock.on_advance(move || signals.iter().for_each(|signal| signal.ring()));
         let persisted = Arc::clone(inner);
+        let is_failing = AtomicBool::new(false);
         let progress = ProgressThread::start(inner.config.progress_interval, move || {
-            if let Err(error) = persisted.persist_offsets() {
+            let written = persisted.persist_offsets();
+            let was_failing = is_failing.swap(written.is_err(), Ordering::Relaxed);
+            if let Err(error) = written
+                && !was_failing
+            {
                 tracing::warn!(%error, "progress not written, trying again");
             }
         });
@@ -557,17 +600,7 @@ impl<D: Disk> MessageStore<D> {
         // the store: that one will find the lock gone.
         let changing =
             if is_listener { inner.changing_queues.try_lock() } else { Some(inner.changing_queues.lock()) };
-        let closed = flushed.and_then(|end| {
-            inner.write_checkpoint(true)?;
-            inner.persist_offsets()?;
-            let is_whole = inner.dispatched() == end && inner.aside.is_empty();
-            if !inner.aside.is_empty() {
-                tracing::warn!(
-                    "store closed with something set aside: the next open redoes it from the commit log"
-                );
-            }
-            if is_whole { mark_closed(inner, end) } else { Ok(()) }
-        });
+        let closed = flushed.and_then(|end| inner.end_cleanly(end));
         *inner.listener.write() = None;
         inner.cleaner.archive.set_hook(None);
         *inner.is_let_go.write() = true;

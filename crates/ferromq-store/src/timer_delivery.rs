@@ -194,6 +194,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     /// A stop is clean where nothing comes twice after it.
     fn stop(&self) {
         let mut state = self.inner.timer.state.lock();
+        if state.is_unrecovered {
+            return;
+        }
         let settled = self.inner.log.flush().and_then(|_| state.settle());
         if let Err(error) = settled {
             tracing::warn!(%error, "what was delivered in the last second is not noted: it comes again");
@@ -203,6 +206,13 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 
     /// One turn: puts messages that came into the wheel, and delivers what is due.
     pub(crate) fn turn(&mut self, state: &mut TimerState<D>) -> Next {
+        if state.is_unrecovered {
+            match state.recover(self.inner) {
+                Ok(()) if state.is_unrecovered => return Next::AfterPause,
+                Ok(()) => {}
+                Err(error) => return self.stuck(&error, "timers not recovered, trying again"),
+            }
+        }
         let now = self.inner.clock.now_ms();
         if state.is_behind(now) {
             state.pass_empty(now);

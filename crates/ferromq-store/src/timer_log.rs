@@ -160,7 +160,7 @@ impl<D: Disk> TimerLog<D> {
             }
             let Some(file) = self.files.open(span.start)? else { break };
             loop {
-                let bytes = file.read(end..(end + UNIT_LEN).min(span.end));
+                let bytes = &file.copy::<UNIT>(end)?;
                 if is_blank(bytes) || end + UNIT_LEN > span.end {
                     end = span.end;
                     continue 'files;
@@ -207,7 +207,7 @@ impl<D: Disk> TimerLog<D> {
 
     pub(crate) fn read(&self, at: u64) -> Option<Unit> {
         let file = self.files.find(at)?;
-        Unit::decode(file.read(at..at + UNIT_LEN))
+        Unit::decode(&file.copy::<UNIT>(at).ok()?)
     }
 
     /// Where the next unit goes; a blank is written where it does not fit into the file.

@@ -15,9 +15,28 @@ use crate::{
 };
 
 impl<D: Disk> TimerState<D> {
+    /// As [`Self::recover_files`]. Where there is no space for that the delivering thread tries it again.
+    pub(crate) fn recover(&mut self, inner: &Inner<D>) -> Result<()> {
+        let was_unrecovered = self.is_unrecovered;
+        match self.recover_files(inner) {
+            Err(error) if error.is_of_full_disk() => {
+                if !was_unrecovered {
+                    tracing::warn!(%error, "no space for timers: they are delivered once there is");
+                }
+                // The checkpoint on disk stays the truth.
+                (self.is_unrecovered, self.is_changed) = (true, false);
+                Ok(())
+            }
+            done => {
+                self.is_unrecovered = was_unrecovered && done.is_err();
+                done
+            }
+        }
+    }
+
     /// Reads the files as they were left. What they tell of messages that the commit log does not hold any more is cut off,
     /// and where they are missing or damaged they are made anew from the queue.
-    pub(crate) fn recover(&mut self, inner: &Inner<D>) -> Result<()> {
+    fn recover_files(&mut self, inner: &Inner<D>) -> Result<()> {
         let (disk, root) = (&inner.disk, &inner.root);
         let found = TimerCheck::load(disk, root)?;
         let queue = inner.queues.find(TIMER_TOPIC, 0);

@@ -85,6 +85,8 @@ pub(crate) struct TimerState<D: Disk> {
     /// Messages of the wheel's topic that are no timed messages.
     pub(crate) strange: u64,
     pub(crate) is_changed: bool,
+    /// There was no space to recover: what waits is delivered once there is.
+    pub(crate) is_unrecovered: bool,
 }
 
 impl<D: Disk> TimerState<D> {
@@ -112,6 +114,7 @@ impl<D: Disk> TimerState<D> {
             lost: 0,
             strange: 0,
             is_changed: false,
+            is_unrecovered: false,
         })
     }
 

@@ -151,7 +151,8 @@ impl<D: Disk> Wheel<D> {
     /// The slot of the span that begins at `time`, where it is used.
     pub(crate) fn get(&self, time: i64) -> Option<Slot> {
         let at = self.place(time);
-        Slot::decode(self.file.read(at..at + SLOT_LEN), self.precision).filter(|slot| slot.time == time)
+        let bytes = self.file.copy::<SLOT>(at).ok()?;
+        Slot::decode(&bytes, self.precision).filter(|slot| slot.time == time)
     }
 
     pub(crate) fn put(&self, slot: Slot) -> Result<()> {
@@ -197,7 +198,8 @@ impl<D: Disk> Wheel<D> {
             // Holes of the file hold no slots.
             let data = self.file.next_data(at) / SLOT_LEN * SLOT_LEN;
             at = at.max(data);
-            let stop = to.min(at + STEP * SLOT_LEN);
+            let hole = self.file.next_hole(at).next_multiple_of(SLOT_LEN).max(at + SLOT_LEN);
+            let stop = to.min(at + STEP * SLOT_LEN).min(hole);
             for bytes in self.file.read(at..stop.max(at)).chunks_exact(SLOT) {
                 let time = base + (at / SLOT_LEN).cast_signed() * self.precision;
                 let slot = Slot::decode(bytes, self.precision).filter(|slot| slot.time == time);

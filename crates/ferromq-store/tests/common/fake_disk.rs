@@ -48,6 +48,8 @@ struct File {
 struct FileState {
     durable: Vec<u8>,
     dirty: BTreeSet<usize>,
+    /// Blocks that have space on the disk, because they were written once.
+    touched: BTreeSet<usize>,
 }
 
 // SAFETY: the store promises one writer a byte and no reader before it is published; the disk's own copies
@@ -59,7 +61,8 @@ unsafe impl Send for File {}
 impl File {
     fn new(bytes: Vec<u8>, is_durable: bool) -> Arc<Self> {
         let durable = if is_durable { bytes.clone() } else { vec![0; bytes.len()] };
-        let state = Mutex::new(FileState { durable, dirty: BTreeSet::new() });
+        let touched = if is_durable { (0..=bytes.len() / BLOCK).collect() } else { BTreeSet::new() };
+        let state = Mutex::new(FileState { durable, dirty: BTreeSet::new(), touched });
         Arc::new(Self { bytes: bytes.into_iter().map(UnsafeCell::new).collect(), state })
     }
 
@@ -77,13 +80,21 @@ impl File {
             unsafe { *cell.get() = *byte };
         }
         if !part.is_empty() {
-            self.state.lock().unwrap().dirty.extend(at / BLOCK..=(at + part.len() - 1) / BLOCK);
+            let mut state = self.state.lock().unwrap();
+            let blocks = at / BLOCK..=(at + part.len() - 1) / BLOCK;
+            state.dirty.extend(blocks.clone());
+            state.touched.extend(blocks);
         }
+    }
+
+    fn has_blocks(&self, range: Range<usize>) -> bool {
+        let state = self.state.lock().unwrap();
+        (range.start / BLOCK..=(range.end - 1) / BLOCK).all(|block| state.touched.contains(&block))
     }
 
     fn flush(&self, range: Range<usize>) {
         let mut state = self.state.lock().unwrap();
-        let FileState { durable, dirty } = &mut *state;
+        let FileState { durable, dirty, .. } = &mut *state;
         dirty.retain(|block| {
             let bytes = block * BLOCK..((block + 1) * BLOCK).min(durable.len());
             let is_covered = bytes.start < range.end && bytes.end > range.start;
@@ -176,6 +187,7 @@ struct State {
     crashed: Option<FakeDisk>,
     is_locked: bool,
     free: u64,
+    is_out_of_space: bool,
     /// Bytes of the whole disk; 0 for what is free.
     capacity: u64,
     /// Free space of single directories.
@@ -247,6 +259,32 @@ impl FakeDisk {
     /// What a crash would leave now; this disk goes on.
     pub fn after_crash(&self, seed: u64) -> Self {
         leave_behind(&self.state(), seed)
+    }
+
+    /// What a kill of the process would leave now, on a machine that lives on; this disk goes on.
+    pub fn after_kill(&self) -> Self {
+        let state = self.state();
+        let copy = |(path, file): (&PathBuf, &Arc<File>)| {
+            let copied = File::new(file.slice(0..file.bytes.len()).to_vec(), true);
+            copied.state.lock().unwrap().touched.clone_from(&file.state.lock().unwrap().touched);
+            (path.clone(), copied)
+        };
+        let names: Names = state.names.iter().map(copy).collect();
+        let left = Self::new();
+        {
+            let mut state_left = left.state();
+            state_left.durable = names.clone();
+            state_left.names = names;
+            state_left.directories = state.directories.clone();
+        }
+        left
+    }
+
+    /// From now on nothing can be made, and files grow no more: only blocks that were written once can be written.
+    /// Files of the commit log have all their blocks.
+    pub fn set_out_of_space(&self, is_out: bool) {
+        self.state().free = if is_out { 0 } else { u64::MAX / 2 };
+        self.state().is_out_of_space = is_out;
     }
 
     pub fn has_crashed(&self) -> bool {
@@ -486,6 +524,9 @@ impl Disk for FakeDisk {
 
     fn replace_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.begin(Op::Replace, path)?;
+        if state.is_out_of_space {
+            return Err(io::Error::from_raw_os_error(28));
+        }
         let file = File::new(bytes.to_vec(), true);
         state.names.insert(path.to_path_buf(), Arc::clone(&file));
         let State { pending, durable, .. } = &mut *state;
@@ -535,10 +576,17 @@ impl Region for FakeRegion {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let begun = self.disk.begin(Op::Write, &self.path);
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if let Ok(state) = &begun
+            && state.is_out_of_space
+            && len > 0
+            && !self.path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("commitlog"))
+            && !self.file.has_blocks(offset as usize..offset as usize + len)
+        {
+            return Err(io::Error::from_raw_os_error(28));
+        }
         let mut room = match &begun {
-            Err(error) if error.kind() == io::ErrorKind::WriteZero => {
-                parts.iter().map(|part| part.len()).sum::<usize>() / 2
-            }
+            Err(error) if error.kind() == io::ErrorKind::WriteZero => len / 2,
             Err(_) => 0,
             Ok(_) => usize::MAX,
         };

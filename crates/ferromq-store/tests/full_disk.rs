@@ -1,0 +1,102 @@
+//! A disk without space: the store opens on it, serves what it holds, refuses sends, closes, and goes on once there is
+//! space.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
+
+mod common;
+
+use std::{
+    ops::{Range, RangeInclusive},
+    path::Path,
+};
+
+use common::{asynchronous, bodies, fake_disk::FakeDisk, message, named, settle};
+use ferromq_store::{Clock, MessageStore, StoreConfig, StoreError};
+
+const ROOT: &str = "/store";
+
+fn open(disk: &FakeDisk, config: &StoreConfig) -> MessageStore<FakeDisk> {
+    MessageStore::open_on(disk.clone(), Path::new(ROOT), config.clone(), Clock::manual(1_700_000_000_000))
+        .unwrap_or_else(|error| panic!("not opened: {error}"))
+}
+
+fn send(store: &MessageStore<FakeDisk>, numbers: Range<u32>) -> Result<(), StoreError> {
+    for number in numbers {
+        let properties = named(&format!("k{number}"), "tag");
+        let appended = store.append(&[message("t", 0, format!("{number}").as_bytes(), &properties)])?;
+        store.wait_durable(appended.end)?;
+    }
+    Ok(())
+}
+
+fn assert_serves(store: &MessageStore<FakeDisk>, count: RangeInclusive<usize>) {
+    let served = bodies(store, "t", 0).len();
+    assert!(count.contains(&served), "{served} are served");
+    assert!(
+        matches!(send(store, 99..100), Err(StoreError::Full { .. })),
+        "a send is refused for want of space"
+    );
+}
+
+#[test]
+fn a_store_closed_cleanly_opens_and_closes_on_a_full_disk() {
+    let (disk, config) = (FakeDisk::new(), StoreConfig { disk_reserve: 1 << 20, ..asynchronous() });
+    let store = open(&disk, &config);
+    send(&store, 0..40).unwrap();
+    settle(&store);
+    store.commit_offset("g", "t", 0, 7).unwrap();
+    store.close().unwrap();
+    drop(store);
+    for _ in 0..2 {
+        disk.set_out_of_space(true);
+        let store = open(&disk, &config);
+        assert_serves(&store, 40..=40);
+        assert_eq!(store.committed_offset("g", "t", 0), Some(7));
+        store.close().expect("nothing is lost");
+    }
+    assert!(disk.bytes(Path::new("/store/abort")).is_some(), "the stop was not a clean one");
+    disk.set_out_of_space(false);
+    let store = open(&disk, &config);
+    assert_eq!(store.recovery().cut_bytes, 0);
+    send(&store, 40..50).unwrap();
+    settle(&store);
+    assert_eq!(bodies(&store, "t", 0).len(), 50);
+    store.close().unwrap();
+    assert!(disk.bytes(Path::new("/store/abort")).is_none());
+}
+
+#[test]
+fn what_a_kill_left_to_derive_comes_once_there_is_space_and_no_offset_is_given_out_twice() {
+    let config = StoreConfig { consume_queue_file_entries: 1000, ..asynchronous() };
+    let disk = FakeDisk::new();
+    let store = open(&disk, &config);
+    send(&store, 0..30).unwrap();
+    settle(&store);
+    // The log has space in its file, queue and index have none for what that leads to.
+    disk.set_out_of_space(true);
+    send(&store, 30..90).unwrap();
+    let left = disk.after_kill();
+    disk.set_out_of_space(false);
+    drop(store);
+
+    let config = StoreConfig { disk_reserve: 1 << 20, ..config };
+    left.set_out_of_space(true);
+    let store = open(&left, &config);
+    assert_serves(&store, 30..=89);
+    store.close().expect("nothing is lost");
+    drop(store);
+    let store = open(&left, &config);
+    left.set_out_of_space(false);
+    // At once, whether or not what is missing is derived by then.
+    while let Err(error) = send(&store, 90..91) {
+        assert!(matches!(error, StoreError::Full { .. }), "{error}");
+    }
+    settle(&store);
+    let expected: Vec<_> = (0..91).map(|number: u32| number.to_string().into_bytes()).collect();
+    assert_eq!(bodies(&store, "t", 0), expected);
+    for number in [0, 29, 30, 90] {
+        let found = store.query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX);
+        assert_eq!(found.messages.len(), 1, "key k{number}");
+    }
+    store.close().unwrap();
+    assert!(left.bytes(Path::new("/store/abort")).is_none());
+}
