@@ -1,5 +1,5 @@
 """
-Measures how long a broker with many queues takes to be ready: after kill -9 and after a clean stop, with a warm and a cold page cache.
+Measures how long a broker with many queues takes to be ready: after kill -9 and a clean stop, warm and cold.
 
     python benches/faults/many_queues.py --topics 10000
 

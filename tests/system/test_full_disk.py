@@ -13,7 +13,7 @@ import pytest
 
 import ferromq
 
-TOPICS = [f"topic-{number}" for number in range(20)]
+TOPICS = [f"topic-{number}" for number in range(8)]
 OPTIONS = ["--set", "disk_reserve=4194304", "--set", "commit_log_file_size=33554432", "--set", "check_types=none"]
 SMALL_INDEX = ["--set", "index_slots=100000", "--set", "index_entries=400000"]
 GROUPS = ["first", "second"]
