@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    Disk, Result,
+    Disk, Result, StoreError,
     anchor::Anchor,
     consume_queue::{ConsumeQueue, ENTRY_LEN, Entry, NO_BATCH},
     damage::{Damage, DamageReason},
@@ -39,6 +39,17 @@ struct Batch<D: Disk> {
 impl<D: Disk> Batch<D> {
     fn next(&self) -> u64 {
         self.first + self.entries.len() as u64 / ENTRY_LEN
+    }
+
+    /// Writes as many entries as the disk has space for. Returns the queue offset after them.
+    fn write_pieces(&self) -> u64 {
+        const PIECE: u64 = 25;
+        let pieces = self.entries.chunks((PIECE * ENTRY_LEN) as usize);
+        let mut written = (self.first..).step_by(PIECE as usize).zip(pieces);
+        // Where all can be written now, there was no space a moment ago: the next try finds it done.
+        written
+            .find(|(first, piece)| self.queue.write(*first, piece).is_err())
+            .map_or(self.first, |(first, _)| first)
     }
 }
 
@@ -231,13 +242,21 @@ impl<'a, D: Disk> Redo<'a, D> {
     /// Writes what was taken, and lets it be read.
     pub(crate) fn write(&mut self) -> Result<()> {
         for batch in &self.batches {
-            if let Err(error) = batch.queue.write(batch.first, &batch.entries) {
-                let from = Entry::decode(&batch.entries).map_or(self.from, |entry| entry.physical_offset);
-                self.inner.set_aside(&batch.queue, batch.first, from, &error);
-                continue;
-            }
-            if batch.queue.publish(batch.next()) {
+            let written = batch.queue.write(batch.first, &batch.entries);
+            let is_full = written.as_ref().is_err_and(StoreError::is_of_full_disk);
+            let end = match &written {
+                Ok(()) => batch.next(),
+                Err(_) if is_full => batch.write_pieces(),
+                Err(_) => batch.first,
+            };
+            if end > batch.first && batch.queue.publish(end) {
                 self.inner.mark_dirty(Arc::clone(&batch.queue));
+            }
+            if let Err(error) = written {
+                let rest =
+                    batch.entries.get(((end - batch.first) * ENTRY_LEN) as usize..).unwrap_or_default();
+                let from = Entry::decode(rest).map_or(self.from, |entry| entry.physical_offset);
+                self.inner.set_aside(&batch.queue, end, from, &error);
             }
         }
         self.forget();

@@ -1,9 +1,12 @@
 //! Whether dispatch moves: where it stands still for long, messages are written that reach no reader, so sends are
 //! refused until it moves again.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -12,12 +15,14 @@ use crate::{Disk, Result, StoreError, store::Inner};
 
 /// Dispatch that stands still so long with something to dispatch is stalled.
 const LIMIT_MS: i64 = 10_000;
+/// A clock may leap: the dispatcher also had so much time to move, whatever the clock says.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// What is known of a dispatcher that may stand still.
 #[derive(Default)]
 pub(crate) struct Stall {
     /// Where dispatch stood with something to dispatch, and since when.
-    seen: Mutex<Option<(u64, i64)>>,
+    seen: Mutex<Option<(u64, i64, Instant)>>,
     is_refusing: AtomicBool,
     /// What the dispatcher met there.
     reason: Mutex<Option<Arc<str>>>,
@@ -46,10 +51,11 @@ impl<D: Disk> Inner<D> {
         let is_behind = self.log.readable() > at;
         let mut seen = self.stall.seen.lock();
         match *seen {
-            Some((place, since)) if is_behind && place == at => {
+            Some((place, since, looked)) if is_behind && place == at => {
                 drop(seen);
                 let stalled_ms = now.saturating_sub(since);
-                if stalled_ms >= LIMIT_MS && !self.stall.is_refusing.swap(true, Ordering::AcqRel) {
+                let is_stalled = stalled_ms >= LIMIT_MS && looked.elapsed() >= LEAST;
+                if is_stalled && !self.stall.is_refusing.swap(true, Ordering::AcqRel) {
                     let reason = self.stall_reason();
                     tracing::error!(
                         stalled_ms,
@@ -60,7 +66,7 @@ impl<D: Disk> Inner<D> {
                 }
             }
             _ => {
-                *seen = is_behind.then_some((at, now));
+                *seen = is_behind.then(|| (at, now, Instant::now()));
                 drop(seen);
                 if self.stall.is_refusing.swap(false, Ordering::AcqRel) {
                     tracing::info!("dispatch moves again: messages are taken");
@@ -76,8 +82,8 @@ impl<D: Disk> Inner<D> {
     /// How long dispatch has stood still, in milliseconds.
     pub(crate) fn stalled_ms(&self) -> u64 {
         let (at, now) = (self.dispatched(), self.clock.now_ms());
-        let seen = self.stall.seen.lock().filter(|(place, _)| *place == at && self.log.readable() > at);
-        seen.map_or(0, |(_, since)| u64::try_from(now.saturating_sub(since)).unwrap_or(0))
+        let seen = self.stall.seen.lock().filter(|(place, ..)| *place == at && self.log.readable() > at);
+        seen.map_or(0, |(_, since, _)| u64::try_from(now.saturating_sub(since)).unwrap_or(0))
     }
 
     /// `DispatchStalled` while messages are refused.
