@@ -31,9 +31,17 @@ catches: what may I do now? The classes that have a builtin base beside them can
       ├ RequestTimeout (TimeoutError)       no answer in time
       └ NotDurable (.code .remark)          stored, but its flush or replication failed, or took too long
 
+Two more are raised by handlers of `Consumer.run`, not by ferromq, and say what becomes of a message::
+
+    Exception
+    ├ Reject (.reason)                    a dead letter now
+    └ RetryAfter (.seconds)               redelivered after that time; it counts as an attempt
+
 Every exception survives pickling, with its attributes.
 """
 # ruff: noqa: N818 (the names say what happened; "Error" is kept for the branches)
+
+from datetime import timedelta as _timedelta
 
 __all__ = [
     "AlreadyExists",
@@ -52,8 +60,10 @@ __all__ = [
     "MessageTooLarge",
     "NotDurable",
     "OutcomeUnknown",
+    "Reject",
     "RequestError",
     "RequestTimeout",
+    "RetryAfter",
     "ServerError",
     "StoreClosed",
     "StoreError",
@@ -185,3 +195,30 @@ class RequestTimeout(OutcomeUnknown, TimeoutError):
 
 class NotDurable(_Answer, OutcomeUnknown):
     """The message is stored, but its promise (flush, replication) was not kept; it may be gone after a restart."""
+
+
+class Reject(Exception):
+    """
+    Raised by a handler of `Consumer.run`: the message goes to the group's dead letters now, whatever attempts are left.
+
+    In a group that keeps order the next message begins after that. *reason* is the dead letter's property `DLQ_REASON`.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RetryAfter(Exception):
+    """
+    Raised by a handler of `Consumer.run`: the message is handled again after *seconds*, or after a `timedelta`.
+
+    It counts as an attempt: after the group's last one the message is a dead letter. In a group that keeps order it is
+    handled again in place, and what follows it waits. Raises `ValueError` for a negative time.
+    """
+
+    def __init__(self, seconds: _timedelta | float) -> None:
+        self.seconds = seconds.total_seconds() if isinstance(seconds, _timedelta) else float(seconds)
+        if not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"a message can be retried after 0 s or more, not after {seconds}")
+        super().__init__(self.seconds)

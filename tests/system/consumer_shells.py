@@ -48,9 +48,9 @@ class SyncShell:
         """Call `message.change_invisible_duration`."""
         message.change_invisible_duration(duration)
 
-    def forward(self, message: MessageView) -> None:
+    def forward(self, message: MessageView, reason: str = "") -> None:
         """Forward to the dead letters."""
-        self.consumer.forward_to_dead_letter(message)
+        self.consumer.forward_to_dead_letter(message, reason)
 
     def flush(self, timeout: float = 5.0) -> None:
         """Flush."""
@@ -125,9 +125,9 @@ class AioShell:
 
         self.call(change())
 
-    def forward(self, message: MessageView) -> None:
+    def forward(self, message: MessageView, reason: str = "") -> None:
         """Forward to the dead letters."""
-        self.call(self.consumer.forward_to_dead_letter(message))
+        self.call(self.consumer.forward_to_dead_letter(message, reason))
 
     def flush(self, timeout: float = 5.0) -> None:
         """Flush."""

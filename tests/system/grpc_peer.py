@@ -6,7 +6,7 @@ Each method is one call, and returns what the server answered; what it *should* 
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ class Received:
     message_id: str
     queue_id: int
     queue_offset: int
+    properties: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 class GrpcPeer:
@@ -170,6 +171,7 @@ def _received(message: Any) -> Received:
         system.message_id,
         system.queue_id,
         system.queue_offset,
+        dict(message.user_properties),
     )
 
 

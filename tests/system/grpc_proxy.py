@@ -34,6 +34,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
         self._beside: GrpcProxy | None = None
         self.calls: dict[str, int] = {}
         """How often each method was called."""
+        self._answered: dict[str, threading.Semaphore] = {}
         self.hanging = threading.Semaphore(0)
         """Released for each call that begins to hang."""
         self._server = grpc.server(ThreadPoolExecutor(64), handlers=[self])
@@ -53,6 +54,13 @@ class GrpcProxy(grpc.GenericRpcHandler):
     def lose(self, method: str, count: int = 1) -> None:
         """Lose the answers to the next *count* calls of a method."""
         self._lost[method] = count
+
+    def wait_for(self, method: str, count: int = 1) -> None:
+        """Wait until the broker has answered as many calls of a method since those waited for before."""
+        with self._lock:
+            answered = self._answered.setdefault(method, threading.Semaphore(0))
+        for _ in range(count):
+            assert answered.acquire(timeout=_PATIENCE)
 
     def put_beside(self, other: "GrpcProxy") -> None:
         """Show the queues of the broker behind *other*, too."""
@@ -90,6 +98,8 @@ class GrpcProxy(grpc.GenericRpcHandler):
         with self._lock:
             lost = self._lost.get(method, 0)
             self._lost[method] = max(0, lost - 1)
+            answered = self._answered.setdefault(method, threading.Semaphore(0))
+        context.add_callback(answered.release)
         if lost:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost")
         if method != "QueryRoute":

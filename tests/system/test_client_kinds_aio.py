@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -131,9 +132,9 @@ def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
         async with aio.Consumer(mq.endpoint, "walker", "steps") as consumer:
             leases, end = consumer._leases, consumer._leases.forward_to_dead_letter
 
-            async def fail_once(message: MessageView) -> None:
+            async def fail_once(message: MessageView, _cause: object) -> None:
                 monkeypatch.setattr(leases, "forward_to_dead_letter", end)
-                await leases.change_invisible_duration(message, 0.0, suspend=True)
+                await leases.give_back([message], time.monotonic() + PATIENCE)
                 raise ferromq.ConnectionFailed("no answer")
 
             async def handler(message: MessageView) -> None:

@@ -253,7 +253,7 @@ def test_what_a_silent_broker_keeps_from_ending_is_told_in_time(
     messages = consumer.receive(5, wait=SOON)
     closed = threading.Event()
 
-    def silence(_endpoint: str, _method: str, _request: bytes, timeout: float) -> bytes:
+    def silence(_endpoint: str, _method: str, _request: bytes, timeout: float, _metadata: object = ()) -> bytes:
         closed.wait(min(timeout, 10))
         raise ferromq.RequestTimeout("silence")
 

@@ -10,7 +10,6 @@ from grpc_peer import GrpcPeer
 
 import ferromq
 from ferromq import CorruptMessage, Message, MessageView
-from ferromq._ferromq import Clock
 from ferromq._proto import messages as pb
 
 PATIENCE = 20.0
@@ -154,36 +153,6 @@ def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
     assert {tries for body, tries in tried.items() if int(body) % 7 == 3} == {3}
 
 
-def test_a_lease_is_renewed_while_its_handler_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that takes longer than its lease, by the broker's clock, comes once."""
-    calls: list[int] = []
-    renewed = threading.Semaphore(0)
-
-    def handler(message: MessageView) -> None:
-        calls.append(message.delivery_attempt)
-        for _ in range(3):
-            for _ in range(2):  # the first may have begun before time went on
-                assert renewed.acquire(timeout=PATIENCE)
-            mq.clock.advance(seconds=0.9)
-        consumer.stop()
-
-    with ferromq.embedded(clock=Clock.manual(1_700_000_000_000)) as mq:
-        with mq.producer() as producer:
-            producer.send("orders", b"slow")
-        with mq.consumer("billing", "orders", invisible_duration=1) as consumer:
-            renew = consumer._leases.change_invisible_duration
-
-            def counted(message: MessageView, duration: float) -> None:
-                renew(message, duration)
-                renewed.release()
-
-            monkeypatch.setattr(consumer._leases, "change_invisible_duration", counted)
-            consumer.run(handler, threads=2)
-        assert calls == [1]
-        with mq.consumer("billing", "orders") as consumer:
-            assert consumer.receive(wait=0) == []
-
-
 def until(condition: Callable[[], bool]) -> None:
     """Wait until something is so."""
     give_up = time.monotonic() + PATIENCE
@@ -245,10 +214,10 @@ def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
         leases: Any = consumer._leases
         end = getattr(leases, what, None)
 
-        def fail_once(which: MessageView | list[MessageView]) -> None:
+        def fail_once(which: MessageView | list[MessageView], *cause: object) -> None:
             if has_failed.is_set():
                 assert end is not None
-                end(which)
+                end(which, *cause)
                 return
             has_failed.set()
             leases.give_back(which if isinstance(which, list) else [which], time.monotonic() + PATIENCE)

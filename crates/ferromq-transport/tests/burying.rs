@@ -17,7 +17,7 @@ use ferromq_store::{
 };
 use ferromq_transport::{
     TransportError,
-    hot::{Counters, Hot, receive::Receive},
+    hot::{Cause, Counters, Hot, receive::Receive},
     tables::{GroupEntry, Tables, TopicEntry},
 };
 use grpc_support::{
@@ -123,7 +123,13 @@ async fn dead_messages_are_kept_once_though_whoever_asked_for_them_goes_away() {
     append(&store, &[b"0", b"1"]).await;
     let hot = hot(&broker, &store, &clock);
     let given_up = handles(&hot).await[0];
-    assert!(!begin(hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &given_up)));
+    assert!(!begin(hot.to_dead_letters(
+        SocketAddr::from(PEER),
+        "audit",
+        "flights",
+        &given_up,
+        Cause::default()
+    )));
     eventually(|| store.committed_offset("audit", "flights", 0) == Some(1)).await;
     clock.advance(30_000);
     assert!(!begin(hot.receive(&RECEIVE)));
@@ -140,7 +146,8 @@ async fn a_message_that_is_given_up_twice_at_the_same_time_is_kept_once() {
     append(&store, &[b"0"]).await;
     let hot = hot(&broker, &store, &clock);
     let handle = handles(&hot).await[0];
-    let give_up = || hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle);
+    let give_up =
+        || hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, Cause::default());
     let (one, other) = tokio::join!(give_up(), give_up());
     let stale = [one, other].iter().filter(|done| is_stale(done)).count();
     eventually(|| store.max_offset(DEAD, 0) >= 1).await;
@@ -173,8 +180,9 @@ async fn a_topic_that_is_drained_takes_nothing_new_of_producers_and_no_dead_lett
         invisible_ms: 30_000,
     };
     let hot = broker.server.hot().unwrap();
-    let done = hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle).await;
+    let done =
+        hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, Cause::default()).await;
     assert!(matches!(&done, Err(TransportError::TopicDrained(name)) if name == DEAD), "{done:?}");
     broker.server.tables().put_topic(DEAD, TOPIC);
-    hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle).await.unwrap();
+    hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, Cause::default()).await.unwrap();
 }

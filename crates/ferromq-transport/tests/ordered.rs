@@ -19,6 +19,7 @@ use bytes::Bytes;
 use ferromq_store::{MessageFilter, MessageView, ReceiptHandle, StoreError, properties};
 use ferromq_transport::{
     TransportError,
+    hot::Cause,
     remoting::{
         RemotingCommand,
         codes::{request, response},
@@ -266,8 +267,9 @@ async fn what_a_consumer_gives_up_is_dead_only_while_it_holds_it() {
     };
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
     let stale = ReceiptHandle { pop_time: handle.pop_time - 1, ..handle };
-    let give_up =
-        |handle: ReceiptHandle| async move { hot.to_dead_letters(peer, "audit", "flights", &handle).await };
+    let give_up = |handle: ReceiptHandle| async move {
+        hot.to_dead_letters(peer, "audit", "flights", &handle, Cause::default()).await
+    };
     assert!(matches!(give_up(stale).await, Err(TransportError::Store(StoreError::StaleReceipt))));
     give_up(handle).await.unwrap();
     dead_are(&broker, &["0"]).await;

@@ -76,7 +76,7 @@ class AsyncClient:
         metadata = self.common.identity.metadata()
         if isinstance(step, Call):
             method = self._method(step.endpoint, step.method, "unary_unary")
-            answer: bytes = await method(step.request, timeout=step.timeout, metadata=metadata)
+            answer: bytes = await method(step.request, timeout=step.timeout, metadata=(*metadata, *step.metadata))
             return answer
         method = self._method(step.endpoint, step.method, "unary_stream")
         call = method(step.request, timeout=step.timeout, metadata=(*metadata, (PACKED, "1")))

@@ -21,10 +21,12 @@ from ferromq.client._leases import (
 )
 from ferromq.client._plans import Subscription
 from ferromq.client._protocol import seconds
+from ferromq.client._retry import Cause
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 if TYPE_CHECKING:
+    from ferromq.client._ahead import Held
     from ferromq.client._retry import InOrder
 
 _log = logging.getLogger("ferromq.client")
@@ -37,7 +39,12 @@ class Leases:
         self._client = client
         self._subscription = subscription
         self.refusals = Refusals()
+        self.in_use: dict[MessageView, Held] = {}
+        """What is in use, and renewed meanwhile."""
+        self.renewals: dict[MessageView, asyncio.Task[None]] = {}
+        """The renewals under way; what ends a lease needs the receipt handle they bring."""
         self.in_order: InOrder | None = None
+        """What loops that keep order know of the messages they used."""
         self._waiting: list[MessageView] = []
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -46,6 +53,7 @@ class Leases:
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
         self._client.check()
+        self._leave(message)
         if not message.settle():
             return
         if self.in_order is not None:
@@ -63,26 +71,50 @@ class Leases:
             waiting = await self.flush(time.monotonic() + timeout)  # one of them may be on its way
             if waiting:
                 raise _plans.no_answer("sending the acknowledgements before", timeout)
+        for message in messages:
+            self._leave(message)
         refused = await self._send([message for message in messages if message.settle()])
         if refused:
             raise refused[0][1]
 
-    async def change_invisible_duration(
-        self, message: MessageView, duration: timedelta | float, *, suspend: bool = False
-    ) -> None:
+    async def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Change a lease; called by the message, too."""
         self._client.check()
+        held = self.in_use.get(message)
+        if held is not None:
+            # Not renewed meanwhile; and again when this one is about to end.
+            held.renewed(time.monotonic(), seconds(duration), 2 / 3)
+            held.is_over = held.is_over or not seconds(duration)
+        await self._renewals_of([message])
+        await self.change(message, seconds(duration))
+
+    async def change(self, message: MessageView, duration: float, *, suspend: bool = False) -> None:
+        """Change a lease that is not renewed meanwhile; *duration* in seconds."""
         common = self._client.common
         await self._client.run(
-            _plans.change_invisible_duration(common, self._subscription, message, seconds(duration), suspend=suspend)
+            _plans.change_invisible_duration(common, self._subscription, message, duration, suspend=suspend)
         )
 
-    async def forward_to_dead_letter(self, message: MessageView) -> None:
+    def _leave(self, message: MessageView) -> None:
+        """Let a lease be renewed no more."""
+        held = self.in_use.get(message)
+        if held is not None:
+            held.is_over = True
+
+    async def _renewals_of(self, messages: Sequence[MessageView]) -> None:
+        under_way = {self.renewals[message] for message in messages if message in self.renewals}
+        if under_way:
+            await asyncio.wait(under_way)
+
+    async def forward_to_dead_letter(self, message: MessageView, cause: Cause) -> None:
         """Put a message into the dead letter queue, unless its life in the group has ended already."""
+        self._leave(message)
         if not message.settle():
             return
         try:
-            await self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message))
+            await self._renewals_of([message])
+            common, subscription = self._client.common, self._subscription
+            await self._client.run(_plans.forward_to_dead_letter(common, subscription, message, cause))
         except BaseException:
             message.unsettle()
             raise
@@ -99,7 +131,9 @@ class Leases:
 
     async def _give_back_one(self, message: MessageView) -> None:
         try:
-            await self.change_invisible_duration(message, 0.0, suspend=True)
+            self._leave(message)
+            await self._renewals_of([message])
+            await self.change(message, 0.0, suspend=True)
         except FerromqError as error:
             _log.debug("not given back, the lease expires message_id=%s: %s", message.message_id, error)
 
@@ -111,6 +145,7 @@ class Leases:
 
     async def _send_to(self, endpoint: str, messages: list[MessageView]) -> list[tuple[int, FerromqError]]:
         try:
+            await self._renewals_of(messages)
             plan = _plans.ack(self._client.common, self._subscription, endpoint, messages)
             refused = await self._client.run(plan)
         except FerromqError as error:

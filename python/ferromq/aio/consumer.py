@@ -1,44 +1,37 @@
 """The consumer for asyncio; see `ferromq.client.consumer`, whose names and promises it has."""
 
-import asyncio
-import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self
 
 from ferromq import _names
+from ferromq.aio._ahead import Iteration, ReceiveAhead
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
 from ferromq.client import _plans, _pull_plans
+from ferromq.client._ahead import check_prefetch
 from ferromq.client._client import Options
 from ferromq.client._connection import remaining
 from ferromq.client._filters import Sql, filter_expression
 from ferromq.client._handlers import check_async
-from ferromq.client._leases import Ahead
 from ferromq.client._plans import Subscription, Wish
-from ferromq.client._protocol import RETRYABLE, seconds
+from ferromq.client._protocol import seconds
 from ferromq.client._pull_plans import Pulled, Queue
-from ferromq.client._retry import InOrder, Retry
+from ferromq.client._retry import Cause
 from ferromq.client._tls import Tls, TlsFile
-from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 __all__ = ["Consumer"]
-
-_log = logging.getLogger("ferromq.client")
-
-_LONG_POLL = 20.0
 
 
 class Consumer:
     """
     Receives the messages of a topic on behalf of a consumer group; it belongs to the loop of its first use.
 
-    The arguments are those of `ferromq.Consumer`. It is its own asynchronous iterator:
+    The arguments are those of `ferromq.Consumer`. Several tasks may iterate over it, each in a loop of its own:
 
         async for message in consumer:
             ...
@@ -56,6 +49,7 @@ class Consumer:
         timeout: timedelta | float = 3.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
+        prefetch: int | None = None,
     ) -> None:
         _names.check_topic(topic)
         _names.check_group(group)
@@ -63,15 +57,9 @@ class Consumer:
         self._client = AsyncClient("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
         self._leases = Leases(self._client, self._subscription)
-        self._ahead = Ahead(self._invisible)
-        self._batch: deque[MessageView] = deque()
-        self._usable_until = 0.0
-        self._batch_size = 0
-        self._batch_begin = 0.0
-        self._next: asyncio.Task[list[MessageView]] | None = None
-        self._closing = False
+        self._prefetch = check_prefetch(prefetch)
+        self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
         self._runner: Runner | None = None
-        self._in_order: InOrder | None = None
 
     async def receive(
         self,
@@ -86,7 +74,14 @@ class Consumer:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
         await self._leases.flush(time.monotonic() + self._client.common.timeout)
         invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
-        wish = Wish(max_messages, seconds(wait), invisible)
+        until = time.monotonic() + seconds(wait)
+        ahead = await self._ahead.take_ahead(max_messages, until)
+        if ahead is not None:
+            if invisible_duration is not None:
+                for message in ahead:
+                    await self._leases.change_invisible_duration(message, invisible)
+            return ahead
+        wish = Wish(max_messages, remaining(until), invisible)
         return await self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
@@ -103,10 +98,10 @@ class Consumer:
         self._client.check()
         await self._leases.change_invisible_duration(message, duration)
 
-    async def forward_to_dead_letter(self, message: MessageView) -> None:
-        """Put *message* into the group's dead letter queue, and end its life in the group."""
+    async def forward_to_dead_letter(self, message: MessageView, reason: str = "") -> None:
+        """Put *message* into the group's dead letter queue, for a *reason*, and end its life in the group."""
         self._client.check()
-        await self._leases.forward_to_dead_letter(message)
+        await self._leases.forward_to_dead_letter(message, Cause(reason))
 
     async def run(
         self,
@@ -128,14 +123,7 @@ class Consumer:
             raise ValueError(f"at least one task is needed, not {tasks}")
         if self._runner is not None:
             raise RuntimeError("this consumer runs already; give run more tasks, or make another consumer")
-        self._runner = Runner(
-            self,
-            self._stop_ahead,
-            self._leases,
-            self._invisible,
-            retry=lambda: Retry.of(self._client.base.settings),
-            received=lambda: self._batch_begin,
-        )
+        self._runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
         try:
             await self._runner.run(handler, tasks, seconds(stop_timeout))
         finally:
@@ -196,73 +184,9 @@ class Consumer:
             raise _plans.no_answer(f"sending acknowledgements ({waiting} are still on their way)", seconds(timeout))
 
     def __aiter__(self) -> AsyncIterator[MessageView]:
-        return self
-
-    async def __anext__(self) -> MessageView:
-        while True:
-            if self._closing:
-                raise StopAsyncIteration
-            while self._batch and time.monotonic() <= self._usable_until:
-                message = self._batch.popleft()
-                if self._in_order is None or self._in_order.may_use(message):
-                    return message
-            # Leases that ended meanwhile: those messages come again, maybe elsewhere.
-            self._batch.clear()
-            await self._next_batch()
-
-    async def _next_batch(self) -> None:
+        """Yield messages as they come, until the consumer is closed."""
         self._client.check()
-        if self._batch_size:
-            self._ahead.used(self._batch_size, time.monotonic() - self._batch_begin)
-        await self._leases.keep_pace()
-        if self._next is None:
-            self._next = asyncio.create_task(self._receive_ahead())
-        try:
-            messages = await asyncio.shield(self._next)
-        except asyncio.CancelledError:
-            if self._closing and (self._next is None or self._next.cancelled()):
-                raise StopAsyncIteration from None
-            raise
-        except FerromqError:
-            self._next = None
-            raise
-        is_fifo = Retry.of(self._client.base.settings).is_fifo
-        if is_fifo:
-            # Nothing ahead: what comes depends on what is acknowledged.
-            self._next = None
-        else:
-            self._next = asyncio.create_task(self._receive_ahead())
-        in_order = is_fifo and self._runner is None
-        self._in_order = self._leases.in_order = InOrder() if in_order else None
-        self._batch.extend(messages)
-        self._batch_size, self._batch_begin = len(messages), time.monotonic()
-        self._usable_until = self._batch_begin + self._invisible
-
-    async def _receive_ahead(self) -> list[MessageView]:
-        outage = False
-        while True:
-            wish = Wish(self._ahead.size, _LONG_POLL, self._invisible)
-            try:
-                return await self._client.run(
-                    _plans.receive(self._client.common, self._subscription, wish, self._leases)
-                )
-            except RETRYABLE as error:
-                self._client.check()
-                if not outage:
-                    _log.warning("no messages for now topic=%s: %s", self._subscription.topic, error)
-                outage = True
-
-    async def _stop_ahead(self) -> list[MessageView]:
-        """Receive no more ahead, and return what was not used."""
-        unused = list(self._batch)
-        self._batch.clear()
-        coming, self._next = self._next, None
-        if coming is not None:
-            coming.cancel()
-            await asyncio.wait({coming})
-            if not coming.cancelled() and not coming.exception():
-                unused += coming.result()
-        return unused
+        return Iteration(self._ahead, self._leases, self._client.common.timeout)
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
@@ -277,8 +201,8 @@ class Consumer:
         if self._runner is not None:
             self._runner.stop()
             await self._runner.wait(remaining(until))
-        self._closing = True
-        unused = await self._stop_ahead()
+        unused = await self._ahead.stop()
+        await self._ahead.finish()
         await self._leases.flush(until)
         await self._leases.give_back(unused, until)
         await self._client.close(until)

@@ -17,6 +17,7 @@ from ferromq.client._protocol import (
     Call,
     Identity,
     Join,
+    Metadata,
     Packets,
     Pause,
     Plan,
@@ -102,10 +103,10 @@ class Channels:
                 found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
         return found
 
-    def call(self, endpoint: str, method: str, request: bytes, timeout: float) -> bytes:
+    def call(self, endpoint: str, method: str, request: bytes, timeout: float, metadata: Metadata = ()) -> bytes:
         """Call a method and return the bytes of its answer."""
         try:
-            answer: bytes = self.method(endpoint, method)(request, timeout, self.identity.metadata())
+            answer: bytes = self.method(endpoint, method)(request, timeout, (*self.identity.metadata(), *metadata))
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
         except ValueError as error:  # what grpc says of a channel closed meanwhile
@@ -198,8 +199,8 @@ class Runner:
 
     def _take(self, step: Call | Stream | Join | Pause, cancel: Cancel | None) -> Any:
         match step:
-            case Call(endpoint, method, request, timeout):
-                return self._channels.call(endpoint, method, request, timeout)
+            case Call(endpoint, method, request, timeout, metadata):
+                return self._channels.call(endpoint, method, request, timeout, metadata)
             case Stream(endpoint, method, request, timeout):
                 return self._channels.stream(endpoint, method, request, timeout, cancel)
             case Join(endpoint, timeout, topic):

@@ -8,12 +8,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ferromq.client import _plans
+from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held
 from ferromq.client._client import Client
 from ferromq.client._connection import LOOK_UP, Cancel, Cancelled, remaining
 from ferromq.client._leases import (
@@ -21,16 +23,14 @@ from ferromq.client._leases import (
     FLUSH_COUNT,
     MAX_IN_REQUEST,
     MAX_WAITING_ACKS,
-    Ahead,
-    Leased,
     Refusals,
     by_endpoint,
     unsettle,
 )
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE, seconds
-from ferromq.client._retry import InOrder, Retry
-from ferromq.errors import FerromqError, OutcomeUnknown
+from ferromq.client._retry import Cause, InOrder
+from ferromq.errors import FerromqError, OutcomeUnknown, RequestError
 from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
@@ -64,18 +64,22 @@ class Leases:
         self._lanes: dict[str, _Lane] = {}
         self._hurry = 0
         self._stopped = False
-        self._watching: tuple[InOrder, ...] = ()
+        self.in_use: dict[MessageView, Held] = {}
+        """What is in use, and renewed meanwhile."""
+        self.in_order: InOrder | None = None
+        """What loops that keep order know of the messages they used."""
         client.before_exit(self._finish_at_exit)
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
         if self._stopped or os.getpid() != self._process:
             self._client.check()
+        self._leave(message)
         if not message.settle():
             return
         with self._lock:  # the condition's own, without its detour: this runs for each message
-            for in_order in self._watching:
-                in_order.acknowledged(message)
+            if self.in_order is not None:
+                self.in_order.acknowledged(message)
             endpoint = message.endpoint
             lane = self._lanes.get(endpoint) or self._open(endpoint)
             lane.messages.append(message)
@@ -91,32 +95,43 @@ class Leases:
             waiting = self.flush(time.monotonic() + timeout)  # one of them may be on its way
             if waiting:
                 raise _plans.no_answer("sending the acknowledgements before", timeout)
+        for message in messages:
+            self._leave(message)
         refused = self._send([message for message in messages if message.settle()])
         if refused:
             raise refused[0][1]
 
-    def watch(self, in_order: InOrder) -> None:
-        """Tell it of acknowledgements until it is `unwatch`ed."""
-        with self._lock:
-            self._watching = (*(each for each in self._watching if each is not in_order), in_order)
-
-    def unwatch(self, in_order: InOrder) -> None:
-        """Tell it nothing more."""
-        with self._lock:
-            self._watching = tuple(each for each in self._watching if each is not in_order)
-
     def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Change a lease; called by the message, too."""
         self._client.check()
-        plan = _plans.change_invisible_duration(self._client.common, self._subscription, message, seconds(duration))
-        self._client.run(plan)
+        held = self.in_use.get(message)
+        if held is None:
+            self.change(message, seconds(duration))
+            return
+        held.leave()
+        self.change(message, seconds(duration))
+        if seconds(duration):  # it is renewed again when this one is about to end
+            held.renewed(time.monotonic(), seconds(duration), 2 / 3)
+            held.is_over = message.is_settled
 
-    def forward_to_dead_letter(self, message: MessageView) -> None:
+    def change(self, message: MessageView, duration: float, timeout: float | None = None) -> None:
+        """Change a lease that is not renewed meanwhile; times in seconds."""
+        common, subscription = self._client.common, self._subscription
+        self._client.run(_plans.change_invisible_duration(common, subscription, message, duration, timeout=timeout))
+
+    def _leave(self, message: MessageView) -> None:
+        """Let a lease be renewed no more, once it is not renewed just now: its end needs the last receipt handle."""
+        held = self.in_use.get(message)
+        if held is not None:
+            held.leave()
+
+    def forward_to_dead_letter(self, message: MessageView, cause: Cause) -> None:
         """Put a message into the dead letter queue, unless its life in the group has ended already."""
+        self._leave(message)
         if not message.settle():
             return
         try:
-            self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message))
+            self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message, cause))
         except FerromqError:
             message.unsettle()
             raise
@@ -152,7 +167,8 @@ class Leases:
         return [(1, error) for _, error in refused]
 
     def _is_done(self, messages: list[MessageView]) -> None:
-        for in_order in self._watching:
+        in_order = self.in_order
+        if in_order is not None:
             for message in messages:
                 in_order.acknowledged(message)
 
@@ -231,106 +247,163 @@ class Leases:
 
 
 class ReceiveAhead:
-    """Receives on a thread of its own, one batch ahead of the one in use."""
+    """Receives on a thread of its own what fits, and renews on another what is in use."""
 
     def __init__(
-        self, client: Client, subscription: Subscription, leases: Leases, invisible: float, *, keeps_order: bool = True
+        self,
+        client: Client,
+        subscription: Subscription,
+        leases: Leases,
+        invisible: float,
+        *,
+        prefetch: int | None = None,
+        place: Callable[[Held], None] | None = None,
     ) -> None:
         self._client = client
         self._subscription = subscription
         self._leases = leases
         self._invisible = invisible
-        self._ahead = Ahead(invisible)
-        self.received = 0.0
-        """When what `messages` yields now was received (monotonic)."""
-        self._keeps_order = keeps_order
-        self._changed = threading.Condition()
-        self._batches: list[Leased] = []
+        self._place = place
+        """Called with each message that is taken, in their order; None: they are taken by loops that keep order."""
+        self._ahead = Ahead(invisible, prefetch)
+        self.workers = 1
+        """How many take messages, at least."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._failure: FerromqError | None = None
         self._failures = 0
         self._told = 0
-        """How many of the failures were raised to somebody."""
+        """How many of the failures were raised."""
         self._stopped = False
         self._cancel = Cancel()
-        self._wanted = 0
-        """Who waits for a batch."""
+        self._hungry = 0
+        """How many wait for a message."""
+        self._receiving = False
         self._thread: threading.Thread | None = None
+        self._renewer: threading.Thread | None = None
+        self._renew_soon = threading.Event()
+        self._is_over = False
         client.before_exit(self._finish_at_exit)
 
     def messages(self) -> Generator[MessageView]:
-        while (batch := self._next()) is not None:
-            rest = iter(batch.messages)
-            self.received = batch.until - self._invisible
-            in_order = self._in_order(batch)
-            begin = time.monotonic()
-            used = 0
-            try:
-                for message in rest:
-                    if time.monotonic() > batch.until:
-                        # Its lease has ended, and so have the others': they come again, maybe elsewhere.
-                        rest = iter(())
-                        break
-                    used += 1
-                    if in_order is None or in_order.may_use(message):
-                        yield message
-            finally:
-                self._ahead.used(used, time.monotonic() - begin)
-                self._put_back(Leased(list(rest), batch.until, in_order))
+        """Yield messages, each in use until the next one is asked for."""
+        held: Held | None = None
+        try:
+            while (held := self.next(held)) is not None:
+                if held.in_order is None or held.in_order.may_use(held.message):
+                    yield held.message
+                    continue
+                self.end(held, is_used=False)
+                self._leases.give_back([held.message], time.monotonic() + self._client.common.timeout)
+        finally:
+            if held is not None:
+                self.end(held)
 
-    def _in_order(self, batch: Leased) -> InOrder | None:
-        """Return what says which messages of a batch may be used; what was begun before goes on."""
-        if batch.in_order is not None:
-            return batch.in_order
-        if not self._keeps_order or not Retry.of(self._client.settings).is_fifo:
-            return None
-        in_order = InOrder()
-        self._leases.watch(in_order)
-        return in_order
+    def next(self, before: Held | None = None) -> Held | None:
+        """
+        Return the next message, in use until `end`; None when it is stopped. Raises what ended receiving.
 
-    def _next(self) -> Leased | None:
+        *before* is the one that is no longer in use.
+        """
+        if before is not None:
+            before.leave()
+        with self._lock:  # the condition's own, without its detour: this runs for each message
+            now = time.monotonic()
+            if before is not None:
+                self._end(before, now, is_used=True)
+            if not self._stopped:
+                held = self._taken(now)
+                if held is not None:
+                    return held
+            return self._wait_for_next()
+
+    def _wait_for_next(self) -> Held | None:
+        told = self._told  # a failure after that is for all that wait now
+        self._hungry += 1
+        try:
+            while not self._stopped:
+                held = self._taken(time.monotonic())
+                if held is not None:
+                    return held
+                if self._failures > told:
+                    self._told = self._failures
+                    assert self._failure is not None
+                    raise copy(self._failure)  # a traceback for each thread
+                self._start()
+                self._changed.notify_all()
+                self._changed.wait(LOOK_UP)
+        finally:
+            self._hungry -= 1
+        return None
+
+    def _taken(self, now: float) -> Held | None:
+        held = self._ahead.take(now)
+        if held is not None:
+            if self._place is not None:
+                self._place(held)
+            self._leases.in_use[held.message] = held
+        return held
+
+    def end(self, held: Held, *, is_used: bool = True) -> None:
+        """Note that a message is no longer in use; it is not renewed any more."""
+        held.leave()
+        with self._lock:
+            self._end(held, time.monotonic(), is_used=is_used)
+
+    def _end(self, held: Held, now: float, *, is_used: bool) -> None:
+        self._leases.in_use.pop(held.message, None)
+        if self._ahead.end(held, now, is_used=is_used):
+            if not self._receiving and self._may_receive():
+                self._changed.notify_all()
+            if self._ahead.has_surplus():
+                self._renew_soon.set()
+
+    def take_ahead(self, count: int, until: float) -> list[MessageView] | None:
+        """Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic."""
         with self._changed:
-            self._wanted += 1
-            try:
-                return self._take()
-            finally:
-                self._wanted -= 1
+            if not self._ahead.waiting and not self._receiving:
+                return None
+            self._changed.wait_for(
+                lambda: self._ahead.waiting or not self._receiving or self._stopped, remaining(until)
+            )
+            if not self._ahead.waiting:
+                return [] if self._receiving else None
+            return self._ahead.take_some(count, time.monotonic())
 
-    def _take(self) -> Leased | None:
-        told = self._told  # a failure after that is for everybody who waits now
-        if self._thread is None and not self._stopped and self._failures == told:
+    def _start(self) -> None:
+        if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ferromq-receive", daemon=True)
             self._thread.start()
-        self._changed.notify_all()
-        while not self._changed.wait_for(lambda: self._batches or self._failures > told or self._stopped, LOOK_UP):
-            pass
-        if self._stopped:
-            return None
-        if self._batches:
-            batch = self._batches.pop(0)
-            self._changed.notify_all()
-            return batch
-        self._told = self._failures
-        assert self._failure is not None
-        raise copy(self._failure)  # a traceback for each thread
+        if self._renewer is None:
+            self._renewer = threading.Thread(target=self._renew, name="ferromq-renew", daemon=True)
+            self._renewer.start()
 
-    def _put_back(self, batch: Leased) -> None:
-        with self._changed:
-            if batch.messages:
-                self._batches.insert(0, batch)
-                return
-        if batch.in_order is not None:
-            self._leases.unwatch(batch.in_order)
+    def _is_fifo(self) -> bool:
+        return bool(self._client.settings.subscription.fifo)
+
+    def _may_receive(self) -> int:
+        """Return how many messages to receive now."""
+        if not self._is_fifo():
+            return self._ahead.room(self._hungry)
+        if self._ahead.waiting or not self._hungry:
+            return 0  # nothing ahead: what comes depends on what is acknowledged
+        return self._ahead.room(self._hungry, IN_ORDER if self.workers > 1 else 1)
 
     def _run(self) -> None:
         outage = False
+        with suppress(FerromqError, Cancelled):  # which a receive tells
+            self._client.run(_plans.introduce(self._client.common, self._subscription.topic), self._cancel)
         while True:
             with self._changed:
-                # A group that keeps order is given nothing ahead: what comes depends on what is acknowledged.
-                self._changed.wait_for(self._may_receive)
+                self._changed.wait_for(lambda: self._stopped or self._may_receive())
                 if self._stopped:
                     return
+                wish = Wish(self._may_receive(), _LONG_POLL, self._invisible)
+                self._receiving = True
+            if self._is_fifo():
+                # As long as they wait, what follows is not handed out.
+                self._leases.flush(time.monotonic() + self._client.common.timeout)
             try:
-                wish = Wish(self._ahead.size, _LONG_POLL, self._invisible)
                 plan = _plans.receive(self._client.common, self._subscription, wish, self._leases)
                 messages = self._client.run(plan, self._cancel)
             except Cancelled:
@@ -341,43 +414,97 @@ class ReceiveAhead:
                 outage = True
                 if self._client.is_closed:
                     return
+                self._arrived([])
                 continue
             except FerromqError as error:
                 with self._changed:
                     self._failure = error
                     self._failures += 1
                     self._thread = None
+                    self._receiving = False
                     self._changed.notify_all()
                 return
             if outage:
                 outage = False
                 _log.info("messages again topic=%s", self._subscription.topic)
-            with self._changed:
-                if messages:
-                    self._batches.append(Leased(messages, time.monotonic() + self._invisible))
-                self._changed.notify_all()
+            self._arrived(messages)
 
-    def _may_receive(self) -> bool:
-        is_fifo = Retry.of(self._client.settings).is_fifo
-        return self._stopped or (not self._batches and (not is_fifo or self._wanted > 0))
+    def _arrived(self, messages: list[MessageView]) -> None:
+        with self._changed:
+            self._receiving = False
+            if messages:
+                in_order = InOrder() if self._place is None and self._is_fifo() else None
+                if in_order is not None:
+                    self._leases.in_order = in_order
+                self._ahead.add(messages, time.monotonic(), in_order)
+            self._changed.notify_all()
+
+    def _renew(self) -> None:
+        period = self._invisible / RENEWALS / 2
+        silent: set[str] = set()
+        while True:
+            self._renew_soon.wait(period)
+            self._renew_soon.clear()
+            if self._is_over:
+                return
+            with self._changed:
+                renewed, given = self._ahead.aging(time.monotonic(), keep=self._is_fifo())
+                for held in renewed:
+                    held.renewing = held.renewing or threading.Lock()
+            self._leases.give_back(given, time.monotonic() + period)
+            failed: set[str] = set()
+            for held in renewed:
+                if held.message.endpoint not in failed:
+                    error = self._renew_one(held, period)
+                    if isinstance(error, OutcomeUnknown):
+                        failed.add(held.message.endpoint)
+                    if error is not None and held.message.endpoint not in silent:
+                        _log.warning("lease not renewed message_id=%s: %s", held.message.message_id, error)
+            silent = failed
+
+    def _renew_one(self, held: Held, timeout: float) -> FerromqError | None:
+        with held.renewing or threading.Lock():
+            if held.is_over or held.message.is_settled or self._is_over:
+                return None
+            try:
+                self._leases.change(held.message, self._invisible, timeout)
+            except FerromqError as error:
+                # A lease that was lost is not held any longer.
+                held.is_over = isinstance(error, RequestError)
+                return error
+            held.renewed(time.monotonic(), self._invisible)
+            return None
 
     def _finish_at_exit(self, until: float) -> None:
         self._leases.give_back(self.stop(until), until)
 
-    def stop(self, until: float) -> list[MessageView]:
-        """End before *until* (monotonic), and return what was not used; what is given back now comes to others."""
+    def cease(self) -> None:
+        """Hand out no more messages."""
         with self._changed:
             self._stopped = True
-            thread = self._thread
             self._changed.notify_all()
+
+    def stop(self, until: float) -> list[MessageView]:
+        """Receive no more, before *until* (monotonic), and return what waits; what is in use is still renewed."""
+        self.cease()
+        thread = self._thread
         self._cancel.set()
         if thread is not None:
             thread.join(remaining(until))
-        with self._changed:
-            left, self._batches = self._batches, []
-            self._changed.notify_all()
-        for batch in left:
-            if batch.in_order is not None:
-                self._leases.unwatch(batch.in_order)
         self._client.forget(self._finish_at_exit)
-        return [message for batch in left for message in batch.messages]
+        return self.take_all()
+
+    def take_all(self) -> list[MessageView]:
+        """Return what waits; it is held no longer."""
+        with self._changed:
+            return self._ahead.take_all()
+
+    def finish(self) -> list[Held]:
+        """Renew no more, and return what is in use."""
+        self._is_over = True
+        self._renew_soon.set()
+        with self._changed:
+            in_use = list(self._ahead.in_use)
+        for held in in_use:
+            self._leases.in_use.pop(held.message, None)
+        return in_use

@@ -1,5 +1,5 @@
 """
-What a consumer holds: acknowledgements on their way, and messages received ahead of their use.
+What a consumer knows of acknowledgements on their way: by which broker, and which were refused.
 
 No I/O and no threads: those who have them share this.
 """
@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ferromq._ferromq import MessageView
-from ferromq.client._retry import InOrder
 from ferromq.errors import FerromqError
 
 _log = logging.getLogger("ferromq.client")
@@ -20,11 +19,6 @@ FLUSH_AFTER = 0.01
 MAX_IN_REQUEST = 2048
 MAX_WAITING_ACKS = 16_384
 """Above as many, taking more waits."""
-
-FIRST_BATCH = 32
-MAX_BATCH = 1000
-_AHEAD = 0.25
-"""Seconds of work that a batch received ahead should hold."""
 
 
 @dataclass(slots=True)
@@ -64,30 +58,3 @@ def by_endpoint(messages: Iterable[MessageView]) -> dict[str, list[MessageView]]
     for message in messages:
         grouped.setdefault(message.endpoint, []).append(message)
     return grouped
-
-
-@dataclass(slots=True)
-class Ahead:
-    """How many messages to receive ahead: about a quarter of a second's work, never much more than can be used."""
-
-    invisible: float
-    """Seconds a lease lasts."""
-    size: int = FIRST_BATCH
-
-    def used(self, count: int, seconds: float) -> None:
-        """Learn from *count* messages that took *seconds* to use."""
-        if count:
-            horizon = min(_AHEAD, self.invisible / 10)
-            fits = MAX_BATCH if seconds <= 0 else int(count / seconds * horizon)
-            # Grows fast, but on evidence: twice what was just seen to work.
-            self.size = max(1, min(fits, 2 * max(self.size, count), MAX_BATCH))
-
-
-@dataclass(slots=True)
-class Leased:
-    """Messages received ahead, until when they may be used (monotonic)."""
-
-    messages: list[MessageView]
-    until: float
-    in_order: InOrder | None = None
-    """What of it was used, where the group keeps order and its use has begun."""

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from ferromq import _ferromq, _names
 from ferromq._ferromq import MessageView
@@ -32,6 +33,7 @@ from ferromq.client._protocol import (
     error_of,
     resource,
 )
+from ferromq.client._retry import Cause
 from ferromq.client._routes import Route, Routes, endpoints_message
 from ferromq.errors import (
     ConnectionFailed,
@@ -59,6 +61,10 @@ _PAUSE = 1.0
 """Seconds to wait before a request is repeated, at most."""
 _RENEWAL = 1.0
 """Seconds that a new route may take where an old one is there, and until it is asked for again where that failed."""
+_WHY = ("x-ferromq-dead-letter-reason", "x-ferromq-dead-letter-exception")
+_REASON = 1024
+"""Characters of a reason that are told."""
+_PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 _TURN = 1.0
 """Seconds to wait at one broker where a topic is on several."""
 
@@ -265,6 +271,12 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
             return messages
 
 
+def introduce(common: Common, topic: str) -> Plan[None]:
+    """Make the client known to a broker of a topic, whose answer says whether the group keeps order."""
+    route = yield from common.route(topic)
+    yield Join(route.next_readable()[0], common.timeout)
+
+
 def _receive_once(
     common: Common, subscription: Subscription, route: Route, wish: Wish, lease: "LeaseKeeper"
 ) -> Plan[list[MessageView]]:
@@ -354,14 +366,22 @@ def change_invisible_duration(
         message.renew(response.receipt_handle)
 
 
-def forward_to_dead_letter(common: Common, subscription: Subscription, message: MessageView) -> Plan[None]:
-    """Put a message into the group's dead letter queue and end its lease."""
+def forward_to_dead_letter(
+    common: Common, subscription: Subscription, message: MessageView, cause: Cause
+) -> Plan[None]:
+    """
+    Put a message into the group's dead letter queue and end its lease.
+
+    RocketMQ's request has no field for a reason: it travels as metadata, which other brokers ignore.
+    """
+    texts = zip(_WHY, (cause.reason, cause.exception), strict=True)
+    why = tuple((name, quote(text[:_REASON], safe=_PLAIN)) for name, text in texts if text)
     request = pb.ForwardMessageToDeadLetterQueueRequest(
         group=resource(subscription.group),
         topic=resource(subscription.topic),
         receipt_handle=message.receipt_handle,
         message_id=message.message_id,
-        delivery_attempt=message.delivery_attempt,
+        delivery_attempt=cause.attempts or message.delivery_attempt,
         max_delivery_attempts=common.max_attempts,
     ).SerializeToString()
     lost: OutcomeUnknown | None = None
@@ -369,7 +389,7 @@ def forward_to_dead_letter(common: Common, subscription: Subscription, message: 
     def once(_tries: Tries) -> Plan[None]:
         nonlocal lost
         try:
-            answer = yield Call(message.endpoint, "ForwardMessageToDeadLetterQueue", request, common.timeout)
+            answer = yield Call(message.endpoint, "ForwardMessageToDeadLetterQueue", request, common.timeout, why)
             check(pb.ForwardMessageToDeadLetterQueueResponse.FromString(answer).status)
         except OutcomeUnknown as error:
             lost = error

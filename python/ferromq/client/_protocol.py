@@ -57,6 +57,8 @@ class Call:
     method: str
     request: bytes
     timeout: float
+    metadata: Metadata = ()
+    """What goes with it beside what goes with each request."""
 
 
 @dataclass(frozen=True, slots=True)

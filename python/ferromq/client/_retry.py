@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
+from ferromq.errors import Reject, RetryAfter
 
 # RocketMQ's own, for a server whose settings say nothing.
 _DELAYS = (1.0, 5.0, 10.0, 30.0, 60.0)
@@ -52,6 +53,42 @@ class Retry:
             return self.delays[min(attempt, len(self.delays)) - 1]
         # Beyond any maximum long before it is too large for a float.
         return min(self.initial * self.multiplier ** min(attempt - 1, 64), self.maximum)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a message becomes a dead letter."""
+
+    reason: str = ""
+    exception: str = ""
+    """The class of an exception."""
+    attempts: int | None = None
+    """How often it was tried, with the tries in place of which the broker does not know; None: as received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a message whose handler failed."""
+
+    delay: float | None
+    """Seconds until it is tried again; None: it is a dead letter now."""
+    cause: Cause
+    is_planned: bool
+    """The handler asked for it, so that its traceback is of no interest."""
+
+    @classmethod
+    def of(cls, error: Exception, retry: Retry, attempt: int) -> "Verdict":
+        """Decide what becomes of a message after *error* in its *attempt* (1 is the first)."""
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        if isinstance(error, Reject):
+            return cls(None, Cause(error.reason, name, attempt), is_planned=True)
+        # Its class first: causes are compared by what is before the colon.
+        cause = Cause(f"{kind.__name__}: {error}", name, attempt)
+        delay = retry.after(attempt)
+        if isinstance(error, RetryAfter):
+            return cls(None if delay is None else error.seconds, cause, is_planned=True)
+        return cls(delay, cause, is_planned=False)
 
 
 def order_of(message: MessageView) -> str:

@@ -13,7 +13,9 @@ from typing import Literal, Self
 
 from ferromq import _names
 from ferromq.client import _plans, _pull_plans
+from ferromq.client._ahead import check_prefetch
 from ferromq.client._client import Client, Options
+from ferromq.client._connection import remaining
 from ferromq.client._filters import Sql, filter_expression
 from ferromq.client._handlers import check_sync
 from ferromq.client._holding import Leases, ReceiveAhead
@@ -21,6 +23,7 @@ from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import seconds
 from ferromq.client._pull_plans import Pulled, Queue
 from ferromq.client._push import Runner
+from ferromq.client._retry import Cause
 from ferromq.client._tls import Tls, TlsFile
 from ferromq.message import MessageView
 
@@ -34,15 +37,16 @@ class Consumer:
     *endpoint* is the gRPC address of a broker, `host:port`, or several joined by `;`. *filter* is tags joined by `||`,
     or `Sql("price > 3")`; the condition is checked here and by the broker, `IllegalFilter` names the position. Each
     message is leased for *invisible_duration*; unless it is acknowledged until then it comes again, to any member of
-    the group. Iteration receives ahead, about a quarter of a second's work, and goes on over restarts of brokers:
+    the group. Iteration goes on over restarts of brokers, and renews a message's lease until the next is asked for:
 
         for message in consumer:
             ...
             message.ack()
 
     In a group that keeps order, a message comes once those before it, of its message group or else of its queue, are
-    acknowledged: nothing is received ahead, and iteration drops what follows one that was not acknowledged, which
-    comes again behind it. `run` calls a function instead. *tls* is as of `Producer`.
+    acknowledged: nothing is received ahead, and iteration gives back what follows one that was not acknowledged, which
+    comes again behind it. `run` calls a function instead. Both hold one message for each thread until they know how
+    fast the threads are, then half a second's work at most; *prefetch* is an upper bound. *tls* is as of `Producer`.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Consumer:
         timeout: timedelta | float = 3.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
+        prefetch: int | None = None,
     ) -> None:
         _names.check_topic(topic)
         _names.check_group(group)
@@ -65,7 +70,8 @@ class Consumer:
         self._leases = Leases(self._client, self._subscription)
         self._running = threading.Lock()
         self._runner: Runner | None = None
-        self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible)
+        self._prefetch = check_prefetch(prefetch)
+        self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
 
     def receive(
         self,
@@ -85,7 +91,14 @@ class Consumer:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
         self._leases.flush(time.monotonic() + self._client.common.timeout)
         invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
-        wish = Wish(max_messages, seconds(wait), invisible)
+        until = time.monotonic() + seconds(wait)
+        ahead = self._ahead.take_ahead(max_messages, until)
+        if ahead is not None:
+            if invisible_duration is not None:
+                for message in ahead:
+                    self._leases.change_invisible_duration(message, invisible)
+            return ahead
+        wish = Wish(max_messages, remaining(until), invisible)
         return self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
@@ -103,14 +116,14 @@ class Consumer:
         self._client.check()
         self._leases.change_invisible_duration(message, duration)
 
-    def forward_to_dead_letter(self, message: MessageView) -> None:
+    def forward_to_dead_letter(self, message: MessageView, reason: str = "") -> None:
         """
         Put *message* into the group's dead letter queue, the topic `%DLQ%` + group, and end its life in the group.
 
-        Raises `LeaseExpired` where the lease had ended.
+        *reason* is the dead letter's property `DLQ_REASON`. Raises `LeaseExpired` where the lease had ended.
         """
         self._client.check()
-        self._leases.forward_to_dead_letter(message)
+        self._leases.forward_to_dead_letter(message, Cause(reason))
 
     def run(
         self,
@@ -124,16 +137,18 @@ class Consumer:
 
         A message is acknowledged when the handler returns. When it raises, the message comes again after the delay of
         the group's retry policy, and goes to the dead letter queue after the group's last attempt; the exception is
-        logged. In a group that keeps order it is tried again in place, and what follows it waits. Leases are renewed
-        while handlers work. At the end handlers under way have *stop_timeout*; messages that were not handled are given
-        back. Raises what ended receiving, as `receive` does, and what a handler raised that is no `Exception`. Raises
+        logged. It may raise `Reject` or `RetryAfter` to say what becomes of the message. In a group that keeps order it
+        is tried again in place, and what follows it waits. Leases are renewed while handlers work, however long.
+
+        At the end handlers under way have *stop_timeout*; messages that were not handled are given back. Raises what
+        ended receiving, as `receive` does, and what a handler raised that is no `Exception`. Raises
         `TypeError` for an asynchronous handler, and for one whose result would have to be awaited.
         """
         self._client.check()
         check_sync(handler)
         if threads < 1:
             raise ValueError(f"at least one thread is needed, not {threads}")
-        runner = Runner(self._client, self._subscription, self._leases, self._invisible)
+        runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
         with self._running:
             if self._runner is not None:
                 raise RuntimeError("this consumer runs already; give run more threads, or make another consumer")
@@ -218,6 +233,7 @@ class Consumer:
             runner.stop()
             runner.wait(until)
         unused = self._ahead.stop(until)
+        self._ahead.finish()
         self._leases.flush(until)
         self._leases.give_back(unused, until)
         self._client.close(until)

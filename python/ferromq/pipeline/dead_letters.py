@@ -2,8 +2,8 @@
 Messages that groups gave up, by cause, and the list from which they are replayed.
 
 Who gave a message up is the name of its topic, `%DLQ%GROUP`; where it comes from its broker noted: DLQ_ORIGIN_TOPIC and
-DLQ_ORIGIN_MESSAGE_ID (ferromq), RETRY_TOPIC and ORIGIN_MESSAGE_ID (RocketMQ). Why, no broker knows: a consumer or
-producer may say it in a property.
+DLQ_ORIGIN_MESSAGE_ID (ferromq), RETRY_TOPIC and ORIGIN_MESSAGE_ID (RocketMQ). Why, ferromq notes as DLQ_REASON and
+DLQ_EXCEPTION; elsewhere a consumer or producer may say it in a property.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 from ferromq import _names
 from ferromq.errors import ConfigError
 from ferromq.pipeline import _frame, _source
-from ferromq.pipeline._dead import ORIGINS
+from ferromq.pipeline._dead import CAUSES, ORIGINS
 from ferromq.spark.schema import SCHEMA
 
 __all__ = ["dead_letters", "replay_list"]
 
-REASONS = ("reason", "error", "exception", "cause")
+REASONS = ("DLQ_REASON", "DLQ_EXCEPTION", "reason", "error", "exception", "cause")
 """Properties that may say why, whatever their case."""
 _SAMPLES = 3
 _SHOWN = 50
@@ -75,7 +75,7 @@ def replay_list(frame: DataFrame) -> DataFrame:
     dead = _dead(frame)
     names = sorted(row.topic for row in dead.select("topic").distinct().collect())
     number = F.create_map(*(F.lit(item) for pair in enumerate(names) for item in reversed(pair))) if names else None
-    is_kept = lambda name, _value: ~name.isin(*ORIGINS)  # noqa: E731 (Spark takes a function of two)
+    is_kept = lambda name, _value: ~name.isin(*ORIGINS, *CAUSES)  # noqa: E731 (Spark takes a function of two)
     changed = {
         "queue_id": (F.lit(0) if number is None else number[F.col("topic")]).cast("int"),
         "message_id": _origin_id(),

@@ -148,6 +148,9 @@ pub struct ForwardMessageToDeadLetterQueueRequest {
     /// Names the lease.
     #[prost(string, tag = "3")]
     pub receipt_handle: String,
+    /// How often its consumer tried.
+    #[prost(int32, tag = "5")]
+    pub delivery_attempt: i32,
 }
 
 /// Sets a committed offset.

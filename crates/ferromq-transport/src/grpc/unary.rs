@@ -24,7 +24,10 @@ use super::{
     service::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL, malformed, over, without_client},
     together::Apart,
 };
-use crate::{budget::kept, hot::Hot};
+use crate::{
+    budget::kept,
+    hot::{Cause, Hot},
+};
 
 /// Requests that are larger take their time: other calls of the connection do not wait for them.
 const LARGE: usize = 64 << 10;
@@ -103,6 +106,7 @@ async fn served(
     deadline: Deadline,
 ) -> Result<http::Response<Body>, Status> {
     let refusal = without_client(request.headers());
+    let cause = if verb == Verb::Forward { dead_letter::cause(request.headers()) } else { Cause::default() };
     // Held to the end of this function: the request's bytes are under way until it is answered.
     let share = Arc::new(link.allowance().share());
     let body = Metered::new(request.into_body(), Arc::clone(&share), Some(stall));
@@ -122,7 +126,7 @@ async fn served(
         Verb::Send => return Ok(response(link, &send::send_message(hot, &message, peer, &share).await?)),
         Verb::Ack => ack::ack_message(hot, &message),
         Verb::ChangeInvisible => ack::change_invisible_duration(hot, message),
-        Verb::Forward => dead_letter::forward(hot, message, peer).await,
+        Verb::Forward => dead_letter::forward(hot, message, peer, cause).await,
         Verb::UpdateOffset => ack::update_offset(hot, message, peer).await,
     };
     answer.map(|answer| response(link, &answer)).map_err(malformed)

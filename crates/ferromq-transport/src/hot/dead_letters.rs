@@ -21,6 +21,46 @@ pub(crate) const DLQ_PREFIX: &str = "%DLQ%";
 /// A dead-letter topic has one queue.
 pub(crate) const DLQ_QUEUES: u32 = 1;
 
+/// Where a dead letter comes from and why it is dead, in properties that clients of every kind see.
+///
+/// RocketMQ's own names for the first two are among those that its proxy hides from consumers.
+const SOURCE_TOPIC: &str = "DLQ_SOURCE_TOPIC";
+const SOURCE_ID: &str = "DLQ_SOURCE_MESSAGE_ID";
+const ATTEMPTS: &str = "DLQ_ATTEMPTS";
+const REASON: &str = "DLQ_REASON";
+const EXCEPTION: &str = "DLQ_EXCEPTION";
+/// The reason of a message that no consumer gave up.
+const EXPIRED: &str = "not acknowledged in its last delivery attempt";
+/// The properties of a record hold less than twice as much as all texts together may take.
+const MAX_REASON: usize = 1024;
+
+/// Why a message becomes a dead letter, as its consumer says.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// What the consumer says, empty where it says nothing.
+    pub reason: String,
+    /// The class of the exception that ended its handling, empty where there was none.
+    pub exception: String,
+    /// How often the consumer tried: in place, too, of which the broker does not know. 0: it does not say.
+    pub attempts: u32,
+}
+
+impl Cause {
+    fn expired() -> Self {
+        Self { reason: EXPIRED.to_owned(), ..Self::default() }
+    }
+}
+
+/// Text as a property may hold it: nothing that separates properties, and not too long.
+fn clean(text: &str) -> String {
+    let mut out: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if out.len() > MAX_REASON {
+        let end = (0..=MAX_REASON).rev().find(|at| out.is_char_boundary(*at)).unwrap_or(0);
+        out.truncate(end);
+    }
+    out
+}
+
 /// A dead-letter topic that may be written.
 struct DeadLetters {
     name: String,
@@ -68,6 +108,7 @@ impl Hot {
         group: &str,
         topic: &str,
         handle: &ReceiptHandle,
+        cause: Cause,
     ) -> Result<(), TransportError> {
         let hot = self.me.upgrade().ok_or(StoreError::Closed)?;
         let ReceiptHandle { queue_id, queue_offset, .. } = *handle;
@@ -78,7 +119,7 @@ impl Hot {
         }
         let (claim, handle) = (Claim { hot, going }, *handle);
         // A task of its own: between the two steps nobody who goes away may stop it.
-        let done = tokio::spawn(async move { claim.hot.give_up(peer, &claim.going, &handle).await });
+        let done = tokio::spawn(async move { claim.hot.give_up(peer, &claim.going, &handle, &cause).await });
         done.await.unwrap_or(Err(TransportError::Unanswered))
     }
 
@@ -87,6 +128,7 @@ impl Hot {
         peer: SocketAddr,
         Going { group, topic, .. }: &Going,
         handle: &ReceiptHandle,
+        cause: &Cause,
     ) -> Result<(), TransportError> {
         let dead_letters = self.dead_letters(peer, group).await?;
         let Some(attempt) = self.store.attempt(group, topic, handle) else {
@@ -95,7 +137,7 @@ impl Hot {
         };
         if let Some(dead_letters) = dead_letters {
             let record = self.record_at(topic, handle)?;
-            let end = self.append_dead(group, &dead_letters, &record, attempt)?;
+            let end = self.append_dead(group, &dead_letters, &record, attempt, cause)?;
             self.durable(end).await?;
         }
         match self.ack(group, topic, handle) {
@@ -136,8 +178,9 @@ impl Hot {
             None => kept.extend(dead.iter().map(|leased| leased.handle)),
             Some(dead_letters) => {
                 let mut end = None;
+                let cause = Cause::expired();
                 for Leased { record, handle, attempt } in &dead {
-                    match self.append_dead(group, &dead_letters, record, *attempt) {
+                    match self.append_dead(group, &dead_letters, record, *attempt, &cause) {
                         Ok(its_end) => {
                             end = Some(its_end);
                             kept.push(*handle);
@@ -186,10 +229,13 @@ impl Hot {
         DeadLetters { name, entry }: &DeadLetters,
         record: &Record,
         attempt: u32,
+        cause: &Cause,
     ) -> Result<u64, TransportError> {
         let message = MessageView::decode(record.bytes(), false)
             .map_err(|_| TransportError::IllegalMessage("the message cannot be read"))?;
-        let text = properties_of_dead(&message, group);
+        let reconsume_times = message.reconsume_times.saturating_add_unsigned(attempt);
+        let origin = properties_of_dead(&message, group);
+        let text = properties_of_cause(&origin, reconsume_times, cause);
         let dead = NewMessage {
             topic: name,
             queue_id: self.pick_queue(name, entry).cast_signed(),
@@ -197,26 +243,28 @@ impl Hot {
             sys_flag: message.sys_flag,
             born_timestamp: message.born_timestamp,
             born_host: message.born_host,
-            reconsume_times: message.reconsume_times.saturating_add_unsigned(attempt),
+            reconsume_times,
             prepared_transaction_offset: 0,
             body: message.body,
             properties: &text,
         };
-        let appended = match self.append(&[dead]) {
-            // There is no room to tell where it comes from; it is kept all the same.
-            Err(StoreError::TooLarge { what: "properties", .. }) => {
-                NO_ROOM.say(|left_out| {
-                    tracing::warn!(
-                        topic = name,
-                        group,
-                        left_out,
-                        "a dead message has no room for the name of its topic"
-                    );
-                });
-                self.append(&[NewMessage { properties: message.properties, ..dead }])?
+        // Where there is no room to tell why it is dead, or even where it comes from, it is kept all the same.
+        let mut appended = self.append(&[dead]);
+        for properties in [origin.as_slice(), message.properties] {
+            if !matches!(appended, Err(StoreError::TooLarge { what: "properties", .. })) {
+                break;
             }
-            appended => appended?,
-        };
+            NO_ROOM.say(|left_out| {
+                tracing::warn!(
+                    topic = name,
+                    group,
+                    left_out,
+                    "a dead message has no room for why it is dead"
+                );
+            });
+            appended = self.append(&[NewMessage { properties, ..dead }]);
+        }
+        let appended = appended?;
         let consumed = properties::get(&text, "RETRY_TOPIC").unwrap_or(message.topic);
         self.traffic.count_send_back(consumed, group, 1, u64::from(message.total_size));
         self.counters.dead.add(1);
@@ -265,6 +313,22 @@ fn properties_of_dead(message: &MessageView<'_>, group: &str) -> Vec<u8> {
     let topic = retried_topic(known("RETRY_TOPIC").unwrap_or(message.topic), group);
     let id = known("UNIQ_KEY").or_else(|| known("ORIGIN_MESSAGE_ID")).unwrap_or("");
     properties::replace(&text, &[], &[("DLQ_ORIGIN_TOPIC", topic), ("DLQ_ORIGIN_MESSAGE_ID", id)])
+}
+
+/// These properties of a dead message, and why it is dead; what another group said of it before is replaced.
+fn properties_of_cause(origin: &[u8], reconsume_times: i32, cause: &Cause) -> Vec<u8> {
+    let known = |name| properties::get(origin, name).unwrap_or("");
+    let attempts = u32::try_from(reconsume_times).unwrap_or(0).max(cause.attempts).to_string();
+    let (reason, exception) = (clean(&cause.reason), clean(&cause.exception));
+    let told = [
+        (SOURCE_TOPIC, known("DLQ_ORIGIN_TOPIC")),
+        (SOURCE_ID, known("DLQ_ORIGIN_MESSAGE_ID")),
+        (ATTEMPTS, attempts.as_str()),
+        (REASON, reason.as_str()),
+        (EXCEPTION, exception.as_str()),
+    ];
+    let set: Vec<_> = told.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    properties::replace(origin, &[REASON, EXCEPTION], &set)
 }
 
 /// The properties of a message that goes back: it tells where it was read first, and by which id.

@@ -39,6 +39,7 @@ use crate::{
     long_poll::LongPolls,
     tables::{GroupEntry, MessageType, Tables, TopicEntry},
 };
+pub use dead_letters::Cause;
 use dead_letters::Givings;
 use demote::Demotions;
 use renewals::Renewals;

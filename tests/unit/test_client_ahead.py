@@ -1,0 +1,129 @@
+"""How many messages a consumer holds, by the rate at which its workers finish them; time is given."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferromq.client._ahead import MAX_BATCH, Ahead, Held, check_prefetch
+from ferromq.errors import ConfigError
+
+LEASE = 30.0
+
+
+class Work:
+    """Workers that take what is there, and a broker that has more than they ask for."""
+
+    def __init__(self, workers: int, *, lease: float = LEASE, prefetch: int | None = None) -> None:
+        self.ahead = Ahead(lease, prefetch)
+        self.workers = workers
+        self.now = 0.0
+        self.most = 0
+        self.using: list[Held] = []
+        self.given: list[Any] = []
+
+    def fill(self) -> None:
+        """Let idle workers take, and receive while something is asked for."""
+        while True:
+            while len(self.using) < self.workers and (held := self.ahead.take(self.now)) is not None:
+                self.using.append(held)
+            room = self.ahead.room(self.workers - len(self.using))
+            if not room:
+                break
+            messages: list[Any] = [SimpleNamespace(endpoint="e") for _ in range(room)]
+            self.ahead.add(messages, self.now)
+            self.most = max(self.most, len(self.ahead.waiting) + len(self.ahead.in_use))
+
+    def handle(self, count: int, seconds: float) -> None:
+        """Let each of as many messages take its time; leases are looked after meanwhile."""
+        done = 0
+        while done < count:
+            self.fill()
+            self.now += seconds
+            using, self.using = self.using, []
+            for held in using:
+                self.ahead.end(held, self.now)
+            done += len(using)
+
+    def look_after(self) -> list[Held]:
+        """Give back what waits too long, and return what is to be renewed."""
+        renewed, given = self.ahead.aging(self.now, keep=False)
+        self.given += given
+        for held in renewed:
+            held.renewed(self.now, LEASE)
+        return renewed
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_slow_workers_hold_one_each(workers: int) -> None:
+    """A handler of half a second leaves everything else to others."""
+    work = Work(workers)
+    work.handle(40, 0.5)
+    assert work.most == workers
+
+
+@pytest.mark.parametrize("lease", [0.5, 2.0, 30.0])
+@pytest.mark.parametrize("seconds", [0.0001, 0.001, 0.01, 0.1])
+def test_no_more_is_held_than_is_finished_in_half_a_lease(lease: float, seconds: float) -> None:
+    """Nor than is finished in half a second."""
+    work = Work(2, lease=lease)
+    work.handle(3000, seconds)
+    rate = 2 / seconds
+    assert work.most <= max(2, rate * lease / 2)
+    assert work.most <= 2 + rate * 0.6
+
+
+def test_fast_workers_are_never_short_of_messages() -> None:
+    """Batches grow to the largest there is, within a few thousand messages."""
+    work = Work(1)
+    work.handle(10_000, 0.00001)
+    assert work.most > MAX_BATCH
+
+
+@pytest.mark.parametrize("prefetch", [1, 7, 100])
+def test_prefetch_is_an_upper_bound(prefetch: int) -> None:
+    """However fast the workers are."""
+    work = Work(8, prefetch=prefetch)
+    work.handle(5000, 0.00001)
+    assert work.most == prefetch
+
+
+def test_workers_that_become_slower_keep_what_they_still_finish() -> None:
+    """The rest is given back at once, when the second of the slow ones ends."""
+    work = Work(1)
+    work.handle(10_000, 0.0001)
+    assert len(work.ahead.waiting) > 100
+    work.handle(2, 1.0)
+    assert work.ahead.has_surplus()
+    work.look_after()
+    assert not work.ahead.has_surplus()
+    assert len(work.ahead.waiting) <= 1
+
+
+def test_what_waits_is_given_back_when_a_third_of_its_lease_is_over() -> None:
+    """Although no worker has ended: what is in use is renewed, again and again."""
+    work = Work(1)
+    work.handle(10_000, 0.0001)
+    work.fill()
+    waiting = len(work.ahead.waiting)
+    work.now += LEASE / 3 - 1
+    assert (work.look_after(), work.given) == ([], [])
+    for _ in range(3):
+        work.now += LEASE / 3
+        assert work.look_after() == work.using
+    assert len(work.given) == waiting
+    assert work.ahead.take(work.now) is None
+
+
+def test_what_expired_meanwhile_is_not_used() -> None:
+    """As after the machine slept: it is redelivered."""
+    work = Work(1)
+    work.ahead.add([SimpleNamespace()], 0.0)  # type: ignore[list-item]
+    assert work.ahead.take(LEASE + 1) is None
+
+
+@pytest.mark.parametrize("prefetch", [0, -1])
+def test_at_least_one_message_is_held(prefetch: int) -> None:
+    """A bound of none would receive nothing."""
+    with pytest.raises(ConfigError, match="at least 1"):
+        check_prefetch(prefetch)
