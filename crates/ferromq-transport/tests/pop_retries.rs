@@ -152,6 +152,7 @@ async fn a_retry_that_is_given_up_is_kept_as_dead_and_does_not_come_again() {
         group: Some(Resource { name: "audit".to_owned() }),
         topic: Some(Resource { name: "flights".to_owned() }),
         receipt_handle: received(&client).await.handle(),
+        delivery_attempt: 1,
     };
     let answer = client.call("ForwardMessageToDeadLetterQueue", request.encode_to_vec()).await.unwrap();
     assert_eq!(proto::StatusOnly::decode(answer).unwrap().status.unwrap().code, 20_000);
