@@ -198,7 +198,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         (("broker", "--listen", "no.invalid:0"), {}, "listen is 'no.invalid:0'"),
         (("broker",), {"FERROMQ_BROKER_FLUHS": "group"}, "did you mean FERROMQ_BROKER_FLUSH"),
         (("broker", "--flush", "sync"), {}, "flush is 'sync'; it must be `each`, `group`, `every N`, `interval`"),
-        (("broker", "--set", "fluhs=group"), {}, "did you mean FERROMQ_BROKER_FLUSH"),
+        (("broker", "--set", "fluhs=group"), {}, "did you mean flush"),
         (("broker", "--set", "flush"), {}, "NAME=VALUE"),
         (("broker", "--set", "commit_log_file_size=1"), {}, "commit_log_file_size is 1; it must be 4 KiB"),
         (("broker", "--retention-age", "old"), {}, "retention_age is 'old': a duration is expected"),
