@@ -176,6 +176,8 @@ class RouteCache:
     def close(self) -> None:
         """Ask no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        # It knows the tables, which tell this cache of changes: nothing is left for the garbage collector.
+        self._ask = _ended
 
     def _keep(self, topic: str, kept: _Kept | None) -> None:
         self._kept.pop(topic, None)
@@ -183,3 +185,7 @@ class RouteCache:
             self._kept[topic] = kept
             if len(self._kept) > _LIMIT:
                 del self._kept[next(iter(self._kept))]
+
+
+def _ended(topic: str, _before: Seen | None) -> Seen:
+    raise NameServerFailed(f"the broker stops, the route of {topic} is not asked for")
