@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ferromq._config import Config, boolean, check_address, check_positive, only, split_list, whole
 from ferromq._listener_config import ListenerConfig
-from ferromq._rocketmq import NAME_SERVER_WITHOUT_EFFECT
+from ferromq._rocketmq import NAME_SERVER_REFUSED, NAME_SERVER_WITHOUT_EFFECT
 
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "9876"}  # noqa: S104 (as in RocketMQ)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -79,6 +79,7 @@ class NameServerConfig(Config):
         "configBlackList": lambda text: {"protected_keys": split_list(text)},
         "clusterTest": lambda text: only(text, "false", "routes are not taken from another environment"),
         "enableControllerInNamesrv": lambda text: only(text, "false", "there is no controller in this name server"),
+        **NAME_SERVER_REFUSED,
         **ListenerConfig.properties,
     }
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {

@@ -1,15 +1,19 @@
 """
 RocketMQ's configuration keys of servers that have no effect here: a file written for RocketMQ may keep them.
 
-Each is warned of when it is met. Keys that have an effect are in `config`.
+Each is warned of when it is met. A value is refused where a server that ignores it would promise less than was asked
+for, or do more. Keys that have an effect are in `config`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ferromq._config import boolean, only, whole
 
 _NAMES = """
 abortFile accessKey accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable
 accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum
-aclCacheRefreshSecond adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
+aclCacheRefreshSecond adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
 allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync appendTopicForTimerDeleteKey asyncLearner
 asyncSendEnable authConfigPath authenticationMetadataProvider authenticationProvider authenticationStrategy
 authenticationWhitelist authorizationMetadataProvider authorizationProvider authorizationStrategy
@@ -18,7 +22,7 @@ bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore broadc
 broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval
 brokerNotActiveTimeoutMillis brokerTopicEnable cgColdReadThreshold channelNotActiveInterval
 checkCommitLogOffsetOnRecover checkCRCOnRecover checkSyncStateSetPeriod cleanOfflineBrokerInterval
-cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic
+cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
 clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout
 clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums clientOnewaySemaphoreValue
 clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterName
@@ -35,16 +39,16 @@ defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum delayOffset
 deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax destroyMapedFileIntervalForcibly
 disableCallbackExecutor disableConsumeIfConsumerReadSlowly disableNettyWorkerGroup disappearTimeAfterStart
 diskFallRecorded dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId
-duplicationEnable enableAcceleratedRecovery enableAsyncReput enableAutoInSyncReplicas enableBatchPush
+enableAcceleratedRecovery enableAsyncReput enableBatchPush
 enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset
 enableCompaction enableConnectionMetrics enableConsumeQueueExt enableCreateSysGroup enableDetailStat
-enableFastChannelEventProcess enableLagAndDlqMetrics enableLiteEventMode enableLitePopLog enableLmq enableLmqQuota
+enableFastChannelEventProcess enableLagAndDlqMetrics enableLiteEventMode enableLitePopLog enableLmqQuota
 enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics
-enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
+enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
 enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
-enableReconnectForGoAway enableRegisterProducer enableRemoteEscape enableRemotingMetrics enableRequestMetrics
+enableReconnectForGoAway enableRegisterProducer enableRemotingMetrics enableRequestMetrics
 enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
-enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck enableSlaveActingMaster
+enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck
 enableSplitMetadata enableSplitRegistration enableStatsMetrics enableTransactionMetrics
 endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
 fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNamesrvAddrByAddressServer
@@ -55,7 +59,7 @@ globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haMasterAddre
 haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize heartbeatThreadPoolNums
 heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer indexFileReadEnable indexFileWriteEnable
 indexRocksDBEnable initAuthenticationUser initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials
-inSyncReplicas isolateLogEnable isScanAvailableNameSrv iteratorWhenUseRocksdbConsumeQueue liteEventCheckInterval
+isolateLogEnable isScanAvailableNameSrv iteratorWhenUseRocksdbConsumeQueue liteEventCheckInterval
 liteEventFullDispatchDelayTime liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable
 liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK litePullMessageEnable
 litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity liteSubscriptionCheckInterval
@@ -72,7 +76,7 @@ maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCou
 memTableFlushIntervalMs messageIndexEnable messageIndexSafe messageStorePlugIn metricGrpcExporterIntervalInMills
 metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
 metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
-metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled minInSyncReplicas
+metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
 minLiteTTl offsetCheckInSlave osPageCacheBusyTimeOutMills persistConsumerOffsetIncrementally popCkMaxBufferSize
 popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable
 popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority
@@ -83,7 +87,7 @@ priorityOrderAsc processReplyMessageThreadPoolNums pullBatchMaxMessageCount pull
 pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout
 putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity
 readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig recheckReputOffsetFromCq
-recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval rejectPullConsumerEnable
+recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval
 replicasPerDiskPartition replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1
 reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocksdbCompressionType
 rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
@@ -106,7 +110,7 @@ timerReputServiceCorePoolSize timerReputServiceMaxPoolSize timerReputServiceQueu
 timerRocksDBPrecisionMs timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours
 timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps timerSkipUnknownError timerStopDequeue
 timerStopEnqueue timerWarmEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
-topicQueueLockNum totalReplicas
+topicQueueLockNum
 transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity
 transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
 transientStorePoolSize transRocksDBEnable transWriteOriginTransHalfEnable travelCqFileNumWhenGetMessage
@@ -125,7 +129,6 @@ _WHY = {
     "storePathConsumeQueue": "consume queues lie in the store directory",
     "storePathIndex": "index files lie in the store directory",
     "transientStorePoolEnable": "bytes go straight into the mapped file",
-    "useTLS": "connections to others are not encrypted",
 }
 
 WITHOUT_EFFECT: Mapping[str, str] = {**dict.fromkeys(_NAMES.split(), "ferromq has no such option"), **_WHY}
@@ -139,7 +142,7 @@ connectTimeoutMillis defaultThreadPoolQueueCapacity disableCallbackExecutor disa
 enableReconnectForGoAway enableShutdownGracefully isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
 serverCallbackExecutorThreads serverNettyWorkerGroupEnable serverPooledByteBufAllocatorEnable serverSelectorThreads
 serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds
-socksProxyConfig useEpollNativeSelector useTLS writeBufferHighWaterMark writeBufferLowWaterMark
+socksProxyConfig useEpollNativeSelector writeBufferHighWaterMark writeBufferLowWaterMark
 """
 _CONTROLLER_NAMES = """
 controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity
@@ -161,3 +164,35 @@ NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = {
     **_NAME_SERVER_WHY,
 }
 """The same for a name server."""
+
+
+def _flag(allowed: str, why: str) -> Callable[[str], dict[str, Any]]:
+    return lambda text: only(str(boolean(text)).lower(), allowed, why)
+
+
+def _one_replica(text: str) -> dict[str, Any]:
+    return only(str(max(whole(text), 1)), "1", "logs are not replicated yet, and no send would wait for a slave")
+
+
+_PLAINTEXT = {"useTLS": _flag("false", "connections to other servers are not encrypted")}
+
+REFUSED: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    **dict.fromkeys(("inSyncReplicas", "minInSyncReplicas", "totalReplicas"), _one_replica),
+    **dict.fromkeys(
+        ("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable"),
+        _flag("false", "logs are not replicated yet"),
+    ),
+    **dict.fromkeys(
+        ("enableSlaveActingMaster", "enableRemoteEscape"), _flag("false", "no slave stands in for a lost master")
+    ),
+    **dict.fromkeys(
+        ("enableLmq", "enableMultiDispatch"), _flag("false", "a message is delivered to the queue of its topic alone")
+    ),
+    "clearRetryTopicWhenDeleteTopic": _flag("true", "the retry topics of a deleted topic are deleted with it"),
+    "rejectPullConsumerEnable": _flag("false", "pull consumers are served"),
+    **_PLAINTEXT,
+}
+"""Keys of a broker of which one value is how it works here, and another one is refused."""
+
+NAME_SERVER_REFUSED = _PLAINTEXT
+"""The same of a name server."""

@@ -29,7 +29,7 @@ from ferromq._grpc_config import GrpcConfig
 from ferromq._listener_config import ListenerConfig
 from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
-from ferromq._rocketmq import WITHOUT_EFFECT
+from ferromq._rocketmq import REFUSED, WITHOUT_EFFECT
 from ferromq._send_config import SendConfig
 from ferromq._timer_config import TimerConfig
 from ferromq._transaction_config import TransactionConfig
@@ -249,6 +249,7 @@ class BrokerConfig(Config):
         "aclEnable": lambda text: only(text, "false", "who may do what is not checked"),
         "authenticationEnabled": lambda text: only(text, "false", "who may do what is not checked"),
         "authorizationEnabled": lambda text: only(text, "false", "who may do what is not checked"),
+        **REFUSED,
         "enableDLegerCommitLog": lambda text: only(text, "false", "logs are not replicated"),
         "enableControllerMode": lambda text: only(text, "false", "there is no controller that chooses masters"),
         "storeType": lambda text: only(text, "default", "only the store of files is served"),

@@ -190,6 +190,35 @@ def test_an_unknown_key_is_an_error_with_the_nearest_name(tmp_path: Path, text: 
         BrokerConfig.load(write(tmp_path / f"x{suffix}", text), environment={})
 
 
+@pytest.mark.parametrize(
+    ("asked", "works"),
+    [
+        *(f"{name}=2 {name}=1".split() for name in ("inSyncReplicas", "minInSyncReplicas", "totalReplicas")),
+        *(
+            f"{name}=true {name}=false".split()
+            for name in ("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable", "useTLS")
+        ),
+        *(f"{name}=true {name}=false".split() for name in ("enableSlaveActingMaster", "enableRemoteEscape")),
+        *(f"{name}=true {name}=false".split() for name in ("enableLmq", "enableMultiDispatch")),
+        ("rejectPullConsumerEnable=true", "rejectPullConsumerEnable=false"),
+        ("clearRetryTopicWhenDeleteTopic=false", "clearRetryTopicWhenDeleteTopic=true"),
+    ],
+)
+def test_a_key_that_would_promise_less_than_it_asks_for_is_refused(tmp_path: Path, asked: str, works: str) -> None:
+    """With the value that says how it works here, which starts."""
+    value = works.partition("=")[2]
+    with pytest.raises(ConfigError, match=rf"{asked} in .*b\.conf: .* is asked, but .*; use {value}"):
+        BrokerConfig.from_properties(write(tmp_path / "b.conf", asked))
+    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", works)) == BrokerConfig()
+
+
+def test_a_name_server_refuses_to_be_asked_for_tls_it_does_not_speak(tmp_path: Path) -> None:
+    """Its calls to brokers are plaintext."""
+    with pytest.raises(ConfigError, match="not encrypted; use false"):
+        NameServerConfig.from_properties(write(tmp_path / "n.conf", "useTLS=true"))
+    assert NameServerConfig.from_properties(write(tmp_path / "n.conf", "useTLS=false")) == NameServerConfig()
+
+
 def test_an_unknown_variable_is_an_error() -> None:
     """It is named, and so is the nearest one."""
     with pytest.raises(
