@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -225,10 +226,10 @@ def lose_answers(patch: pytest.MonkeyPatch, method: str) -> None:
     """Let requests of a method go nowhere."""
     call = Channels.call
 
-    def lost(self: Channels, endpoint: str, name: str, request: bytes, timeout: float) -> bytes:
+    def lost(self: Channels, endpoint: str, name: str, *request: Any) -> bytes:
         if name == method:
             raise ferromq.ConnectionFailed("the connection broke")
-        return call(self, endpoint, name, request, timeout)
+        return call(self, endpoint, name, *request)
 
     patch.setattr(Channels, "call", lost)
 

@@ -141,7 +141,7 @@ class ReceiveAhead:
             await self._leases.keep_pace()
             if self._is_fifo():
                 # As long as they wait, what follows is not handed out.
-                await self._leases.flush(time.monotonic() + self._client.common.timeout)
+                await self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
             wish = Wish(room, _LONG_POLL, self._invisible)
             plan = _plans.receive(self._client.common, self._subscription, wish, self._leases)
             self._receiving = True

@@ -6,15 +6,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 from ferromq.aio._ahead import ReceiveAhead
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.client._ahead import Held
+from ferromq.client._connection import LOOK_UP
 from ferromq.client._handlers import check_awaitable
 from ferromq.client._plans import Subscription
 from ferromq.client._push import GIVE_BACK, Orders, say_failed, say_failed_after_end
 from ferromq.client._retry import Retry, Verdict, order_of
+from ferromq.client._signals import stopped_by_sigterm
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
@@ -41,19 +44,24 @@ class Runner:
         self._ahead.workers = tasks
         self._tasks = [asyncio.create_task(self._work(handler)) for _ in range(tasks)]
         stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
-            self.stop()
-            if any(task.done() and not task.cancelled() and task.exception() for task in self._tasks):
-                stop_timeout = min(stop_timeout, 1.0)
-            await asyncio.wait(self._tasks, timeout=stop_timeout)
-        finally:
-            self.stop()
-            for task in (stopping, *self._tasks):
-                task.cancel()
-            results = await asyncio.gather(*self._tasks, stopping, return_exceptions=True)
-            await self._give_back_all()
-            self._ended.set()
+        loop = asyncio.get_running_loop()
+        with stopped_by_sigterm(lambda: loop.call_soon_threadsafe(self.stop)):
+            try:
+                # A signal that another thread receives does not wake the loop.
+                watched, done = {stopping, *self._tasks}, set[asyncio.Task[Any]]()
+                while not done:
+                    done, _ = await asyncio.wait(watched, timeout=LOOK_UP, return_when=asyncio.FIRST_COMPLETED)
+                self.stop()
+                if any(task.done() and not task.cancelled() and task.exception() for task in self._tasks):
+                    stop_timeout = min(stop_timeout, 1.0)
+                await asyncio.wait(self._tasks, timeout=stop_timeout)
+            finally:
+                self.stop()
+                for task in (stopping, *self._tasks):
+                    task.cancel()
+                results = await asyncio.gather(*self._tasks, stopping, return_exceptions=True)
+                await self._give_back_all()
+                self._ended.set()
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -114,7 +122,7 @@ class Runner:
         return following
 
     async def _give_back(self, messages: list[MessageView]) -> None:
-        await self._leases.give_back(messages, time.monotonic() + self._client.common.timeout)
+        await self._leases.give_back(messages, time.monotonic() + self._client.common.attempt_timeout)
 
     def _retry(self) -> Retry:
         return Retry.of(self._client.base.settings)

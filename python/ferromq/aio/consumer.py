@@ -26,6 +26,9 @@ from ferromq.message import MessageView
 
 __all__ = ["Consumer"]
 
+_ACKS_FIRST = 1.0
+"""Seconds that a receive gives to the acknowledgements that wait, at most."""
+
 
 class Consumer:
     """
@@ -46,7 +49,7 @@ class Consumer:
         *,
         filter: str | Sql = "*",  # noqa: A002 (what it is called everywhere)
         invisible_duration: timedelta | float = timedelta(seconds=30),
-        timeout: timedelta | float = 3.0,
+        timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
         prefetch: int | None = None,
@@ -72,16 +75,18 @@ class Consumer:
         self._client.check()
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
-        await self._leases.flush(time.monotonic() + self._client.common.timeout)
         invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
+        await self._leases.flush(time.monotonic() + _ACKS_FIRST)
         ahead = await self._ahead.take_ahead(max_messages, until)
         if ahead is not None:
             if invisible_duration is not None:
                 for message in ahead:
                     await self._leases.change_invisible_duration(message, invisible)
             return ahead
-        wish = Wish(max_messages, remaining(until), invisible)
+        left = remaining(until)
+        grace = until + _plans.LATE - time.monotonic() - left
+        wish = Wish(max_messages, left, invisible, grace=max(grace, _plans.LATE - _ACKS_FIRST))
         return await self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
@@ -113,7 +118,8 @@ class Consumer:
         """
         Await *handler* with each message, in *tasks* tasks, until `stop` or `close` is called.
 
-        What becomes of the messages is said at `ferromq.Consumer.run`. At the end handlers that need longer than
+        What becomes of the messages is said at `ferromq.Consumer.run`, and of SIGTERM, where the loop runs in the main
+        thread. At the end handlers that need longer than
         *stop_timeout* are cancelled; cancelling `run` itself cancels them at once. Either way what was not handled is
         given back. Raises `TypeError` for a handler that cannot be awaited.
         """
@@ -186,7 +192,7 @@ class Consumer:
     def __aiter__(self) -> AsyncIterator[MessageView]:
         """Yield messages as they come, until the consumer is closed."""
         self._client.check()
-        return Iteration(self._ahead, self._leases, self._client.common.timeout)
+        return Iteration(self._ahead, self._leases, self._client.common.attempt_timeout)
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """

@@ -294,7 +294,7 @@ class ReceiveAhead:
                     yield held.message
                     continue
                 self.end(held, is_used=False)
-                self._leases.give_back([held.message], time.monotonic() + self._client.common.timeout)
+                self._leases.give_back([held.message], time.monotonic() + self._client.common.attempt_timeout)
         finally:
             if held is not None:
                 self.end(held)
@@ -402,7 +402,7 @@ class ReceiveAhead:
                 self._receiving = True
             if self._is_fifo():
                 # As long as they wait, what follows is not handed out.
-                self._leases.flush(time.monotonic() + self._client.common.timeout)
+                self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
             try:
                 plan = _plans.receive(self._client.common, self._subscription, wish, self._leases)
                 messages = self._client.run(plan, self._cancel)

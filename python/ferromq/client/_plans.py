@@ -53,6 +53,8 @@ MAX_BODY = 4 * 1024 * 1024
 """RocketMQ's limit, until the server's settings tell another."""
 GRACE = 5.0
 """Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
+LATE = 2.8
+"""Seconds after its wait in which a receive ends, whatever hangs."""
 ATTEMPT = 3.0
 """Seconds that one attempt of a call may take, at most."""
 _LEAST = 0.05
@@ -235,37 +237,37 @@ class Wish:
     wait: float
     invisible: float
     attempt_id: str = ""
+    grace: float = LATE
+    """How long after the wait it may end."""
 
 
 def receive(common: Common, subscription: Subscription, wish: Wish, lease: "LeaseKeeper") -> Plan[list[MessageView]]:
     """
     Receive messages, waiting for the first; an empty list when none came in time.
 
-    A broker that does not answer is asked again until the wait is over, at least as often as attempts are allowed.
+    A broker that does not answer is asked again until the wait is over, and as often as attempts are allowed where
+    there is time: it ends at most *grace* seconds after the wait, whatever hangs.
     """
     topic = subscription.topic
     until = common.now() + wish.wait
+    tries = Tries(until + wish.grace)
     failures = 0
     # The same over repetitions: what a lost answer held comes again, although nobody else may have it now.
     attempt_id = str(uuid.uuid4())
     while True:
         left = max(0.0, until - common.now())
         try:
-            route = yield from common.route(topic)
+            route = yield from common.route(topic, tries)
             several = len(route.readable) > 1
-            messages = yield from _receive_once(
-                common,
-                subscription,
-                route,
-                replace(wish, wait=min(left, _TURN) if several else left, attempt_id=attempt_id),
-                lease,
-            )
+            turn = replace(wish, wait=min(left, _TURN) if several else left, attempt_id=attempt_id)
+            messages = yield from _receive_once(common, subscription, route, turn, (lease, tries))
         except RETRYABLE:
             failures += 1
             common.routes.distrust(topic)
-            if failures >= common.attempts and common.now() >= until:
+            left = tries.until - common.now()
+            if common.now() >= until and (failures >= common.attempts or left < _LEAST):
                 raise
-            yield Pause(backoff(min(failures, 3)))
+            yield Pause(min(backoff(min(failures, 3)), max(0.0, left / 2)))
             continue
         if messages or common.now() >= until:
             return messages
@@ -274,14 +276,15 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
 def introduce(common: Common, topic: str) -> Plan[None]:
     """Make the client known to a broker of a topic, whose answer says whether the group keeps order."""
     route = yield from common.route(topic)
-    yield Join(route.next_readable()[0], common.timeout)
+    yield Join(route.next_readable()[0], common.attempt_timeout)
 
 
 def _receive_once(
-    common: Common, subscription: Subscription, route: Route, wish: Wish, lease: "LeaseKeeper"
+    common: Common, subscription: Subscription, route: Route, wish: Wish, of: tuple["LeaseKeeper", Tries]
 ) -> Plan[list[MessageView]]:
+    lease, tries = of
     endpoint, broker_name = route.next_readable()
-    yield Join(endpoint, common.timeout)
+    yield Join(endpoint, common.limit(tries))
     topic = resource(subscription.topic)
     request = pb.ReceiveMessageRequest(
         group=resource(subscription.group),
@@ -297,7 +300,8 @@ def _receive_once(
         long_polling_timeout=duration(wish.wait),
         attempt_id=wish.attempt_id,
     )
-    answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), wish.wait + GRACE)
+    limit = max(0.001, min(wish.wait + GRACE, tries.until - common.now()))
+    answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), limit)
     status, messages, _ = _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
     if status is None:
         if messages:
@@ -316,10 +320,10 @@ def ack(
     request = _ferromq.encode_acks(subscription.group, subscription.topic, messages)
     lost: OutcomeUnknown | None = None
 
-    def once(_tries: Tries) -> Plan[list[tuple[str, FerromqError]]]:
+    def once(tries: Tries) -> Plan[list[tuple[str, FerromqError]]]:
         nonlocal lost
         try:
-            answer = yield Call(endpoint, "AckMessage", request, common.timeout)
+            answer = yield Call(endpoint, "AckMessage", request, common.limit(tries))
         except OutcomeUnknown as error:
             lost = error
             raise
@@ -328,7 +332,7 @@ def ack(
             raise error_of(code, text)
         return [(message_id, _refusal(error_of(code, text), lost)) for message_id, code, text in refused]
 
-    return (yield from common.attempt(subscription.topic, once))
+    return (yield from common.attempt(subscription.topic, once, timeout=common.timeout))
 
 
 def _refusal(error: FerromqError, lost: OutcomeUnknown | None) -> FerromqError:
@@ -348,7 +352,8 @@ def change_invisible_duration(
     timeout: float | None = None,
 ) -> Plan[None]:
     """Let a lease end *invisible* seconds from now; *suspend*: do not count the delivery as an attempt."""
-    timeout = common.timeout if timeout is None else min(timeout, common.timeout)
+    limit = min(common.timeout, common.attempt_timeout)
+    timeout = limit if timeout is None else min(timeout, limit)
     request = pb.ChangeInvisibleDurationRequest(
         group=resource(subscription.group),
         topic=resource(subscription.topic),
@@ -386,17 +391,17 @@ def forward_to_dead_letter(
     ).SerializeToString()
     lost: OutcomeUnknown | None = None
 
-    def once(_tries: Tries) -> Plan[None]:
+    def once(tries: Tries) -> Plan[None]:
         nonlocal lost
         try:
-            answer = yield Call(message.endpoint, "ForwardMessageToDeadLetterQueue", request, common.timeout, why)
+            answer = yield Call(message.endpoint, "ForwardMessageToDeadLetterQueue", request, common.limit(tries), why)
             check(pb.ForwardMessageToDeadLetterQueueResponse.FromString(answer).status)
         except OutcomeUnknown as error:
             lost = error
             raise
 
     try:
-        yield from common.attempt(subscription.topic, once)
+        yield from common.attempt(subscription.topic, once, timeout=common.timeout)
     except LeaseExpired as error:
         raise _refusal(error, lost) from None
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, NoReturn
 from ferromq import _ferromq
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.client._plans import GRACE, Common, Subscription, Tries, Wish
+from ferromq.client._plans import LATE, Common, Subscription, Tries, Wish
 from ferromq.client._protocol import Call, Join, Packets, Plan, Stream, check, duration, error_of, resource
 from ferromq.client._routes import endpoints_message
 from ferromq.errors import RequestError, ServerError
@@ -54,8 +54,8 @@ def queues(common: Common, topic: str) -> Plan[list[Queue]]:
 def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, wish: Wish) -> Plan[Pulled]:
     """Read messages of a queue from *offset* on, waiting for the first."""
 
-    def once(_tries: Tries) -> Plan[Pulled]:
-        endpoint = yield from _joined(common, subscription.topic, queue)
+    def once(tries: Tries) -> Plan[Pulled]:
+        endpoint = yield from _joined(common, subscription.topic, queue, tries)
         request = pb.PullMessageRequest(
             group=resource(subscription.group),
             message_queue=_message_queue(subscription.topic, queue, endpoint),
@@ -64,7 +64,7 @@ def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, 
             filter_expression=subscription.wanted,
             long_polling_timeout=duration(wish.wait),
         )
-        answer: Packets = yield Stream(endpoint, "PullMessage", request.SerializeToString(), wish.wait + GRACE)
+        answer: Packets = yield Stream(endpoint, "PullMessage", request.SerializeToString(), wish.wait + LATE)
         status, messages, next_offset = _ferromq.decode_received(answer.packets, answer.packed, _NO_LEASE, endpoint)
         if status is not None and status[0] not in _EMPTY:
             raise error_of(*status)
@@ -72,25 +72,25 @@ def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, 
             raise ServerError(f"{endpoint} ended a pull without saying where the next one begins")
         return Pulled(messages, next_offset)
 
-    return (yield from common.attempt(subscription.topic, once))
+    return (yield from common.attempt(subscription.topic, once, timeout=wish.wait + common.timeout))
 
 
 def committed_offset(common: Common, subscription: Subscription, queue: Queue) -> Plan[int | None]:
     """Return the group's committed offset, if it has one."""
 
-    def once(_tries: Tries) -> Plan[int | None]:
-        endpoint = yield from _joined(common, subscription.topic, queue)
+    def once(tries: Tries) -> Plan[int | None]:
+        endpoint = yield from _joined(common, subscription.topic, queue, tries)
         request = pb.GetOffsetRequest(
             group=resource(subscription.group), message_queue=_message_queue(subscription.topic, queue, endpoint)
         )
-        answer = yield Call(endpoint, "GetOffset", request.SerializeToString(), common.timeout)
+        answer = yield Call(endpoint, "GetOffset", request.SerializeToString(), common.limit(tries))
         response = pb.GetOffsetResponse.FromString(answer)
         if response.status.code == pb.Code.OFFSET_NOT_FOUND:
             return None
         check(response.status)
         return response.offset if response.offset >= 0 else None
 
-    return (yield from common.attempt(subscription.topic, once))
+    return (yield from common.attempt(subscription.topic, once, timeout=common.timeout))
 
 
 def commit_offset(common: Common, subscription: Subscription, queue: Queue, offset: int) -> Plan[None]:
@@ -98,36 +98,36 @@ def commit_offset(common: Common, subscription: Subscription, queue: Queue, offs
     if offset < 0:
         raise ValueError(f"a queue offset is 0 or more, not {offset}")
 
-    def once(_tries: Tries) -> Plan[None]:
-        endpoint = yield from _joined(common, subscription.topic, queue)
+    def once(tries: Tries) -> Plan[None]:
+        endpoint = yield from _joined(common, subscription.topic, queue, tries)
         request = pb.UpdateOffsetRequest(
             group=resource(subscription.group),
             message_queue=_message_queue(subscription.topic, queue, endpoint),
             offset=offset,
         )
-        answer = yield Call(endpoint, "UpdateOffset", request.SerializeToString(), common.timeout)
+        answer = yield Call(endpoint, "UpdateOffset", request.SerializeToString(), common.limit(tries))
         check(pb.UpdateOffsetResponse.FromString(answer).status)
 
-    yield from common.attempt(subscription.topic, once)
+    yield from common.attempt(subscription.topic, once, timeout=common.timeout)
 
 
 def offset_at(common: Common, topic: str, queue: Queue, when: datetime | int | str) -> Plan[int]:
     """Return the offset at a time (aware, or milliseconds since 1970), or at `begin` or `end`."""
     policy, millis = _policy(when)
 
-    def once(_tries: Tries) -> Plan[int]:
-        endpoint = yield from _joined(common, topic, queue)
+    def once(tries: Tries) -> Plan[int]:
+        endpoint = yield from _joined(common, topic, queue, tries)
         request = pb.QueryOffsetRequest(
             message_queue=_message_queue(topic, queue, endpoint), query_offset_policy=policy
         )
         if millis is not None:
             request.timestamp.FromMilliseconds(millis)
-        answer = yield Call(endpoint, "QueryOffset", request.SerializeToString(), common.timeout)
+        answer = yield Call(endpoint, "QueryOffset", request.SerializeToString(), common.limit(tries))
         response = pb.QueryOffsetResponse.FromString(answer)
         check(response.status)
         return response.offset
 
-    return (yield from common.attempt(topic, once))
+    return (yield from common.attempt(topic, once, timeout=common.timeout))
 
 
 def _policy(when: datetime | int | str) -> tuple[pb.QueryOffsetPolicy, int | None]:
@@ -143,12 +143,12 @@ def _policy(when: datetime | int | str) -> tuple[pb.QueryOffsetPolicy, int | Non
     raise ValueError(f"an aware datetime, milliseconds since 1970, 'begin' or 'end' is expected, not {when!r}")
 
 
-def _joined(common: Common, topic: str, queue: Queue) -> Plan[str]:
-    route = yield from common.route(topic)
+def _joined(common: Common, topic: str, queue: Queue, tries: Tries) -> Plan[str]:
+    route = yield from common.route(topic, tries)
     endpoint = route.endpoint_of(queue.broker_name)
     if endpoint is None:
         raise RequestError(f"the broker {queue.broker_name} has no queue of {topic}; queues() says which there are")
-    yield Join(endpoint, common.timeout)
+    yield Join(endpoint, common.limit(tries))
     return endpoint
 
 

@@ -9,7 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 
 from ferromq.client._ahead import Held
 from ferromq.client._client import Client
@@ -18,6 +20,7 @@ from ferromq.client._handlers import check_result
 from ferromq.client._holding import Leases, ReceiveAhead
 from ferromq.client._plans import Subscription
 from ferromq.client._retry import Retry, Verdict, order_of
+from ferromq.client._signals import stopped_by_sigterm
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
@@ -87,6 +90,8 @@ class Runner:
         self._orders = Orders()
         self._unused: list[MessageView] = []
         self._stopping = threading.Event()
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        """Ends the wait of `run`; a handler of signals may put a word here, for it waits for no lock."""
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._workers: list[threading.Thread] = []
@@ -100,18 +105,22 @@ class Runner:
         ]
         for worker in self._workers:
             worker.start()
-        try:
-            # A signal that another thread receives, or that comes just before the wait, does not interrupt it.
-            while not self._stopping.wait(LOOK_UP):
-                pass
-        finally:
-            self._finish(time.monotonic() + stop_timeout)
+        with stopped_by_sigterm(lambda: self._wake.put(None)):
+            try:
+                # A signal that another thread receives, or that comes just before the wait, does not interrupt it.
+                while not self._stopping.is_set():
+                    with suppress(Empty):
+                        self._wake.get(timeout=LOOK_UP)
+                        break
+            finally:
+                self._finish(time.monotonic() + stop_timeout)
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
         """Take no more messages; `run` returns soon."""
         self._stopping.set()
+        self._wake.put(None)
         self._ahead.cease()
 
     def wait(self, until: float) -> None:
@@ -147,7 +156,7 @@ class Runner:
                     following = self._after(following)
         except BaseException as error:  # noqa: BLE001 (raised by `run`)
             self._failure = self._failure or error
-            self._stopping.set()
+            self.stop()
 
     def _place(self, held: Held) -> None:
         """Decide whether a message that is taken may begin, in the order in which messages are taken."""
@@ -161,7 +170,7 @@ class Runner:
         while not self._stopping.is_set():
             held = self._ahead.next()
             if held is None:
-                self._stopping.set()
+                self.stop()
                 return None
             if held.may_begin:
                 return held
@@ -182,7 +191,7 @@ class Runner:
         return following
 
     def _give_back(self, messages: list[MessageView]) -> None:
-        self._leases.give_back(messages, time.monotonic() + self._client.common.timeout)
+        self._leases.give_back(messages, time.monotonic() + self._client.common.attempt_timeout)
 
     def _retry(self) -> Retry:
         return Retry.of(self._client.settings)

@@ -29,6 +29,9 @@ from ferromq.message import MessageView
 
 __all__ = ["Consumer"]
 
+_ACKS_FIRST = 1.0
+"""Seconds that a receive gives to the acknowledgements that wait, at most."""
+
 
 class Consumer:
     """
@@ -46,7 +49,10 @@ class Consumer:
     In a group that keeps order, a message comes once those before it, of its message group or else of its queue, are
     acknowledged: nothing is received ahead, and iteration gives back what follows one that was not acknowledged, which
     comes again behind it. `run` calls a function instead. Both hold one message for each thread until they know how
-    fast the threads are, then half a second's work at most; *prefetch* is an upper bound. *tls* is as of `Producer`.
+    fast the threads are, then half a second's work at most; *prefetch* is an upper bound.
+
+    Other calls than `receive` end within *timeout* seconds, repetitions and look-ups included; one attempt has at most
+    3. *attempts* of 1 means no repetition. *tls* is as of `Producer`.
     """
 
     def __init__(
@@ -57,7 +63,7 @@ class Consumer:
         *,
         filter: str | Sql = "*",  # noqa: A002 (what it is called everywhere)
         invisible_duration: timedelta | float = timedelta(seconds=30),
-        timeout: timedelta | float = 3.0,
+        timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
         prefetch: int | None = None,
@@ -83,22 +89,24 @@ class Consumer:
         """
         Receive up to *max_messages*, waiting for the first one; an empty list when none came in time.
 
-        Acknowledgements that wait are sent first. Raises `ConnectionFailed` or `RequestTimeout` where no broker
-        answered for the whole wait.
+        Acknowledgements that wait are sent first. It ends within *wait* and 3 seconds, whatever hangs. Raises
+        `ConnectionFailed` or `RequestTimeout` where no broker answered for the whole wait.
         """
         self._client.check()
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
-        self._leases.flush(time.monotonic() + self._client.common.timeout)
         invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
+        self._leases.flush(time.monotonic() + _ACKS_FIRST)
         ahead = self._ahead.take_ahead(max_messages, until)
         if ahead is not None:
             if invisible_duration is not None:
                 for message in ahead:
                     self._leases.change_invisible_duration(message, invisible)
             return ahead
-        wish = Wish(max_messages, remaining(until), invisible)
+        left = remaining(until)
+        grace = until + _plans.LATE - time.monotonic() - left
+        wish = Wish(max_messages, left, invisible, grace=max(grace, _plans.LATE - _ACKS_FIRST))
         return self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
@@ -140,7 +148,8 @@ class Consumer:
         logged. It may raise `Reject` or `RetryAfter` to say what becomes of the message. In a group that keeps order it
         is tried again in place, and what follows it waits. Leases are renewed while handlers work, however long.
 
-        At the end handlers under way have *stop_timeout*; messages that were not handled are given back. Raises what
+        In the main thread SIGTERM ends it, too, unless the program handles that signal. At the end handlers under way
+        have *stop_timeout*; messages that were not handled are given back. Raises what
         ended receiving, as `receive` does, and what a handler raised that is no `Exception`. Raises
         `TypeError` for an asynchronous handler, and for one whose result would have to be awaited.
         """

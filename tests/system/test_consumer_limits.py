@@ -1,0 +1,106 @@
+"""How long calls of a consumer take while a broker hangs; both interfaces promise it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from consumer_shells import PATIENCE, SHELLS, Shell
+from grpc_proxy import GrpcProxy
+from machine import in_load
+
+import ferromq
+from ferromq import MessageView
+
+pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+TOTAL = 40
+
+
+@pytest.fixture
+def proxy() -> Iterator[GrpcProxy]:
+    """Yield a proxy in front of an embedded broker that has messages of the topic `orders`."""
+    with ferromq.embedded() as mq:
+        with mq.producer() as producer:
+            producer.send_all("orders", [b"%d" % number for number in range(TOTAL)])
+        with GrpcProxy(mq.endpoint) as proxy:
+            yield proxy
+
+
+def lasts(call: Callable[[], object]) -> float:
+    """Return how many seconds a call takes that may fail because of the broker."""
+    begin = time.monotonic()
+    with suppress(ferromq.OutcomeUnknown):
+        call()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("hung", [(), ("ReceiveMessage",), ("Telemetry",), ("QueryRoute",)])
+def test_a_receive_ends_three_seconds_after_its_wait(proxy: GrpcProxy, shell: Shell, hung: tuple[str, ...]) -> None:
+    """Whatever hangs: everything, or one step of it."""
+    with shell(proxy, "billing", "orders") as consumer:
+        proxy.hang(*hung)
+        assert lasts(lambda: consumer.receive(wait=0.5)) <= in_load(0.5 + 3)
+        proxy.release()
+        assert consumer.receive(wait=PATIENCE)
+
+
+def test_acknowledgements_that_hang_do_not_hold_up_a_receive(proxy: GrpcProxy, shell: Shell) -> None:
+    """They have a second; then the receive goes on without them."""
+    with shell(proxy, "billing", "orders") as consumer:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        proxy.hang("AckMessage")
+        consumer.ack_later(message)
+        begin = time.monotonic()
+        assert consumer.receive(1, wait=0)
+        assert time.monotonic() - begin <= in_load(3)
+        proxy.release()
+
+
+@pytest.mark.parametrize("call", ["ack", "forward"])
+def test_other_calls_end_within_the_timeout(proxy: GrpcProxy, shell: Shell, call: str) -> None:
+    """Repetitions included, with an error that leaves the outcome open."""
+    with shell(proxy, "billing", "orders", timeout=1) as consumer:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        proxy.hang()
+        begin = time.monotonic()
+        with pytest.raises(ferromq.OutcomeUnknown):
+            getattr(consumer, call)(message)
+        assert time.monotonic() - begin <= in_load(1.2)
+        proxy.release()
+
+
+@pytest.mark.parametrize("state", ["new", "idle", "acknowledges", "iterates", "waits", "runs"])
+def test_closing_keeps_its_time(proxy: GrpcProxy, shell: Shell, state: str) -> None:
+    """Whatever the consumer does, and though nothing is answered any more."""
+    consumer = shell(proxy, "billing", "orders")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def body(message: MessageView) -> bool:
+        if state == "waits":
+            consumer.ack(message)
+            seen.append(message)
+            if len(seen) == TOTAL:
+                begun.set()
+            return False
+        begun.set()
+        go_on.wait(PATIENCE)
+        return False
+
+    seen: list[MessageView] = []
+    if state in {"idle", "acknowledges"}:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        if state == "acknowledges":
+            proxy.hang("AckMessage")
+            consumer.ack_later(message)
+    elif state in {"iterates", "waits", "runs"}:
+        work = consumer.run if state == "runs" else consumer.iterate
+        threading.Thread(target=lambda: lasts(lambda: work(body)), daemon=True).start()
+        assert begun.wait(PATIENCE)
+    proxy.hang()
+    begin = time.monotonic()
+    consumer.close(0.5)
+    assert time.monotonic() - begin <= in_load(0.5 + 0.2)
+    go_on.set()
+    proxy.release()
+    consumer.__exit__()
