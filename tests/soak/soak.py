@@ -58,20 +58,21 @@ with ferromq.embedded(sys.argv[1], transaction_check_max=1000, **options) as mq:
 """
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports nobody listens on now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+def kept_port() -> socket.socket:
+    """Return a socket that keeps a port, for a server that listens beside it however often it starts."""
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.bind(("127.0.0.1", 0))
+    return keeper
 
 
 class Server:
     """A broker in a process of its own, on the same ports and directory however often it starts."""
 
     def __init__(self, directory: Path) -> None:
-        remoting, grpc = free_ports(2)
-        self.endpoint = f"127.0.0.1:{grpc}"
-        self._command = [sys.executable, "-c", SERVER, str(directory), f"127.0.0.1:{remoting}", self.endpoint]
+        self._ports = [kept_port() for _ in range(2)]
+        remoting, self.endpoint = (f"127.0.0.1:{port.getsockname()[1]}" for port in self._ports)
+        self._command = [sys.executable, "-c", SERVER, str(directory), remoting, self.endpoint]
         self._state = "new"
         self._process: subprocess.Popen[str] | None = None
 
@@ -95,6 +96,8 @@ class Server:
         """Let it stop."""
         assert self._process is not None
         self._process.communicate("")
+        for port in self._ports:
+            port.close()
 
 
 class Soak:

@@ -1,6 +1,5 @@
 """What planning and tasks ask of brokers and name servers that stand still, are gone, or answer half."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
 from machine import in_load
+from ports import kept_port
 
 import ferromq
 from ferromq.errors import OutcomeUnknown
@@ -53,11 +53,7 @@ def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Run a broker with messages behind proxies; readers are not as patient as usual."""
     monkeypatch.setattr(over_grpc, "TIMEOUT", TIMEOUT)
     monkeypatch.setattr(over_remoting, "TIMEOUT", TIMEOUT)
-    with socket.socket() as one, socket.socket() as two, FaultProxy() as grpc, FaultProxy() as remoting:
-        for port, proxy in ((one, grpc), (two, remoting)):
-            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port.bind(("127.0.0.1", 0))
-            proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
+    with kept_port() as one, kept_port() as two, FaultProxy(one) as grpc, FaultProxy(two) as remoting:
         addresses = {"listen": remoting.target, "advertise": remoting.address}
         addresses |= {"grpc_listen": grpc.target, "grpc_advertise": grpc.address}
         with ferromq.embedded(**addresses) as mq, FaultProxy(mq.namesrv) as namesrv:

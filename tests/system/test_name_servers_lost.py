@@ -1,9 +1,11 @@
 """Several name servers: brokers and clients use all of them, and go on with any one that is left."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from ports import kept_port
 
 import ferromq
 from ferromq._ferromq import RemotingClient
@@ -27,10 +29,12 @@ def clock() -> Clock:
 @pytest.fixture
 def name_servers(clock: Clock) -> Iterator[list[NamesrvController]]:
     """Run three name servers."""
-    servers = [NamesrvController(NameServerConfig(listen=FREE), clock=clock) for _ in range(3)]
-    yield servers
-    for server in servers:
-        server.close()
+    with ExitStack() as kept:
+        addresses = [kept.enter_context(kept_port()) for _ in range(3)]
+        servers = [NamesrvController(NameServerConfig(listen=address), clock=clock) for address in addresses]
+        yield servers
+        for server in servers:
+            server.close()
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """What an administrator asks of name servers and brokers that stand still, are gone, or answer half."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
 from machine import in_load
+from ports import kept_port
 
 import ferromq
 from ferromq import OutcomeUnknown
@@ -19,10 +19,7 @@ SLACK = 1.5
 @pytest.fixture
 def broker_proxy() -> Iterator[FaultProxy]:
     """Yield a proxy before the broker, which has its address as its own."""
-    with socket.socket() as port, FaultProxy() as proxy:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port.bind(("127.0.0.1", 0))
-        proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
+    with kept_port() as address, FaultProxy(address) as proxy:
         yield proxy
 
 

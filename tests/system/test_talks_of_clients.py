@@ -7,7 +7,6 @@ once, so one that holds up another shows, too.
 
 import asyncio
 import inspect
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
 from machine import in_load
+from ports import kept_port
 
 import ferromq
 from ferromq import OutcomeUnknown, aio
@@ -34,7 +34,7 @@ REPEATED = {
     *("queues", "pull", "offset_at", "committed", "commit_offset"),
 }
 TOPICS = {"orders": "NORMAL", "later": "DELAY", "deals": "TRANSACTION"}
-TRIED = ("refuse", "cut")
+TRIED = ("hang", "refuse", "cut", "half_answer")
 Call = Callable[[], Any]
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -131,11 +131,8 @@ def made(kind: ModuleType, name: str, *arguments: str, **options: Any) -> Any:
 async def prepared(kind: ModuleType) -> AsyncIterator[Scene]:
     """Make clients of a broker behind a proxy, and let them have something of everything in hand."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
-    with socket.socket() as port, FaultProxy() as proxy:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port.bind(("127.0.0.1", 0))
-        proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
-        options = {"grpc_listen": proxy.target, "grpc_advertise": proxy.address}
+    with kept_port() as address, FaultProxy(address) as proxy:
+        options = {"grpc_listen": address, "grpc_advertise": proxy.address}
         with ferromq.embedded(clock=ferromq.Clock.manual(), **options) as mq:
             with mq.admin() as admin:
                 for topic, message_type in TOPICS.items():

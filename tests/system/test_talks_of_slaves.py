@@ -1,6 +1,5 @@
 """What a slave asks of a master that stands still, is gone, or answers half: it keeps what it has, and asks again."""
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
 from grpc_peer import GrpcPeer
 from machine import in_load
+from ports import kept_port
 
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
@@ -55,10 +55,7 @@ def start(no_thread_left: None, clock: Clock, tmp_path: Path) -> Iterator[Callab
 @pytest.fixture
 def proxy() -> Iterator[FaultProxy]:
     """Yield a proxy with the port of a master to come."""
-    with socket.socket() as port, FaultProxy() as proxy:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port.bind(("127.0.0.1", 0))
-        proxy.target = f"127.0.0.1:{port.getsockname()[1]}"
+    with kept_port() as address, FaultProxy(address) as proxy:
         yield proxy
 
 

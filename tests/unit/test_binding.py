@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import grpc
 import pytest
+from ports import kept_port
 
 import ferromq
 from ferromq import _fork  # noqa: F401 (tells the extension of forks)
@@ -587,10 +588,8 @@ def test_a_request_may_take_a_quarter_of_the_memory(memory: int, wanted: grpc.St
 
 def test_nobody_there_is_connection_failed() -> None:
     """It is a ConnectionError, names the peer and keeps the reason."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
     client = RemotingClient()
-    with pytest.raises(ConnectionError, match=address) as failure:
+    with kept_port() as address, pytest.raises(ConnectionError, match=address) as failure:
         client.call(address, 105)
     assert isinstance(failure.value, ferromq.ConnectionFailed)
     assert isinstance(failure.value.__cause__, ConnectionRefusedError)
