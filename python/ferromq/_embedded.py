@@ -22,7 +22,7 @@ from ferromq.broker.controller import BrokerController
 from ferromq.client.consumer import Consumer
 from ferromq.client.producer import Producer
 from ferromq.config import BrokerConfig, NameServerConfig
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, ConnectionFailed
 from ferromq.namesrv.server import NamesrvController
 
 __all__ = ["Embedded", "embedded"]
@@ -63,6 +63,12 @@ class Embedded:
             atexit.register(self.close)
             started.callback(atexit.unregister, self.close)
             self._started = started.pop_all()
+        self._is_closed = False
+
+    def _check(self) -> None:
+        self._owner.check()
+        if self._is_closed:
+            raise ConnectionFailed("this embedded broker is closed; make a new one with ferromq.embedded()")
 
     @property
     def endpoint(self) -> str:
@@ -104,17 +110,17 @@ class Embedded:
 
     def producer(self, *topics: str, **options: Any) -> Producer:
         """Return a new producer on this broker's clock; *topics* and options are those of `ferromq.Producer`."""
-        self._owner.check()
+        self._check()
         return Producer(self.endpoint, *topics, **{"clock": self._clock, **options})
 
     def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
         """Return a new consumer in *group* of *topic*; the options are those of `ferromq.Consumer`."""
-        self._owner.check()
+        self._check()
         return Consumer(self.endpoint, group, topic, **options)
 
     def admin(self) -> Admin:
         """Return a new administrator of this broker."""
-        self._owner.check()
+        self._check()
         return Admin(self.namesrv)
 
     def configure(self, **options: Any) -> None:
@@ -128,6 +134,7 @@ class Embedded:
     def close(self) -> None:
         """Stop the broker and the name server, and remove the directory if it was a temporary one. Idempotent."""
         if self._owner.is_here:
+            self._is_closed = True
             self._started.close()
 
     def __enter__(self) -> Self:

@@ -1,13 +1,22 @@
 """Addresses as users write them. Pure, and without protobuf: readers over remoting need no more."""
 
+import re
+
 from ferromq.errors import ConfigError
+
+# What no name of a host and no address has: a scheme or a path, a list, a blank.
+_ODD = re.compile(r"[/,@?#|&=\s]")
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
     """Take `host:port`, or several joined by `;`, apart. Raises `ConfigError`."""
+    if not isinstance(text, str):
+        raise ConfigError(f"the endpoint is {text!r}; a text is expected: host:port, or several joined by ;")
     endpoints = tuple(part.strip() for part in text.split(";") if part.strip())
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
+        if _ODD.search(host):
+            raise ConfigError(f"an endpoint is host:port, several are joined by ;, and {endpoint!r} is neither")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ConfigError(f"an endpoint is host:port, {endpoint!r} is not; a broker's gRPC port is 8081 by default")
     if not endpoints:

@@ -25,6 +25,10 @@ class Owner:
         """Says whether this is the process that made the object."""
         return os.getpid() == self._pid
 
+    def take_over(self) -> None:
+        """Let the object belong to this process: it has no threads and no connections yet."""
+        self._pid = os.getpid()
+
     def check(self) -> None:
         """Raise `ForkedProcess` in a child."""
         if not self.is_here:

@@ -62,6 +62,7 @@ _GROUP_LIMIT = 120
 
 def check_topic(name: str) -> None:
     """Raise `IllegalName`, with the rule that is broken, unless *name* may be the name of a topic."""
+    _check_text("topic", name)
     derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     _check("topic", name, _RETRY_OR_DLQ_LIMIT if derived else _TOPIC_LIMIT)
 
@@ -81,7 +82,13 @@ def is_internal_topic(name: str) -> bool:
     return is_system_topic(name) and name not in {BENCHMARK_TOPIC, TRACE_TOPIC}
 
 
+def _check_text(kind: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise IllegalName(f"the {kind} name is {name!r}; a text is expected")
+
+
 def _check(kind: str, name: str, limit: int) -> None:
+    _check_text(kind, name)
     if not name.strip():
         raise IllegalName(f"the {kind} name is empty; give it 1 to {limit} letters, digits, or _ - % |")
     if len(name) > limit:

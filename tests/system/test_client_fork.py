@@ -72,3 +72,38 @@ with ferromq.embedded() as mq, mq.producer() as parents:
 def test_a_client_made_after_the_fork_works() -> None:
     """Also where the parent has clients of its own."""
     subprocess.run([sys.executable, "-c", MAKE_ANEW], timeout=60, check=True)
+
+
+UNUSED = """
+import asyncio, os, ferromq, ferromq.aio
+with ferromq.embedded() as mq:
+    unused, awaited = ferromq.Producer(mq.endpoint), ferromq.aio.Producer(mq.endpoint)
+    with mq.producer() as used:
+        used.send("other", b"gRPC is in use here")
+        for number in range(2):
+            child = os.fork()
+            if child == 0:
+                with unused:
+                    unused.send("t", b"from a child")
+                    unused.submit("t", b"from a child").result(10)
+                asyncio.run(awaited.send("t", b"from a child"))
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0, status
+    unused.send("t", b"from the parent")
+    bodies = []
+    with mq.consumer("g", "t") as consumer:
+        while len(bodies) < 7:
+            messages = consumer.receive(wait=10)
+            bodies += [message.body for message in messages]
+            assert messages
+            for message in messages:
+                message.ack()
+    assert bodies.count(b"from a child") == 6 and bodies.count(b"from the parent") == 1, bodies
+    unused.close()
+"""
+
+
+def test_a_producer_that_was_never_used_begins_in_the_child() -> None:
+    """Servers load the program, and fork then: each child has it for itself, and so has the parent."""
+    subprocess.run([sys.executable, "-c", UNUSED], timeout=60, check=True)

@@ -72,6 +72,8 @@ class Client:
         self.settings = settings
         """What the servers said last; until then what this client says."""
         self.session = Session(self.channels, settings, self._on_settings)
+        common = self.common
+        self.session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
         self._runner = Runner(self.channels, self._join)
         self._closing = threading.Lock()
         self.is_closed = False
@@ -80,10 +82,23 @@ class Client:
         atexit.register(self._close_at_exit)
 
     def check(self) -> None:
-        """Raise unless the client may be used: `ForkedProcess` in a child, `ConnectionFailed` after `close`."""
+        """
+        Raise unless the client may be used: `ForkedProcess` in a child, `ConnectionFailed` after `close`.
+
+        A producer that was never used begins in the child: servers fork after they have loaded the program.
+        """
+        if not self._owner.is_here and self._is_unused:
+            self.common.identity.take_name()
+            self._owner.take_over()
         self._owner.check()
         if self.is_closed:
             raise ConnectionFailed("the client is closed; make a new one")
+
+    @property
+    def _is_unused(self) -> bool:
+        """Says whether it is a producer without threads and connections."""
+        is_producer = self.settings.HasField("publishing")
+        return is_producer and self.session.on_orphan is None and not self.channels.is_begun
 
     @property
     def is_here(self) -> bool:

@@ -90,6 +90,11 @@ class Channels:
         self._methods: dict[tuple[str, str], Any] = {}
         self._closed = False
 
+    @property
+    def is_begun(self) -> bool:
+        """Says whether any channel was made."""
+        return bool(self._channels)
+
     def method(self, endpoint: str, method: str, kind: str = "unary_unary") -> Any:
         """Return the callable of a method; it takes and gives bytes."""
         found = self._methods.get((endpoint, method))
@@ -127,6 +132,15 @@ class Channels:
             raise failure(error, endpoint, method, timeout) from None
         except ValueError as error:
             raise ConnectionFailed(f"{method} did not get through to {endpoint}: {error}") from None
+
+    def forget(self, endpoint: str) -> None:
+        """Close the channel to *endpoint*; it is made anew where it is needed again."""
+        with self._lock:
+            channel = self._channels.pop(endpoint, None)
+            for key in [key for key in self._methods if key[0] == endpoint]:
+                del self._methods[key]
+        if channel is not None:
+            channel.close()
 
     def close(self) -> None:
         """End everything under way."""

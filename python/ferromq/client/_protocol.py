@@ -115,13 +115,18 @@ class Identity:
     """Names this client to servers."""
 
     def __init__(self) -> None:
+        self._whole: Metadata = ()
+        self.take_name()
+
+    def take_name(self) -> None:
+        """Take a name of this process that no other client has."""
         self.host = socket.gethostname()
         self.version = _version()
         self.client_id = f"{self.host}@{os.getpid()}@{next(_clients)}@{time.time_ns():x}"
         node = uuid.getnode()
         self.process = node.to_bytes(6, "big") + (os.getpid() & 0xFFFF).to_bytes(2, "big")
         """The part of message ids that says who made them."""
-        self._fixed: Metadata = (
+        self._fixed = (
             ("x-mq-client-id", self.client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", self.version),
@@ -130,13 +135,14 @@ class Identity:
         self._requests = itertools.count(1)
 
     def ask_for_whole_routes(self) -> None:
-        """Have routes answered with every queue of the topic, or with an error that names the broker that is missing."""
-        self._fixed = (*self._fixed, (WHOLE, "1"))
+        """Have routes answered with every queue of the topic, or with an error that names the missing broker."""
+        self._whole = ((WHOLE, "1"),)
 
     def metadata(self) -> Metadata:
         """Return what goes with each request."""
         return (
             *self._fixed,
+            *self._whole,
             ("x-mq-date-time", time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())),
             ("x-mq-request-id", f"{self.client_id}-{next(self._requests):x}"),
         )

@@ -157,6 +157,10 @@ class Routes:
             self._routes[topic] = route, self._now() + MAX_AGE
         return route
 
+    def has(self, endpoint: str) -> bool:
+        """Say whether a broker is in any route."""
+        return any(endpoint in route.endpoints for route, _ in list(self._routes.values()))
+
     def failed(self, endpoint: str) -> None:
         """Note that a broker did not answer: for a while it is asked last."""
         with self._lock:

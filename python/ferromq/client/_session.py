@@ -40,6 +40,8 @@ class Session:
         self._closed = threading.Event()
         self._heart: threading.Thread | None = None
         self._topics: set[str] = set()
+        self.is_wanted: Callable[[str], bool] = lambda _endpoint: True
+        """Says whether a broker is in a route; one that is in none and silent is left."""
         self.on_orphan: Callable[[str, pb.RecoverOrphanedTransactionCommand], None] | None = None
         """Called with the broker and what it asks when it wants to know what became of a transaction."""
 
@@ -127,10 +129,22 @@ class Session:
                     if endpoint not in silent and not self._closed.is_set():
                         silent.add(endpoint)
                         _log.warning("heartbeat failed endpoint=%s: %s", endpoint, error)
+                    if not self.is_wanted(endpoint):
+                        silent.discard(endpoint)
+                        self._leave(endpoint)
                 else:
                     if endpoint in silent:
                         silent.remove(endpoint)
                         _log.info("heartbeat answered again endpoint=%s", endpoint)
+
+    def _leave(self, endpoint: str) -> None:
+        """Forget a broker that is gone from the routes; whoever sends there once more joins it anew."""
+        with self._lock:
+            stream = self._streams.pop(endpoint, None)
+        if stream is not None:
+            stream.end()
+            self._channels.forget(endpoint)
+            _log.info("broker left, it is in no route and does not answer endpoint=%s", endpoint)
 
     def close(self, until: float) -> None:
         """Say good-bye and end the streams, all before *until* (monotonic)."""
@@ -172,6 +186,7 @@ class _Stream:
         self._outgoing: SimpleQueue[Callable[[], bytes] | None] = SimpleQueue()
         self._telling = threading.Lock()
         self._settings = settings
+        self._ended = threading.Event()
         self._is_told = False
         """Whether the settings are on their way: those of the moment when they are sent."""
 
@@ -198,11 +213,12 @@ class _Stream:
         threading.Thread(target=self._run, name="ferromq-telemetry", daemon=True).start()
 
     def end(self) -> None:
+        self._ended.set()
         self._outgoing.put(None)
 
     def _run(self) -> None:
         failures = 0
-        while not self._closed.is_set():
+        while not self._closed.is_set() and not self._ended.is_set():
             try:
                 self._read()
                 error: FerromqError = ConnectionFailed(f"{self.endpoint} ended the telemetry stream")
@@ -210,6 +226,8 @@ class _Stream:
                 error = failed
             failures = 1 if self.known.done() and not self.known.exception() else failures + 1
             self._lost(error)
+            if self._ended.is_set():
+                return
             self._closed.wait(backoff(min(failures, 4)))
 
     def _read(self) -> None:
