@@ -419,7 +419,13 @@ impl<D: Disk> Inner<D> {
             return Ok(None);
         }
         if range.end as i64 > self.checkpoint.marks().durable_end || range.end > self.dedup.saved_to() {
-            self.write_checkpoint(false)?;
+            let written = self.write_checkpoint(false);
+            let needed = self.aside.first_from().map_or(range.end, |from| from.min(range.end));
+            let is_behind = self.checkpoint.marks().durable_end < needed as i64;
+            // Nothing else that could not be written needs the file.
+            if is_behind || range.end > self.dedup.saved_to() {
+                written?;
+            }
         }
         let Some(path) = files.path_at(range.start) else { return Ok(None) };
         Ok(Some(Oldest { path, range: range.clone(), next: next.start }))
@@ -450,7 +456,7 @@ impl<D: Disk> Inner<D> {
         })
     }
 
-    fn stored_at(&self, physical_offset: u64) -> Option<i64> {
+    pub(crate) fn stored_at(&self, physical_offset: u64) -> Option<i64> {
         let record = self.log.checked_record(physical_offset)?;
         message::store_timestamp(record.bytes())
     }

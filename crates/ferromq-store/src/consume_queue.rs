@@ -438,6 +438,8 @@ pub(crate) struct ConsumeQueues<D: Disk> {
     file_size: u64,
     open_files: Arc<OpenFiles<D::Region>>,
     table: RwLock<Table<D>>,
+    /// Topics whose directories could not be listed, for recovery to set their queues aside.
+    pub(crate) unlisted: Mutex<Vec<(Box<str>, StoreError)>>,
     /// Queues whose files could not be read, for recovery to set aside.
     pub(crate) unread: Mutex<Vec<(Arc<ConsumeQueue<D>>, StoreError)>>,
     /// No record at or after it belongs to what was deleted with its topic.
@@ -460,14 +462,14 @@ impl<D: Disk> ConsumeQueues<D> {
             file_size: config.consume_queue_file_entries.max(1) * ENTRY_LEN,
             open_files: Arc::clone(open_files),
             table: RwLock::new(FastMap::default()),
+            unlisted: Mutex::default(),
             unread: Mutex::default(),
             deleted_to: AtomicU64::new(0),
         };
         let topics = queues.list(&queues.directory)?;
         let found = Mutex::new(BTreeMap::new());
         side_by_side(&topics, |path| drop(found.lock().insert(path, queues.load_topic(path))));
-        let found: Vec<_> = found.into_inner().into_values().collect::<Result<_>>()?;
-        let found: Vec<_> = found.into_iter().flatten().collect();
+        let found: Vec<_> = found.into_inner().into_values().flatten().collect();
         // New queues get files of this size too: Java opens a store only where all are of one size.
         let last = found.iter().rev().find(|(queue, _)| queue.files.span().is_some());
         queues.file_size = last.map_or(queues.file_size, |(queue, _)| queue.files.file_size());
@@ -488,10 +490,17 @@ impl<D: Disk> ConsumeQueues<D> {
     }
 
     /// The queues in a topic's directory, each with why its files cannot be found now.
-    fn load_topic(&self, directory: &Path) -> Result<Vec<(ConsumeQueue<D>, Option<StoreError>)>> {
-        let Some(topic) = directory.file_name().and_then(|name| name.to_str()) else { return Ok(Vec::new()) };
+    fn load_topic(&self, directory: &Path) -> Vec<(ConsumeQueue<D>, Option<StoreError>)> {
+        let Some(topic) = directory.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
         let mut found = Vec::new();
-        for path in self.list(directory)? {
+        let paths = match self.list(directory) {
+            Ok(paths) => paths,
+            Err(error) => {
+                self.unlisted.lock().push((topic.into(), error));
+                return found;
+            }
+        };
+        for path in paths {
             let name = path.file_name().and_then(|name| name.to_str());
             let Some(queue_id) = name.and_then(|name| name.parse().ok()) else { continue };
             let mut queue = self.make(topic, queue_id);
@@ -507,7 +516,7 @@ impl<D: Disk> ConsumeQueues<D> {
             };
             found.push((queue, error));
         }
-        Ok(found)
+        found
     }
 
     fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {

@@ -30,6 +30,8 @@ pub(crate) struct Ahead {
     /// Memory is ready up to here, or need not be. `u64::MAX` where it never is made ready.
     prefaulted: AtomicU64,
     prefaulted_at: Mutex<Option<Instant>>,
+    /// The next file could not be made; told once until one can.
+    is_failing: AtomicBool,
     /// Something was due since the preparing thread last looked.
     asked: AtomicBool,
     /// Wakes the preparing thread.
@@ -43,6 +45,7 @@ impl Default for Ahead {
             zeroing: Mutex::new(()),
             prefaulted: AtomicU64::new(u64::MAX),
             prefaulted_at: Mutex::new(None),
+            is_failing: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             due: Signal::default(),
         }
@@ -93,10 +96,13 @@ impl<D: Disk> CommitLog<D> {
         let span_end = self.files().span().map_or(end, |span| span.end);
         if span_end.saturating_sub(end) < self.files().file_size() / 2 {
             match self.file_at(span_end) {
-                Ok(_) => {}
+                Ok(_) => self.ahead.is_failing.store(false, Ordering::Relaxed),
                 Err(StoreError::Full { .. }) => return false,
                 Err(error) => {
-                    tracing::warn!(%error, "next commit log file not prepared");
+                    // Each append asks again.
+                    if !self.ahead.is_failing.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(%error, "next commit log file not prepared");
+                    }
                     return false;
                 }
             }

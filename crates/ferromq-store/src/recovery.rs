@@ -319,6 +319,7 @@ impl<D: Disk> Run<'_, D> {
             listed.queues.get(&(Box::from(topic), id)).copied()
         };
         inner.aside.set_known(known.later(limit));
+        set_unlisted_aside(inner, listed);
         let queues_to = inner.queues.recover(log_start, known, extent).clamp(log_start, limit.max(log_start));
         for (queue, error) in std::mem::take(&mut *inner.queues.unread.lock()) {
             // So far it is known: consumers keep their places.
@@ -409,6 +410,19 @@ impl<D: Disk> Run<'_, D> {
 
 fn name_of<D: Disk>(queue: &ConsumeQueue<D>) -> QueueName {
     (queue.topic().into(), queue.queue_id())
+}
+
+/// Sets aside the queues of topics whose directories cannot be listed: as many as are known.
+fn set_unlisted_aside<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) {
+    for (topic, error) in std::mem::take(&mut *inner.queues.unlisted.lock()) {
+        let all = listed.iter().flat_map(|listed| &listed.queues);
+        for ((_, queue_id), extent) in all.filter(|((name, _), _)| *name == topic) {
+            let queue = inner.queues.find_or_make(&topic, *queue_id);
+            queue.set_extent(*extent);
+            inner.set_unread_aside(&queue, &error);
+        }
+        tracing::error!(%error, %topic, "queues of a topic cannot be listed");
+    }
 }
 
 /// Cuts what the index may hold in excess. Says whether all of it was as it should be, and how far it goes; one that

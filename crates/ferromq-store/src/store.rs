@@ -181,9 +181,10 @@ impl<D: Disk> Inner<D> {
         if self.log.flushed() < end {
             self.log.flush()?;
         }
-        self.log.flush_mark.note(self.log.flushed(), anchor)?;
-        self.log.damages.save(&self.disk, &self.root, anchor)?;
-        self.save_sequences(anchor, is_closing)?;
+        // What stands for itself: one that cannot be written keeps neither the others nor the checkpoint back.
+        let noted = self.log.flush_mark.note(self.log.flushed(), anchor);
+        let noted = noted.and(self.log.damages.save(&self.disk, &self.root, anchor));
+        let noted = noted.and(self.save_sequences(anchor, is_closing));
         let dirty = std::mem::take(&mut *self.dirty_queues.lock());
         let has_flushed = self.flush_queues(&dirty);
         if let Some(list) = self.due_list(is_closing) {
@@ -198,14 +199,21 @@ impl<D: Disk> Inner<D> {
         // What is set aside lacks what lies behind this: after a kill the walk brings it.
         let aside = [aside_before, self.aside.first_from()].into_iter().flatten().min();
         let durable_end = aside.map_or(end, |from| from.min(end));
+        // Another broker goes by the time: it begins at the first record that something lacks.
+        let queues_timestamp = match aside.and_then(|from| self.stored_at(from)) {
+            Some(stored_at) => timestamp.min(stored_at - 1),
+            None => timestamp,
+        };
         // After an unclean stop Java drops the index file that is being filled. It finds the keys again where it walks
         // from before that file's first; we walk from `durable_end`.
         self.checkpoint.update(|marks| {
             marks.log_timestamp = timestamp;
-            marks.queues_timestamp = if is_filling { timestamp.min(index_timestamp - 1) } else { timestamp };
+            marks.queues_timestamp =
+                if is_filling { queues_timestamp.min(index_timestamp - 1) } else { queues_timestamp };
             marks.index_timestamp = index_timestamp;
             marks.durable_end = durable_end as i64;
-        })
+        })?;
+        noted
     }
 
     /// Makes what was written to the queues durable. One that fails is set aside: what the disk has of it is unknown.

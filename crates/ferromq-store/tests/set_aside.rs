@@ -154,6 +154,53 @@ fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can
 }
 
 #[test]
+fn a_topic_whose_directory_cannot_be_listed_opens_with_its_queues_set_aside() {
+    for is_closed in [true, false] {
+        let disk = FakeDisk::new();
+        let store = open(&disk);
+        send(&store, "t", 3, 2 * IN_FILE).unwrap();
+        send(&store, "u", 0, 10).unwrap();
+        settle(&store);
+        let listed = Path::new(ROOT).join("ferromq/queues");
+        wait_until("the queues are listed", || {
+            disk.bytes(&listed).is_some_and(|bytes| bytes.contains(&b't'))
+        });
+        if is_closed {
+            store.close().unwrap();
+        }
+        let disk = disk.after_crash(3);
+        drop(store);
+        let is_broken = break_directory(&disk, "consumequeue/t", &[Op::List, Op::Create, Op::Rename], EACCES);
+        let store = open(&disk);
+        assert_eq!(wrong(&store), queue_of_t(), "closed: {is_closed}");
+        assert!(is_set_aside(&send(&store, "t", 3, 1).unwrap_err()));
+        assert_eq!(bodies(&store, "u", 0).len(), 10);
+        is_broken.store(false, Ordering::SeqCst);
+        wait_until("the queue is complete", || store.damages().is_empty());
+        assert_eq!(bodies(&store, "t", 3).len() as u64, 2 * IN_FILE);
+        let appended = store.append(&[message("t", 3, b"next", b"")]).unwrap();
+        assert_eq!(appended.locations[0].queue_offset, 2 * IN_FILE);
+    }
+}
+
+#[test]
+fn a_small_file_that_cannot_be_written_keeps_neither_checkpoint_nor_retention_back() {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
+    let config = StoreConfig { commit_log_file_size: 8 << 10, ..asynchronous() };
+    let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), config, clock.clone()).unwrap();
+    let _broken = break_directory(&disk, "ferromq/flushed", &[Op::Write], EACCES);
+    let body = [1; 500];
+    let batch: Vec<_> = (0..40).map(|_| message("t", 3, &body, b"")).collect();
+    store.append(&batch).unwrap();
+    settle(&store);
+    let listed = Path::new(ROOT).join("ferromq/queues");
+    wait_until("the queues are listed", || disk.bytes(&listed).is_some_and(|bytes| bytes.contains(&b't')));
+    clock.advance(4 * 24 * 3_600_000);
+    store.clean(true);
+    assert!(store.stats().cleaning.total.removed_files > 1, "{:?}", store.stats().cleaning);
+}
+
+#[test]
 fn a_queue_set_aside_is_redone_at_the_next_open_also_after_a_crash() {
     for seed in 0..6 {
         let disk = FakeDisk::new();
