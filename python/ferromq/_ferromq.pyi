@@ -524,9 +524,10 @@ class Server:
     def register(self, route: int | str, handler: Callable[[Request], Response | None]) -> None:
         """Answer *route* with *handler* (None: no answer). Raises ValueError where *route* is a hot verb."""
 
-    def on_missing(self, handler: Callable[[str, str, str, tuple[str, int, int]], bool]) -> None:
+    def on_missing(self, handler: Callable[[str, str, str, tuple[str, int, int]], bool | None]) -> None:
         """
         *handler*(kind, name, peer, wanted): create it where allowed, push its entry, return whether it is there now.
+        None: it may be created, and could not be.
 
         kind is `topic` or `group`; `topic_to_send`, where a producer of remoting wants the settings of a default topic
         and at most so many queues; or `topic_of_group`, a retry or dead-letter topic. *wanted* is (default topic, queues,

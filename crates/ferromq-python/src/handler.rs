@@ -183,11 +183,17 @@ impl ColdHandler for Handlers {
                     }
                 };
                 let wanted = (default_topic, queues, sys_flag);
-                function.call1((kind, name, peer.to_string(), wanted))?.is_truthy()
+                let answer = function.call1((kind, name, peer.to_string(), wanted))?;
+                Ok(if answer.is_none() {
+                    Demoted::Failed
+                } else if answer.is_truthy()? {
+                    Demoted::Done
+                } else {
+                    Demoted::Refused
+                })
             },
             move |outcome| {
-                let is_done = outcome.unwrap_or(false);
-                tell(&answer, if is_done { Demoted::Done } else { Demoted::Refused });
+                tell(&answer, outcome.unwrap_or(Demoted::Failed));
             },
         );
         if !self.pool.submit(job) {

@@ -137,6 +137,8 @@ pub enum Demoted {
     Refused,
     /// Too much is waiting to find out; nothing is known about the name.
     Busy,
+    /// It could not be created, though it may be: its table cannot be written, say.
+    Failed,
 }
 
 /// The control plane as the servers see it. No method may block: work goes to its own threads.

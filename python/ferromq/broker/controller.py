@@ -405,8 +405,8 @@ class BrokerController:
         held = (queue for queue in queues if self.store.max_offset(topic, queue) > self.store.min_offset(topic, queue))
         return "NORMAL" if any(True for _ in held) else kind
 
-    def _create_missing(self, kind: str, name: str, peer: str, wanted: tuple[str, int, int]) -> bool:
-        """Create a topic or group the hot path met and does not know, where that is allowed."""
+    def _create_missing(self, kind: str, name: str, peer: str, wanted: tuple[str, int, int]) -> bool | None:
+        """Create a topic or group the hot path met and does not know, where allowed; None where that failed."""
         try:
             default_topic, queues, sys_flag = wanted
             # Somebody else may have created it a moment ago and not pushed it yet: pushed again.
@@ -426,7 +426,7 @@ class BrokerController:
             return False
         except OSError as error:
             _log.error("%s not created, its table cannot be written name=%s peer=%s: %s", kind, name, peer, error)
-            return False
+            return None
 
 
 def _hook(name: Callable[[ExpiredFile], object] | str) -> Callable[[ExpiredFile], object] | None:

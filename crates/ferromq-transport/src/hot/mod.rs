@@ -207,7 +207,7 @@ impl Hot {
         match self.demotions.demote(missing, peer).await {
             Demoted::Busy => Err(unknown(Demoted::Busy, || TransportError::NoSuchTopic(name.to_owned()))),
             // A type that cannot be kept, on a full disk, say, refuses no message: the store knows better why.
-            Demoted::Done | Demoted::Refused => {
+            Demoted::Done | Demoted::Refused | Demoted::Failed => {
                 self.tables.topic(name).ok_or_else(|| TransportError::NoSuchTopic(name.to_owned()))
             }
         }
@@ -232,6 +232,9 @@ impl Hot {
 fn unknown(demoted: Demoted, missing: impl FnOnce() -> TransportError) -> TransportError {
     match demoted {
         Demoted::Busy => TransportError::Busy("too many requests wait for a handler"),
+        Demoted::Failed => TransportError::NotAvailable(
+            "the broker cannot create the topic or group: its log says why, a full disk, say; try again later",
+        ),
         Demoted::Done | Demoted::Refused => missing(),
     }
 }
