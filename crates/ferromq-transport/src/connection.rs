@@ -49,6 +49,8 @@ const OWN_MEMORY: usize = 64 << 10;
 const BEGIN: usize = 1 << 10;
 /// What a request costs beside its frame and its fields while it is under way.
 const REQUEST: usize = 1 << 10;
+/// What one costs more that waits in a task of its own.
+const WAITING: usize = 2 << 10;
 
 /// How requests of HTTP/1 begin.
 const HTTP_METHODS: [&[u8]; 5] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS "];
@@ -340,6 +342,7 @@ impl Connection {
             }
             return;
         }
+        permit.memory().count(WAITING);
         let outbox = flow.outbox.clone();
         tokio::spawn(async move {
             let response = tokio::select! {

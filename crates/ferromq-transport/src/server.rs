@@ -62,7 +62,10 @@ const SPARE: u64 = 64;
 
 /// What is left of the descriptors of this process by its soft limit, once the store has its part.
 fn default_connections() -> usize {
-    let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    connections_of(getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft))
+}
+
+fn connections_of(allowed: u64) -> usize {
     let left = allowed.saturating_sub((allowed / 2).min(OF_STORE)).saturating_sub(SPARE);
     usize::try_from(left.clamp(1, MOST_CONNECTIONS)).unwrap_or(usize::MAX)
 }
@@ -524,5 +527,16 @@ async fn join_all(listeners: &mut Vec<JoinHandle<()>>) {
         // A listener that panicked has ended as well; the panic was printed by the runtime.
         let _ = last.await;
         listeners.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_the_store_its_descriptors() {
+        assert_eq!([64, 256, 1024].map(connections_of), [1, 64, 448]);
+        assert_eq!([20_000, 1 << 20, u64::MAX].map(connections_of), [15_840, 16_384, 16_384]);
     }
 }

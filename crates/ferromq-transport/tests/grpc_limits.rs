@@ -232,6 +232,25 @@ async fn who_reads_no_answers_uses_up_their_own_share_and_nobody_elses() {
     is_undisturbed(&broker).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_nothing_of_an_answer_is_cut_off_and_who_waits_for_messages_is_not() {
+    let mut options = ServerOptions::default();
+    options.connection.write = Duration::from_millis(300);
+    let broker = limited(options);
+    let (client, deaf) = (broker.client().await, broker.client_with_a_small_window().await);
+    client.send_one(&"x".repeat(1 << 20)).await;
+    broker.readable(1).await;
+    let waiting = broker.client().await;
+    let waits = ReceiveMessageRequest { batch_size: 1, ..receive(Duration::from_secs(60)) };
+    let unread = deaf.stream("ReceiveMessage", Request::new(waits.encode_to_vec().into())).await.unwrap();
+    let parked = tokio::spawn(async move { waiting.receive_bodies(&waits).await });
+    broker.until("connections", 2).await;
+    // It would have been cut off as well.
+    client.send_one("small").await;
+    assert_eq!(soon("the message", parked).await.unwrap().len(), 1);
+    drop(unread);
+}
+
 /// A telemetry or reflection stream: the way to send, and the answers unless it is refused.
 async fn open_stream(
     client: &Client,

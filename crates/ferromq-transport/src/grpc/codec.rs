@@ -58,3 +58,36 @@ impl Decoder for BytesCodec {
         BufferSettings::new(BUFFER, YIELD_THRESHOLD)
     }
 }
+
+/// As [`BytesCodec`], for streams that stay open: what a client does not read waits where it is counted, and not in a
+/// buffer that is filled ahead.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OneByOne(BytesCodec);
+
+impl Codec for OneByOne {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = BytesCodec;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> BytesCodec {
+        self.0
+    }
+}
+
+impl Encoder for OneByOne {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        self.0.encode(item, out)
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER, 1)
+    }
+}

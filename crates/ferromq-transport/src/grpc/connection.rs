@@ -22,7 +22,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::GrpcLimits;
+use super::{GrpcLimits, metered::Untaken};
 use crate::{
     ColdHandler,
     budget::Allowance,
@@ -33,6 +33,8 @@ use crate::{
 /// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// From so many clients of a connection on those that hold no lease are forgotten.
+const MANY_CLIENTS: usize = 1024;
 /// Bytes with which a client of HTTP/2 begins.
 const PREFACE: usize = 24;
 
@@ -85,7 +87,9 @@ impl Connections {
         self.counters.connections.add(1);
         let (connections, clients) = (Arc::clone(self), Mutex::default());
         let allowance = self.limits.budget.allowance();
-        let link = Link(Arc::new(LinkInner { id, peer, connections, clients, allowance, _slot: slot }));
+        let inner =
+            LinkInner { id, peer, connections, clients, allowance, untaken: Arc::default(), _slot: slot };
+        let link = Link(Arc::new(inner));
         let stream = Wire::new(stream, self.tls.current());
         let beginning =
             Some(Beginning { patience: Box::pin(sleep(self.limits.handshake)), missing: PREFACE });
@@ -105,6 +109,7 @@ struct LinkInner {
     /// The clients whose leases are renewed.
     clients: Mutex<HashMap<Box<str>, Arc<()>>>,
     allowance: Arc<Allowance>,
+    untaken: Arc<Untaken>,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -122,9 +127,18 @@ impl Link {
         &self.0.allowance
     }
 
+    /// The answers its client has not taken yet.
+    pub(super) fn untaken(&self) -> &Arc<Untaken> {
+        &self.0.untaken
+    }
+
     /// What a client of the connection holds while both are there.
     pub(super) fn presence(&self, client: &str) -> Weak<()> {
         let mut clients = self.0.clients.lock();
+        if clients.len() >= MANY_CLIENTS {
+            // Of a client without a lease nothing is renewed.
+            clients.retain(|_, presence| Arc::weak_count(presence) > 0);
+        }
         if let Some(presence) = clients.get(client) {
             return Arc::downgrade(presence);
         }

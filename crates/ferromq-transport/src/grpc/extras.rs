@@ -12,7 +12,7 @@ use tonic::{
 
 use super::{
     Inner,
-    codec::BytesCodec,
+    codec::OneByOne,
     connection::Link,
     metered::{Answer, Metered, PREFIX, Unread},
     reflection,
@@ -21,8 +21,8 @@ use crate::budget::Share;
 
 /// Requests name services and files; what is larger names none.
 const MAX_REQUEST: usize = 64 << 10;
-/// Answers a client may leave unread before its next request is read.
-const MAX_UNREAD: usize = 4;
+/// Answers a client may leave unread before its stream ends.
+const MAX_UNREAD: usize = 64;
 
 /// Answers a request to another service than RocketMQ's.
 pub(super) async fn answer(
@@ -30,7 +30,7 @@ pub(super) async fn answer(
     link: Link,
     request: http::Request<Body>,
 ) -> http::Response<Body> {
-    let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(MAX_REQUEST);
+    let mut grpc = Grpc::new(OneByOne::default()).max_decoding_message_size(MAX_REQUEST);
     let share = Arc::new(link.allowance().share());
     let metered = |body, stall| Body::new(Metered::new(body, Arc::clone(&share), stall));
     let stall = Some(server.stall);
@@ -113,7 +113,7 @@ async fn reflect(mut requests: Streaming<Bytes>, share: &Share, answers: &mpsc::
             Ok(Some(request)) => request,
             Ok(None) => return,
             Err(error) => {
-                let _ = answers.send((Err(error), None)).await;
+                let _ = answers.try_send((Err(error), None));
                 return;
             }
         };
@@ -125,7 +125,8 @@ async fn reflect(mut requests: Streaming<Bytes>, share: &Share, answers: &mpsc::
         // The answer is counted in its place.
         share.give_back(request.len() + PREFIX);
         let is_over = answer.is_err();
-        if answers.send((answer, Some(unread))).await.is_err() || is_over {
+        // Where its answers are not read the stream ends: what it sends meanwhile would be held uncounted.
+        if answers.try_send((answer, Some(unread))).is_err() || is_over {
             return;
         }
     }

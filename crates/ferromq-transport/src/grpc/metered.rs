@@ -4,7 +4,10 @@ use std::{
     error::Error,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -84,15 +87,56 @@ where
     }
 }
 
+/// The large answers of a connection that its client has not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Untaken {
+    answers: AtomicUsize,
+    /// Grows with each piece that is written.
+    written: AtomicUsize,
+}
+
+impl Untaken {
+    /// One more answer, or piece of one, until the guard is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> Taking {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        Taking(Arc::clone(self))
+    }
+
+    /// Resolves once there are answers and no piece was written for `limit`, or up to twice as long.
+    pub(super) async fn stands_still(&self, limit: Duration) {
+        let mut before = None;
+        loop {
+            sleep(limit).await;
+            let waits = self.answers.load(Ordering::Relaxed) > 0;
+            let now = waits.then(|| self.written.load(Ordering::Relaxed));
+            if now.is_some() && now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+}
+
+/// An answer, or a piece of one, that is not taken yet.
+pub(super) struct Taking(Arc<Untaken>);
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.0.written.fetch_add(1, Ordering::Relaxed);
+        self.0.answers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A response's body whose bytes keep its share until the connection has written them.
 pub(super) struct Held {
     body: tonic::body::Body,
     share: Arc<Share>,
+    taking: Taking,
 }
 
 impl Held {
-    pub(super) fn new(body: tonic::body::Body, share: Arc<Share>) -> Self {
-        Self { body, share }
+    pub(super) fn new(body: tonic::body::Body, share: Arc<Share>, untaken: &Arc<Untaken>) -> Self {
+        Self { body, share, taking: untaken.begin() }
     }
 }
 
@@ -106,7 +150,8 @@ impl Body for Held {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let polled = ready!(Pin::new(&mut self.body).poll_frame(context));
         // HTTP/2 takes a whole piece where the client lets it write one byte, and keeps it till it is written.
-        Poll::Ready(polled.map(|frame| Ok(frame?.map_data(|data| kept(data, Arc::clone(&self.share))))))
+        let piece = || (Arc::clone(&self.share), self.taking.0.begin());
+        Poll::Ready(polled.map(|frame| Ok(frame?.map_data(|data| kept(data, piece())))))
     }
 
     fn is_end_stream(&self) -> bool {

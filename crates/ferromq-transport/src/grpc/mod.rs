@@ -78,6 +78,7 @@ struct Inner {
     connections: Arc<Connections>,
     telemetry: Arc<TelemetryStreams>,
     stall: Duration,
+    write: Duration,
     health: Health,
 }
 
@@ -94,11 +95,20 @@ impl GrpcServer {
         limits: GrpcLimits,
         tls: Arc<Tls>,
     ) -> Self {
-        let stall = limits.stall;
+        let (stall, write) = (limits.stall, limits.write);
         let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let connections = Connections::new(of_cold, of_counters, next_connection, limits, tls);
         let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
-        Self(Arc::new(Inner { hot, cold, counters, connections, telemetry, stall, health: Health::new() }))
+        Self(Arc::new(Inner {
+            hot,
+            cold,
+            counters,
+            connections,
+            telemetry,
+            stall,
+            write,
+            health: Health::new(),
+        }))
     }
 
     /// Serves connections of `listener` until `shutdown` ends, then lets requests under way finish.

@@ -45,6 +45,7 @@ pub(super) async fn until(server: &Arc<Inner>, mut incoming: Incoming, shutdown:
 
 async fn connection(server: Arc<Inner>, stream: GrpcStream, mut stop: watch::Receiver<()>) {
     let (link, calls) = (stream.link(), Calls::default());
+    let (untaken, write) = (Arc::clone(link.untaken()), server.write);
     let answer = service_fn(move |request| {
         let answer = service::route(Arc::clone(&server), link.clone(), request);
         async { Ok::<_, Infallible>(answer.await) }
@@ -54,6 +55,10 @@ async fn connection(server: Arc<Inner>, stream: GrpcStream, mut stop: watch::Rec
     let ended = tokio::select! {
         biased;
         ended = &mut together => ended,
+        () = untaken.stands_still(write) => {
+            debug!("a gRPC client takes no answers, its connection is closed");
+            return;
+        }
         _ = stop.changed() => {
             together.connection().graceful_shutdown();
             together.await

@@ -15,12 +15,12 @@ use tonic::{
 
 use super::{
     Inner,
-    codec::BytesCodec,
+    codec::{BytesCodec, OneByOne},
     connection::Link,
     convert::{Refusal, code, put_status},
     deadline::Deadline,
     extras,
-    metered::{Held, Metered, Unread},
+    metered::{Held, Metered, Unread, Untaken},
     receive::{self, Client, Form, Terms},
     stream::{Packer, ResponseStream},
     together::Apart,
@@ -91,6 +91,7 @@ async fn route_rest(server: Arc<Inner>, link: Link, request: http::Request<Body>
     if method == "Telemetry" {
         // A client may be silent for as long as it likes.
         let request = request.map(|body| Body::new(Metered::new(body, Arc::clone(&share), None)));
+        let mut grpc = Grpc::new(OneByOne::default()).max_decoding_message_size(MAX_REQUEST);
         return grpc.streaming(Telemetry { server, link, share }, request).await;
     }
     let stall = Some(server.stall);
@@ -127,9 +128,13 @@ async fn answer(
             // It may look at many messages; other calls of the connection do not wait for that.
             Apart::default().await;
             let is_pull = method == "PullMessage";
-            held(grpc.server_streaming(HotStream { hot, call, is_pull }, request).await)
+            let untaken = Arc::clone(call.link.untaken());
+            held(grpc.server_streaming(HotStream { hot, call, is_pull }, request).await, &untaken)
         }
-        (dispatcher::Path::Cold, _) => held(grpc.unary(ColdCall { server, call, route }, request).await),
+        (dispatcher::Path::Cold, _) => {
+            let untaken = Arc::clone(call.link.untaken());
+            held(grpc.unary(ColdCall { server, call, route }, request).await, &untaken)
+        }
         (dispatcher::Path::Hot | dispatcher::Path::Unsupported, _) => {
             Status::unimplemented(format!("{method} is not served here")).into_http()
         }
@@ -140,9 +145,9 @@ async fn answer(
 #[derive(Clone)]
 struct Counted(Arc<Share>);
 
-fn held(mut response: http::Response<Body>) -> http::Response<Body> {
+fn held(mut response: http::Response<Body>, untaken: &Arc<Untaken>) -> http::Response<Body> {
     match response.extensions_mut().remove::<Counted>() {
-        Some(Counted(share)) => response.map(|body| Body::new(Held::new(body, share))),
+        Some(Counted(share)) => response.map(|body| Body::new(Held::new(body, share, untaken))),
         None => response,
     }
 }

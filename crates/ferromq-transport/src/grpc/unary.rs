@@ -222,7 +222,7 @@ fn response(link: &Link, message: &[u8]) -> http::Response<Body> {
     if data.len() > SMALL {
         let share = link.allowance().share();
         share.count(data.len());
-        data = kept(data, share);
+        data = kept(data, (share, link.untaken().begin()));
     }
     let mut response = http::Response::new(Body::new(Single { data: Some(data), is_over: false }));
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
