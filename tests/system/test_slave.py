@@ -21,6 +21,7 @@ from ferromq.namesrv.server import NamesrvController
 TOPICS, OFFSETS, DELAYS, TIMER, METRICS, GROUPS, MODES = 21, 43, 45, 60, 61, 201, 402
 ORDER = [TOPICS, OFFSETS, DELAYS, GROUPS, MODES, TIMER, METRICS]
 PULL, QUERY_OFFSET, UPDATE_OFFSET, BY_TIME, MAX_OFFSET, MIN_OFFSET, POP = 11, 14, 15, 29, 30, 31, 200_050
+CLEAN_UNUSED = 316
 SUCCESS, SYSTEM_ERROR, SYSTEM_BUSY, UNKNOWN_CODE, NO_PERMISSION = 0, 1, 2, 3, 16
 SEND, SEND_BATCH = 310, 320
 START = 1_700_000_000_000
@@ -255,9 +256,36 @@ def test_a_group_reads_its_unread_messages_once_its_broker_is_master_again(
     clock.advance(seconds=31)
     assert OFFSETS in master.heard()
     master.server.stop()
+    assert RemotingClient().call(broker.address, CLEAN_UNUSED, {})[0] == SYSTEM_ERROR
     broker.configure(broker_id=0)
     with ferromq.Consumer(broker.endpoint, "g", "orders") as consumer:
         assert [message.body for message in consumer.receive(32, wait=5)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_topics_and_groups_of_its_own_messages_outlive_a_master_that_has_none(
+    start: Callable[..., BrokerController], namesrv: NamesrvController, clock: Clock
+) -> None:
+    """A new master's empty table is no reason to lose them; what holds nothing here goes."""
+    broker = start(broker_id=0)
+    with ferromq.Producer(broker.endpoint) as producer, ferromq.Consumer(broker.endpoint, "g", "mine") as consumer:
+        producer.send("mine", b"x", message_group="anna")
+        consumer.ack(consumer.receive(1, wait=5))
+        consumer.flush()
+    broker.topics.ensure("empty", "test")
+    broker.groups.ensure("idle", "test")
+    clock.advance(seconds=10)
+    master = Master(clock, namesrv)
+    broker.configure(broker_id=1)
+    clock.advance(seconds=5)
+    assert TOPICS in master.heard()
+    kept_topic = broker.topics.get("mine")
+    assert kept_topic is not None
+    assert kept_topic.message_type == "FIFO"
+    assert broker.topics.get("empty") is None
+    assert broker.topics.get("orders") is not None
+    assert broker.groups.get("g") is not None
+    assert broker.groups.get("idle") is None
+    master.server.stop()
 
 
 def test_a_slave_refuses_consumers_until_it_is_a_master(slave: BrokerController, clock: Clock) -> None:
@@ -450,7 +478,7 @@ def test_a_slave_creates_nothing_by_itself(slave: BrokerController) -> None:
     assert slave.topics.ensure("new", "peer") is not None
 
 
-@pytest.mark.parametrize("code", [17, 18, 200, 207, 215, 222, 225, 314, 353, 401])
+@pytest.mark.parametrize("code", [17, 18, 200, 207, 215, 222, 225, 314, 316, 353, 401])
 def test_a_slave_changes_nothing_it_would_take_back(
     code: int, slave: BrokerController, master: Master, clock: Clock
 ) -> None:

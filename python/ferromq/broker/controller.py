@@ -253,7 +253,7 @@ class BrokerController:
             "messages and serves no consumers broker_id=%d",
             membership.broker_id,
         )
-        replica = Replica(Path(self.config.store), self.topics, self.groups, self._modes)
+        replica = Replica(Path(self.config.store), self.store, self.topics, self.groups, self._modes)
         sync = SlaveSync(replica, self.address, self._clock, membership.sync_interval)
         with self._role:
             self._sync = sync

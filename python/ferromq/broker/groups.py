@@ -9,7 +9,7 @@ directory next.
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -279,11 +279,17 @@ class GroupTable:
         forbidden: Mapping[str, Mapping[str, int]],
         version: DataVersion,
         peer: str,
+        *,
+        held: Collection[str] = (),
     ) -> None:
-        """Become the table of a master: its groups, what they are forbidden, its version."""
+        """
+        Become the table of a master: its groups, what they are forbidden, its version.
+
+        Groups that are *held* stay: they have read what lies here.
+        """
 
         def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
-            gone = dict.fromkeys(name for name in content.entries if name not in groups)
+            gone = dict.fromkeys(name for name in content.entries if name not in groups and name not in held)
             others = {FORBIDDEN: {group: dict(topics) for group, topics in forbidden.items()}}
             return Change({**groups, **gone}, others, version)
 

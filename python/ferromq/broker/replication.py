@@ -52,9 +52,19 @@ class Replica:
 
     directory: Path
     """The store directory."""
+    store: _ferromq.Store
     topics: TopicTable
     groups: GroupTable
     modes: RequestModes
+
+    def topics_held(self) -> set[str]:
+        """Return the topics whose messages lie in this log: the master's table says nothing of them."""
+        store = self.store
+        return {
+            topic
+            for topic, queues in store.queues().items()
+            if any(store.max_offset(topic, queue) > store.min_offset(topic, queue) for queue in queues)
+        }
 
 
 class SlaveSync:
@@ -149,7 +159,8 @@ class SlaveSync:
         )
         if found:
             entries = {name: topic for page in found for name, topic in page.entries.items()}
-            self._take(lambda: topics.adopt(entries, found[0].version, master))
+            held = self._replica.topics_held()
+            self._take(lambda: topics.adopt(entries, found[0].version, master, held=held))
 
     def _sync_groups(self, master: str) -> None:
         groups = self._replica.groups
@@ -158,7 +169,8 @@ class SlaveSync:
         if found:
             entries = {name: group for page in found for name, group in page.entries.items()}
             forbidden = {name: topics for page in found for name, topics in page.forbidden.items()}
-            self._take(lambda: groups.adopt(entries, forbidden, found[0].version, master))
+            held = {name.rpartition("@")[2] for name in self._replica.store.committed_offsets()}
+            self._take(lambda: groups.adopt(entries, forbidden, found[0].version, master, held=held))
 
     def _sync_offsets(self, master: str) -> None:
         _, body = self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)

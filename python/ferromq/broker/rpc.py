@@ -57,9 +57,11 @@ _CHANGING = frozenset(
         RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
         RequestCode.SET_MESSAGE_REQUEST_MODE,
+        # The table is the master's, and what it lacks may lie in this log alone.
+        RequestCode.CLEAN_UNUSED_TOPIC,
     }
 )
-"""Requests that change what a slave takes over from its master, which would undo it."""
+"""Requests that change what a slave takes over from its master, which would undo it, or delete by it."""
 
 _OF_THE_LOG = (
     RequestCode.QUERY_CONSUMER_OFFSET,

@@ -7,7 +7,7 @@ through what it was given. How the table is kept is in `tables`, rules for names
 
 import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -332,11 +332,23 @@ class TopicTable:
 
         self._change(decide, peer)
 
-    def adopt(self, topics: Mapping[str, TopicConfig], version: DataVersion, peer: str) -> None:
-        """Become the table of a master: its topics, its version. What belongs to this broker alone stays."""
+    def adopt(
+        self,
+        topics: Mapping[str, TopicConfig],
+        version: DataVersion,
+        peer: str,
+        *,
+        held: Collection[str] = (),
+    ) -> None:
+        """
+        Become the table of a master: its topics, its version.
+
+        What belongs to this broker alone stays, and so do topics that are *held*: their messages lie here.
+        """
 
         def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
-            gone = [name for name in content.entries if name not in topics and name not in self._system]
+            kept = {*topics, *self._system, *held}
+            gone = [name for name in content.entries if name not in kept]
             return Change({**topics, **dict.fromkeys(gone)}, version=version)
 
         self._change(decide, peer)
