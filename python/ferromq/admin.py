@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from ferromq import _json, _names
+from ferromq import _broker_removal, _json, _names
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import RemotingClient, StoredMessage, decode_records
@@ -160,6 +160,36 @@ class Admin:
         fields = {"topic": name} if cluster is None else {"topic": name, "clusterName": cluster}
         for address in self._name_servers:
             self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+
+    def order_configurations(self) -> dict[str, dict[str, int]]:
+        """Return, for each topic that has one, the queues of each broker that its message groups are spread over."""
+        failure: FerromqError | None = None
+        for address in self._name_servers:
+            try:
+                return _broker_removal.order_configurations(self._ask, address)
+            except OutcomeUnknown as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def take_out_broker(self, name: str) -> list[str]:
+        """
+        Take a broker that will not come back out of every order configuration, and return the topics that counted it.
+
+        Message groups count fewer queues then: those of other brokers may move, too, so let consumers finish first what
+        is there. Readers of whole topics miss the broker no more. It is done at every name server; raises
+        `RequestError` if the broker is registered, and what the first name server failed with that was not reached:
+        call it again then.
+        """
+        topics, failure = set[str](), None
+        for address in self._name_servers:
+            try:
+                topics.update(_broker_removal.take_out(self._ask, address, name))
+            except OutcomeUnknown as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return sorted(topics)
 
     def clean(self, *, cluster: str | None = None) -> None:
         """

@@ -16,8 +16,9 @@ from ferromq._proto import messages as pb
 from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig, NameServerConfig
-from ferromq.errors import OutcomeUnknown
+from ferromq.errors import OutcomeUnknown, RequestError
 from ferromq.namesrv.server import NamesrvController
+from ferromq.spark import over_grpc
 
 FREE = "127.0.0.1:0"
 GROUPS = [f"customer-{number}" for number in range(12)]
@@ -162,6 +163,19 @@ def test_an_operator_takes_a_broker_out(cluster: Cluster, remoting: RemotingClie
     assert cluster.counted(cluster.a) == ALL[:4]
     remoting.call(cluster.name_server.address, PUT_KV, {**fields, "value": "b:4;a:4"})
     assert cluster.order == "a:4;b:4"
+
+
+def test_an_administrator_takes_a_broker_out(cluster: Cluster) -> None:
+    """One that is registered is refused."""
+    assert cluster.admin.order_configurations() == {TOPIC: {"a": 4, "b": 4}}
+    with pytest.raises(RequestError, match="the broker b is registered"):
+        cluster.admin.take_out_broker("b")
+    cluster.b.close()
+    assert cluster.admin.take_out_broker("b") == [TOPIC]
+    assert cluster.admin.order_configurations() == {TOPIC: {"a": 4}}
+    assert cluster.counted(cluster.a) == ALL[:4]
+    assert len(over_grpc.queues(cluster.a.endpoint, TOPIC)) == 4
+    assert cluster.admin.take_out_broker("b") == []
 
 
 def test_a_broker_that_may_not_be_written_is_out(cluster: Cluster, remoting: RemotingClient) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ferromq import _names
+from ferromq._broker_removal import GONE
 from ferromq._ferromq import Request, Store
 from ferromq._order_configuration import parts, text_of
 from ferromq._proto import messages as pb
@@ -19,7 +20,6 @@ from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, NameServerFailed, NameServers
 from ferromq.broker.route_cache import RouteCache, Seen
 from ferromq.broker.topics import UNDECIDED, TopicConfig, TopicTable, Wait
-from ferromq.broker.whole_routes import GONE
 from ferromq.namesrv.kv_config import GRPC_NAMESPACE
 from ferromq.route import MASTER, WHOLE, Permission, QueueData
 
@@ -203,7 +203,8 @@ class Routes:
                 raise Refused(
                     pb.Code.INTERNAL_SERVER_ERROR,
                     f"the broker {name} has queues of {topic} and is away; start it, or take it out for good: "
-                    f"mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {name} -v {GONE}",
+                    f"ferromq.Admin(...).take_out_broker({name!r}), "
+                    f"or mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {name} -v {GONE}",
                 )
 
     def _message_queues(self, topic: pb.Resource, found: list[_Part]) -> list[pb.MessageQueue]:
@@ -242,7 +243,10 @@ class Routes:
 def take_out(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:
     """Return how an operator takes a broker out of an order configuration."""
     rest = text_of({name: count for name, count in ordered.items() if name != broker_name})
-    return f"take it out of the order configuration: mqadmin updateOrderConf -m put -t {topic} -v '{rest}'"
+    return (
+        f"take it out for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
+        f"or mqadmin updateOrderConf -m put -t {topic} -v '{rest}'"
+    )
 
 
 def _group_of(topic: str) -> str | None:

@@ -6,13 +6,11 @@ Pure but for the question itself; how long it is kept is `route_cache`'s busines
 
 from collections.abc import Callable
 
+from ferromq._broker_removal import GONE
 from ferromq._order_configuration import parts
 from ferromq.broker.name_servers import NameServers
 from ferromq.broker.route_cache import Seen
 from ferromq.broker.topics import TopicConfig, is_fifo
-
-GONE = "gone"
-"""In the place of a gRPC address: an operator took the broker out for good."""
 
 
 class WholeRoutes:

@@ -167,7 +167,8 @@ def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue) ->
     return named(
         error,
         f"the message group {group!r} is in queue {queue.queue_id} of {topic} on the broker {queue.broker_name}, which "
-        f"does not answer; start it, or take it out for good with mqadmin updateOrderConf -m put -t {topic}",
+        "does not answer; start it, or take it out for good: "
+        f"ferromq.Admin(...).take_out_broker({queue.broker_name!r}), or mqadmin updateOrderConf -m put -t {topic}",
     )
 
 
