@@ -15,11 +15,15 @@ from ferromq import _ferromq
 _log = logging.getLogger("ferromq.time")
 
 _STOP_SECONDS = 0.5
+_LONGEST_WAIT = 5.0
+"""A timer looks again after so many seconds: a machine that slept, or whose clock was set, wakes no thread."""
 
 
 class Clock:
     """
     Wall milliseconds that never go back, real or moved by hand; one object for store, servers and policy.
+
+    A real clock follows the machine's forward, also while the machine sleeps, and never back.
 
     `advance` moves it forward, on either kind. It returns after everything that became due has been started, and what
     runs in Python (registration, leases of brokers, clients) has been done.
@@ -131,7 +135,7 @@ class Timer:
     def _seconds_left(self) -> float | None:
         # A manual clock moves only by `advance`, which fires by itself.
         left = self._due_ms - self._clock.now_ms()
-        return None if self._clock.is_manual and left > 0 else min(max(0.0, left / 1000), threading.TIMEOUT_MAX)
+        return None if self._clock.is_manual and left > 0 else min(max(0.0, left / 1000), _LONGEST_WAIT)
 
     def _fire(self) -> None:
         with self._running:

@@ -487,7 +487,7 @@ impl<D: Disk> Inner<D> {
         round.renew(now_ms, now);
         let space = round.space(now);
         RetentionFacts {
-            now_ms,
+            now_ms: self.clock.age_ms(),
             local_hour: self.cleaner.zone.hour(now_ms),
             total_bytes: self.log.files().spans().iter().map(|span| span.end - span.start).sum(),
             disk_used_percent: space.as_ref().map(|space| space.used_percent()),

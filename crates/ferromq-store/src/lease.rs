@@ -301,6 +301,21 @@ impl QueueLeases {
         self.next = self.next.min(max_offset);
     }
 
+    /// Leases that began after `now` were given by a clock that was ahead: they last no longer from `now` on than they
+    /// were given for.
+    pub(crate) fn end_by(&mut self, now: i64) {
+        let ahead: Vec<(u64, Lease)> = self
+            .in_flight
+            .iter()
+            .map(|(at, lease)| (*at, *lease))
+            .filter(|(_, l)| l.pop_time > now)
+            .collect();
+        for (offset, lease) in ahead {
+            self.remove(offset);
+            self.insert(offset, lease.until(now, lease.invisible_ms));
+        }
+    }
+
     /// Takes over a lease from a snapshot; says no to one that was never handed out or is there twice.
     pub(crate) fn restore(&mut self, offset: u64, lease: Lease) -> bool {
         if offset >= self.next || self.in_flight.contains_key(&offset) {

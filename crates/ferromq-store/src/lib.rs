@@ -106,6 +106,7 @@ mod timer_wheel;
 mod turns;
 mod types;
 mod unflushed;
+mod wall_time;
 
 pub use archive::ExpiredFile;
 pub use clean::{CleanReport, CleaningStats};
@@ -136,3 +137,4 @@ pub use types::{
     Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, MAX_ATTEMPT_ID,
     Ordered, QueryResult, ReceiptHandle, ReceiveRequest, Received, StoreStats,
 };
+pub use wall_time::Reading;

@@ -101,6 +101,7 @@ impl Progress {
                     .or_else(|| orders.leases(name, queue_id, offset, now).filter(|_| !is_ours))
                     .unwrap_or_else(|| QueueLeases::new(offset));
                 leases.clamp(end);
+                leases.end_by(now);
                 progress.insert(group, topic, queue_id, leases);
             }
         }
@@ -111,6 +112,7 @@ impl Progress {
             let end = max_offset(&topic, queue_id);
             if !is_listed && snapshot.committed_before == NOTHING_BEFORE && end > 0 {
                 snapshot.leases.clamp(end);
+                snapshot.leases.end_by(now);
                 progress.insert(&group, &topic, queue_id, snapshot.leases);
             }
         }

@@ -28,6 +28,9 @@ use crate::{
     tail,
 };
 
+/// A clock that was further ahead was wrong: what it stamped must not hold later messages for ever.
+const MOST_AHEAD_MS: i64 = 86_400_000;
+
 /// Where the walk goes, and what it may take for granted.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
@@ -72,7 +75,7 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
     drop(redo);
     let end = run.continue_after_missing(end)?;
     let cut = if plan.has_sound_tail() { tail::Cut::default() } else { tail::cut(files, end)? };
-    inner.log.begin_at(end, last_timestamp)?;
+    inner.log.begin_at(end, resumed_timestamp(inner.clock.now_ms(), last_timestamp))?;
     let rewritten_bytes = run.rewrite(end)?;
     lost.extend(lost_queues(inner, listed.as_ref())?);
     redone += run.redo_lost(&lost, end)?;
@@ -97,6 +100,19 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
     };
     log_report(&report, end);
     Ok((report, Dispatcher::new(Resume::default())))
+}
+
+/// The least store timestamp of the next message: it goes back only where the last one was stored by a wrong clock.
+fn resumed_timestamp(now_ms: i64, last_timestamp: i64) -> i64 {
+    let ahead_ms = last_timestamp.saturating_sub(now_ms);
+    if ahead_ms <= MOST_AHEAD_MS {
+        return last_timestamp;
+    }
+    tracing::warn!(
+        ahead_ms,
+        "the last message was stored by a clock more than a day ahead: store timestamps go on at the present"
+    );
+    now_ms
 }
 
 fn log_report(report: &RecoveryReport, end: u64) {

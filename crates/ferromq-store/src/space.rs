@@ -43,6 +43,7 @@ impl<D: Disk> Inner<D> {
         while !self.space_due.is_stopped() {
             self.watch_space();
             self.watch_dispatch();
+            self.clock.look();
             self.space_due.wait(|| false, Some(INTERVAL));
         }
     }
