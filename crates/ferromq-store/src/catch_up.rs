@@ -76,7 +76,8 @@ impl<D: Disk> CatchUp<D> {
     pub(crate) fn step(&mut self, inner: &Inner<D>) -> Result<bool> {
         let (end, start) = (inner.dispatched(), inner.log.start());
         self.at = self.at.max(start);
-        if self.at >= end {
+        let is_hopeless = self.indexed_to.is_none() && self.behind.iter().all(|behind| behind.is_failed);
+        if self.at >= end || is_hopeless {
             self.finish(inner);
             return Ok(true);
         }
@@ -227,6 +228,8 @@ fn attempt<D: Disk>(
         next = queue.max_offset();
         from = queue.last_entry()?.map_or(inner.log.start(), Entry::end);
     }
+    // What was deleted meanwhile is not redone.
+    next = next.max(queue.marks.floor().offset);
     queue.prepare(next)?;
     Ok(Behind { queue, next, from, first: next, entries: Vec::new(), is_failed: false })
 }

@@ -398,6 +398,11 @@ impl<D: Disk> ConsumeQueue<D> {
     pub(crate) fn publish(&self, max_offset: u64) -> bool {
         self.max_offset.fetch_max(max_offset, Ordering::SeqCst);
         self.marks.set_alive();
+        self.list()
+    }
+
+    /// Says whether the queue must be listed for a flush; it is then.
+    pub(crate) fn list(&self) -> bool {
         !self.is_dirty.swap(true, Ordering::SeqCst)
     }
 

@@ -328,7 +328,7 @@ impl<D: Disk> Inner<D> {
     /// The queue has all that was dispatched: it takes messages again, unless something failed meanwhile.
     pub(crate) fn bring_back(&self, queue: &Arc<ConsumeQueue<D>>) {
         // First listed for a flush: from then on no checkpoint counts without it.
-        if queue.publish(queue.max_offset()) {
+        if queue.list() {
             self.mark_dirty(Arc::clone(queue));
         }
         let _appends = self.log.tail.lock();

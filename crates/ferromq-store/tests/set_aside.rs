@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{
-    ALL, asynchronous, bodies,
+    ALL, asynchronous, bodies, delays,
     fake_disk::{FakeDisk, Op},
     message, named, settle, wait_until,
 };
@@ -311,6 +311,51 @@ fn log_that_retention_takes_from_a_queue_set_aside_is_told_by_queue_offsets() {
     assert_eq!(bodies(&store, "t", 3).len() as u64, 85 - first);
     let reason = DamageReason::Removed { first: 45, count: first - 45 };
     assert_eq!(wrong(&store), [(Path::new(ROOT).join("consumequeue/t/3"), reason)]);
+}
+
+#[test]
+fn a_due_message_whose_queue_is_set_aside_holds_no_other_back_and_comes_later() {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
+    let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), asynchronous(), clock.clone()).unwrap();
+    store.start_schedule().unwrap();
+    delays::send(&store, "t", 3, "broken", 1);
+    delays::send(&store, "u", 0, "sound", 1);
+    let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
+    send(&store, "t", 3, 1).unwrap();
+    settle(&store);
+    assert_eq!(wrong(&store), queue_of_t());
+    clock.advance(1_000);
+    delays::delivered(&store, 1, 2);
+    assert_eq!(delays::texts(&store, "u", 0), ["sound"]);
+    is_broken.store(false, Ordering::SeqCst);
+    wait_until("the queue is complete", || store.damages().is_empty());
+    // It waits once more, as where a queue is closed.
+    clock.advance(5_000);
+    delays::delivered(&store, 2, 1);
+    assert_eq!(delays::texts(&store, "t", 3), ["0", "broken"]);
+}
+
+#[test]
+fn a_topic_that_is_deleted_while_a_queue_is_set_aside_stays_deleted() {
+    let disk = FakeDisk::new();
+    let store = open(&disk);
+    send(&store, "t", 3, IN_FILE).unwrap();
+    settle(&store);
+    let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
+    let batch: Vec<_> = (0..5).map(|_| message("t", 3, b"more", b"")).collect();
+    store.append(&batch).unwrap();
+    settle(&store);
+    assert_eq!(wrong(&store), queue_of_t());
+    store.delete_topic("t").unwrap();
+    is_broken.store(false, Ordering::SeqCst);
+    wait_until("the queue is complete", || store.damages().is_empty());
+    assert_eq!(store.get("t", 3, 0, 1, 1 << 20, ALL).status, GetStatus::NoMatchedLogicQueue);
+    let appended = store.append(&[message("t", 3, b"anew", b"")]).unwrap();
+    assert_eq!(appended.locations[0].queue_offset, IN_FILE + 5);
+    settle(&store);
+    assert_eq!(bodies(&store, "t", 3), [b"anew"]);
+    store.close().unwrap();
+    assert_eq!(bodies(&open(&disk), "t", 3), [b"anew"]);
 }
 
 #[test]
