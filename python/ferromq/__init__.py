@@ -16,6 +16,7 @@ from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq._time import Clock
 from ferromq.errors import (
     AlreadyExists,
+    ClientClosed,
     ConfigError,
     ConnectionFailed,
     CorruptMessage,
@@ -62,6 +63,7 @@ __all__ = [
     "Admin",
     "AlreadyExists",
     "BrokerConfig",
+    "ClientClosed",
     "Clock",
     "ConfigError",
     "ConnectionFailed",

@@ -21,6 +21,7 @@ from ferromq.broker import retry_policy
 from ferromq.client._protocol import seconds
 from ferromq.errors import (
     AlreadyExists,
+    ClientClosed,
     ConfigError,
     ConnectionFailed,
     FerromqError,
@@ -68,6 +69,7 @@ class Admin:
         self._name_servers = parse_endpoints(namesrv)
         self._timeout = seconds(timeout)
         self._client = RemotingClient()
+        self._is_closed = False
 
     def topics(self) -> list[str]:
         """Return the names of all topics, RocketMQ's own included, sorted."""
@@ -394,6 +396,8 @@ class Admin:
     ) -> bytes:
         """Ask one server and return the body of its answer; *also* is a code that is no failure, with no body."""
         self._owner.check()
+        if self._is_closed:
+            raise ClientClosed("this administrator is closed; make a new one")
         answer, remark, _, content = self._client.call(address, code, fields, body, timeout=self._timeout)
         if answer == ResponseCode.SUCCESS:
             return content
@@ -409,6 +413,7 @@ class Admin:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         if self._owner.is_here:
+            self._is_closed = True
             self._client.close()
 
     def __enter__(self) -> Self:

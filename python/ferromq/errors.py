@@ -5,6 +5,7 @@ It holds no logic: who raises what is decided where it is raised. Branches answe
 catches: what may I do now? The classes that have a builtin base beside them can be caught by that, too::
 
     FerromqError
+    ├ ClientClosed                        the client was closed, and nothing was sent: make a new one
     ├ ConfigError (ValueError)            an option or a file is wrong: correct it
     ├ CorruptMessage (ValueError)         a received body does not decompress: see `raw_body`, or give it up
     ├ DataLost                            messages that a stream should read are gone: decide whether to go on
@@ -45,6 +46,7 @@ from datetime import timedelta as _timedelta
 
 __all__ = [
     "AlreadyExists",
+    "ClientClosed",
     "ConfigError",
     "ConnectionFailed",
     "CorruptMessage",
@@ -77,6 +79,14 @@ __all__ = [
 
 class FerromqError(Exception):
     """Is the base of everything ferromq raises on purpose."""
+
+
+class ClientClosed(FerromqError):
+    """
+    A producer, consumer or administrator was used after its `close`, or closed before it could send.
+
+    Nothing was sent. What was under way at that moment raises an `OutcomeUnknown` instead.
+    """
 
 
 class ConfigError(FerromqError, ValueError):

@@ -48,6 +48,10 @@ class SyncShell:
         """Call `message.change_invisible_duration`."""
         message.change_invisible_duration(duration)
 
+    def change_by_consumer(self, message: MessageView, duration: Any) -> None:
+        """Call `Consumer.change_invisible_duration`."""
+        self.consumer.change_invisible_duration(message, duration)
+
     def forward(self, message: MessageView, reason: str = "") -> None:
         """Forward to the dead letters."""
         self.consumer.forward_to_dead_letter(message, reason)
@@ -124,6 +128,10 @@ class AioShell:
             await message.change_invisible_duration(duration)
 
         self.call(change())
+
+    def change_by_consumer(self, message: MessageView, duration: Any) -> None:
+        """Call `Consumer.change_invisible_duration`."""
+        self.call(self.consumer.change_invisible_duration(message, duration))
 
     def forward(self, message: MessageView, reason: str = "") -> None:
         """Forward to the dead letters."""

@@ -32,6 +32,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
         self._hung: set[str] | None = set()
         self._lost: dict[str, int] = {}
         self._beside: GrpcProxy | None = None
+        self._talks: list[Any] = []
         self.calls: dict[str, int] = {}
         """How often each method was called."""
         self._answered: dict[str, threading.Semaphore] = {}
@@ -50,6 +51,11 @@ class GrpcProxy(grpc.GenericRpcHandler):
         """Let what hangs go on."""
         self._hung = set()
         self._released.set()
+
+    def drop_streams(self) -> None:
+        """End the telemetry streams there are."""
+        for call in self._talks:
+            call.cancel()
 
     def lose(self, method: str, count: int = 1) -> None:
         """Lose the answers to the next *count* calls of a method."""
@@ -134,6 +140,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
     def _talk(self, path: str, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         self._wait("Telemetry", context)
         call = self._channel.stream_stream(path)(requests, metadata=context.invocation_metadata())
+        self._talks.append(call)
         context.add_callback(call.cancel)
         try:
             yield from call

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, Shell
@@ -164,3 +165,19 @@ def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
         else:
             waiting.join(PATIENCE)
         assert other.broker._server.stats()["acked"] == 1
+
+
+@pytest.mark.parametrize("duration", [60, 60.0, timedelta(minutes=1)])
+def test_a_lease_is_changed_by_seconds_or_a_timedelta(
+    mq: ferromq.Embedded, shell: Shell, duration: timedelta | float
+) -> None:
+    """By the message as by the consumer."""
+    with shell(mq, "billing", "orders", invisible_duration=10) as consumer:
+        (message,) = consumer.receive(wait=PATIENCE)
+        for change in (consumer.change, consumer.change_by_consumer):
+            change(message, duration)
+            mq.clock.advance(seconds=59)
+            assert consumer.receive(wait=0) == []
+        mq.clock.advance(seconds=2)
+        (again,) = consumer.receive(wait=PATIENCE)
+        assert again.delivery_attempt == 2

@@ -151,7 +151,7 @@ def test_a_closed_producer_says_so(mq: ferromq.Embedded) -> None:
     producer.close()
     producer.close()
     for call in (producer.send, producer.submit):
-        with pytest.raises(ferromq.ConnectionFailed, match="closed"):
+        with pytest.raises(ferromq.ClientClosed, match="closed"):
             call("orders", b"x")
 
 

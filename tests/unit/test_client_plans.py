@@ -32,6 +32,7 @@ from ferromq.errors import (
     FerromqError,
     Forbidden,
     GroupNotFound,
+    IllegalFilter,
     IllegalName,
     LeaseExpired,
     MessageTooLarge,
@@ -492,3 +493,20 @@ def test_endpoints_and_durations_are_read() -> None:
 def test_the_smallest_packed_answer_is_understood() -> None:
     """An empty packet holds no response."""
     assert _ferromq.decode_received([b""], packed=True, lease=Keeper(), endpoint=ONE) == (None, [], None)
+
+
+@pytest.mark.parametrize(
+    ("expression", "position"),
+    [("a |", 0), ("a | b", 0), ("|", 0), ("a ||", 4), ("|| a", 0), ("a || || b", 5), ("a || b|c", 5), ("a || *", 5)],
+)
+def test_tags_that_never_match_are_refused(expression: str, position: int) -> None:
+    """With the position, and with what tags are joined by."""
+    with pytest.raises(IllegalFilter, match=rf"position {position}\b") as caught:
+        filter_expression(expression)
+    assert "||" in str(caught.value)
+
+
+@pytest.mark.parametrize("expression", ["*", "", " * ", "a", "a||b", " a || b ", "new-1 || new_2"])
+def test_tags_that_match_are_taken(expression: str) -> None:
+    """As they are written."""
+    assert filter_expression(expression).expression == expression

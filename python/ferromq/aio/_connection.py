@@ -14,7 +14,7 @@ from ferromq.client._client import Client, Options
 from ferromq.client._connection import failure, has_packed, open_channel
 from ferromq.client._plans import no_answer
 from ferromq.client._protocol import PACKED, SERVICE, Call, Join, Packets, Pause, Plan, Stream, T
-from ferromq.errors import ConnectionFailed, FerromqError
+from ferromq.errors import ClientClosed, FerromqError
 
 
 class AsyncClient:
@@ -63,8 +63,8 @@ class AsyncClient:
                     return await self._call(step)
                 except grpc.RpcError as error:
                     raise failure(error, step.endpoint, step.method, step.timeout) from None
-                except grpc.aio.UsageError as error:  # what grpc says of a channel closed meanwhile
-                    raise ConnectionFailed(f"{step.method} did not get through to {step.endpoint}: {error}") from None
+                except grpc.aio.UsageError:  # what grpc says of a channel closed meanwhile
+                    raise ClientClosed("the client was closed meanwhile; make a new one") from None
             case Join(endpoint, timeout, topic):
                 await self._join(endpoint, timeout, topic)
             case Pause(duration):

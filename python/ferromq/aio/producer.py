@@ -30,7 +30,7 @@ from ferromq.client.producer import (
     predecessor,
     recovery_ms,
 )
-from ferromq.errors import ConnectionFailed, FerromqError
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 
 __all__ = ["Producer", "Transaction"]
@@ -245,9 +245,11 @@ class Producer:
             task.add_done_callback(lambda done: self._orders.pop(order) if self._orders.get(order) is done else None)
 
     async def _send_batch(self, batch: Gathered[_Receipt], before: asyncio.Task[None] | None = None) -> None:
+        closed: FerromqError = _closed()
         try:
             if before is not None:
                 await asyncio.wait({before})
+            closed = ConnectionFailed("the producer was closed while the message was sent")
             sent = await self._client.run(_send_plans.send(self._client.common, batch.topic, batch.messages))
         except FerromqError as error:
             if len(batch.messages) > 1 and may_be_one(error):
@@ -255,7 +257,7 @@ class Producer:
             else:
                 await self._finish(batch, error)
         except asyncio.CancelledError:
-            await self._finish(batch, _closed())
+            await self._finish(batch, closed)
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the senders' to know)
             await self._finish(batch, error)
@@ -375,8 +377,8 @@ class Transaction:
             error.add_note(f"rolling the transaction back failed, too: {failure}")
 
 
-def _closed() -> ConnectionFailed:
-    return ConnectionFailed("the producer was closed before the message was sent")
+def _closed() -> ClientClosed:
+    return ClientClosed("the producer was closed before the message was sent")
 
 
 async def _batches(messages: Iterable[Sendable] | AsyncIterable[Sendable]) -> AsyncIterator[Slice]:

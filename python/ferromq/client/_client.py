@@ -23,7 +23,7 @@ from ferromq.client._protocol import Identity, Plan, T, duration, seconds
 from ferromq.client._routes import Routes
 from ferromq.client._session import Session
 from ferromq.client._tls import Tls, TlsFile, read_tls
-from ferromq.errors import ConfigError, ConnectionFailed
+from ferromq.errors import ClientClosed, ConfigError
 
 _AT_EXIT = 2.0
 
@@ -49,6 +49,7 @@ class Client:
         if options.attempts < 1:
             raise ConfigError(f"at least one attempt is needed, {options.attempts} are given")
         self._owner = Owner(what)
+        self._what = what
         identity = Identity()
         self.common = Common(
             identity, parse_endpoints(options.endpoint), seconds(options.timeout), options.attempts, Routes()
@@ -83,7 +84,7 @@ class Client:
 
     def check(self) -> None:
         """
-        Raise unless the client may be used: `ForkedProcess` in a child, `ConnectionFailed` after `close`.
+        Raise unless the client may be used: `ForkedProcess` in a child, `ClientClosed` after `close`.
 
         A producer that was never used begins in the child: servers fork after they have loaded the program.
         """
@@ -92,7 +93,7 @@ class Client:
             self._owner.take_over()
         self._owner.check()
         if self.is_closed:
-            raise ConnectionFailed("the client is closed; make a new one")
+            raise ClientClosed(f"this {self._what} is closed; make a new one")
 
     @property
     def _is_unused(self) -> bool:

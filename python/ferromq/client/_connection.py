@@ -26,7 +26,7 @@ from ferromq.client._protocol import (
     transport_error,
 )
 from ferromq.client._tls import Credentials
-from ferromq.errors import ConnectionFailed, FerromqError
+from ferromq.errors import ClientClosed, FerromqError
 
 _MESSAGE_LIMIT = 130 * 1024 * 1024
 LOOK_UP = 0.5
@@ -101,7 +101,7 @@ class Channels:
         if found is None:
             with self._lock:
                 if self._closed:
-                    raise ConnectionFailed("the client is closed")
+                    raise ClientClosed("the client is closed; make a new one")
                 channel = self._channels.get(endpoint)
                 if channel is None:
                     channel = self._channels[endpoint] = open_channel(grpc, endpoint, self._tls)
@@ -114,8 +114,8 @@ class Channels:
             answer: bytes = self.method(endpoint, method)(request, timeout, (*self.identity.metadata(), *metadata))
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
-        except ValueError as error:  # what grpc says of a channel closed meanwhile
-            raise ConnectionFailed(f"{method} did not get through to {endpoint}: {error}") from None
+        except ValueError:  # what grpc says of a channel closed meanwhile
+            raise ClientClosed("the client was closed meanwhile; make a new one") from None
         return answer
 
     def stream(
@@ -130,8 +130,8 @@ class Channels:
             return Packets(list(call), has_packed(call.initial_metadata()))
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
-        except ValueError as error:
-            raise ConnectionFailed(f"{method} did not get through to {endpoint}: {error}") from None
+        except ValueError:
+            raise ClientClosed("the client was closed meanwhile; make a new one") from None
 
     def forget(self, endpoint: str) -> None:
         """Close the channel to *endpoint*; it is made anew where it is needed again."""
@@ -221,7 +221,7 @@ class Runner:
                 return self._join(endpoint, timeout, topic)
             case Pause(duration):
                 if self._closed.wait(duration):
-                    raise ConnectionFailed("the client was closed meanwhile")
+                    raise ClientClosed("the client was closed meanwhile; make a new one")
                 return None
 
     def close(self) -> None:

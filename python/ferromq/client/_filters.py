@@ -31,8 +31,26 @@ def filter_expression(wanted: "str | Sql") -> pb.FilterExpression:
         return pb.FilterExpression(type=pb.FilterType.SQL, expression=wanted.expression)
     if not isinstance(wanted, str):
         raise TypeError(f"a filter is tags joined by || or a ferromq.Sql, not {type(wanted).__name__}")
+    _check_tags(wanted)
     _check(pb.FilterType.TAG, wanted)
     return pb.FilterExpression(type=pb.FilterType.TAG, expression=wanted)
+
+
+def _check_tags(expression: str) -> None:
+    """Refuse what a broker takes and what never matches: a tag has no bar in it, and is not empty."""
+    position = 0
+    for part in expression.split("||") if expression.strip() else ():
+        tag = part.strip()
+        place = f"at position {position + len(part) - len(part.lstrip())}"
+        if not tag:
+            raise IllegalFilter(f"{expression!r}: a tag is missing {place}; tags are joined by ||, as 'new || paid'")
+        if "|" in tag:
+            raise IllegalFilter(
+                f"{expression!r}: {tag!r} {place} is not a tag; tags are joined by ||, as 'new || paid'"
+            )
+        if tag == "*" and expression.strip() != "*":
+            raise IllegalFilter(f"{expression!r}: * {place} is not a tag; alone it stands for every message")
+        position += len(part) + 2
 
 
 def _check(kind: pb.FilterType, expression: str) -> None:

@@ -36,6 +36,7 @@ from ferromq.client._protocol import (
 from ferromq.client._retry import Cause
 from ferromq.client._routes import Route, Routes, endpoints_message
 from ferromq.errors import (
+    ClientClosed,
     ConnectionFailed,
     FerromqError,
     Forbidden,
@@ -136,6 +137,7 @@ class Common:
                 number += 1
                 continue
             except RETRYABLE as error:
+                last = error
                 if not is_repeatable and tries.unknown is not None:
                     raise
                 self.routes.distrust(topic)
@@ -148,7 +150,7 @@ class Common:
             if timeout is not None:
                 # Half of what is left: there is always time for one more attempt.
                 pause = min(pause, left / 2)
-            yield Pause(pause if number < self.attempts else min(pause, left))
+            yield from _pause(pause if number < self.attempts else min(pause, left), last, tries)
             number += 1
 
     def _is_over(self, number: int, left: float, *, is_bounded: bool) -> bool:
@@ -205,6 +207,14 @@ class Common:
         check(response.status)
         self.routes.answered(endpoint)
         return self.routes.put(topic, Route.read(topic, response.message_queues))
+
+
+def _pause(seconds: float, last: FerromqError, tries: Tries) -> Plan[None]:
+    """Wait after the error *last*; where the client is closed meanwhile, what was tried may have been done."""
+    try:
+        yield Pause(seconds)
+    except ClientClosed as closed:
+        raise _outcome(last if isinstance(last, OutcomeUnknown) else closed, tries) from None
 
 
 def _outcome(error: FerromqError, tries: Tries) -> FerromqError:

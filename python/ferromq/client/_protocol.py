@@ -239,9 +239,11 @@ def check(status: pb.Status) -> None:
 def transport_error(code: str, details: str | None, endpoint: str, method: str, timeout: float) -> FerromqError:
     """Return the exception for a call that failed below the protocol; *code* is gRPC's."""
     if code == "DEADLINE_EXCEEDED":
-        return RequestTimeout(f"no answer from {endpoint} to {method} within {timeout:g} s")
-    if code in {"UNAVAILABLE", "CANCELLED"}:
-        return ConnectionFailed(f"{method} did not get through to {endpoint}: {details}")
+        return RequestTimeout(f"no answer from broker {endpoint} within {timeout:g} s ({method})")
+    if code == "CANCELLED":
+        return ConnectionFailed(f"the call of broker {endpoint} was cancelled ({method})")
+    if code == "UNAVAILABLE":
+        return ConnectionFailed(_unreachable(details or "no reason given", endpoint))
     if code == "UNIMPLEMENTED":
         return Unsupported(f"{endpoint} does not know {method}: {details}")
     if code == "RESOURCE_EXHAUSTED":
@@ -249,6 +251,28 @@ def transport_error(code: str, details: str | None, endpoint: str, method: str, 
         refused = MessageTooLarge if _OVER_LIMIT in (details or "") else Throttled
         return refused(f"{method} of {endpoint}: {details}")
     return OutcomeUnknown(f"{method} failed at {endpoint}: {details} ({code})")
+
+
+_REASONS = {
+    "connection refused": "connection refused",
+    "no route to host": "no route to host",
+    "network is unreachable": "network is unreachable",
+    "connection reset": "connection reset",
+    "dns resolution failed": "unknown host",
+    "name resolution": "unknown host",
+    "domain name not found": "unknown host",
+    "settings frame": "it does not speak gRPC, or not in time",
+}
+
+
+def _unreachable(details: str, endpoint: str) -> str:
+    """Say in the user's words that a broker is not reached, or no longer; *details* are gRPC's."""
+    text = details.lower()
+    reason = next((said for found, said in _REASONS.items() if found in text), None)
+    if reason is None:
+        # What follows the last address that gRPC tried.
+        reason = details.rpartition("last error: ")[2].rpartition(f"{endpoint}: ")[2]
+    return f"cannot reach broker {endpoint} ({reason})"
 
 
 def named(error: FerromqError, what: str) -> FerromqError:

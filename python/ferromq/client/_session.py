@@ -19,7 +19,7 @@ from ferromq._proto import messages as pb
 from ferromq.client._connection import Channels, failure, remaining
 from ferromq.client._protocol import backoff, check
 from ferromq.client._routes import endpoints_message
-from ferromq.errors import ConnectionFailed, FerromqError
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 
 _log = logging.getLogger("ferromq.client")
 
@@ -72,7 +72,7 @@ class Session:
         if stream is None:
             with self._lock:
                 if self._closed.is_set():
-                    raise ConnectionFailed("the client is closed")
+                    raise ClientClosed("the client is closed; make a new one")
                 stream = self._streams.get(endpoint)
                 if stream is None:
                     stream = _Stream(endpoint, self._channels, self._told, self._on_command, self._closed)
@@ -128,14 +128,14 @@ class Session:
                 except FerromqError as error:
                     if endpoint not in silent and not self._closed.is_set():
                         silent.add(endpoint)
-                        _log.warning("heartbeat failed endpoint=%s: %s", endpoint, error)
+                        _log.warning("broker %s does not answer heartbeats: %s", endpoint, error)
                     if not self.is_wanted(endpoint):
                         silent.discard(endpoint)
                         self._leave(endpoint)
                 else:
                     if endpoint in silent:
                         silent.remove(endpoint)
-                        _log.info("heartbeat answered again endpoint=%s", endpoint)
+                        _log.warning("broker %s answers heartbeats again", endpoint)
 
     def _leave(self, endpoint: str) -> None:
         """Forget a broker that is gone from the routes; whoever sends there once more joins it anew."""
@@ -180,6 +180,8 @@ class _Stream:
         self.endpoint = endpoint
         self.known: Future[None] = Future()
         self.was_known = False
+        self._is_lost = False
+        """Whether the log says that the connection was lost."""
         self._channels = channels
         self._on_command = on_command
         self._closed = closed
@@ -221,7 +223,7 @@ class _Stream:
         while not self._closed.is_set() and not self._ended.is_set():
             try:
                 self._read()
-                error: FerromqError = ConnectionFailed(f"{self.endpoint} ended the telemetry stream")
+                error: FerromqError = ConnectionFailed(f"broker {self.endpoint} ended the session")
             except FerromqError as failed:
                 error = failed
             failures = 1 if self.known.done() and not self.known.exception() else failures + 1
@@ -243,8 +245,8 @@ class _Stream:
                 self._take(pb.TelemetryCommand.FromString(answer))
         except grpc.RpcError as error:
             raise failure(error, self.endpoint, "Telemetry", 0) from None
-        except ValueError as error:  # what grpc says of a channel closed meanwhile
-            raise ConnectionFailed(f"Telemetry did not get through to {self.endpoint}: {error}") from None
+        except ValueError:  # what grpc says of a channel closed meanwhile
+            raise ClientClosed("the client was closed meanwhile") from None
         finally:
             outgoing.put(None)
 
@@ -256,6 +258,9 @@ class _Stream:
             _log.debug("command not followed endpoint=%s command=%s", self.endpoint, kind)
         elif kind == "settings":
             self.was_known = True
+            if self._is_lost:
+                self._is_lost = False
+                _log.warning("connected to broker %s again", self.endpoint)
             if not self.known.done():
                 self.known.set_result(None)
 
@@ -265,7 +270,8 @@ class _Stream:
         if not waited.done():
             waited.set_exception(error)
         elif not self._closed.is_set():
-            _log.warning("telemetry stream lost endpoint=%s: %s", self.endpoint, error)
+            self._is_lost = True
+            _log.warning("lost connection to broker %s, reconnecting: %s", self.endpoint, error)
 
 
 def _stacks(nonce: str) -> pb.ThreadStackTrace:

@@ -25,7 +25,7 @@ from ferromq.client._connection import remaining
 from ferromq.client._protocol import may_be_one, seconds
 from ferromq.client._tls import Tls, TlsFile
 from ferromq.client._transactions import Checks, Decisions, Open, no_checker
-from ferromq.errors import ConnectionFailed, FerromqError
+from ferromq.errors import ClientClosed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 
 __all__ = ["Producer", "Transaction"]
@@ -361,7 +361,7 @@ class _Submitted:
             while self._bytes and self._bytes + length > self._limit and not self._closed:
                 self._changed.wait()
             if self._closed:
-                raise ConnectionFailed("the producer was closed meanwhile")
+                raise ClientClosed("the producer was closed meanwhile; make a new one")
             was_empty = not self._linger
             full = self._linger.add(topic, message, length, future, time.monotonic())
             self._bytes += length
@@ -389,7 +389,7 @@ class _Submitted:
             self._ready.clear()
             self._changed.notify_all()
         for batch in dropped:
-            self._finish(batch, ConnectionFailed("the producer was closed before the message was sent"))
+            self._finish(batch, ClientClosed("the producer was closed before the message was sent"))
 
     def _start(self) -> None:
         for _ in range(_SENDERS):

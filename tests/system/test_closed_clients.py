@@ -1,0 +1,117 @@
+"""A closed client says so, with an error of its own that no retry loop takes for a lost connection."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from consumer_shells import PATIENCE, SHELLS, Shell
+from grpc_proxy import GrpcProxy
+
+import ferromq
+from ferromq import aio
+
+
+@pytest.fixture
+def mq() -> Iterator[ferromq.Embedded]:
+    """Yield an embedded broker with two messages of the topic `orders`."""
+    with ferromq.embedded() as embedded:
+        with embedded.producer() as producer:
+            producer.send_all("orders", [b"x", b"y"])
+        yield embedded
+
+
+def is_told(call: Callable[[], object]) -> None:
+    """Check the error of a call."""
+    with pytest.raises(ferromq.ClientClosed, match="closed") as caught:
+        call()
+    assert not isinstance(caught.value, ferromq.OutcomeUnknown | ConnectionError)
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+def test_a_closed_consumer(mq: ferromq.Embedded, shell: Shell) -> None:
+    """Whatever it is asked; closing it again is no error."""
+    with shell(mq, "billing", "orders") as consumer:
+        messages: list[ferromq.MessageView] = []
+        while len(messages) < 2:
+            messages += consumer.receive(2, wait=PATIENCE)
+        acked, open_one = messages
+        consumer.ack(acked)
+        consumer.close()
+        consumer.close()
+        for call in (
+            consumer.receive,
+            consumer.flush,
+            lambda: consumer.ack(open_one),
+            lambda: consumer.ack_later(open_one),
+            lambda: consumer.forward(open_one),
+            lambda: consumer.change(open_one, 1),
+            lambda: consumer.run(print),
+            lambda: consumer.iterate(bool),
+        ):
+            is_told(call)
+
+
+def test_a_closed_producer_and_administrator(mq: ferromq.Embedded) -> None:
+    """The synchronous ones."""
+    producer, admin = mq.producer(), mq.admin()
+    producer.close()
+    admin.close()
+    calls: list[Callable[[], Any]] = [
+        lambda: producer.send("orders", b"x"),
+        lambda: producer.submit("orders", b"x"),
+        lambda: producer.send_all("orders", [b"x"]),
+        admin.topics,
+        lambda: admin.create_group("g"),
+    ]
+    for call in calls:
+        is_told(call)
+
+
+def test_a_closed_asynchronous_producer(mq: ferromq.Embedded) -> None:
+    """The same."""
+
+    async def use() -> None:
+        producer = aio.Producer(mq.endpoint)
+        await producer.close()
+        for coroutine in (
+            producer.send("orders", b"x"),
+            producer.submit("orders", b"x"),
+            producer.send_all("orders", [b"x"]),
+        ):
+            with pytest.raises(ferromq.ClientClosed):
+                await coroutine
+
+    asyncio.run(use())
+
+
+def test_a_broker_that_is_not_there_is_named(mq: ferromq.Embedded) -> None:
+    """With the reason, in words that are not those of the transport."""
+    mq.close()
+    with (
+        ferromq.Producer(mq.endpoint, timeout=0.2, attempts=1) as producer,
+        pytest.raises(ferromq.ConnectionFailed) as caught,
+    ):
+        producer.send("orders", b"x")
+    assert str(caught.value) == f"cannot reach broker {mq.endpoint} (connection refused)"
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+def test_a_lost_connection_and_its_return_are_logged(
+    mq: ferromq.Embedded,
+    shell: Shell,
+    caplog: pytest.LogCaptureFixture,
+    eventually: Callable[[Callable[[], bool]], bool],
+) -> None:
+    """Once each, with the broker's name."""
+    caplog.set_level(logging.WARNING)
+
+    def is_logged(text: str) -> bool:
+        return sum(text in record.getMessage() for record in list(caplog.records)) == 1
+
+    with GrpcProxy(mq.endpoint) as proxy, shell(proxy, "billing", "orders") as consumer:
+        assert consumer.receive(wait=PATIENCE)
+        proxy.drop_streams()
+        assert eventually(lambda: is_logged(f"lost connection to broker {proxy.endpoint}, reconnecting"))
+        assert eventually(lambda: is_logged(f"connected to broker {proxy.endpoint} again"))
