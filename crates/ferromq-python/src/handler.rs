@@ -39,11 +39,26 @@ struct Functions {
     close: Option<Function>,
 }
 
+/// Connections that are gone and of which Python was not told yet.
+#[derive(Default)]
+struct Closed {
+    connections: Vec<u64>,
+    /// Whether a job tells of them, or waits for its turn.
+    has_job: bool,
+}
+
+impl Closed {
+    /// Takes those that wait; none ends the job.
+    fn take(&mut self) -> Option<Vec<u64>> {
+        self.has_job = !self.connections.is_empty();
+        self.has_job.then(|| std::mem::take(&mut self.connections))
+    }
+}
+
 /// The control plane of one server.
 pub struct Handlers {
     functions: Arc<RwLock<Functions>>,
-    /// Connections that are gone and of which Python was not told yet.
-    closed: Arc<Mutex<Vec<u64>>>,
+    closed: Arc<Mutex<Closed>>,
     failures: Arc<Seldom>,
     pool: Pool,
 }
@@ -226,10 +241,12 @@ impl ColdHandler for Handlers {
     }
 
     fn on_close(&self, connection: u64) {
+        if self.functions.read().close.is_none() {
+            return;
+        }
         let mut closed = self.closed.lock();
-        closed.push(connection);
-        if closed.len() > 1 {
-            // The job that waits tells of this one, too.
+        closed.connections.push(connection);
+        if std::mem::replace(&mut closed.has_job, true) {
             return;
         }
         drop(closed);
@@ -238,17 +255,18 @@ impl ColdHandler for Handlers {
             "closed connection",
             |functions| functions.close.as_ref(),
             move |py, function| {
-                let told = std::mem::take(&mut *closed.lock());
-                for connection in told {
-                    if let Err(error) = function.call1((connection,)) {
-                        report(py, &failures, "closed connection", &error);
+                loop {
+                    let Some(told) = Closed::take(&mut closed.lock()) else { return Ok(()) };
+                    for connection in told {
+                        if let Err(error) = function.call1((connection,)) {
+                            report(py, &failures, "closed connection", &error);
+                        }
                     }
                 }
-                Ok(())
             },
             drop,
         );
-        // One job for all of them: however many there are, other requests have their turns.
+        // One job for all of them, one after the other: however many there are, other requests have their turns.
         self.pool.submit_always(job);
     }
 }
