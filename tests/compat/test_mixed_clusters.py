@@ -10,6 +10,8 @@ import compat_peer
 import pytest
 from java_processes import JavaBroker, JavaNameServer, free_port
 
+import ferromq
+from ferromq import _ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
 from ferromq.config import BrokerConfig, NameServerConfig
@@ -133,6 +135,31 @@ def test_our_broker_registers_with_javas_name_server(
     assert name in [queue.broker_name for queue in template.queues]
     broker.close()
     assert ask.route(java_namesrv.address, f"topic-{name}") is None
+
+
+def test_javas_name_server_gets_the_order_configuration_of_fifo_topics(
+    java_namesrv: JavaNameServer, start: Callable[..., BrokerController], ask: Asking
+) -> None:
+    """It writes none by itself; message groups keep their queues while a broker is away."""
+    brokers = [start(java_namesrv.address, name=name) for name in ("fifo-b", "fifo-a")]
+    fields = {"topic": "in-order", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "order": "false"}
+    fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
+    for broker in brokers:
+        ask(broker.address, UPDATE_TOPIC, {**fields, "attributes": "+message.type=FIFO"})
+    told, _ = ask(java_namesrv.address, GET_KV, {"namespace": "ORDER_TOPIC_CONFIG", "key": "in-order"})
+    assert told["value"] == "fifo-a:4;fifo-b:4"
+    groups = [f"group-{number}" for number in range(12)]
+    with ferromq.Producer(brokers[0].endpoint) as producer:
+        before = {group: producer.send("in-order", b"x", message_group=group).queue_id for group in groups}
+        brokers[1].close()
+        producer._client.common.routes.distrust("in-order")
+        stay = [group for group in groups if _ferromq.queue_of_group(group, 8) >= 4]
+        assert {group: producer.send("in-order", b"x", message_group=group).queue_id for group in stay} == {
+            group: before[group] for group in stay
+        }
+        route = producer._client.common.routes.known("in-order")
+        assert route is not None
+        assert [queue.broker_name for queue in route.in_order] == ["fifo-a"] * 4 + ["fifo-b"] * 4
 
 
 def test_javas_name_server_says_what_it_has_already(
