@@ -374,7 +374,17 @@ def test_a_receive_from_several_brokers_asks_each() -> None:
     asked = [call for call in server.calls if call.method == "ReceiveMessage"]
     assert [call.endpoint for call in asked] in ([ONE, TWO, ONE], [TWO, ONE, TWO])
     waits = [pb.ReceiveMessageRequest.FromString(call.request).long_polling_timeout.seconds for call in asked]
-    assert waits == [1, 1, 1]
+    assert waits == [0, 0, 1]  # what one has is not held up by a long poll at one that has nothing
+
+
+def test_a_receive_that_does_not_wait_asks_each_broker_once() -> None:
+    """What the second one has comes."""
+    server = Server(ONE, TWO)
+    nothing = received(code=pb.Code.MESSAGE_NOT_FOUND)
+    server.script = [nothing, received(b"1")]
+    assert [message.body for message in receive(server, wait=0)] == [b"1"]
+    server.script = [nothing, nothing]
+    assert receive(server, wait=0) == []
 
 
 @pytest.mark.parametrize(("code", "error"), [(pb.Code.CONSUMER_GROUP_NOT_FOUND, GroupNotFound), (40010, RequestError)])

@@ -261,7 +261,7 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
     topic = subscription.topic
     until = common.now() + wish.wait
     tries = Tries(until + wish.grace)
-    failures = 0
+    failures = asked = 0
     # The same over repetitions: what a lost answer held comes again, although nobody else may have it now.
     attempt_id = str(uuid.uuid4())
     while True:
@@ -269,7 +269,14 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
         try:
             route = yield from common.route(topic, tries)
             several = len(route.readable) > 1
-            turn = replace(wish, wait=min(left, _TURN) if several else left, attempt_id=attempt_id)
+            # Each broker once without waiting: a long poll at one that has nothing would hold up what another one has.
+            is_first_round = several and asked < len(route.readable)
+            asked += 1
+            turn = replace(
+                wish,
+                wait=0.0 if is_first_round else min(left, _TURN) if several else left,
+                attempt_id=attempt_id,
+            )
             messages = yield from _receive_once(common, subscription, route, turn, (lease, tries))
         except RETRYABLE:
             failures += 1
@@ -279,7 +286,7 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
                 raise
             yield Pause(min(backoff(min(failures, 3)), max(0.0, left / 2)))
             continue
-        if messages or common.now() >= until:
+        if messages or (common.now() >= until and asked >= len(route.readable)):
             return messages
 
 
