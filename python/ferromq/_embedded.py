@@ -8,12 +8,11 @@ import atexit
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from ferromq import _ferromq
+from ferromq import _ferromq, _temporary
 from ferromq._ferromq import ExpiredFile
 from ferromq._fork import Owner
 from ferromq._time import Clock
@@ -50,7 +49,7 @@ class Embedded:
         self._clock = clock
         with contextlib.ExitStack() as started:
             if directory is None:
-                directory = tempfile.mkdtemp(prefix="ferromq-")
+                directory = _temporary.make()
                 started.callback(shutil.rmtree, directory, ignore_errors=True)
             name_server = NamesrvController(NameServerConfig(listen=_FREE_PORT), clock=clock)
             started.callback(name_server.close)
@@ -157,7 +156,8 @@ def embedded(
     """
     Start a name server and a broker in this process, and return once they are ready.
 
-    *directory* is the store directory, opened where there is one; None takes a temporary one, removed at `close`.
+    *directory* is the store directory, opened where there is one; None takes a temporary one, removed at `close`, or by
+    a later start where a signal ended the process: `embedded` installs no signal handler.
     Options are the fields of `BrokerConfig` and of its `StoreConfig`: with `flush="group"` a send is answered once it
     is on disk. *archive*, a function or its name as `module:function`, is called with each file of the commit log
     before it is deleted; an exception keeps the file. Raises `StoreLocked` where another broker has the directory open,
