@@ -104,3 +104,29 @@ def test_closing_keeps_its_time(proxy: GrpcProxy, shell: Shell, state: str) -> N
     go_on.set()
     proxy.release()
     consumer.__exit__()
+
+
+def test_run_ends_without_an_error_when_its_consumer_is_closed(proxy: GrpcProxy, shell: Shell) -> None:
+    """Also while a handler takes longer than `close` waits: its message is redelivered."""
+    begun, go_on = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    def body(_message: MessageView) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+
+    def work() -> None:
+        try:
+            consumer.run(body)
+        except Exception as error:  # noqa: BLE001 (that none comes is what is tested)
+            raised.append(error)
+
+    with shell(proxy, "billing", "orders") as consumer:
+        working = threading.Thread(target=work, daemon=True)
+        working.start()
+        assert begun.wait(PATIENCE)
+        consumer.close(0.1)
+        go_on.set()
+        working.join(PATIENCE)
+        assert not working.is_alive()
+    assert raised == []

@@ -145,9 +145,7 @@ class Runner:
             else:
                 check_awaitable(handler, result)
                 # In order the next one begins when the broker knows of this one.
-                await self._end(held, None if held.order is None else self._leases.ack([message]))
-                if held.order is None:
-                    self._leases.ack_later(message)
+                await self._end(held, self._ack(message) if held.order is None else self._leases.ack([message]))
                 return
             if verdict.delay is None:
                 await self._end(held, self._leases.forward_to_dead_letter(message, verdict.cause))
@@ -160,6 +158,9 @@ class Runner:
                 await asyncio.wait_for(self._stopping.wait(), verdict.delay)
         await self._end(held)
         self._unused.append(message)
+
+    async def _ack(self, message: MessageView) -> None:
+        self._leases.ack_later(message)
 
     async def _end(self, held: Held, end: Awaitable[None] | None = None) -> None:
         """End a lease, which is not renewed any more."""
