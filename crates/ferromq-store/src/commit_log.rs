@@ -20,6 +20,7 @@ use crate::{
     dedup::{Dedup, Taken},
     flush::Flushing,
     flush_mark::FlushMark,
+    freshness::Freshness,
     mapped_file::MappedFile,
     mapped_file_queue::MappedFileQueue,
     message::{
@@ -97,6 +98,7 @@ pub(crate) struct CommitLog<D: Disk> {
     pub(crate) arrived: Arc<Signal>,
     pub(crate) ahead: Ahead,
     pub(crate) damages: Damages,
+    pub(crate) freshness: Freshness,
     is_full: AtomicBool,
     reserve: AtomicU64,
 }
@@ -119,6 +121,7 @@ impl<D: Disk> CommitLog<D> {
             arrived: Arc::default(),
             ahead: Ahead::default(),
             damages: Damages::default(),
+            freshness: Freshness::default(),
             is_full: AtomicBool::new(false),
             reserve: AtomicU64::new(config.disk_reserve),
         }
@@ -131,6 +134,7 @@ impl<D: Disk> CommitLog<D> {
         let unflushed = self.flushing.begin_at(end);
         *self.tail.lock() = Tail { file, end, last_timestamp, is_open: true, unflushed };
         self.written.store(end, Ordering::Release);
+        self.freshness.begin_at(end);
         self.ahead.change(end, self.is_sync());
         Ok(())
     }
@@ -451,6 +455,23 @@ impl<D: Disk> CommitLog<D> {
         let Some(end) = physical_offset.checked_add(u64::from(size)) else { return Ok(None) };
         let file = self.file_in(file, physical_offset, end)?;
         Ok(file.map(|file| Record::new(Arc::clone(file), physical_offset..end)))
+    }
+
+    /// Looks for the file that holds a place, first in the one given, without opening any. Says whether it is open, or
+    /// is not there at all.
+    pub(crate) fn find_open(
+        &self,
+        file: &mut Option<Arc<MappedFile<D::Region>>>,
+        physical_offset: u64,
+    ) -> bool {
+        let is_inside = |file: &MappedFile<D::Region>| (file.base()..file.end()).contains(&physical_offset);
+        if file.as_deref().is_some_and(is_inside) {
+            return true;
+        }
+        let found = self.files.find_open(physical_offset);
+        let is_known = found.is_some();
+        *file = found.flatten();
+        is_known
     }
 
     /// When the record that lies at `physical_offset` was stored, looking first into the file of the one before.

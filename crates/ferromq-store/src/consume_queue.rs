@@ -114,6 +114,8 @@ pub(crate) struct ConsumeQueue<D: Disk> {
     /// The queue's place in the current round of the dispatcher, which alone uses it.
     pub(crate) batch: AtomicU32,
     times: KnownTimes,
+    /// A page of entries that was seen in memory, and when: see [`Self::in_memory_to`].
+    seen_page: AtomicU64,
     /// What was deleted with the topic, and who may use the queue.
     pub(crate) marks: Marks,
 }
@@ -310,6 +312,34 @@ impl<D: Disk> ConsumeQueue<D> {
         self.files.begin_after(at).map_or(max_offset, |begin| max_offset.min(begin / ENTRY_LEN))
     }
 
+    /// The end of the entries from `from` on that can be read without waiting for the disk; looks at `most` of them.
+    ///
+    /// `tick` counts moments: where the page of `from` was seen within the last one it is taken to be there still, so
+    /// that readers at the end of a queue ask the system once a moment.
+    pub(crate) fn in_memory_to(&self, from: u64, most: u64, tick: u64) -> u64 {
+        const PAGE: u64 = 4096;
+        let (at, end) = (from * ENTRY_LEN, self.max_offset());
+        let file = match self.files.find_open(at) {
+            None => return from,
+            // Readers find out that it is missing.
+            Some(None) => return end,
+            Some(Some(file)) => file,
+        };
+        let page = at / PAGE;
+        let page_end = ((page + 1) * PAGE).min(file.end()) / ENTRY_LEN;
+        let (tick_bits, seen) = ((tick & 0xFFFF) + 1, self.seen_page.load(Ordering::Relaxed));
+        let is_new = seen > 0 && tick_bits.wrapping_sub(seen & 0x1_FFFF) <= 1;
+        if page_end > from && is_new && seen >> 17 == page {
+            return page_end.min(end);
+        }
+        let wanted = from.saturating_add(most).min(end).saturating_mul(ENTRY_LEN).min(file.end());
+        let there = file.resident_to(at..wanted);
+        if there / ENTRY_LEN > from {
+            self.seen_page.store(page << 17 | tick_bits, Ordering::Relaxed);
+        }
+        there / ENTRY_LEN
+    }
+
     fn entry_anywhere(&self, queue_offset: u64) -> Option<Entry> {
         let at = queue_offset * ENTRY_LEN;
         let file = self.files.find(at)?;
@@ -320,8 +350,13 @@ impl<D: Disk> ConsumeQueue<D> {
     ///
     /// `None` stands for a place where an entry should be and is not. Where a file cannot be opened now it ends early:
     /// what is there must not be taken for missing.
-    pub(crate) fn walk(&self, from: u64, mut visit: impl FnMut(u64, Option<Entry>) -> bool) {
-        let end = self.max_offset();
+    pub(crate) fn walk(&self, from: u64, visit: impl FnMut(u64, Option<Entry>) -> bool) {
+        self.walk_to(from, u64::MAX, visit);
+    }
+
+    /// As [`Self::walk`], to `to` at most.
+    pub(crate) fn walk_to(&self, from: u64, to: u64, mut visit: impl FnMut(u64, Option<Entry>) -> bool) {
+        let end = self.max_offset().min(to);
         let mut at = from;
         while at < end {
             let file = match self.files.open(at * ENTRY_LEN) {
@@ -549,6 +584,7 @@ impl<D: Disk> ConsumeQueues<D> {
             checked_to: AtomicU64::new(0),
             batch: AtomicU32::new(NO_BATCH),
             times: KnownTimes::default(),
+            seen_page: AtomicU64::new(0),
             marks: Marks::default(),
         }
     }

@@ -133,6 +133,10 @@ pub trait Region: Send + Sync + 'static {
     fn next_hole(&self, _offset: u64) -> u64 {
         self.len()
     }
+    /// The end of the part of `range`, from its start on, that can be read without waiting for the disk.
+    fn resident_to(&self, range: Range<u64>) -> u64 {
+        range.end
+    }
     /// Gets memory for `range` ready, whose bytes will soon be written. Only a hint: the bytes do not change.
     fn prefault(&self, _range: Range<u64>) {}
 }

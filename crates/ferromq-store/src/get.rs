@@ -3,16 +3,28 @@
 //! The tag hash in the consume queue decides first, so that what is not wanted costs no look at the log.
 //! Finding an offset by time or key is `lookup`'s and `query`'s business.
 
-use std::sync::atomic::Ordering;
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use crate::{
-    Disk, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, Record, Region,
+    Disk, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, Record, Region, Source,
     consume_queue::{ConsumeQueue, Entry},
+    freshness::Known,
+    mapped_file::MappedFile,
+    message,
     store::Inner,
 };
 
 /// Entries a filtered read looks at before it answers without a match, so that one call stays short.
 const MAX_FRUITLESS_ENTRIES: u64 = 800;
+/// Bytes of messages that the same read passes over, the last one whole.
+const MAX_FRUITLESS_BYTES: u64 = 4 << 20;
+/// Bytes of a record in which its body begins, and in which its topic and its properties end.
+const HEAD: u64 = 256;
+const TAIL: u64 = (message::MAX_PROPERTIES_LEN + message::MAX_TOPIC_LEN + 16) as u64;
 /// Messages of a batch that room is made for before the first.
 const USUAL_BATCH: usize = 32;
 /// RocketMQ's smallest byte limit of a read.
@@ -32,56 +44,62 @@ impl<D: Disk> MessageStore<D> {
         max_bytes: usize,
         filter: &MessageFilter,
     ) -> GetResult<D::Region> {
+        let source = Source::Anywhere;
+        let offset = from_offset;
+        self.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+    }
+
+    /// As [`Self::get`], from where the request says.
+    ///
+    /// Whatever the source, one call passes over a bounded number of messages and bytes that the filter does not want.
+    pub fn get_from(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         match self.open_inner() {
-            Some(inner) => inner.read(topic, queue_id, from_offset, max_count, max_bytes, filter),
-            None => empty(GetStatus::NoMatchedLogicQueue, from_offset, 0, 0),
+            Some(inner) => inner.read(request),
+            None => empty(GetStatus::NoMatchedLogicQueue, request.offset, 0, 0),
         }
     }
 }
 
 /// Reads that a close in their middle does not change: whoever decides what becomes of a lease needs them.
 impl<D: Disk> Inner<D> {
-    /// As [`MessageStore::get`].
-    pub(crate) fn read(
-        &self,
-        topic: &str,
-        queue_id: u32,
-        from_offset: u64,
-        max_count: usize,
-        max_bytes: usize,
-        filter: &MessageFilter,
-    ) -> GetResult<D::Region> {
-        let result = match self.queues.find(topic, queue_id) {
-            Some(queue) => self.read_queue(&queue, from_offset, max_count, max_bytes, filter),
+    /// As [`MessageStore::get_from`].
+    pub(crate) fn read(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
+        let result = match self.queues.find(request.topic, request.queue_id) {
+            Some(queue) => self.read_queue(&queue, request),
             None => empty(GetStatus::NoMatchedLogicQueue, 0, 0, 0),
         };
-        if result.status != GetStatus::Found {
+        if result.status != GetStatus::Found && !result.is_cold {
             self.counters.count_missed_get(result.status);
         }
         result
     }
 
-    fn read_queue(
+    /// Reads any messages of a queue, for a thread of the store.
+    pub(crate) fn read_all(
         &self,
-        queue: &ConsumeQueue<D>,
-        from_offset: u64,
+        topic: &str,
+        queue_id: u32,
+        offset: u64,
         max_count: usize,
         max_bytes: usize,
-        filter: &MessageFilter,
     ) -> GetResult<D::Region> {
+        let (filter, source) = (&MessageFilter::All, Source::Anywhere);
+        self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+    }
+
+    fn read_queue(&self, queue: &ConsumeQueue<D>, request: &GetRequest<'_>) -> GetResult<D::Region> {
         let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
-        let (status, next_offset) = match from_offset {
+        let (status, next_offset) = match request.offset {
             offset if queue.marks.is_shut() => (GetStatus::QueueClosed, offset),
             _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
             offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
             offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),
             offset if offset > max_offset => (GetStatus::OffsetOverflowBadly, max_offset),
-            _ => {
-                let mut reading = Reading::new(from_offset, max_count, max_bytes, min_offset, max_offset);
-                reading.read(self, queue, filter);
+            offset => {
+                let found = Reading::new(self, queue, request, min_offset, max_offset).read();
                 let min_offset = queue.min_offset();
-                if !reading.result.messages.is_empty() || from_offset >= min_offset {
-                    return reading.result;
+                if !found.messages.is_empty() || offset >= min_offset {
+                    return found;
                 }
                 // Cleaning took it meanwhile.
                 (GetStatus::OffsetTooSmall, min_offset)
@@ -105,89 +123,198 @@ impl<D: Disk> Inner<D> {
 }
 
 fn empty<R: Region>(status: GetStatus, next_offset: u64, min_offset: u64, max_offset: u64) -> GetResult<R> {
-    GetResult { status, messages: Vec::new(), next_offset, min_offset, max_offset }
+    GetResult { status, messages: Vec::new(), next_offset, min_offset, max_offset, is_cold: false }
+}
+
+/// What a filter reads of a record: where its body begins, and everything behind the body.
+fn parts_of_filter(record: Range<u64>) -> [Range<u64>; 2] {
+    let head_end = record.end.min(record.start + HEAD);
+    let tail_start = record.end.saturating_sub(TAIL).max(record.start);
+    [record.start..head_end, tail_start..record.end]
+}
+
+/// What becomes of a read after an entry.
+enum Step {
+    GoOn,
+    Ends,
+    /// It goes on elsewhere: what was to come next is missing.
+    Jumps,
 }
 
 /// One read of a queue under way.
-struct Reading<D: Disk> {
+struct Reading<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    queue: &'a ConsumeQueue<D>,
+    filter: &'a MessageFilter,
+    source: Source,
     max_count: usize,
     max_bytes: usize,
     bytes: usize,
-    /// Entries that may still be looked at.
+    /// Entries that may still be looked at …
     entries_left: u64,
+    /// … and bytes of messages that may be passed over.
+    bytes_left: u64,
+    /// The log file of the last message.
+    file: Option<Arc<MappedFile<D::Region>>>,
+    known: Known,
     result: GetResult<D::Region>,
 }
 
-impl<D: Disk> Reading<D> {
-    fn new(from: u64, max_count: usize, max_bytes: usize, min_offset: u64, max_offset: u64) -> Self {
+impl<'a, D: Disk> Reading<'a, D> {
+    fn new(
+        inner: &'a Inner<D>,
+        queue: &'a ConsumeQueue<D>,
+        request: &GetRequest<'a>,
+        min_offset: u64,
+        max_offset: u64,
+    ) -> Self {
         Self {
-            max_count,
-            max_bytes: max_bytes.max(MIN_READ_BYTES),
+            inner,
+            queue,
+            filter: request.filter,
+            source: request.source,
+            max_count: request.max_count,
+            max_bytes: request.max_bytes.max(MIN_READ_BYTES),
             bytes: 0,
-            entries_left: MAX_FRUITLESS_ENTRIES.max(max_count as u64),
-            result: empty(GetStatus::NoMatchedMessage, from, min_offset, max_offset),
+            entries_left: MAX_FRUITLESS_ENTRIES.max(request.max_count as u64),
+            bytes_left: MAX_FRUITLESS_BYTES,
+            file: None,
+            known: Known::new(inner.log.freshness.from(inner.log.written())),
+            result: empty(GetStatus::NoMatchedMessage, request.offset, min_offset, max_offset),
         }
     }
 
-    fn read(&mut self, inner: &Inner<D>, queue: &ConsumeQueue<D>, filter: &MessageFilter) {
-        let mut file = None;
+    fn read(mut self) -> GetResult<D::Region> {
         let left = usize::try_from(self.result.max_offset - self.result.next_offset).unwrap_or(usize::MAX);
-        let expected = self.max_count.min(left).min(USUAL_BATCH);
-        self.result.messages.reserve_exact(expected);
-        let mut more = true;
-        while more {
-            // Set where something is missing; everything else ends the read.
-            more = false;
-            queue.walk(self.result.next_offset, |queue_offset, entry| {
-                if self.is_done(queue_offset) {
-                    return false;
-                }
-                self.entries_left -= 1;
-                let Some(entry) = entry else {
-                    self.miss(GetStatus::OffsetFoundNull);
-                    self.result.next_offset = queue.behind_hole(queue_offset);
-                    return false;
+        self.result.messages.reserve_exact(self.max_count.min(left).min(USUAL_BATCH));
+        let mut goes_on = true;
+        while goes_on {
+            let from = self.result.next_offset;
+            let to = self.entries_to(from);
+            if to <= from {
+                self.result.is_cold = from < self.result.max_offset;
+                break;
+            }
+            // What follows the entries that are in memory, or a jump; everything else ends the read.
+            goes_on = to < self.result.max_offset;
+            self.queue.walk_to(from, to, |queue_offset, entry| {
+                let step = match self.is_done(queue_offset) {
+                    true => Step::Ends,
+                    false => self.visit(queue_offset, entry),
                 };
-                if entry.leads_nowhere() {
-                    self.miss(GetStatus::MessageWasRemoving);
-                    self.result.next_offset = queue_offset + 1;
-                    return true;
+                if !matches!(step, Step::GoOn) {
+                    goes_on = matches!(step, Step::Jumps);
                 }
-                if self.bytes + entry.size as usize > self.max_bytes && !self.result.messages.is_empty() {
-                    return false;
-                }
-                if !filter.may_have_hash(entry.tag_hash) {
-                    self.result.next_offset = queue_offset + 1;
-                    return true;
-                }
-                let record = match inner.log.record_in(&mut file, entry.physical_offset, entry.size) {
-                    Ok(record) => record,
-                    Err(error) => {
-                        // The message is there: whoever asks again from here on finds it once it can be read.
-                        if inner.counters.count_unreadable() {
-                            tracing::error!(%error, physical_offset = entry.physical_offset, "message cannot be read now");
-                        }
-                        return false;
-                    }
-                };
-                self.result.next_offset = queue_offset + 1;
-                match record.filter(|record| is_told_of(inner, queue, queue_offset, record, entry)) {
-                    Some(record) => self.take(queue_offset, record, filter),
-                    None => {
-                        self.miss(GetStatus::MessageWasRemoving);
-                        self.result.next_offset = inner.behind_removed(queue, queue_offset, entry);
-                        more = self.result.next_offset > queue_offset + 1;
-                    }
-                }
-                !more
+                matches!(step, Step::GoOn)
             });
+            goes_on &= self.result.next_offset > from;
         }
+        self.result
+    }
+
+    /// How far the entries from `from` on may be looked at now.
+    fn entries_to(&self, from: u64) -> u64 {
+        match self.source {
+            Source::Memory => {
+                self.queue.in_memory_to(from, self.entries_left.max(1), self.inner.log.freshness.now())
+            }
+            Source::Anywhere | Source::Disk(_) => self.result.max_offset,
+        }
+    }
+
+    fn visit(&mut self, queue_offset: u64, entry: Option<Entry>) -> Step {
+        self.entries_left -= 1;
+        let Some(entry) = entry else {
+            self.miss(GetStatus::OffsetFoundNull);
+            self.result.next_offset = self.queue.behind_hole(queue_offset);
+            return Step::Ends;
+        };
+        if entry.leads_nowhere() {
+            self.miss(GetStatus::MessageWasRemoving);
+            self.result.next_offset = queue_offset + 1;
+            return Step::GoOn;
+        }
+        if self.bytes + entry.size as usize > self.max_bytes && !self.result.messages.is_empty() {
+            return Step::Ends;
+        }
+        if !self.filter.may_have_hash(entry.tag_hash) {
+            self.result.next_offset = queue_offset + 1;
+            return Step::GoOn;
+        }
+        if !self.is_at_hand(queue_offset, entry) {
+            self.result.is_cold = true;
+            return Step::Ends;
+        }
+        let record = match self.inner.log.record_in(&mut self.file, entry.physical_offset, entry.size) {
+            Ok(record) => record,
+            Err(error) => {
+                // The message is there: whoever asks again from here on finds it once it can be read.
+                if self.inner.counters.count_unreadable() {
+                    tracing::error!(%error, physical_offset = entry.physical_offset, "message cannot be read now");
+                }
+                return Step::Ends;
+            }
+        };
+        let is_other = |record: &Record<D::Region>| !record.is_at(entry.physical_offset, entry.size);
+        if self.source == Source::Memory
+            && self.queue.is_unchecked(queue_offset)
+            && record.as_ref().is_some_and(is_other)
+        {
+            // What is damaged is looked for on the disk.
+            self.result.is_cold = true;
+            return Step::Ends;
+        }
+        match record.filter(|record| is_told_of(self.inner, self.queue, queue_offset, record, entry)) {
+            Some(record) => self.take(queue_offset, record, entry),
+            None => {
+                self.miss(GetStatus::MessageWasRemoving);
+                self.result.next_offset = self.inner.behind_removed(self.queue, queue_offset, entry);
+                if self.result.next_offset > queue_offset + 1 { Step::Jumps } else { Step::GoOn }
+            }
+        }
+    }
+
+    /// Says whether a message can be looked at: of those that may come from the disk, what is looked at is in memory
+    /// then.
+    fn is_at_hand(&mut self, queue_offset: u64, entry: Entry) -> bool {
+        if self.source == Source::Anywhere {
+            return true;
+        }
+        let log = &self.inner.log;
+        if self.source == Source::Memory {
+            // What is missing is found on the disk, and so is what a log file that is not open holds.
+            if !log.find_open(&mut self.file, entry.physical_offset) || self.file.is_none() {
+                return false;
+            }
+        } else if !matches!(log.record_in(&mut self.file, entry.physical_offset, entry.size), Ok(Some(_))) {
+            return true;
+        }
+        let Some(file) = &self.file else { return true };
+        let whole = entry.physical_offset..entry.end();
+        // A record that was there when the store was opened is checked as a whole.
+        if *self.filter == MessageFilter::All || self.queue.is_unchecked(queue_offset) {
+            return is_there(&mut self.known, file, whole, self.source);
+        }
+        let [head, tail] = parts_of_filter(whole);
+        is_there(&mut self.known, file, head, self.source)
+            && is_there(&mut self.known, file, tail, self.source)
     }
 
     fn is_done(&self, queue_offset: u64) -> bool {
         self.entries_left == 0
+            || self.bytes_left == 0
             || queue_offset >= self.result.max_offset
             || self.result.messages.len() >= self.max_count
+            || self.is_late()
+    }
+
+    /// Says whether its time is over; one step it always makes.
+    fn is_late(&self) -> bool {
+        matches!(self.source, Source::Disk(until) if self.has_begun() && Instant::now() >= until)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.bytes_left < MAX_FRUITLESS_BYTES || !self.result.messages.is_empty()
     }
 
     fn miss(&mut self, status: GetStatus) {
@@ -196,13 +323,38 @@ impl<D: Disk> Reading<D> {
         }
     }
 
-    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, filter: &MessageFilter) {
-        if *filter != MessageFilter::All && !is_wanted(filter, &record) {
-            return;
+    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, entry: Entry) -> Step {
+        if *self.filter != MessageFilter::All {
+            if !is_wanted(self.filter, &record) {
+                self.bytes_left = self.bytes_left.saturating_sub(entry.size.into());
+                self.result.next_offset = queue_offset + 1;
+                return Step::GoOn;
+            }
+            let whole = entry.physical_offset..entry.end();
+            if let Some(file) = self.file.as_ref().filter(|_| self.source != Source::Anywhere)
+                && !is_there(&mut self.known, file, whole, self.source)
+            {
+                self.result.is_cold = true;
+                return Step::Ends;
+            }
         }
+        self.result.next_offset = queue_offset + 1;
         self.bytes += record.len();
         self.result.messages.push((queue_offset, record));
         self.result.status = GetStatus::Found;
+        Step::GoOn
+    }
+}
+
+/// Says whether a range of a log file is in memory; where it may come from the disk it is after this.
+fn is_there<R: Region>(known: &mut Known, file: &MappedFile<R>, range: Range<u64>, source: Source) -> bool {
+    match source {
+        Source::Anywhere => true,
+        Source::Memory => known.has(file, range),
+        Source::Disk(_) => {
+            file.touch(range);
+            true
+        }
     }
 }
 

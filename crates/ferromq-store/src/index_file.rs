@@ -302,19 +302,17 @@ impl<R: Region> IndexFile<R> {
         entries_left: &mut u64,
         visit: &mut impl FnMut(u64, Option<u64>) -> bool,
     ) -> bool {
-        let (header, mut index) = {
+        let (header, first) = {
             let state = self.state.lock();
-            let first = match &state.slots {
-                Some(slots) => slots.get((hash % self.shape.slots) as usize).copied().unwrap_or(0),
-                // Nobody writes them any more.
-                None => {
-                    let at = self.shape.slot_at(hash);
-                    // Most slots of a file with few keys are holes.
-                    self.file.copy::<4>(at).map_or(0, u32::from_be_bytes)
-                }
-            };
-            (state.header, first)
+            let slot = |slots: &Vec<u32>| slots.get((hash % self.shape.slots) as usize).copied().unwrap_or(0);
+            (state.header, state.slots.as_ref().map(slot))
         };
+        // Nothing writes the slots of a full file. They may lie on the disk alone, so the lock is released first.
+        let mut index = first.unwrap_or_else(|| {
+            let at = self.shape.slot_at(hash);
+            // Most slots of a file with few keys are holes.
+            self.file.copy::<4>(at).map_or(0, u32::from_be_bytes)
+        });
         let may_hold = header.begin_timestamp <= *times.end()
             && header.end_timestamp.saturating_add(999) >= *times.start();
         while may_hold && index > 0 && index < header.count {

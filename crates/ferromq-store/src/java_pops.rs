@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value;
 
 use crate::{
-    Disk, GetStatus, MessageFilter, MessageView, Result, StoreError, lease::Lease, progress::Progress,
-    properties, store::Inner, time_search::TimeSearch, timer::TIMER_TOPIC, timer_files::TimerCheck,
+    Disk, GetRequest, GetStatus, MessageFilter, MessageView, Result, Source, StoreError, lease::Lease,
+    progress::Progress, properties, store::Inner, time_search::TimeSearch, timer::TIMER_TOPIC,
+    timer_files::TimerCheck,
 };
 
 /// Topics of the revive log, one a cluster, and the group that reads them.
@@ -140,7 +141,15 @@ fn read_all<D: Disk>(
     let wanted = MessageFilter::tags(&[CHECK_POINT, ACK, ACKS].join("||"));
     let mut at = from.max(inner.min_offset(topic, queue_id));
     while at < inner.max_offset(topic, queue_id) {
-        let found = inner.read(topic, queue_id, at, BATCH, BATCH_BYTES, &wanted);
+        let found = inner.read(&GetRequest {
+            topic,
+            queue_id,
+            offset: at,
+            max_count: BATCH,
+            max_bytes: BATCH_BYTES,
+            filter: &wanted,
+            source: Source::Anywhere,
+        });
         for (_, record) in &found.messages {
             if let Ok(view) = MessageView::decode(record.bytes(), false) {
                 visit(&view);

@@ -41,6 +41,7 @@ mod filter;
 mod flush;
 mod flush_mark;
 mod flush_policy;
+mod freshness;
 mod get;
 mod group_admin;
 mod index;
@@ -134,7 +135,8 @@ pub use store::MessageStore;
 pub use timer::{TIMER_TOPIC, TimerConfig, is_timed};
 pub use timer_state::TimerStats;
 pub use types::{
-    Ahead, Appended, Arrival, Begin, Boundary, GetResult, GetStatus, Leased, Location, MAX_ATTEMPT_ID,
-    Ordered, QueryResult, ReceiptHandle, ReceiveRequest, Received, StoreStats,
+    Ahead, Appended, Arrival, Begin, Boundary, Cold, GetRequest, GetResult, GetStatus, Leased, Location,
+    MAX_ATTEMPT_ID, Ordered, QueryResult, ReadAhead, ReceiptHandle, ReceiveRequest, Received, Source,
+    StoreStats,
 };
 pub use wall_time::Reading;

@@ -64,6 +64,15 @@ impl<D: Disk> MessageStore<D> {
         })
     }
 
+    /// Says whether what lies at a place of the log was written a moment ago, so that nothing waits for the disk there.
+    #[must_use]
+    pub fn has_just_come(&self, physical_offset: u64) -> bool {
+        self.open_inner().is_some_and(|inner| {
+            let end = inner.log.written();
+            (inner.log.freshness.from(end)..end).contains(&physical_offset)
+        })
+    }
+
     /// The message with an id: RocketMQ's id of a place in this broker's log, or a unique key of `topic`.
     #[must_use]
     pub fn message_by_id(&self, topic: &str, id: &str) -> Option<Record<D::Region>> {

@@ -3,8 +3,11 @@
 //! The only unsafe code of the crate. It never hands out a `&mut [u8]` over a map, and it neither knows
 //! what the bytes mean nor which of them may be read: that is the owner's published watermark.
 
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::{
     fs::File,
+    hint::black_box,
     io,
     ops::Range,
     os::{fd::AsRawFd, unix::fs::FileExt},
@@ -14,10 +17,13 @@ use std::{
 
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 #[cfg(target_os = "linux")]
-use nix::unistd::{Whence, lseek};
+use nix::unistd::{SysconfVar, Whence, lseek, sysconf};
 use nix::{errno::Errno, libc, sys::uio::pwritev};
 
 use crate::{Region, Result, StoreError};
+
+/// Bytes of the smallest page any system has.
+const SMALLEST_PAGE: usize = 4096;
 
 /// A file of the operating system, mapped.
 #[derive(Debug)]
@@ -151,6 +157,31 @@ impl Region for MappedRegion {
     }
 
     #[cfg(target_os = "linux")]
+    fn resident_to(&self, range: Range<u64>) -> u64 {
+        let Some((start, end)) = self.bounds(range.clone()) else { return range.end };
+        let page = page_size();
+        let mut at = start - start % page;
+        let mut pages = [0; 64];
+        while at < end {
+            let len = (end - at).min(page * pages.len());
+            // SAFETY: `at` is the begin of a page of the map, `len` bytes from there lie inside it, and `pages` has room
+            // for one byte for each page of them. The call reads no byte of the map.
+            let done =
+                unsafe { libc::mincore(self.map.as_mut_ptr().add(at).cast(), len, pages.as_mut_ptr()) };
+            if done != 0 {
+                // The system does not tell: readers take it as they find it.
+                return range.end;
+            }
+            let there = pages.iter().take(len.div_ceil(page)).take_while(|page| **page & 1 != 0).count();
+            at += there * page;
+            if there < len.div_ceil(page) {
+                return (at.max(start) as u64).min(range.end);
+            }
+        }
+        range.end
+    }
+
+    #[cfg(target_os = "linux")]
     fn prefault(&self, range: Range<u64>) {
         if let Some((start, end)) = self.bounds(range)
             && self.access == Access::Map
@@ -169,6 +200,14 @@ pub(crate) fn of_flush(error: io::Error) -> io::Error {
         Some(libc::ENOMEM | libc::ENFILE | libc::EMFILE) => io::Error::other(format!("flush: {error}")),
         _ => error,
     }
+}
+
+/// Bytes of a page of memory.
+#[cfg(target_os = "linux")]
+fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    let asked = || sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| usize::try_from(size).ok());
+    *SIZE.get_or_init(|| asked().filter(|size| size.is_power_of_two()).unwrap_or(SMALLEST_PAGE))
 }
 
 /// Writes all parts by one call of the system, and by more where it writes less than asked.
@@ -242,6 +281,22 @@ impl<R: Region> MappedFile<R> {
             (Some(start), Some(end)) => self.region.read(start..end),
             _ => &[],
         }
+    }
+
+    /// The end of the part of a range of the row, from its start on, that can be read without waiting for the disk.
+    pub(crate) fn resident_to(&self, range: Range<u64>) -> u64 {
+        match (range.start.checked_sub(self.base), range.end.checked_sub(self.base)) {
+            (Some(start), Some(end)) if end <= self.region.len() => {
+                self.base + self.region.resident_to(start..end)
+            }
+            _ => range.end,
+        }
+    }
+
+    /// Reads a range of the row into memory, waiting for the disk.
+    pub(crate) fn touch(&self, range: Range<u64>) {
+        let bytes = self.read(range);
+        bytes.iter().step_by(SMALLEST_PAGE).chain(bytes.last()).for_each(|byte| _ = black_box(*byte));
     }
 
     /// Copies bytes from an offset of the row on.

@@ -163,6 +163,11 @@ impl<D: Disk> MappedFileQueue<D> {
         }
     }
 
+    /// The file that holds the byte at `offset`, `Some(None)` where none does; `None` where it is not open.
+    pub(crate) fn find_open(&self, offset: u64) -> Option<Option<File<D>>> {
+        self.row.find_open(offset, false)
+    }
+
     /// As [`Self::find`], telling a file that cannot be opened from one that is not there.
     pub(crate) fn open(&self, offset: u64) -> Result<Option<File<D>>> {
         self.open_as(offset, false)

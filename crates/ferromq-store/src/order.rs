@@ -58,7 +58,7 @@ impl<D: Disk> Inner<D> {
             let record = match self.leased_record(taking, queue_id, offset, leases) {
                 OfLease::There(record) => record,
                 OfLease::Gone => continue,
-                OfLease::Unreadable => return false,
+                OfLease::Unreadable | OfLease::Cold => return false,
             };
             if !is_same_attempt && taking.is_dead(&record, lease.attempt) {
                 if taking.bury(record, queue_id, offset, leases) {

@@ -5,15 +5,15 @@
 use std::sync::atomic::Ordering;
 
 use crate::{
-    Ahead, Begin, Disk, GetStatus, Leased, MessageFilter, MessageStore, ReceiptHandle, ReceiveRequest,
-    Received, Record, Region, Result, StoreError,
+    Ahead, Begin, Cold, Disk, GetRequest, GetResult, GetStatus, Leased, MessageFilter, MessageStore,
+    ReadAhead, ReceiptHandle, ReceiveRequest, Received, Record, Region, Result, Source, StoreError,
     lease::{Lease, QueueLeases},
     store::Inner,
 };
 
 /// Reads of one receive that may find nothing: a filter that matches little must keep neither a queue nor a
-/// thread for the whole backlog. What was passed over stays passed over; the next receive goes on from there.
-const MAX_FRUITLESS_READS: usize = 64;
+/// thread for more than a few milliseconds. What was passed over stays passed over; the next receive goes on from there.
+const MAX_FRUITLESS_READS: usize = 4;
 
 /// How long the dead are kept from others. Whoever fails to keep them elsewhere gets them again then.
 const DEAD_HOLD_MS: i64 = 30_000;
@@ -28,6 +28,8 @@ pub(crate) enum OfLease<R: Region> {
     Gone,
     /// It cannot be read now; its lease lasts a moment more.
     Unreadable,
+    /// It is not in memory: the receive ends before it.
+    Cold,
 }
 
 /// A receive under way: what it may still take, and what it took.
@@ -44,6 +46,8 @@ pub(crate) struct Taking<'a, R: Region> {
     /// Leased messages that are no longer in the log, and those that cannot be read now.
     gone: u64,
     unreadable: u64,
+    /// What was read for this receive before it began.
+    ahead: Option<ReadAhead<R>>,
     pub received: Received<R>,
     /// Something is different from what was written last.
     pub has_changed: bool,
@@ -51,12 +55,39 @@ pub(crate) struct Taking<'a, R: Region> {
 
 impl<R: Region> Taking<'_, R> {
     pub(crate) fn is_full(&self) -> bool {
-        self.count == 0 || self.bytes == 0
+        self.count == 0 || self.bytes == 0 || self.received.cold.is_some()
     }
 
     /// Says whether it stops before it saw everything.
     fn is_over(&self) -> bool {
         self.is_full() || self.fruitless_reads >= MAX_FRUITLESS_READS
+    }
+
+    /// Ends the receive before a message that is not in memory.
+    fn end_before(&mut self, queue_id: u32, offset: u64, was_leased: bool) {
+        let (max_count, max_bytes) = (self.count, self.bytes);
+        self.received.cold = Some(Cold { queue_id, offset, was_leased, max_count, max_bytes });
+    }
+
+    /// What was read ahead of new messages that begin at `offset`.
+    fn new_ahead(&mut self, queue_id: u32, offset: u64) -> Option<GetResult<R>> {
+        let is_it = |ahead: &mut ReadAhead<R>| {
+            let Cold { queue_id: of_queue, offset: from, was_leased, .. } = ahead.cold;
+            (of_queue, from, was_leased) == (queue_id, offset, false)
+        };
+        self.ahead.take_if(is_it).map(|ahead| ahead.found)
+    }
+
+    /// What was read ahead of a message that has a lease.
+    fn leased_ahead(&self, queue_id: u32, offset: u64) -> Option<GetResult<R>> {
+        let ahead =
+            self.ahead.as_ref().filter(|ahead| ahead.cold.was_leased && ahead.cold.queue_id == queue_id)?;
+        let GetResult { status, next_offset, min_offset, max_offset, is_cold, .. } = ahead.found;
+        let message = ahead.found.messages.iter().find(|(at, _)| *at == offset);
+        // Of those it passed over only the first says why.
+        let is_told = message.is_some() || ahead.cold.offset == offset;
+        let messages = message.into_iter().map(|(at, record)| (*at, record.clone())).collect();
+        is_told.then_some(GetResult { status, messages, next_offset, min_offset, max_offset, is_cold })
     }
 
     /// Says whether a record still fits; the first one always does. One that does not ends the receive.
@@ -116,14 +147,10 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// In order it takes nothing of a queue while one of its leases lasts, and then begins at the lowest message
     /// that has one; who repeats a receive by its attempt id does not wait. Messages the filter does not want are
-    /// passed over for good. `Closed` after [`Self::close`].
+    /// passed over for good. Waits for the disk where messages are not in memory, without holding anything that
+    /// acknowledgements need. `Closed` after [`Self::close`].
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
-        let count = request.queue_count.max(1);
-        let first = request.first_queue % count;
-        match request.by_priority {
-            true => self.receive_of(request, (0..request.queue_count).rev()),
-            false => self.receive_of(request, (0..request.queue_count).map(|step| (first + step) % count)),
-        }
+        self.receive_reading(request, None)
     }
 
     /// As [`Self::receive`], of one queue only: where it begins and how many there are does not matter.
@@ -132,12 +159,54 @@ impl<D: Disk> MessageStore<D> {
         request: &ReceiveRequest<'_>,
         queue_id: u32,
     ) -> Result<Received<D::Region>> {
-        self.receive_of(request, std::iter::once(queue_id))
+        self.receive_reading(request, Some(queue_id))
+    }
+
+    fn receive_reading(
+        &self,
+        request: &ReceiveRequest<'_>,
+        queue: Option<u32>,
+    ) -> Result<Received<D::Region>> {
+        let mut ahead = None;
+        loop {
+            let received = self.receive_in_memory(request, queue, ahead.take())?;
+            match received.cold {
+                Some(cold) if received.messages.is_empty() && received.dead.is_empty() => {
+                    let found = self.get_from(&cold.request(request.topic, request.filter, Source::Anywhere));
+                    ahead = Some(ReadAhead { cold, found });
+                }
+                _ => return Ok(received),
+            }
+        }
+    }
+
+    /// As [`Self::receive`], of one queue where one is given, without waiting for the disk: it ends before messages that
+    /// are not in memory, and tells which.
+    ///
+    /// Read those by [`Self::get_from`], and give what was found `ahead` of the next receive. It counts where they are
+    /// still the next ones.
+    pub fn receive_in_memory(
+        &self,
+        request: &ReceiveRequest<'_>,
+        queue: Option<u32>,
+        ahead: Option<ReadAhead<D::Region>>,
+    ) -> Result<Received<D::Region>> {
+        let count = request.queue_count.max(1);
+        let first = request.first_queue % count;
+        match queue {
+            Some(queue_id) => self.receive_of(request, ahead, std::iter::once(queue_id)),
+            None if request.by_priority => self.receive_of(request, ahead, (0..request.queue_count).rev()),
+            None => {
+                let queues = (0..request.queue_count).map(|step| (first + step) % count);
+                self.receive_of(request, ahead, queues)
+            }
+        }
     }
 
     fn receive_of(
         &self,
         request: &ReceiveRequest<'_>,
+        ahead: Option<ReadAhead<D::Region>>,
         queues: impl Iterator<Item = u32>,
     ) -> Result<Received<D::Region>> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
@@ -153,7 +222,14 @@ impl<D: Disk> MessageStore<D> {
             fruitless_reads: 0,
             gone: 0,
             unreadable: 0,
-            received: Received { messages: Vec::new(), dead: Vec::new(), next_expiry_ms: None, more: false },
+            ahead,
+            received: Received {
+                messages: Vec::new(),
+                dead: Vec::new(),
+                next_expiry_ms: None,
+                more: false,
+                cold: None,
+            },
             has_changed: false,
         };
         for queue_id in queues {
@@ -180,7 +256,7 @@ impl<D: Disk> MessageStore<D> {
             };
             let expiries = [taking.received.next_expiry_ms, next_expiry];
             taking.received.next_expiry_ms = expiries.into_iter().flatten().min();
-            if !taking.received.dead.is_empty() {
+            if !taking.received.dead.is_empty() || taking.received.cold.is_some() {
                 break;
             }
         }
@@ -383,12 +459,20 @@ impl<D: Disk> Inner<D> {
         offset: u64,
         leases: &mut QueueLeases,
     ) -> OfLease<D::Region> {
-        let found = self.read(taking.request.topic, queue_id, offset, 1, usize::MAX, &MessageFilter::All);
+        let found = taking.leased_ahead(queue_id, offset).unwrap_or_else(|| {
+            let (topic, filter, source) = (taking.request.topic, &MessageFilter::All, Source::Memory);
+            let (max_count, max_bytes) = (1, usize::MAX);
+            self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+        });
         let is_cut = matches!(found.status, GetStatus::OffsetOverflowOne | GetStatus::OffsetOverflowBadly);
         // A read passes over what is gone, and only over that.
         let is_gone = found.next_offset > offset || is_cut;
         if let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) {
             return OfLease::There(record);
+        }
+        if found.is_cold && !is_gone {
+            taking.end_before(queue_id, offset, true);
+            return OfLease::Cold;
         }
         taking.has_changed = true;
         if is_gone {
@@ -432,7 +516,15 @@ impl<D: Disk> Inner<D> {
     ) {
         while !taking.is_over() && taking.received.dead.is_empty() {
             let (request, from) = (taking.request, leases.next());
-            let found = self.read(request.topic, queue_id, from, taking.count, taking.bytes, request.filter);
+            let (max_count, max_bytes) = (taking.count, taking.bytes);
+            let found = taking.new_ahead(queue_id, from).unwrap_or_else(|| {
+                let (topic, offset, filter, source) = (request.topic, from, request.filter, Source::Memory);
+                self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+            });
+            if found.is_cold && found.messages.is_empty() && found.next_offset == from {
+                taking.end_before(queue_id, from, false);
+                return;
+            }
             let is_fruitless = found.messages.is_empty();
             for (offset, record) in found.messages {
                 if taking.is_dead(&record, 0) {

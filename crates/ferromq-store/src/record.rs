@@ -30,6 +30,11 @@ impl<R: Region> Record<R> {
         message::reconsume_times(self.bytes())
     }
 
+    /// Reads all bytes into memory, waiting for the disk.
+    pub fn read_ahead(&self) {
+        self.file.touch(self.range.clone());
+    }
+
     /// The record's bytes as they lie on disk; decode them with [`crate::MessageView`].
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -17,7 +17,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    Disk, GetStatus, MessageFilter, MessageStore, MessageView, Record, Result,
+    Disk, GetStatus, MessageStore, MessageView, Record, Result,
     consume_queue::ConsumeQueue,
     delay::{self, Delayed, SCHEDULE_TOPIC},
     delay_file::DelayFile,
@@ -295,7 +295,7 @@ impl<D: Disk> Delivery<'_, D> {
         if due_count == 0 {
             return next;
         }
-        let found = inner.read(SCHEDULE_TOPIC, level - 1, from, due_count, TURN_BYTES, &MessageFilter::All);
+        let found = inner.read_all(SCHEDULE_TOPIC, level - 1, from, due_count, TURN_BYTES);
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
             return Next::AfterPause;
         }

@@ -313,6 +313,7 @@ impl<D: Disk> Inner<D> {
         let mut pause = CHECKPOINT_INTERVAL;
         while !self.checkpoint_due.is_stopped() {
             self.checkpoint_due.wait(|| false, Some(pause));
+            self.log.freshness.tick(self.log.written());
             let end = self.dispatched();
             let end = self.aside.first_from().map_or(end, |from| from.min(end));
             let has_more = end as i64 != self.checkpoint.marks().durable_end || self.has_dirty_queues();

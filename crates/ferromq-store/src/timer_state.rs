@@ -6,7 +6,7 @@
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 use crate::{
-    Disk, GetStatus, MessageFilter, MessageView, Record, Result, StoreConfig, StoreError, TIMER_TOPIC, delay,
+    Disk, GetStatus, MessageView, Record, Result, StoreConfig, StoreError, TIMER_TOPIC, delay,
     file_places::Names,
     mapped_file::MappedFile,
     open_files::OpenFiles,
@@ -150,7 +150,7 @@ impl<D: Disk> TimerState<D> {
         if from >= queue.max_offset() {
             return Ok(false);
         }
-        let found = inner.read(TIMER_TOPIC, 0, from, TURN_MESSAGES, TURN_BYTES, &MessageFilter::All);
+        let found = inner.read_all(TIMER_TOPIC, 0, from, TURN_MESSAGES, TURN_BYTES);
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
             let (what, reason) = ("timer queue", "it is closed, or cannot be read now");
             return Err(StoreError::Invalid { what, reason });

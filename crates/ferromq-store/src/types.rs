@@ -1,6 +1,6 @@
 //! What goes into and comes out of the store's door: plain data, no behaviour.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use crate::{CleaningStats, Disk, MessageFilter, RealDisk, Region, ScheduleStats, record::Record};
 
@@ -90,6 +90,37 @@ impl GetStatus {
     }
 }
 
+/// Where a read may take messages from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Wherever they are; whoever reads waits for the disk.
+    Anywhere,
+    /// Memory: the read ends before what is not there.
+    Memory,
+    /// As anywhere, until this moment: then the read ends with what it has, which is at least one step. All bytes of
+    /// the messages found are in memory when it returns.
+    Disk(Instant),
+}
+
+/// Which messages of a queue to read.
+#[derive(Debug, Clone, Copy)]
+pub struct GetRequest<'a> {
+    /// Topic.
+    pub topic: &'a str,
+    /// Queue of the topic.
+    pub queue_id: u32,
+    /// First queue offset to read.
+    pub offset: u64,
+    /// Most messages to return.
+    pub max_count: usize,
+    /// About the most bytes to return; the first message comes whatever its size.
+    pub max_bytes: usize,
+    /// Which messages.
+    pub filter: &'a MessageFilter,
+    /// Where to take them from.
+    pub source: Source,
+}
+
 /// Messages read from a queue.
 pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
     /// What happened.
@@ -102,6 +133,8 @@ pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
     pub min_offset: u64,
     /// Next offset to be written.
     pub max_offset: u64,
+    /// What comes at `next_offset` is not in memory: a read of [`Source::Memory`] ended before it.
+    pub is_cold: bool,
 }
 
 /// Messages found by key.
@@ -234,8 +267,43 @@ pub struct Received<R: Region = <RealDisk as Disk>::Region> {
     /// When the next lease in these queues ends, where one is held: look again then.
     pub next_expiry_ms: Option<i64>,
     /// Whether there may be more to receive right now: the receive was full before it saw everything, or
-    /// left off because the filter matched little.
+    /// left off because the filter matched little or because of `cold`.
     pub more: bool,
+    /// What the receive ended before, because it is not in memory.
+    pub cold: Option<Cold>,
+}
+
+/// Messages a receive comes to next, which are not in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cold {
+    /// Their queue.
+    pub queue_id: u32,
+    /// The first one.
+    pub offset: u64,
+    /// Whether the first one had a lease, so that it comes whatever the filter says.
+    pub was_leased: bool,
+    /// Most messages the receive takes of them.
+    pub max_count: usize,
+    /// About the most bytes it takes of them.
+    pub max_bytes: usize,
+}
+
+impl Cold {
+    /// What to read before the receive goes on.
+    #[must_use]
+    pub fn request<'a>(&self, topic: &'a str, filter: &'a MessageFilter, source: Source) -> GetRequest<'a> {
+        let filter = if self.was_leased { &MessageFilter::All } else { filter };
+        let &Self { queue_id, offset, max_count, max_bytes, .. } = self;
+        GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source }
+    }
+}
+
+/// Messages that were read before the receive that leases them.
+pub struct ReadAhead<R: Region = <RealDisk as Disk>::Region> {
+    /// What was asked for.
+    pub cold: Cold,
+    /// What was found.
+    pub found: GetResult<R>,
 }
 
 /// New messages in one queue, told to the arrival listener once readers can see them.

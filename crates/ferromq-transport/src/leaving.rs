@@ -44,3 +44,8 @@ pub(crate) async fn told() {
         Err(_) => std::future::pending().await,
     }
 }
+
+/// Says whether [`told`] has resolved.
+pub(crate) fn is_told() -> bool {
+    LEAVING.try_with(|leaving| *leaving.0.borrow() || leaving.0.has_changed().is_err()).unwrap_or(false)
+}

@@ -174,6 +174,11 @@ impl LongPolls {
         }
     }
 
+    /// Says whether [`Self::closed`] has resolved.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.0.closing.borrow() || leaving::is_told()
+    }
+
     /// Registers a receive of any queue or of one that is about to wait. Look for messages *after* this.
     pub(crate) fn park(&self, topic: &str, group: &str, queue: Option<u32>) -> ParkedReceive {
         self.start_timer();

@@ -85,6 +85,7 @@ const RECEIVE: Receive<'_> = Receive {
     by_priority: false,
     peer: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1),
     wait: Duration::ZERO,
+    patience: Duration::from_secs(600),
 };
 
 async fn handles(hot: &Hot) -> Vec<ReceiptHandle> {

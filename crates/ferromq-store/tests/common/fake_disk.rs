@@ -6,7 +6,7 @@
 #![allow(dead_code, missing_docs, unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::{
-    cell::UnsafeCell,
+    cell::{Cell, UnsafeCell},
     collections::{BTreeMap, BTreeSet},
     io,
     ops::{Bound, Range},
@@ -18,6 +18,21 @@ use ferromq_store::{Allocation, Disk, Region, Space};
 
 /// A write reaches the disk in blocks of this size, each wholly or not at all.
 const BLOCK: usize = 512;
+/// What the system keeps in memory or not.
+const PAGE: usize = 4096;
+
+thread_local! {
+    /// This thread must not wait for the disk.
+    static IN_MEMORY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`, which panics where it reads what is not in memory.
+pub fn in_memory<T>(work: impl FnOnce() -> T) -> T {
+    IN_MEMORY.set(true);
+    let done = work();
+    IN_MEMORY.set(false);
+    done
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
@@ -42,6 +57,8 @@ type Hook = Arc<dyn Fn(Op, &Path) -> io::Result<()> + Send + Sync>;
 struct File {
     bytes: Box<[UnsafeCell<u8>]>,
     state: Mutex<FileState>,
+    /// Pages that are not in memory.
+    cold: Mutex<BTreeSet<usize>>,
 }
 
 #[derive(Default)]
@@ -63,7 +80,23 @@ impl File {
         let durable = if is_durable { bytes.clone() } else { vec![0; bytes.len()] };
         let touched = if is_durable { (0..=bytes.len() / BLOCK).collect() } else { BTreeSet::new() };
         let state = Mutex::new(FileState { durable, dirty: BTreeSet::new(), touched });
-        Arc::new(Self { bytes: bytes.into_iter().map(UnsafeCell::new).collect(), state })
+        Arc::new(Self {
+            bytes: bytes.into_iter().map(UnsafeCell::new).collect(),
+            state,
+            cold: Mutex::default(),
+        })
+    }
+
+    /// Reads pages into memory.
+    fn warm(&self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut cold = self.cold.lock().unwrap();
+        for page in range.start / PAGE..=(range.end - 1) / PAGE {
+            let was_cold = cold.remove(&page);
+            assert!(!was_cold || !IN_MEMORY.get(), "a read of {range:?} waits for the disk");
+        }
     }
 
     fn slice(&self, range: Range<usize>) -> &[u8] {
@@ -80,6 +113,8 @@ impl File {
             unsafe { *cell.get() = *byte };
         }
         if !part.is_empty() {
+            let pages = at / PAGE..=(at + part.len() - 1) / PAGE;
+            self.cold.lock().unwrap().retain(|page| !pages.contains(page));
             let mut state = self.state.lock().unwrap();
             let blocks = at / BLOCK..=(at + part.len() - 1) / BLOCK;
             state.dirty.extend(blocks.clone());
@@ -325,6 +360,13 @@ impl FakeDisk {
         self.0.opened.lock().unwrap().opened.clone()
     }
 
+    /// Takes all files out of memory.
+    pub fn chill(&self) {
+        for file in self.state().names.values() {
+            *file.cold.lock().unwrap() = (0..file.bytes.len().div_ceil(PAGE)).collect();
+        }
+    }
+
     fn region(&self, path: &Path, file: Arc<File>, is_read_only: bool) -> FakeRegion {
         let mut opened = self.0.opened.lock().unwrap();
         opened.now += 1;
@@ -556,7 +598,14 @@ impl Region for FakeRegion {
         self.file.bytes.len() as u64
     }
 
+    fn resident_to(&self, range: Range<u64>) -> u64 {
+        let cold = self.file.cold.lock().unwrap();
+        let first = cold.range(range.start as usize / PAGE..(range.end as usize).div_ceil(PAGE)).next();
+        first.map_or(range.end, |page| range.start.max((page * PAGE) as u64))
+    }
+
     fn read(&self, range: Range<u64>) -> &[u8] {
+        self.file.warm(range.start as usize..range.end as usize);
         self.file.slice(range.start as usize..range.end as usize)
     }
 

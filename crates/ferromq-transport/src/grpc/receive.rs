@@ -21,6 +21,7 @@ use crate::{
         Hot,
         pop_retries::{lies_in, mark},
         pull::Pull,
+        reads::PATIENCE,
         receive::Receive,
         renewals::RENEWED,
     },
@@ -115,6 +116,11 @@ impl Terms {
         asked.unwrap_or(DEFAULT_POLL).min(patience.unwrap_or(MAX_POLL)).min(MAX_POLL)
     }
 
+    /// How long to look at messages that are not wanted: as always, but well within the client's own patience.
+    fn patience(&self) -> Duration {
+        self.deadline.map_or(PATIENCE, |left| PATIENCE.min(left / 2))
+    }
+
     fn digest(&self) -> BodyDigest {
         if self.form.is_packed() { BodyDigest::Crc32 } else { BodyDigest::Md5 }
     }
@@ -206,6 +212,7 @@ async fn receive(
         by_priority: order.is_none() && hot.is_by_priority(&entry, &group_entry),
         peer: terms.peer,
         wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
+        patience: terms.patience(),
     };
     Ok((hot.receive(&receive).await?.messages, order.is_some()))
 }
@@ -338,9 +345,9 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
         Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))
     })?;
     let wait = terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default()));
-    let found = hot
-        .pull(&Pull { topic, queue_id, offset, max_count, max_bytes: MAX_BYTES, filter: &filter, wait })
-        .await;
+    let (max_bytes, patience, filter) = (MAX_BYTES, terms.patience(), &filter);
+    let found =
+        hot.pull(&Pull { topic, queue_id, offset, max_count, max_bytes, filter, wait, patience }).await;
     match found.status {
         GetStatus::OffsetTooSmall | GetStatus::OffsetOverflowBadly => Err(Refusal::new(
             code::ILLEGAL_OFFSET,

@@ -3,8 +3,8 @@
 use std::{collections::HashSet, net::SocketAddr, sync::Arc};
 
 use ferromq_store::{
-    GetStatus, Leased, MessageFilter, MessageView, NewMessage, OffsetMessageId, ReceiptHandle, Record,
-    StoreError, properties,
+    GetRequest, GetStatus, Leased, MessageFilter, MessageView, NewMessage, OffsetMessageId, ReceiptHandle,
+    Record, Source, StoreError, properties,
 };
 use parking_lot::Mutex;
 
@@ -136,7 +136,7 @@ impl Hot {
             return Err(StoreError::StaleReceipt.into());
         };
         if let Some(dead_letters) = dead_letters {
-            let record = self.record_at(topic, handle)?;
+            let record = self.record_at(topic, handle).await?;
             let end = self.append_dead(group, &dead_letters, &record, attempt, cause)?;
             self.durable(end).await?;
         }
@@ -293,9 +293,12 @@ impl Hot {
         Ok(entry)
     }
 
-    fn record_at(&self, topic: &str, handle: &ReceiptHandle) -> Result<Record, TransportError> {
+    async fn record_at(&self, topic: &str, handle: &ReceiptHandle) -> Result<Record, TransportError> {
         let ReceiptHandle { queue_id, queue_offset, .. } = *handle;
-        let found = self.store.get(topic, queue_id, queue_offset, 1, usize::MAX, &MessageFilter::All);
+        let (offset, max_count, max_bytes) = (queue_offset, 1, usize::MAX);
+        let (filter, source) = (&MessageFilter::All, Source::Memory);
+        let one = GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source };
+        let found = self.get(&one).await?;
         match found.messages.into_iter().next() {
             Some((at, record)) if at == queue_offset => Ok(record),
             _ if matches!(found.status, GetStatus::OffsetTooSmall | GetStatus::MessageWasRemoving) => {

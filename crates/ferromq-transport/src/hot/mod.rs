@@ -12,6 +12,7 @@ pub mod message_group;
 mod policy;
 pub(crate) mod pop_retries;
 pub mod pull;
+pub mod reads;
 pub mod recall;
 pub mod receive;
 pub(crate) mod renewals;
@@ -42,6 +43,7 @@ use crate::{
 pub use dead_letters::Cause;
 use dead_letters::Givings;
 use demote::Demotions;
+use reads::Reads;
 use renewals::Renewals;
 use unique_key::UniqueKeys;
 
@@ -65,6 +67,7 @@ pub struct Hot {
     refuses_reads: AtomicBool,
     pub(crate) unique_keys: UniqueKeys,
     pub(crate) polls: LongPolls,
+    pub(crate) reads: Reads,
     renewals: Renewals,
     demotions: Demotions,
     givings: Givings,
@@ -113,6 +116,7 @@ impl Hot {
             refuses_reads,
             unique_keys,
             polls,
+            reads: Reads::default(),
             renewals,
             demotions,
             givings: Givings::default(),

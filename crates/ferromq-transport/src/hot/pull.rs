@@ -1,17 +1,11 @@
 //! Pull: read from an offset the client keeps, or wait parked until something is there.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use ferromq_store::{GetResult, GetStatus, MessageFilter};
-use tokio::{
-    task::yield_now,
-    time::{Instant, timeout_at},
-};
+use ferromq_store::{GetRequest, GetResult, GetStatus, MessageFilter, Record, Source, StoreError};
+use tokio::time::{Instant, timeout_at};
 
 use super::Hot;
-
-/// Reads in a row that find nothing, before others have their turn.
-const READS_PER_TURN: usize = 64;
 
 /// A pull as every wire format says it.
 #[derive(Debug)]
@@ -30,6 +24,22 @@ pub struct Pull<'a> {
     pub filter: &'a MessageFilter,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
+    /// How long to look at messages the filter does not want; then the answer says where to go on.
+    pub patience: Duration,
+}
+
+/// What a look at all there is came to.
+struct Looked {
+    found: GetResult,
+    /// It ended before it saw everything: the answer is where to go on.
+    is_cut: bool,
+}
+
+impl Looked {
+    /// Says whether waiting would not change the answer.
+    fn is_answer(&self) -> bool {
+        self.is_cut || is_answer(&self.found)
+    }
 }
 
 impl Hot {
@@ -38,9 +48,9 @@ impl Hot {
     /// Messages the filter does not want are stepped over; the answer says where to go on.
     pub async fn pull(&self, request: &Pull<'_>) -> GetResult {
         let mut offset = request.offset;
-        let found = self.pull_round(request, &mut offset).await;
-        if is_answer(&found) || request.wait.is_zero() {
-            return found;
+        let looked = self.look_through(request, &mut offset, request.patience).await;
+        if looked.is_answer() || request.wait.is_zero() {
+            return looked.found;
         }
         self.pull_parked(request, offset, || false).await
     }
@@ -48,7 +58,7 @@ impl Hot {
     /// Reads what there is.
     pub async fn pull_now(&self, request: &Pull<'_>) -> GetResult {
         let mut offset = request.offset;
-        self.pull_round(request, &mut offset).await
+        self.look_through(request, &mut offset, request.patience).await.found
     }
 
     /// Waits for the first message at or after `offset`; the answer is never older than the wait.
@@ -68,38 +78,72 @@ impl Hot {
         loop {
             // Made before the look: it hears of every arrival from here on, polled or not.
             let woken = parked.woken();
-            let found = self.pull_round(request, &mut offset).await;
-            if is_answer(&found) || is_over() {
-                return found;
+            let patience = request.patience.min(deadline.saturating_duration_since(Instant::now()));
+            let looked = self.look_through(request, &mut offset, patience).await;
+            if looked.is_answer() || is_over() {
+                return looked.found;
             }
             let again = tokio::select! {
                 woken = timeout_at(deadline, woken) => woken.is_ok(),
                 () = &mut closed => false,
             };
             if !again {
-                return found;
+                return looked.found;
             }
         }
     }
 
-    /// Reads until there is a message or the end of the queue. Between the steps over what the filter does
-    /// not want, other tasks of the thread have their turn.
-    async fn pull_round(&self, request: &Pull<'_>, offset: &mut u64) -> GetResult {
-        let mut reads = 0;
+    /// Reads until there is a message or the end of the queue, or `patience` ends: one step it makes whatever the time.
+    /// Between the steps over what the filter does not want, others have their turn.
+    async fn look_through(&self, request: &Pull<'_>, offset: &mut u64, patience: Duration) -> Looked {
+        let mut scan = self.reads.scan(patience);
         loop {
-            let (count, bytes) = (request.max_count, request.max_bytes);
-            let found =
-                self.store.get(request.topic, request.queue_id, *offset, count, bytes, request.filter);
+            let wanted = request.of_store(*offset);
+            let mut found = self.store.get_from(&wanted);
+            if found.is_cold && found.messages.is_empty() && found.next_offset == *offset {
+                scan.pause();
+                match self.reads.get(&self.store, &wanted).await {
+                    Ok(read) => found = read,
+                    // The server ends.
+                    Err(_) => return Looked { found, is_cut: true },
+                }
+            }
             self.counters.pulled.add(found.messages.len() as u64);
             if found.status != GetStatus::NoMatchedMessage || found.next_offset <= *offset {
-                return found;
+                return Looked { found, is_cut: false };
             }
             *offset = found.next_offset;
-            reads += 1;
-            if reads % READS_PER_TURN == 0 {
-                yield_now().await;
+            let is_left = scan.give_way().await && self.polls.is_closed();
+            if is_left || scan.is_over() {
+                return Looked { found, is_cut: true };
             }
         }
+    }
+
+    /// The message that begins at `physical_offset`, read on another thread where it did not just come.
+    pub(crate) async fn message_at(&self, physical_offset: u64) -> Result<Record, StoreError> {
+        if self.store.has_just_come(physical_offset) {
+            return self.store.message_at(physical_offset);
+        }
+        let store = Arc::clone(&self.store);
+        let read = move || store.message_at(physical_offset).inspect(Record::read_ahead);
+        self.reads.run(read).await?
+    }
+
+    /// Reads messages that lie wherever they may, waiting for the disk on another thread where it must be.
+    pub(crate) async fn get(&self, request: &GetRequest<'_>) -> Result<GetResult, StoreError> {
+        let found = self.store.get_from(&GetRequest { source: Source::Memory, ..*request });
+        if !found.is_cold || !found.messages.is_empty() || found.next_offset > request.offset {
+            return Ok(found);
+        }
+        self.reads.get(&self.store, request).await
+    }
+}
+
+impl Pull<'_> {
+    fn of_store(&self, offset: u64) -> GetRequest<'_> {
+        let &Self { topic, queue_id, max_count, max_bytes, filter, .. } = self;
+        GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source: Source::Memory }
     }
 }
 

@@ -2,13 +2,10 @@
 
 use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
-use ferromq_store::{Begin, MessageFilter, Ordered, ReceiveRequest, Received, Result};
-use tokio::{
-    task::yield_now,
-    time::{Instant, timeout_at},
-};
+use ferromq_store::{Begin, MessageFilter, Ordered, ReadAhead, ReceiveRequest, Received, Result, Source};
+use tokio::time::{Instant, timeout_at};
 
-use super::{Hot, pop_retries::lies_in};
+use super::{Hot, pop_retries::lies_in, reads::Scan};
 use crate::{
     room::{self, OF_MESSAGE},
     tables::{GroupEntry, TopicEntry},
@@ -48,6 +45,9 @@ pub struct Receive<'a> {
     pub peer: SocketAddr,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
+    /// How long to look at messages the filter does not want. What was passed over stays passed over: the next receive
+    /// goes on from there.
+    pub patience: Duration,
 }
 
 /// What a group watches for messages.
@@ -79,8 +79,8 @@ impl Hot {
     /// Dropping the future while it waits leases nothing. Messages that are dead go to the group's dead-letter topic
     /// on the way.
     pub async fn receive(&self, request: &Receive<'_>) -> Result<Received> {
-        let received = self.receive_in_room(request).await?;
-        if !received.messages.is_empty() || request.wait.is_zero() {
+        let (received, is_cut) = self.receive_in_room(request, request.patience).await?;
+        if !received.messages.is_empty() || is_cut || request.wait.is_zero() {
             if let Some(expiry) = received.next_expiry_ms {
                 self.polls.lease_ends(request.topic, request.group, expiry);
             }
@@ -91,14 +91,15 @@ impl Hot {
         tokio::pin!(closed);
         let deadline = Instant::now() + request.wait;
         loop {
-            let received = self.receive_in_room(request).await?;
+            let patience = request.patience.min(deadline.saturating_duration_since(Instant::now()));
+            let (received, is_cut) = self.receive_in_room(request, patience).await?;
             if let Some(expiry) = received.next_expiry_ms {
                 parked.lease_ends(expiry);
             }
             if received.more {
                 parked.pass_on();
             }
-            if !received.messages.is_empty() {
+            if !received.messages.is_empty() || is_cut {
                 return Ok(received);
             }
             let woken = tokio::select! {
@@ -186,21 +187,22 @@ impl Hot {
 
     /// As [`Self::receive_round`], within the room there is for an answer: fewer messages where there is little, and at
     /// least one. What is leased does not wait for room, unless it is one message that is larger than the room.
-    async fn receive_in_room(&self, request: &Receive<'_>) -> Result<Received> {
+    async fn receive_in_room(&self, request: &Receive<'_>, patience: Duration) -> Result<(Received, bool)> {
         let max_bytes = room::take_some(request.max_bytes).await;
-        let received = self.receive_round(&Receive { max_bytes, ..*request }).await?;
+        let (received, is_cut) = self.receive_round(&Receive { max_bytes, ..*request }, patience).await?;
         let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() + OF_MESSAGE).sum();
         let mut waiting = Leases { hot: self, request, received };
         room::settle(max_bytes, bytes).await;
         let none = Received { messages: Vec::new(), dead: Vec::new(), ..waiting.received };
-        Ok(std::mem::replace(&mut waiting.received, none))
+        Ok((std::mem::replace(&mut waiting.received, none), is_cut))
     }
 
-    /// Receives until there is a message or every queue was seen to its end. Between the steps over what the
-    /// filter does not want, other tasks of the thread have their turn.
+    /// Receives until there is a message or every queue was seen to its end, or `patience` ends; says whether it left off
+    /// before. Between the steps over what the filter does not want, others have their turn.
     ///
     /// What a Java broker put into the group's retry topics of the topic comes first, and alone.
-    async fn receive_round(&self, request: &Receive<'_>) -> Result<Received> {
+    async fn receive_round(&self, request: &Receive<'_>, patience: Duration) -> Result<(Received, bool)> {
+        let mut scan = self.reads.scan(patience);
         let mut expiry: Option<i64> = None;
         if request.order.is_none() {
             for (topic, queue_count) in self.pop_retries(request.group, request.topic) {
@@ -214,35 +216,58 @@ impl Hot {
                     by_priority: false,
                     ..*request
                 };
-                let received = self.receive_of_topic(&retries).await?;
-                if !received.messages.is_empty() {
-                    return Ok(Received { more: true, ..received });
+                let (received, is_cut) = self.receive_of_topic(&retries, &mut scan).await?;
+                if !received.messages.is_empty() || is_cut {
+                    return Ok((Received { more: true, ..received }, is_cut));
                 }
                 expiry = [expiry, received.next_expiry_ms].into_iter().flatten().min();
             }
         }
-        let received = self.receive_of_topic(request).await?;
+        let (received, is_cut) = self.receive_of_topic(request, &mut scan).await?;
         let next_expiry_ms = [expiry, received.next_expiry_ms].into_iter().flatten().min();
-        Ok(Received { next_expiry_ms, ..received })
+        Ok((Received { next_expiry_ms, ..received }, is_cut))
     }
 
-    async fn receive_of_topic(&self, request: &Receive<'_>) -> Result<Received> {
+    /// As [`Self::receive_round`], of one topic. Nothing is leased while it waits for the disk or for its turn.
+    async fn receive_of_topic(&self, request: &Receive<'_>, scan: &mut Scan<'_>) -> Result<(Received, bool)> {
+        let mut ahead = None;
+        let mut first_queue = self.first_queue.fetch_add(1, Ordering::Relaxed);
         loop {
-            let received = self.receive_now(request)?;
-            if !received.dead.is_empty() {
-                self.bury(request, received.dead).await;
-                yield_now().await;
-                continue;
+            let had_ahead = ahead.is_some();
+            let mut received = self.receive_now(request, first_queue, ahead.take())?;
+            if !received.messages.is_empty() {
+                return Ok((received, false));
             }
-            if !received.messages.is_empty() || !received.more {
-                return Ok(received);
+            match received.cold {
+                _ if !received.dead.is_empty() => {
+                    scan.pause();
+                    self.bury(request, std::mem::take(&mut received.dead)).await;
+                }
+                // What was read is taken, however late it is.
+                Some(cold) if !had_ahead || !(scan.is_over() || self.polls.is_closed()) => {
+                    scan.pause();
+                    let wanted = cold.request(request.topic, request.filter, Source::Memory);
+                    let found = self.reads.get(&self.store, &wanted).await?;
+                    ahead = Some(ReadAhead { cold, found });
+                    continue;
+                }
+                Some(_) => return Ok((received, true)),
+                None if !received.more => return Ok((received, false)),
+                None => first_queue = self.first_queue.fetch_add(1, Ordering::Relaxed),
             }
-            yield_now().await;
+            let is_left = scan.give_way().await && self.polls.is_closed();
+            if is_left || scan.is_over() {
+                return Ok((received, true));
+            }
         }
     }
 
-    fn receive_now(&self, request: &Receive<'_>) -> Result<Received> {
-        let first_queue = self.first_queue.fetch_add(1, Ordering::Relaxed);
+    fn receive_now(
+        &self,
+        request: &Receive<'_>,
+        first_queue: u32,
+        ahead: Option<ReadAhead>,
+    ) -> Result<Received> {
         let wanted = ReceiveRequest {
             group: request.group,
             topic: request.topic,
@@ -257,10 +282,7 @@ impl Hot {
             max_attempts: request.max_attempts,
             by_priority: request.by_priority,
         };
-        let received = match request.queue {
-            Some(queue_id) => self.store.receive_of_queue(&wanted, queue_id)?,
-            None => self.store.receive(&wanted)?,
-        };
+        let received = self.store.receive_in_memory(&wanted, request.queue, ahead)?;
         let messages = received.messages.len() as u64;
         if messages > 0 {
             let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() as u64).sum();

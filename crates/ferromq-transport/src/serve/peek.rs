@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{Begin, MessageFilter};
+use ferromq_store::{Begin, GetRequest, MessageFilter, Source};
 
 use super::{
     consumer::{Consumer, wait},
@@ -43,7 +43,10 @@ async fn look(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<
             continue;
         }
         let (from, room) = (ahead.next_offset, MAX_BYTES - bytes);
-        let found = hot.store.get(consumer.topic, queue_id, from, left, room, &MessageFilter::All);
+        let (topic, filter, source) = (consumer.topic, &MessageFilter::All, Source::Memory);
+        let wanted =
+            GetRequest { topic, queue_id, offset: from, max_count: left, max_bytes: room, filter, source };
+        let found = hot.get(&wanted).await.map_err(TransportError::from)?;
         bytes += found.messages.iter().map(|(_, record)| record.bytes().len()).sum::<usize>();
         records.extend(found.messages.into_iter().map(|(_, record)| record));
     }

@@ -18,6 +18,7 @@ use crate::{
     hot::{
         Hot,
         pop_retries::{lies_in, mark},
+        reads::PATIENCE,
         receive::Receive,
     },
     remoting::{Fields, RemotingCommand, codes::response},
@@ -78,6 +79,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         by_priority: order.is_none() && consumer.is_by_priority,
         peer,
         wait: wait(number_or(command, "pollTime", 0)?),
+        patience: PATIENCE,
     };
     let mut leased = hot.receive(&receive).await?.messages;
     if lies_in(&leased, receive.topic) != receive.topic {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     TransportError,
-    hot::{Hot, pull::Pull},
+    hot::{Hot, pull::Pull, reads::PATIENCE},
     remoting::{Fields, RemotingCommand, codes::response},
     room,
     subscriptions::Subscribed,
@@ -90,6 +90,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         max_bytes: asked.max_bytes,
         filter: &filter,
         wait: asked.wait,
+        patience: PATIENCE,
     };
     let mut found = hot.pull_now(&request).await;
     // As in RocketMQ: once, whatever the answer, and not again after the wait.
@@ -134,6 +135,7 @@ fn before_the_first(hot: &Hot, asked: &Asked<'_>) -> GetResult {
         next_offset: min_offset,
         min_offset,
         max_offset: hot.store.max_offset(topic, queue_id),
+        is_cold: false,
     }
 }
 

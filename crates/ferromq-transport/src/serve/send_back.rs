@@ -42,7 +42,7 @@ pub(super) async fn send_back(
         // The group wants no retries; RocketMQ drops the message, too.
         return Ok(command.respond(response::SUCCESS, None));
     }
-    let record = hot.store.message_at(offset)?;
+    let record = hot.message_at(offset).await?;
     let message = MessageView::decode(record.bytes(), false)
         .map_err(|_| TransportError::IllegalMessage("the message to be sent back cannot be read"))?;
     if NEVER_CONSUMED.contains(&message.topic) {
