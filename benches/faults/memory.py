@@ -9,6 +9,7 @@ lines and the client's latencies. The exit code says whether the promise held: 5
 import contextlib
 import itertools
 import json
+import multiprocessing
 import os
 import socket
 import struct
@@ -249,28 +250,35 @@ def half_frames(rig: Rig) -> None:
     time.sleep(2)
 
 
-def small_messages(rig: Rig) -> None:
-    """64 gRPC connections, each with requests of 65,536 messages of 7 bytes."""
+def flood(port: int, seconds: float) -> None:
+    """Send requests of 65,536 messages of 7 bytes over 64 gRPC connections, four at a time on each."""
     import grpc  # noqa: PLC0415 (one scenario needs it)
 
     one = pb.Message(topic=pb.Resource(name="T"))
     request = pb.SendMessageRequest(messages=[one] * 65_536).SerializeToString()
-    until = time.monotonic() + 15
+    until = time.monotonic() + seconds
 
-    def flood(number: int) -> None:
+    def send_many(number: int) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-        with grpc.insecure_channel(f"127.0.0.1:{rig.grpc}", options=options) as channel:
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
             send = channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
             while time.monotonic() < until:
                 calls = [send.future(request, metadata=[("x-mq-client-id", f"c{number}")]) for _ in range(4)]
                 for call in calls:
                     call.exception()
 
-    threads = [threading.Thread(target=flood, args=(number,)) for number in range(64)]
+    threads = [threading.Thread(target=send_many, args=(number,)) for number in range(64)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def small_messages(rig: Rig) -> None:
+    """Have another process send requests of very many small messages, so that it shares no lock with the client."""
+    process = multiprocessing.get_context("spawn").Process(target=flood, args=(rig.grpc, 15.0))
+    process.start()
+    process.join()
 
 
 def bad_frames(rig: Rig) -> None:

@@ -45,6 +45,27 @@ def client() -> Iterator[RemotingClient]:
     remoting.close()
 
 
+def test_connections_over_the_limit_are_closed(clock: Clock, client: RemotingClient) -> None:
+    """The option holds for the listener; the one connection that may be open goes on."""
+    controller = NamesrvController(
+        NameServerConfig.from_options({"listen": "127.0.0.1:0", "max_connections": 1}), clock=clock
+    )
+    host, _, port = controller.address.rpartition(":")
+    assert client.call(controller.address, TOPICS)[0] == SUCCESS
+    with socket.create_connection((host, int(port)), timeout=10) as second:
+        assert second.recv(1) == b""
+    assert client.call(controller.address, TOPICS)[0] == SUCCESS
+    controller.close()
+
+
+def test_an_address_in_use_names_the_option(name_server: NamesrvController) -> None:
+    """And the flags that set it."""
+    with pytest.raises(
+        OSError, match=rf"cannot listen on {name_server.address}: .*--listen; of ferromq dev --namesrv-listen"
+    ):
+        NamesrvController(NameServerConfig(listen=name_server.address))
+
+
 class Broker:
     """A broker as far as a name server sees it, with a connection of its own."""
 

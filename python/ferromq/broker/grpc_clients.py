@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from ferromq import _names
 from ferromq._ferromq import Request, check_filter
 from ferromq._proto import messages as pb
+from ferromq._seldom import Seldom
 from ferromq.broker import grpc_settings
 from ferromq.broker._grpc import OK, Refused, enum_name, group_name, status, topic_name
 from ferromq.broker._places import Key
@@ -90,6 +91,7 @@ class Clients:
         self._server = server
         self._table = table
         self._groups = groups
+        self._seldom = Seldom(_log)
         self._calls = calls
         self._topics = topics
         self._max_body_size = max_body_size
@@ -185,7 +187,7 @@ class Clients:
         self._calls.ended(stream)
 
     def _refuse(self, stream: int, code: int, reason: str, peer: str) -> None:
-        _log.warning("settings refused peer=%s code=%d: %s", peer, code, reason)
+        self._seldom.log(logging.WARNING, "settings refused peer=%s code=%d: %s", peer, code, reason)
         refusal = pb.TelemetryCommand(status=status(code, reason))
         self._server.send_telemetry(stream, refusal.SerializeToString())
         is_theirs = pb.Code.BAD_REQUEST <= code < pb.Code.INTERNAL_ERROR

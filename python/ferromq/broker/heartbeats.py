@@ -14,6 +14,7 @@ from ferromq import _json, _names
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, check_filter
 from ferromq._remoting import Answer, BadRequest, failure, required, success
+from ferromq._seldom import Seldom
 from ferromq.broker.clients import (
     ACTIVELY,
     BROADCASTING,
@@ -71,6 +72,7 @@ class Heartbeats:
         """*takes_sql* says whether consumers may filter by SQL92."""
         self._table = table
         self._groups = groups
+        self._seldom = Seldom(_log)
         self._topics = topics
         self._now_ms = now_ms
         self._takes_sql = takes_sql
@@ -122,7 +124,8 @@ class Heartbeats:
         try:
             group = self._groups.ensure(consumer.group, client.peer)
         except IllegalName as error:
-            _log.warning("heartbeat of an illegal group passed over peer=%s: %s", client.peer, error)
+            text = "heartbeat of an illegal group passed over peer=%s: %s"
+            self._seldom.log(logging.WARNING, text, client.peer, error)
             return False
         if group is None:
             _log.debug("heartbeat of a missing group passed over group=%s peer=%s", consumer.group, client.peer)

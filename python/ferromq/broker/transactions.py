@@ -18,6 +18,7 @@ from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
 from ferromq._remoting import Answer, BadRequest, failure, flag, integer, required, success
+from ferromq._seldom import Seldom
 from ferromq.broker._grpc import OK, Refused, topic_name
 from ferromq.broker.half_records import (
     COMMITTED,
@@ -108,6 +109,7 @@ class Transactions:
         self._halves = halves
         self._is_slave = is_slave
         self._count_put = count_put
+        self._seldom = Seldom(_log)
 
     def end_transaction(self, request: Request) -> Answer:
         """Answer request 37: end a half message as its producer decided, once however often it is asked."""
@@ -115,12 +117,14 @@ class Transactions:
             return failure(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave; ask its master")
         end = _read(request.fields)
         if end.decision is Decision.UNKNOWN:
-            _log.info("transaction still open group=%s peer=%s offset=%d", end.group, request.peer, end.queue_offset)
+            text = "transaction still open group=%s peer=%s offset=%d"
+            self._seldom.log(logging.INFO, text, end.group, request.peer, end.queue_offset)
             return success()
         try:
             is_new = self.end(end)
         except EndRefused as refused:
-            _log.warning("transaction not ended group=%s peer=%s: %s", end.group, request.peer, refused)
+            text = "transaction not ended group=%s peer=%s: %s"
+            self._seldom.log(logging.WARNING, text, end.group, request.peer, refused)
             return failure(refused.code, str(refused))
         return success() if is_new else (ResponseCode.SUCCESS, "the transaction had ended before", {}, b"")
 
@@ -131,12 +135,15 @@ class Transactions:
             raise Refused(pb.Code.INTERNAL_SERVER_ERROR, "this broker is a slave; ask its master")
         end = _read_grpc(message, topic)
         if end.decision is Decision.UNKNOWN:
-            _log.info("transaction still open topic=%s peer=%s offset=%d", topic, request.peer, end.queue_offset)
+            text = "transaction still open topic=%s peer=%s offset=%d"
+            self._seldom.log(logging.INFO, text, topic, request.peer, end.queue_offset)
             return pb.EndTransactionResponse(status=OK)
         try:
             self.end(end)
         except EndRefused as refused:
-            _log.warning("transaction not ended topic=%s peer=%s: %s", topic, request.peer, refused)
+            self._seldom.log(
+                logging.WARNING, "transaction not ended topic=%s peer=%s: %s", topic, request.peer, refused
+            )
             raise Refused(_GRPC_CODES[refused.code], str(refused)) from refused
         return pb.EndTransactionResponse(status=OK)
 

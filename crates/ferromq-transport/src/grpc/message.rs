@@ -65,17 +65,32 @@ pub struct SendRequest<'a> {
     pub properties: Vec<(&'a str, &'a str)>,
 }
 
+const TOO_MANY: Malformed = Malformed("more than 65,536 messages in a request");
 /// What a message takes from its request to its receipt, beside its bytes: as parsed here, to be stored, its place and
 /// its receipt.
 const OF_MESSAGE: usize = 640;
 
 impl<'a> SendRequest<'a> {
-    /// The memory the request takes beside its bytes until it is answered.
+    /// The memory that the messages of an encoded request will take beside its bytes until it is answered; their keys and
+    /// properties are not looked at yet.
+    ///
+    /// # Errors
+    /// What [`Self::parse`] finds wrong with the request itself.
+    pub fn memory_of_messages(request: &[u8]) -> Result<usize, Malformed> {
+        let mut count = 0_usize;
+        for field in Fields::new(request) {
+            count += usize::from(field?.0 == 1);
+        }
+        if count > MAX_MESSAGES {
+            return Err(TOO_MANY);
+        }
+        Ok(count * OF_MESSAGE)
+    }
+
+    /// The memory that keys and properties take beside the bytes of the request.
     #[must_use]
-    pub fn memory(&self) -> usize {
-        self.messages.len() * OF_MESSAGE
-            + self.keys.capacity() * size_of::<&str>()
-            + self.properties.capacity() * size_of::<(&str, &str)>()
+    pub fn memory_of_texts(&self) -> usize {
+        self.keys.capacity() * size_of::<&str>() + self.properties.capacity() * size_of::<(&str, &str)>()
     }
 
     /// Parses an encoded request. Fields it does not know are skipped; a field that comes twice counts as
@@ -85,7 +100,7 @@ impl<'a> SendRequest<'a> {
         for field in Fields::new(request) {
             if let (1, value) = field? {
                 if parsed.messages.len() == MAX_MESSAGES {
-                    return Err(Malformed("more than 65,536 messages in a request"));
+                    return Err(TOO_MANY);
                 }
                 if parsed.keys.len() + parsed.properties.len() > MAX_ALL_TEXTS {
                     return Err(Malformed("more than 524,288 keys and user properties in a request"));

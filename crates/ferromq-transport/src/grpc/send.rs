@@ -14,7 +14,7 @@ use super::{
     wire::{CHOSEN_QUEUE, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
-    budget::Share,
+    budget::{Over, Share},
     hot::{Hot, message_group::queue_of_group, recall, send::Kept},
     tables::{MessageType, TopicEntry},
 };
@@ -39,10 +39,10 @@ pub(super) async fn send_message(
     peer: SocketAddr,
     share: &Share,
 ) -> Result<Bytes, Status> {
+    // Before they are parsed: what there is no room for costs little time, too.
+    take(share, SendRequest::memory_of_messages(request).map_err(malformed)?)?;
     let request = SendRequest::parse(request).map_err(malformed)?;
-    if request.memory() > FREE {
-        share.take(request.memory())?;
-    }
+    take(share, request.memory_of_texts())?;
     Ok(match store(hot, &request, peer).await {
         Ok(stored) => receipts(hot, &request, &stored),
         Err(refusal) => {
@@ -51,6 +51,10 @@ pub(super) async fn send_message(
             out.into()
         }
     })
+}
+
+fn take(share: &Share, bytes: usize) -> Result<(), Over> {
+    if bytes > FREE { share.take(bytes) } else { Ok(()) }
 }
 
 /// Messages that are stored.
