@@ -41,6 +41,14 @@ impl Known {
         }
     }
 
+    /// No entry is missing that leads below it.
+    pub(crate) fn whole_below(self) -> u64 {
+        match self {
+            Self::DurableBelow(limit) => limit,
+            Self::Closed | Self::Nothing { .. } => 0,
+        }
+    }
+
     fn limit(self) -> u64 {
         match self {
             Self::Closed => u64::MAX,

@@ -456,7 +456,9 @@ fn recover_index<D: Disk>(
         Ok((is_whole, inner.index.recover(limit, trusted, left)?))
     });
     recovered.unwrap_or_else(|error| {
-        inner.set_index_aside(log_start, Cure::Reload, &error);
+        // Ours was complete up to where the walk begins.
+        let from = if left.is_ours() { limit.max(log_start) } else { log_start };
+        inner.set_index_aside(from, Cure::Reload, &error);
         // The walk brings nothing that it could take.
         (true, Some(limit))
     })

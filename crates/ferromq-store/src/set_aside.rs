@@ -170,7 +170,9 @@ impl<D: Disk> Inner<D> {
     /// Sets a queue aside whose files cannot be read at open; nobody reads or writes it until they can.
     pub(crate) fn set_unread_aside(&self, queue: &Arc<ConsumeQueue<D>>, error: &StoreError) {
         queue.marks.set_unread();
-        self.put_aside(queue, (0, self.log.start()), true, error);
+        let known = self.aside.state.lock().known;
+        let from = known.map_or(0, Known::whole_below).max(self.log.start());
+        self.put_aside(queue, (0, from), true, error);
     }
 
     fn put_aside(

@@ -243,7 +243,9 @@ impl<D: Disk> Inner<D> {
                 queue.unlist();
                 let next = queue.flushed();
                 let from = queue.read_entry(next).ok().flatten().filter(|entry| !entry.is_filler());
-                let from = from.map_or(self.log.start(), |entry| entry.physical_offset);
+                // Before the last checkpoint nothing is in doubt.
+                let noted = u64::try_from(self.checkpoint.marks().durable_end).unwrap_or(0);
+                let from = from.map_or(noted.max(self.log.start()), |entry| entry.physical_offset);
                 self.set_aside(queue, next, from, &error);
             }
         }

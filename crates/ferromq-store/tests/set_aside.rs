@@ -140,6 +140,9 @@ fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can
         drop(store);
         let store = open(&disk);
         assert_eq!(wrong(&store), queue_of_t());
+        let walked = store.recovery().walked_bytes;
+        let all = store.stats().max_physical_offset;
+        assert!(!is_closed || walked < all / 4, "walked {walked} of {all}: only what came since is redone");
 
         is_broken.store(false, Ordering::SeqCst);
         wait_until("the queue is complete", || store.damages().is_empty());
