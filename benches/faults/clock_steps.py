@@ -33,7 +33,7 @@ with ferromq.Producer(sys.argv[1]) as producer, ferromq.Consumer(sys.argv[1], gr
     while time.monotonic() < end:
         for message in consumer.receive(1, wait=datetime.timedelta(seconds=2)):
             message.ack()
-            print(f"{time.time() - due:.2f} {message.store_timestamp.timestamp() - time.time():.2f}")
+            print(f"{time.time() - due:.2f} {message.store_timestamp / 1000 - time.time():.2f}")
             sys.exit()
 print("never never")
 """
