@@ -128,6 +128,16 @@ def test_groups_keep_their_queues_while_a_broker_is_away(cluster: Cluster) -> No
             assert cluster.counted(again) == ALL
 
 
+def test_a_broker_without_the_topic_tells_the_same_queues(cluster: Cluster) -> None:
+    """It is one of several endpoints of a producer, maybe, or the only one."""
+    c = cluster.broker("c")
+    assert cluster.counted(c) == ALL
+    cluster.b.close()
+    cluster.clock.advance(seconds=1)
+    assert cluster.counted(c) == ALL
+    assert cluster.counted(cluster.broker("d")) == ALL
+
+
 def test_groups_go_on_while_the_only_endpoint_is_away(cluster: Cluster) -> None:
     """The producer knows the other broker from its route, and asks it for the next."""
     with ferromq.Producer(cluster.a.endpoint) as producer:

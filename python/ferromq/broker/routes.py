@@ -118,7 +118,7 @@ class Routes:
             own = self._create(name, request.peer)
         if own is None and seen.is_empty:
             raise Refused(pb.Code.TOPIC_NOT_FOUND, _missing_of_group(name) or unknown_topic(name))
-        found = self._parts(own, seen)
+        found = self._parts(name, own, seen)
         if request.fields.get(WHOLE):
             self._check_whole(name, found)
         reachable = [part for part in found if part.address is not None]
@@ -146,7 +146,7 @@ class Routes:
         # Registered with every name server before it returns.
         return self._topics.ensure(name, peer, Wait.REGISTERED)
 
-    def _parts(self, own: TopicConfig | None, seen: Seen) -> list[_Part]:
+    def _parts(self, topic: str, own: TopicConfig | None, seen: Seen) -> list[_Part]:
         """Return the queues of each broker that has the topic, in the order of the brokers' names."""
         name = self._identity.name
         # A slave sends clients to its master, which has its name.
@@ -162,7 +162,7 @@ class Routes:
             found[name] = _Part(own.queue_data(name), self._identity.grpc_address)
         ordered = parts(seen.order)
         if ordered:
-            self._put_in_order(own.name if own else "", found, ordered, seen)
+            self._put_in_order(topic, found, ordered, seen)
         return [found[key] for key in sorted(found)]
 
     @staticmethod

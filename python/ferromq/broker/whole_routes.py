@@ -10,7 +10,7 @@ from ferromq._broker_removal import GONE
 from ferromq._order_configuration import parts
 from ferromq.broker.name_servers import NameServers
 from ferromq.broker.route_cache import Seen
-from ferromq.broker.topics import TopicConfig, is_fifo
+from ferromq.broker.topics import UNDECIDED, TopicConfig, is_fifo
 
 
 class WholeRoutes:
@@ -27,7 +27,8 @@ class WholeRoutes:
         own = self._own(topic)
         known = {queue.broker_name: queue for queue in (*(before.route.queues if before.route else ()), *before.away)}
         expected = {*known, identity.name} if own and not identity.is_slave else {*known}
-        is_ordered = own is not None and (own.order or is_fifo(own))
+        # Another broker may know that messages are in order, or decide it with the first one.
+        is_ordered = own is None or own.order or own.message_type in {"FIFO", UNDECIDED}
         found = self._name_servers.look_up(topic, expected, is_ordered=is_ordered)
         there = {queue.broker_name for queue in found.route.queues} if found.route else set()
         grpc = {**before.grpc, **found.grpc}
@@ -41,6 +42,7 @@ class WholeRoutes:
             and grpc.get(name) != GONE
         )
         # One that was lost with its name server is put there again.
-        order = before.order if found.order is None and is_fifo(own) else found.order
+        is_kept = found.order is None and (own is None or is_fifo(own))
+        order = before.order if is_kept else found.order
         named = there | {queue.broker_name for queue in away} | parts(order).keys()
         return Seen(found.route, away, {name: grpc[name] for name in named if name in grpc}, order)
