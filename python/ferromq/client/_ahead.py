@@ -50,7 +50,7 @@ class Held:
     """Its lease is ended, or left to itself: it must not be renewed."""
     comes_again: bool = False
     """The broker was not told its end: what is behind it must not go before it."""
-    renewing: "threading.Lock | None" = None
+    renewing: "threading.RLock | None" = None
     """Held while a thread renews it."""
     renewal: Any = None
     """The task that renews it just now, on an event loop."""

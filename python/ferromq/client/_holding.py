@@ -268,7 +268,8 @@ class ReceiveAhead:
         self._ahead = Ahead(invisible, prefetch)
         self.workers = 1
         """How many take messages, at least."""
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end an abandoned loop in any thread, also in one that holds it.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._failure: FerromqError | None = None
         self._failures = 0
@@ -450,7 +451,7 @@ class ReceiveAhead:
             with self._changed:
                 renewed, given = self._ahead.aging(time.monotonic(), keep=self._is_fifo())
                 for held in renewed:
-                    held.renewing = held.renewing or threading.Lock()
+                    held.renewing = held.renewing or threading.RLock()
             self._leases.give_back(given, time.monotonic() + period)
             failed: set[str] = set()
             for held in renewed:
@@ -463,7 +464,7 @@ class ReceiveAhead:
             silent = failed
 
     def _renew_one(self, held: Held, timeout: float) -> FerromqError | None:
-        with held.renewing or threading.Lock():
+        with held.renewing or threading.RLock():
             if held.is_over or held.message.is_settled or self._is_over:
                 return None
             try:
