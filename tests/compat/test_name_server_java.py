@@ -133,7 +133,7 @@ def test_options_are_shown_under_the_same_keys(both: Callable[..., tuple[str, st
     """With the same values, where nobody chose others: of files, addresses, threads, the seed's scan, and our lease."""
     java, ours = (options(printed) for printed in both("getNamesrvConfig"))
     own = {"lease", "listenPort", "kvConfigPath", "bindAddress", "scanNotActiveBrokerInterval", "configBlackList"}
-    own.add("defaultThreadPoolNums")
+    own |= {"defaultThreadPoolNums", "network_memory", "max_connections"}
     assert {key: ours[key] for key in ours.keys() - own} == {key: java.get(key) for key in ours.keys() - own}
     assert len(ours) > 10
 
