@@ -1,4 +1,4 @@
-"""Messages are gathered within the limits and never reordered; leases are taken ahead only as fast as they are used."""
+"""Messages are gathered within the limits and never reordered."""
 
 from itertools import accumulate
 
@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from ferromq._ferromq import Message
 from ferromq.client._batching import MAX_BYTES, MAX_MESSAGES, Linger, batches
-from ferromq.client._leases import FIRST_BATCH, MAX_BATCH, Ahead
 
 
 @given(st.lists(st.sampled_from([1, 1000, 300_000, MAX_BYTES, 2 * MAX_BYTES]), max_size=20), st.integers(0, 600))
@@ -79,19 +78,3 @@ def test_a_batch_taken_apart_keeps_its_futures() -> None:
         ([1], 1, 2),
         ([0], 1, 1),
     ]
-
-
-def test_a_fast_consumer_gets_large_batches_and_a_slow_one_small_ones() -> None:
-    """About a quarter of a second's work, at most a tenth of the lease, between one message and a thousand."""
-    ahead = Ahead(invisible=30.0)
-    assert ahead.size == FIRST_BATCH
-    for _ in range(6):
-        ahead.used(ahead.size, ahead.size / 150_000)
-    assert ahead.size == MAX_BATCH
-    ahead.used(MAX_BATCH, 10.0)  # 100 a second
-    assert ahead.size == 25
-    ahead.used(1, 60.0)
-    assert ahead.size == 1
-    short = Ahead(invisible=0.5)
-    short.used(32, 0.32)
-    assert short.size == 5

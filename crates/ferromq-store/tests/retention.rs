@@ -417,7 +417,11 @@ fn groups_below_the_new_begin_are_moved_up_when_they_come() {
     let min = store.min_offset("t", 0);
     assert!(min > 30);
     for group in ["g", "late", "new"] {
-        let received = store.receive(&request(group)).unwrap();
+        // Looking at leases whose messages are gone may take more than one receive.
+        let mut received = store.receive(&request(group)).unwrap();
+        while received.messages.is_empty() && received.more {
+            received = store.receive(&request(group)).unwrap();
+        }
         let offsets: Vec<u64> = received.messages.iter().map(|leased| leased.handle.queue_offset).collect();
         assert_eq!(offsets, (min..min + 10).collect::<Vec<_>>(), "{group}");
         assert_eq!(store.committed_offset(group, "t", 0), Some(min), "{group}");
