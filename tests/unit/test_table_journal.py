@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ferromq import _json
+from ferromq.broker.table_journal import Journal
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.config import BrokerConfig
 
@@ -219,6 +220,38 @@ def test_a_line_that_is_not_written_harms_no_other(tmp_path: Path, monkeypatch: 
     assert again.find("before") is not None
     assert again.find("after") is not None
     assert again.find("lost") is None
+
+
+@pytest.mark.parametrize(("module", "call"), [(os, "fdatasync"), (_json, "sync_directory")])
+def test_a_journal_that_cannot_begin_begins_with_the_next_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, call: str
+) -> None:
+    """Without its first line, or its place in the directory, all that was acknowledged later would be lost."""
+    table = large(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, call, full)
+        with pytest.raises(OSError, match="No space"):
+            table.ensure("lost", "peer")
+    assert not journal(tmp_path).exists()
+    table.ensure("after", "peer")
+    again = table_of(tmp_path)
+    assert again.find("after") is not None
+    assert again.find("lost") is None
+
+
+def test_a_kill_between_the_file_and_the_new_journal_warns_of_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file has all changes of the old journal."""
+    table = large(tmp_path)
+    table.ensure("new", "peer")
+    table.delete("many-8", "peer")
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "begin", lambda *_: None)
+        table.fold()
+    again = table_of(tmp_path)
+    assert again.content.entries == table.content.entries
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_full_disk_keeps_the_journal_and_stops_no_start(

@@ -11,12 +11,15 @@ import json
 import logging
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from ferromq import _json
 
 _log = logging.getLogger("ferromq.broker")
+
+Changes = list[dict[str, Any]]
 
 
 class Journal:
@@ -36,11 +39,12 @@ class Journal:
         self.is_open = False
         """Whether lines can be added; else the file has to be written as a whole first."""
 
-    def read(self, table: bytes | None) -> list[dict[str, Any]]:
+    def read(self, table: bytes | None, holds: Callable[[Changes], bool]) -> Changes:
         """
         Return the changes that follow the file with the content *table*; None: the file is damaged.
 
-        A damaged file cannot say whether the journal continues it. No broker leaves one behind, so it does.
+        A damaged file cannot say whether the journal continues it. No broker leaves one behind, so it does. *holds*
+        says whether the file has changes already: it was written, and a kill came before the journal began anew.
         """
         try:
             head, *lines = self._path.read_bytes().split(b"\n")
@@ -53,8 +57,8 @@ class Journal:
                 break
             changes.append(change)
         if base is None or (table is not None and base.get("table") != zlib.crc32(table)):
-            text = "journal not used, another program wrote the table since changes=%d file=%s"
-            _log.log(logging.WARNING if changes else logging.DEBUG, text, len(changes), self._path)
+            text = "journal not used, the table was written since changes=%d file=%s"
+            _log.log(logging.DEBUG if holds(changes) else logging.WARNING, text, len(changes), self._path)
             return []
         self.length = len(changes)
         return changes
@@ -68,12 +72,22 @@ class Journal:
     def append(self, change: dict[str, Any]) -> None:
         """Write a change. Raises `OSError`; the lines before it stay."""
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("wb", buffering=0)
-            self._write(_line({"table": self._base}))
-            _json.sync_directory(self._path.parent)
+            self._create()
         self._write(_line(change))
         self.length += 1
+
+    def _create(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("wb", buffering=0)
+        try:
+            self._write(_line({"table": self._base}))
+            _json.sync_directory(self._path.parent)
+        except OSError:
+            # Lines without the first one, or in a file that a crash takes away, would be lost: the next is first again.
+            self.close()
+            self._path.unlink(missing_ok=True)
+            self._size, self.is_open = 0, True
+            raise
 
     def _write(self, line: bytes) -> None:
         file = self._file

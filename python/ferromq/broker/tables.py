@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ferromq import _json
-from ferromq.broker.table_journal import Journal
+from ferromq.broker.table_journal import Changes, Journal
 from ferromq.errors import CorruptStore
 from ferromq.route import DataVersion
 
@@ -252,7 +252,7 @@ class MetadataTable(Generic[T]):
             found, raw = _json.read_whole(self._path)
             table = dict((found or {}).get(form.key) or {})
             told = dict(found or {})
-            changes = self._journal.read(raw if found is not None else b"")
+            changes = self._journal.read(raw if found is not None else b"", lambda changes: _holds(table, changes))
             for change in changes:
                 told["dataVersion"] = change["dataVersion"]
                 table.update(change["put"])
@@ -332,6 +332,12 @@ class MetadataTable(Generic[T]):
 
     def _line(self, name: str, entry: T) -> str:
         return f"\t\t{_text(name)}:{_text(self._form.show(entry))}"
+
+
+def _holds(table: Mapping[str, Any], changes: Changes) -> bool:
+    """Say whether a table has its entries as changes left them."""
+    left = {name: entry for change in changes for name, entry in change["put"].items()}
+    return all(table.get(name) == entry for name, entry in left.items())
 
 
 def _text(value: Any) -> str:
