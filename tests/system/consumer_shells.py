@@ -7,7 +7,9 @@ Handlers and bodies of loops are plain functions; the loop runs them in threads.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, Self
 
 import ferromq
@@ -59,6 +61,15 @@ class SyncShell:
     def flush(self, timeout: float = 5.0) -> None:
         """Flush."""
         self.consumer.flush(timeout)
+
+    def begin_flush(self) -> Callable[[], None]:
+        """Begin a flush, and return what waits for its end."""
+        pool = ThreadPoolExecutor(1)
+        flushed = pool.submit(self.consumer.flush, PATIENCE)
+        while not self.consumer._leases._hurry and not flushed.done():
+            time.sleep(0.001)
+        pool.shutdown(wait=False)
+        return lambda: flushed.result(2 * PATIENCE)
 
     def run(self, handler: Callable[[MessageView], object], workers: int = 1, **options: Any) -> None:
         """Run until it is stopped."""
@@ -140,6 +151,12 @@ class AioShell:
     def flush(self, timeout: float = 5.0) -> None:
         """Flush."""
         self.call(self.consumer.flush(timeout))
+
+    def begin_flush(self) -> Callable[[], None]:
+        """Begin a flush, and return what waits for its end."""
+        flushed = asyncio.run_coroutine_threadsafe(self.consumer.flush(PATIENCE), self._loop)
+        self.call(asyncio.sleep(0))  # begun after the flush
+        return lambda: flushed.result(2 * PATIENCE)
 
     def run(self, handler: Callable[[MessageView], object], workers: int = 1, **options: Any) -> None:
         """Run until it is stopped."""

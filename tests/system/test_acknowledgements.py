@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
-from consumer_shells import PATIENCE, SHELLS, Shell
+from consumer_shells import PATIENCE, SHELLS, AioShell, Shell, SyncShell
 from grpc_proxy import GrpcProxy
 
 import ferromq
@@ -181,3 +181,52 @@ def test_a_lease_is_changed_by_seconds_or_a_timedelta(
         mq.clock.advance(seconds=2)
         (again,) = consumer.receive(wait=PATIENCE)
         assert again.delivery_attempt == 2
+
+
+@pytest.fixture
+def both(mq: ferromq.Embedded) -> Iterator[tuple[GrpcProxy, GrpcProxy]]:
+    """Yield proxies before two brokers with one message each."""
+    with ferromq.embedded(name="other") as other:
+        with other.producer() as producer:
+            producer.send("orders", b"y")
+        with GrpcProxy(mq.endpoint) as proxy, GrpcProxy(other.endpoint) as beside:
+            proxy.put_beside(beside)
+            yield proxy, beside
+
+
+def one_of_each(consumer: SyncShell | AioShell, both: tuple[GrpcProxy, GrpcProxy]) -> list[ferromq.MessageView]:
+    """Receive a message from each broker."""
+    messages: list[ferromq.MessageView] = []
+    while len(messages) < len(both):
+        messages += consumer.receive(wait=PATIENCE)
+    return sorted(messages, key=lambda message: [each.endpoint for each in both].index(message.endpoint))
+
+
+def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
+    """What others acknowledge meanwhile is not its business."""
+    first, second = both
+    with shell(first, "billing", "orders", timeout=60) as consumer:
+        one, two = one_of_each(consumer, both)
+        first.hang("AckMessage")
+        second.hang("AckMessage")
+        consumer.ack_later(one)
+        assert first.hanging.acquire(timeout=PATIENCE)
+        flushed = consumer.begin_flush()
+        consumer.ack_later(two)
+        assert second.hanging.acquire(timeout=PATIENCE)
+        first.release()
+        flushed()
+        second.release()
+
+
+def test_a_second_acknowledgement_waits_for_no_other_broker(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
+    """Although it waits for its own message, which may be on its way."""
+    first, second = both
+    with shell(first, "billing", "orders", timeout=3) as consumer:
+        one, two = one_of_each(consumer, both)
+        consumer.ack_later(one)
+        second.hang("AckMessage")
+        consumer.ack_later(two)
+        assert second.hanging.acquire(timeout=PATIENCE)
+        consumer.ack(one)
+        second.release()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,8 @@ class Leases:
         self._waiting: list[MessageView] = []
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+        # Each with the broker and how many it sends.
+        self._sending: dict[asyncio.Task[None], tuple[str, int]] = {}
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
@@ -68,7 +69,8 @@ class Leases:
         """Acknowledge messages at once, unless they are already; raises the first refusal."""
         if any(message.is_settled for message in messages):
             timeout = self._client.common.timeout
-            waiting = await self.flush(time.monotonic() + timeout)  # one of them may be on its way
+            # One of them may be on its way.
+            waiting = await self.flush(time.monotonic() + timeout, {message.endpoint for message in messages})
             if waiting:
                 raise _plans.no_answer("sending the acknowledgements before", timeout)
         for message in messages:
@@ -166,13 +168,23 @@ class Leases:
             for message in messages:
                 self.in_order.acknowledged(message)
 
-    async def flush(self, until: float) -> int:
-        """Have everything sent, at most *until* (monotonic), and return how many are not through."""
+    async def flush(self, until: float, endpoints: Container[str] | None = None) -> int:
+        """
+        Have sent what there is now, at most *until* (monotonic), and return how many of it are not through.
+
+        Of the brokers *endpoints* only, unless it is None.
+        """
         while self._waiting:
             self._send_soon()
-        if self._sending:
-            await asyncio.wait(self._sending, timeout=remaining(until))
-        return self._under_way
+        sending = {
+            task: count
+            for task, (endpoint, count) in self._sending.items()
+            if endpoints is None or endpoint in endpoints
+        }
+        if not sending:
+            return 0
+        _, late = await asyncio.wait(sending, timeout=remaining(until))
+        return sum(sending[task] for task in late)
 
     async def keep_pace(self) -> None:
         """Wait while very many acknowledgements are under way."""
@@ -198,8 +210,8 @@ class Leases:
         for endpoint, some in by_endpoint(messages).items():
             self._under_way += len(some)
             task = asyncio.create_task(self._send_taken(endpoint, some))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            self._sending[task] = endpoint, len(some)
+            task.add_done_callback(self._sending.pop)
 
     async def _send_taken(self, endpoint: str, messages: list[MessageView]) -> None:
         try:

@@ -177,7 +177,7 @@ class Consumer:
 
     async def flush(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
-        Send the acknowledgements that wait; raises the first failure since the last `flush`.
+        Send the acknowledgements that wait now; raises the first failure since the last `flush`.
 
         Raises `RequestTimeout` when some are not through within *timeout* (float: seconds); they stay on their way.
         """

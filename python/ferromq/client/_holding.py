@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -40,11 +40,17 @@ _LONG_POLL = 20.0
 
 @dataclass(slots=True)
 class _Lane:
-    """The acknowledgements for one broker: those that wait for company, and how many are being sent."""
+    """The acknowledgements for one broker: those that wait for company, and how many are being sent, or were."""
 
     endpoint: str
     messages: list[MessageView] = field(default_factory=list)
     under_way: int = 0
+    ended: int = 0
+
+    @property
+    def taken(self) -> int:
+        """How many there were so far; they end in their order."""
+        return self.ended + self.under_way + len(self.messages)
 
 
 class Leases:
@@ -92,7 +98,8 @@ class Leases:
         """Acknowledge messages at once, unless they are already; raises the first refusal."""
         if any(message.is_settled for message in messages):
             timeout = self._client.common.timeout
-            waiting = self.flush(time.monotonic() + timeout)  # one of them may be on its way
+            # One of them may be on its way.
+            waiting = self.flush(time.monotonic() + timeout, {message.endpoint for message in messages})
             if waiting:
                 raise _plans.no_answer("sending the acknowledgements before", timeout)
         for message in messages:
@@ -172,17 +179,23 @@ class Leases:
             for message in messages:
                 in_order.acknowledged(message)
 
-    def flush(self, until: float) -> int:
-        """Have everything sent, at most *until* (monotonic), and return how many are not through."""
+    def flush(self, until: float, endpoints: Container[str] | None = None) -> int:
+        """
+        Have sent what there is now, at most *until* (monotonic), and return how many of it are not through.
+
+        Of the brokers *endpoints* only, unless it is None.
+        """
         with self._changed:
+            awaited = [
+                (lane, lane.taken) for lane in self._lanes.values() if endpoints is None or lane.endpoint in endpoints
+            ]
             self._hurry += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._waiting(), remaining(until))
-            self._hurry -= 1
-            return self._waiting()
-
-    def _waiting(self) -> int:
-        return sum(len(lane.messages) + lane.under_way for lane in self._lanes.values())
+            try:
+                self._changed.wait_for(lambda: all(lane.ended >= taken for lane, taken in awaited), remaining(until))
+            finally:
+                self._hurry -= 1
+            return sum(max(0, taken - lane.ended) for lane, taken in awaited)
 
     def _finish_at_exit(self, until: float) -> None:
         left = self.flush(until)
@@ -213,6 +226,7 @@ class Leases:
             for lane in self._lanes.values():
                 if lane.messages:
                     self._refusals.add(len(lane.messages), _plans.no_answer("sending acknowledgements", 0))
+                    lane.ended += len(lane.messages)
                     lane.messages = []
             self._changed.notify_all()
 
@@ -241,6 +255,7 @@ class Leases:
             failures = self._send_to(lane.endpoint, messages)
             with self._changed:
                 lane.under_way = 0
+                lane.ended += len(messages)
                 for count, error in failures:
                     self._refusals.add(count, error)
                 self._changed.notify_all()

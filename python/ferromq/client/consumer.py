@@ -210,7 +210,7 @@ class Consumer:
 
     def flush(self, timeout: timedelta | float = 5.0) -> None:
         """
-        Send the acknowledgements that wait; raises the first failure since the last `flush`.
+        Send the acknowledgements that wait now; raises the first failure since the last `flush`.
 
         Raises `RequestTimeout` where some are not through within *timeout*; they stay on their way.
         """
