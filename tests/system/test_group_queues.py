@@ -15,6 +15,7 @@ from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
 from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
+from ferromq.broker.topics import TopicConfig
 from ferromq.config import BrokerConfig, NameServerConfig
 from ferromq.errors import OutcomeUnknown, RequestError
 from ferromq.namesrv.server import NamesrvController
@@ -68,10 +69,10 @@ class Cluster:
         """The order configuration."""
         return self.name_server.kv_config.get(ORDER, TOPIC)
 
-    def counted(self, broker: BrokerController) -> list[tuple[str, int]]:
+    def counted(self, broker: BrokerController, topic: str = TOPIC) -> list[tuple[str, int]]:
         """Return the queues that message groups count, as a broker tells them."""
         with GrpcPeer(broker.endpoint) as peer:
-            answer = peer.call("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name=TOPIC)))
+            answer = peer.call("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name=topic)))
         assert answer.status.code == pb.OK, answer.status.message
         writable = {pb.WRITE, pb.READ_WRITE}
         return [(queue.broker.name, queue.id) for queue in answer.message_queues if queue.permission in writable]
@@ -136,6 +137,17 @@ def test_a_broker_without_the_topic_tells_the_same_queues(cluster: Cluster) -> N
     cluster.clock.advance(seconds=1)
     assert cluster.counted(c) == ALL
     assert cluster.counted(cluster.broker("d")) == ALL
+
+
+def test_a_topic_whose_only_broker_is_away_is_not_created_elsewhere(cluster: Cluster, eventually: Eventually) -> None:
+    """Its groups would go to other queues, though it is in the order configuration."""
+    cluster.a.topics.put(TopicConfig("alone", 4, 4), {"message.type": "FIFO"}, "test")
+    assert eventually(lambda: cluster.name_server.kv_config.get(ORDER, "alone") == "a:4")
+    cluster.a.close()
+    cluster.clock.advance(seconds=1)
+    c = cluster.broker("c")
+    assert cluster.counted(c, "alone") == ALL[:4]
+    assert c.topics.get("alone") is None
 
 
 def test_groups_go_on_while_the_only_endpoint_is_away(cluster: Cluster) -> None:

@@ -164,6 +164,19 @@ def test_a_reader_is_told_of_a_broker_that_is_away(cluster: Cluster, clock: Cloc
         over_grpc.queues(a.endpoint, "orders")
 
 
+def test_a_reader_is_told_of_a_broker_that_was_away_before_the_first_question(cluster: Cluster, start: Start) -> None:
+    """A broker that has just started does not know whether it has rows; an administrator does."""
+    name_server, _, b = cluster
+    b.close()
+    c = start("c", name_server.address)
+    for _ in range(2):
+        with pytest.raises(ServerError, match="the broker b is away and may have queues of orders"):
+            over_grpc.queues(c.endpoint, "orders")
+    assert queues(c.endpoint, "orders") == ALL[:4]
+    ferromq.Admin(name_server.address).take_out_broker("b")
+    assert len(over_grpc.queues(c.endpoint, "orders")) == 4
+
+
 def test_a_broker_that_was_taken_out_is_missed_no_more(cluster: Cluster, clock: Clock) -> None:
     """As the error says."""
     name_server, a, b = cluster

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
 from ferromq import _ferromq, _json
+from ferromq._broker_removal import GONE
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._membership_config import MembershipConfig
 from ferromq.broker import registration
@@ -61,7 +62,7 @@ class Found(NamedTuple):
 
     route: TopicRoute | None
     registered: frozenset[str] | None
-    """The brokers that are registered; None where no expected one was missing, so that it was not asked."""
+    """The brokers that are registered; None where the route has all there may be, so that it was not asked."""
     grpc: Mapping[str, str]
     """Broker name → where it serves gRPC, also of brokers that are away."""
     order: str | None
@@ -187,16 +188,20 @@ class NameServers:
     def _look_up_at(self, address: str, topic: str, expected: Collection[str], *, is_ordered: bool) -> Found:
         route = self._route(address, topic)
         there = {queue.broker_name for queue in route.queues} if route else set()
+        grpc = self._grpc_addresses(address)
+        own = self._identity.name
         registered: frozenset[str] | None = None
-        if route is None or not there.issuperset(expected):
+        is_short = route is None or not there.issuperset(expected)
+        # Those that serve gRPC and have no queue in the route may be away, with queues that no name server knows of.
+        if is_short or any(at != GONE for name, at in grpc.items() if name not in {own, *there}):
             registered = self._registered(address)
-            if self._identity.name not in registered:
+            if is_short and own not in registered:
                 self.on_unknown()
                 raise NameServerFailed(f"{address} does not know this broker yet, and maybe not the others")
         order = route.order_conf if route else None
         if is_ordered and order is None:
             order = self._value(address, ORDER_NAMESPACE, topic)
-        return Found(route, registered, self._grpc_addresses(address), order)
+        return Found(route, registered, grpc, order)
 
     def _route(self, address: str, topic: str) -> TopicRoute | None:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}

@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from ferromq._order_configuration import parts
 from ferromq.broker.name_servers import NameServerFailed
 from ferromq.route import QueueData, TopicRoute
 
@@ -42,11 +43,13 @@ class Seen:
     """Broker name → where it serves gRPC, also of those that are away."""
     order: str | None = None
     """The order configuration of a topic whose messages are in order."""
+    unknown: frozenset[str] = frozenset()
+    """Brokers that are away, of which it is not known whether they have the topic."""
 
     @property
     def is_empty(self) -> bool:
-        """Says whether no broker has the topic."""
-        return self.route is None and not self.away
+        """Says whether no broker has the topic, as far as it is known."""
+        return self.route is None and not self.away and not parts(self.order)
 
 
 Ask = Callable[[str, Seen | None], Seen]

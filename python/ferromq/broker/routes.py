@@ -120,7 +120,7 @@ class Routes:
             raise Refused(pb.Code.TOPIC_NOT_FOUND, _missing_of_group(name) or unknown_topic(name))
         found = self._parts(name, own, seen)
         if request.fields.get(WHOLE):
-            self._check_whole(name, found)
+            self._check_whole(name, found, seen)
         reachable = [part for part in found if part.address is not None]
         if not reachable:
             raise Refused(
@@ -191,7 +191,7 @@ class Routes:
         return address
 
     @staticmethod
-    def _check_whole(topic: str, found: list[_Part]) -> None:
+    def _check_whole(topic: str, found: list[_Part], seen: Seen) -> None:
         for part in found:
             name = part.queue.broker_name
             if part.address is None:
@@ -202,10 +202,13 @@ class Routes:
             if part.is_away:
                 raise Refused(
                     pb.Code.INTERNAL_SERVER_ERROR,
-                    f"the broker {name} has queues of {topic} and is away; start it, or take it out for good: "
-                    f"ferromq.Admin(...).take_out_broker({name!r}), "
-                    f"or mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {name} -v {GONE}",
+                    f"the broker {name} has queues of {topic} and is away; {_start_or_take_out(name)}",
                 )
+        for name in sorted(seen.unknown - {part.queue.broker_name for part in found}):
+            raise Refused(
+                pb.Code.INTERNAL_SERVER_ERROR,
+                f"the broker {name} is away and may have queues of {topic}; {_start_or_take_out(name)}",
+            )
 
     def _message_queues(self, topic: pb.Resource, found: list[_Part]) -> list[pb.MessageQueue]:
         own = self._topics.get(topic.name)
@@ -238,6 +241,13 @@ class Routes:
         if broker_name != self._identity.name:
             return permission
         return narrowed(permission, self._store.queue_access(topic, queue_id))
+
+
+def _start_or_take_out(broker_name: str) -> str:
+    return (
+        f"start it, or take it out for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
+        f"or mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {broker_name} -v {GONE}"
+    )
 
 
 def take_out(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:

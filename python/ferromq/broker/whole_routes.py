@@ -26,7 +26,9 @@ class WholeRoutes:
         before = before or Seen()
         own = self._own(topic)
         known = {queue.broker_name: queue for queue in (*(before.route.queues if before.route else ()), *before.away)}
-        expected = {*known, identity.name} if own and not identity.is_slave else {*known}
+        expected = {*known, *before.unknown}
+        if own and not identity.is_slave:
+            expected.add(identity.name)
         # Another broker may know that messages are in order, or decide it with the first one.
         is_ordered = own is None or own.order or own.message_type in {"FIFO", UNDECIDED}
         found = self._name_servers.look_up(topic, expected, is_ordered=is_ordered)
@@ -41,8 +43,16 @@ class WholeRoutes:
             and name not in found.registered | there
             and grpc.get(name) != GONE
         )
+        unknown = frozenset(
+            name
+            for name, address in grpc.items()
+            if address != GONE
+            and name not in {identity.name, *known}
+            and found.registered is not None
+            and name not in found.registered | there
+        )
         # One that was lost with its name server is put there again.
         is_kept = found.order is None and (own is None or is_fifo(own))
         order = before.order if is_kept else found.order
-        named = there | {queue.broker_name for queue in away} | parts(order).keys()
-        return Seen(found.route, away, {name: grpc[name] for name in named if name in grpc}, order)
+        named = there | {queue.broker_name for queue in away} | parts(order).keys() | unknown
+        return Seen(found.route, away, {name: grpc[name] for name in named if name in grpc}, order, unknown)
