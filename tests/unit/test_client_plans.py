@@ -11,7 +11,7 @@ from ferromq import _ferromq
 from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.client import _plans, _send_plans
+from ferromq.client import _plans, _pull_plans, _send_plans
 from ferromq.client._filters import filter_expression
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import (
@@ -394,6 +394,67 @@ def test_a_refused_receive_says_why(code: int, error: type[FerromqError]) -> Non
     server.script = [received(code=code)]
     with pytest.raises(error, match="why"):
         receive(server)
+
+
+def hangs(server: Server) -> Callable[[Call | Stream], Any]:
+    """Return an answer that does not come in the time of the call."""
+
+    def hang(call: Call | Stream) -> FerromqError:
+        server.now += call.timeout
+        return RequestTimeout("hung")
+
+    return hang
+
+
+def pulled() -> Packets:
+    """Return the answer to a pull that found nothing."""
+    parts = (
+        pb.PullMessageResponse(status=pb.Status(code=pb.Code.MESSAGE_NOT_FOUND)),
+        pb.PullMessageResponse(next_offset=7),
+    )
+    return Packets([part.SerializeToString() for part in parts], packed=False)
+
+
+@pytest.mark.parametrize("wait", [0.0, 8.0, 30.0])
+def test_a_pull_ends_within_its_wait_and_the_timeout(wait: float) -> None:
+    """Whatever hangs; its long polls together take no longer than the wait."""
+    server = Server()
+    server.script = [hangs(server)] * 30
+    subscription = Subscription("billing", "orders", filter_expression("*"))
+    queue = _pull_plans.Queue(f"broker-{ONE}", 0)
+    plan = _pull_plans.pull(server.common, subscription, queue, 0, Wish(32, wait, 0.0))
+    with pytest.raises(RequestTimeout):
+        server.run(plan)
+    assert server.now <= wait + server.common.timeout + 0.001
+    pulls = [call for call in server.calls if call.method == "PullMessage"]
+    polls = [pb.PullMessageRequest.FromString(call.request).long_polling_timeout for call in pulls]
+    assert [poll.ToTimedelta().total_seconds() for poll in polls] == [wait] + [0.0] * (len(pulls) - 1)
+
+
+def test_a_pull_may_wait_longer_than_the_timeout() -> None:
+    """A broker that answers at the end of the wait answered in time."""
+    server = Server()
+    server.script = [takes(server, 30.0, pulled())]
+    subscription = Subscription("billing", "orders", filter_expression("*"))
+    queue = _pull_plans.Queue(f"broker-{ONE}", 0)
+    plan = _pull_plans.pull(server.common, subscription, queue, 7, Wish(32, 30.0, 0.0))
+    assert server.run(plan).next_offset == 7
+    assert server.calls[-1].timeout > 30.0
+
+
+def test_the_queues_of_a_topic_are_asked_for_within_the_timeout() -> None:
+    """However many servers hang."""
+    server = Server()
+    server.common.endpoints = (SEED, ONE, TWO)
+    hang = hangs(server)
+
+    def route() -> Any:
+        return hang(server.calls[-1])
+
+    server.route = route  # type: ignore[method-assign]
+    with pytest.raises(RequestTimeout):
+        server.run(_pull_plans.queues(server.common, "orders"))
+    assert server.now <= server.common.timeout + 0.001
 
 
 def acked(*refused: tuple[str, int], code: int = pb.OK) -> bytes:

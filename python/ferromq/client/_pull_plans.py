@@ -47,24 +47,31 @@ _NO_LEASE = NoLease()
 
 def queues(common: Common, topic: str) -> Plan[list[Queue]]:
     """Return the queues of a topic that may be read, by broker and id."""
-    route = yield from common.route(topic)
+    route = yield from common.route(topic, Tries(common.now() + common.timeout))
     return sorted({Queue(queue.broker_name, queue.queue_id) for queue in route.readable_queues})
 
 
 def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, wish: Wish) -> Plan[Pulled]:
-    """Read messages of a queue from *offset* on, waiting for the first."""
+    """
+    Read messages of a queue from *offset* on, waiting for the first.
+
+    It ends within the wait and the client's timeout, whatever hangs; a repetition waits for what is left of the wait.
+    """
+    waits_until = common.now() + wish.wait
 
     def once(tries: Tries) -> Plan[Pulled]:
         endpoint = yield from _joined(common, subscription.topic, queue, tries)
+        wait = max(0.0, waits_until - common.now())
         request = pb.PullMessageRequest(
             group=resource(subscription.group),
             message_queue=_message_queue(subscription.topic, queue, endpoint),
             offset=offset,
             batch_size=wish.max_messages,
             filter_expression=subscription.wanted,
-            long_polling_timeout=duration(wish.wait),
+            long_polling_timeout=duration(wait),
         )
-        answer: Packets = yield Stream(endpoint, "PullMessage", request.SerializeToString(), wish.wait + LATE)
+        limit = max(0.001, min(wait + LATE, tries.until - common.now()))
+        answer: Packets = yield Stream(endpoint, "PullMessage", request.SerializeToString(), limit)
         status, messages, next_offset = _ferromq.decode_received(answer.packets, answer.packed, _NO_LEASE, endpoint)
         if status is not None and status[0] not in _EMPTY:
             raise error_of(*status)

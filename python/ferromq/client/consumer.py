@@ -183,8 +183,8 @@ class Consumer:
         Read up to *max_messages* from *offset* on, waiting for the first; nothing is leased.
 
         The result says where the next pull begins: past what the filter passed over, too. Keep the offset yourself, or
-        `commit_offset` it for the group. Raises `RequestError` for an offset the queue does not hold, saying which it
-        holds.
+        `commit_offset` it for the group. It ends within *wait* and the consumer's `timeout`, whatever hangs. Raises
+        `RequestError` for an offset the queue does not hold, saying which it holds.
         """
         self._client.check()
         if max_messages < 1:
