@@ -230,3 +230,26 @@ def test_a_second_acknowledgement_waits_for_no_other_broker(both: tuple[GrpcProx
         assert second.hanging.acquire(timeout=PATIENCE)
         consumer.ack(one)
         second.release()
+
+
+class Interrupt(BaseException):
+    """What Ctrl-C raises in a synchronous program, and a cancellation in an asynchronous one."""
+
+
+@pytest.mark.parametrize("end", ["ack", "forward"])
+def test_an_interrupted_end_is_not_taken_for_done(
+    mq: ferromq.Embedded, shell: Shell, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one asks the broker."""
+
+    def interrupted(*_: object) -> None:
+        raise Interrupt
+
+    with shell(mq, "billing", "orders") as consumer:
+        (message,) = consumer.receive(wait=PATIENCE)
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer.consumer._client, "run", interrupted)
+            with pytest.raises(Interrupt):
+                getattr(consumer, end)(message)
+        consumer.ack(message)
+        assert mq.broker._server.stats()["acked"] == 1

@@ -139,7 +139,7 @@ class Leases:
             return
         try:
             self._client.run(_plans.forward_to_dead_letter(self._client.common, self._subscription, message, cause))
-        except FerromqError:
+        except BaseException:  # an interrupt, too: nothing is known
             message.unsettle()
             raise
         self._is_done([message])
@@ -168,6 +168,10 @@ class Leases:
             for message in messages:
                 message.unsettle()
             return [(len(messages), error)]
+        except BaseException:  # interrupted: nothing is known
+            for message in messages:
+                message.unsettle()
+            raise
         finally:
             self._is_done(messages)
         unsettle(messages, (message_id for message_id, _ in refused))
