@@ -19,13 +19,26 @@ class NameServer:
         self._version = 0
 
     def register(
-        self, broker: str, queues: int, *, in_order: bool = True, broker_id: int = MASTER, perm: Permission = READ_WRITE
+        self,
+        broker: str,
+        queues: int,
+        *,
+        in_order: bool = True,
+        is_normal: bool = False,
+        broker_id: int = MASTER,
+        perm: Permission = READ_WRITE,
     ) -> None:
-        """Register a broker with two topics, of which the first is in order or not."""
+        """Register a broker with two topics, of which the first is in order, or normal, or has no type."""
         self._version += 1
         found = {"t": QueueData(broker, queues, queues, perm), "other": QueueData(broker, 1, 1)}
-        names = frozenset({"t"}) if in_order else frozenset[str]()
-        registered = RegisteredTopics(DataVersion(1, self._version), found, None, in_order=names)
+        names, none = frozenset({"t"}), frozenset[str]()
+        registered = RegisteredTopics(
+            DataVersion(1, self._version),
+            found,
+            None,
+            in_order=names if in_order and not is_normal else none,
+            of_other_types=names if is_normal else none,
+        )
         self.routes.register(Registration("c", f"{broker}:{broker_id}", broker, broker_id), registered, 0, None)
 
     @property
@@ -108,6 +121,39 @@ def test_a_topic_that_becomes_one_in_order_counts_every_broker(server: NameServe
     server.register("b", 4, in_order=False)
     server.register("a", 4, in_order=True)
     assert server.order == "a:4;b:4"
+
+
+def test_a_topic_that_was_deleted_takes_nothing_of_its_order_along(server: NameServer) -> None:
+    """Neither where it comes back with another type or none, nor from a broker that is away."""
+    server.register("a", 4)
+    server.register("b", 4)
+    server.routes.unregister(Registration("c", "b:0", "b", MASTER))
+    server.routes.delete_topic("t")
+    assert [server.order] == [""]
+    server.register("a", 4, in_order=False)
+    assert [server.order] == [""]
+    server.register("a", 6)
+    assert server.order == "a:6"
+
+
+def test_a_topic_of_another_type_is_out(server: NameServer) -> None:
+    """An administrator changes one broker after the other; an operator's configuration counts again then."""
+    server.register("a", 4)
+    server.register("b", 4)
+    server.register("a", 4, is_normal=True)
+    assert server.order == "b:4"
+    server.register("a", 6, is_normal=True)
+    server.register("b", 6)
+    server.routes.wipe_write_permission("a")
+    server.routes.add_write_permission("a")
+    assert server.order == "b:6"
+    server.register("b", 6, is_normal=True)
+    assert [server.order] == [""]
+    server.kv_config.put(ORDER_NAMESPACE, "t", "a:6")
+    server.register("a", 8, is_normal=True)
+    assert server.order == "a:8"
+    server.register("a", 8)
+    assert server.order == "a:8"
 
 
 def test_parts_are_read_and_written() -> None:

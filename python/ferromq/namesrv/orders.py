@@ -47,6 +47,8 @@ class Orders:
 
 
 def _value(before: str | None, change: OrderChange) -> str | None:
+    if change.broker_name is None:
+        return before and ""
     if not change.is_in_order and change.broker_name not in parts(before):
         return before
     if before is None and not change.queues:

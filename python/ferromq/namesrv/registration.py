@@ -46,16 +46,23 @@ def _decode_json(value: Mapping[str, Any], broker_name: str) -> RegisteredTopics
     wrapper = value.get("topicConfigSerializeWrapper") or value
     known = _Known(broker_name)
     topics = {str(name): known.queue(topic) for name, topic in (wrapper.get("topicConfigTable") or {}).items()}
-    in_order = frozenset(name for name, topic in (wrapper.get("topicConfigTable") or {}).items() if _is_fifo(topic))
+    types = {str(name): _type_of(topic) for name, topic in (wrapper.get("topicConfigTable") or {}).items()}
     servers = value.get("filterServerList")
     filter_servers = None if servers is None else tuple(str(server) for server in servers)
     is_static = bool(wrapper.get("topicQueueMappingInfoMap"))
     version = DataVersion.from_json(wrapper.get("dataVersion"))
-    return RegisteredTopics(version, topics, filter_servers, is_static, in_order)
+    return RegisteredTopics(version, topics, filter_servers, is_static, *_by_type(types))
 
 
-def _is_fifo(topic: Mapping[str, Any]) -> bool:
-    return (topic.get("attributes") or {}).get(_MESSAGE_TYPE) == _FIFO
+def _type_of(topic: Mapping[str, Any]) -> str | None:
+    found: str | None = (topic.get("attributes") or {}).get(_MESSAGE_TYPE)
+    return found
+
+
+def _by_type(types: Mapping[str, str | None]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the topics whose messages are in order, and those of other types."""
+    in_order = frozenset(name for name, kind in types.items() if kind == _FIFO)
+    return in_order, frozenset(name for name, kind in types.items() if kind) - in_order
 
 
 class _Known:
@@ -95,19 +102,19 @@ def _inflate(body: bytes) -> bytes:
 def _decode_deflated(data: bytes, broker_name: str) -> RegisteredTopics:
     reader = _Reader(data)
     version = DataVersion.from_json(_json.loads_object(reader.sized()))
-    known, queues, in_order = _Known(broker_name), {}, set()
+    known, queues, types = _Known(broker_name), {}, dict[str, str | None]()
     for _ in range(reader.count()):
         # "name read write permission filter-type attributes", as Java's TopicConfig encodes itself.
         name, read, write, permission, *rest = reader.sized().decode().split(" ", _WORDS)
         queues[name] = known.of(int(read), int(write), int(permission))
         # Brokers before 5.0 have no attributes.
-        if len(rest) > 1 and _is_fifo({"attributes": _json.loads(rest[1].encode())}):
-            in_order.add(name)
+        if len(rest) > 1:
+            types[name] = _type_of({"attributes": _json.loads(rest[1].encode())})
     servers = _json.loads(reader.sized())
     # Brokers before 5.0 end here; what the mappings of static topics say is of no use to clients of other topics.
     is_static = reader.has_more() and reader.count() > 0
     filter_servers = tuple(str(server) for server in servers or ())
-    return RegisteredTopics(version, queues, filter_servers, is_static, frozenset(in_order))
+    return RegisteredTopics(version, queues, filter_servers, is_static, *_by_type(types))
 
 
 class _Reader:

@@ -60,6 +60,8 @@ class RegisteredTopics:
     """Whether some topics are mapped to queues of several brokers; then the table does not say which are gone."""
     in_order: frozenset[str] = frozenset()
     """The topics whose messages are in order."""
+    of_other_types: frozenset[str] = frozenset()
+    """The topics that have another message type; what is in neither set has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ class OrderChange(NamedTuple):
     """A master's queues of a topic changed, other than by its leaving: so does the topic's order configuration."""
 
     topic: str
-    broker_name: str
+    broker_name: str | None
+    """None: the topic was deleted, and no broker counts."""
     queues: int
     """Those that may be written."""
     is_in_order: bool
@@ -158,6 +161,7 @@ class RouteInfoManager:
         self._minimum_changes: list[MinimumChange] = []
         self._order_changes: list[OrderChange] = []
         self._in_order: set[str] = set()
+        self._of_other_types: dict[str, frozenset[str]] = {}
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -194,11 +198,14 @@ class RouteInfoManager:
             if broker.broker_id == MASTER:
                 newly = topics.in_order - self._in_order
                 self._in_order |= newly
+                others = self._of_other_types.get(broker.broker_name, frozenset())
+                self._of_other_types[broker.broker_name] = others - topics.queues.keys() | topics.of_other_types
                 self._put_queues(broker, topics, topics.queues, is_first=is_first)
                 # Brokers that had the topic before it was one for messages in order count, too.
                 for topic in newly:
                     for queue in self.topic_queue_table.get(topic, {}).values():
                         self._order_changed(topic, queue)
+                self._leave_orders(broker.broker_name, topics.of_other_types & self._in_order)
             elif known.enable_acting_master and broker.broker_id == min(known.addresses):
                 queues = {topic: _read_only(queue) for topic, queue in topics.queues.items()}
                 self._put_queues(broker, topics, queues, is_first=is_first)
@@ -260,8 +267,17 @@ class RouteInfoManager:
                     self._order_changed(topic, queue)
 
     def _order_changed(self, topic: str, queue: QueueData) -> None:
-        queues = queue.write_queues if queue.permission & Permission.WRITE else 0
-        self._order_changes.append(OrderChange(topic, queue.broker_name, queues, topic in self._in_order))
+        is_in_order = topic in self._in_order
+        is_other = is_in_order and topic in self._of_other_types.get(queue.broker_name, ())
+        queues = queue.write_queues if queue.permission & Permission.WRITE and not is_other else 0
+        self._order_changes.append(OrderChange(topic, queue.broker_name, queues, is_in_order))
+
+    def _leave_orders(self, broker_name: str, topics: Iterable[str]) -> None:
+        """Take a broker out of the order configurations of topics that have another message type there now."""
+        for topic in topics:
+            self._order_changes.append(OrderChange(topic, broker_name, 0, is_in_order=True))
+            if all(topic in self._of_other_types.get(name, ()) for name in self.topic_queue_table[topic]):
+                self._in_order.discard(topic)
 
     def _remove_queues(self, broker_name: str, topics: Iterable[str]) -> None:
         there = self._topics_of[broker_name]
@@ -349,6 +365,7 @@ class RouteInfoManager:
         if topics:
             self._remove_queues(broker_name, topics)
         self._topics_of.pop(broker_name, None)
+        self._of_other_types.pop(broker_name, None)
 
     def _leave_connection(self, key: BrokerAddress, connection: int | None) -> None:
         keys = self._keys_of.get(connection, set()) if connection is not None else set()
@@ -414,13 +431,21 @@ class RouteInfoManager:
                 self._changed.add(topic)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget where *topic* is, on the brokers of *cluster* or on all; a broker that still has it brings it back."""
+        """
+        Forget where *topic* is, on the brokers of *cluster* or on all; a broker that still has it brings it back.
+
+        On all, its order configuration goes, too, with the parts of brokers that are away.
+        """
         with self._changing():
             brokers = self.topic_queue_table.get(topic, {})
             gone = set(brokers) if cluster is None else self.cluster_addr_table.get(cluster, set())
             for name in brokers.keys() & gone:
                 self._remove_queues(name, [topic])
                 self._order_changes.append(OrderChange(topic, name, 0, is_in_order=False))
+            if cluster is None:
+                self._order_changes.append(OrderChange(topic, None, 0, is_in_order=False))
+            if topic not in self.topic_queue_table:
+                self._in_order.discard(topic)
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """Let nobody write to the broker's topics until it registers them anew; return how many there are."""
