@@ -30,18 +30,18 @@ def order_configurations(ask: Ask, address: str) -> dict[str, dict[str, int]]:
     return {topic: parts(str(text)) for topic, text in sorted(table.items()) if text}
 
 
-def take_out(ask: Ask, address: str, broker_name: str) -> list[str]:
-    """
-    Take a broker out of the tables of one name server, and return the topics that counted it.
-
-    Raises `RequestError` for a broker that is registered.
-    """
+def check_away(ask: Ask, address: str, broker_name: str) -> None:
+    """Raise `RequestError` for a broker that is registered with a name server."""
     known = _json.loads_object(ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, {}, 0))
     if broker_name in (known.get("brokerAddrTable") or {}):
         raise RequestError(
             f"the broker {broker_name} is registered with {address}; stop it first, or take its write permission "
             "(permission = 4), which takes it out of order configurations by itself"
         )
+
+
+def take_out(ask: Ask, address: str, broker_name: str) -> list[str]:
+    """Take a broker out of the tables of one name server, and return the topics that counted it."""
     topics = []
     for topic, queues in order_configurations(ask, address).items():
         if broker_name in queues:

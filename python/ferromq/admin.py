@@ -180,15 +180,16 @@ class Admin:
 
         Message groups count fewer queues then: those of other brokers may move, too, so let consumers finish first what
         is there. Readers of whole topics miss the broker no more. It is done at every name server; raises
-        `RequestError` if the broker is registered, and what the first name server failed with that was not reached:
-        call it again then.
+        `RequestError` if the broker is registered with one of them, before anything is changed, and what the first name
+        server failed with that was not reached: call it again then.
         """
         topics, failure = set[str](), None
-        for address in self._name_servers:
-            try:
-                topics.update(_broker_removal.take_out(self._ask, address, name))
-            except OutcomeUnknown as error:
-                failure = failure or error
+        for step in (_broker_removal.check_away, _broker_removal.take_out):
+            for address in self._name_servers:
+                try:
+                    topics.update(step(self._ask, address, name) or ())
+                except OutcomeUnknown as error:
+                    failure = failure or error
         if failure is not None:
             raise failure
         return sorted(topics)

@@ -1,7 +1,7 @@
 """The administrator changes nothing it was not asked to change: create, alter and delete, in one cluster or in two."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,20 @@ class Interrupted(ferromq.Admin):
         if address == self.lost and code == DELETE_ROUTE:
             raise ferromq.ConnectionFailed("away for a moment")
         return super()._ask(address, code, *rest, **options)  # type: ignore[arg-type]
+
+
+def test_a_broker_that_one_name_server_knows_is_taken_out_of_none(tmp_path: Path) -> None:
+    """The error comes before a change."""
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(closing(NamesrvController(NameServerConfig(listen=FREE)))) for _ in range(2))
+        config = {"store": tmp_path / "a", "namesrv": other.address, "name": "a", "listen": FREE}
+        files = {"commit_log_file_size": "1MiB", "grpc_listen": FREE, "fast_listen": "off"}
+        one.kv_config.put("FERROMQ_GRPC", "a", "127.0.0.1:1")
+        stack.enter_context(closing(BrokerController(BrokerConfig.from_options({**config, **files}))))
+        admin = stack.enter_context(closing(ferromq.Admin(f"{one.address};{other.address}")))
+        with pytest.raises(ferromq.RequestError, match="the broker a is registered"):
+            admin.take_out_broker("a")
+        assert one.kv_config.get("FERROMQ_GRPC", "a") == "127.0.0.1:1"
 
 
 def test_a_deletion_that_failed_halfway_is_finished_by_asking_again(tmp_path: Path) -> None:
