@@ -253,3 +253,22 @@ def test_an_interrupted_end_is_not_taken_for_done(
                 getattr(consumer, end)(message)
         consumer.ack(message)
         assert mq.broker._server.stats()["acked"] == 1
+
+
+def test_a_lease_whose_change_failed_is_renewed_as_before(
+    mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """The message is in use, whatever became of the change."""
+    with GrpcProxy(mq.endpoint) as proxy, shell(proxy, "billing", "orders", invisible_duration=1) as consumer:
+        renewed: list[bool] = []
+
+        def body(message: ferromq.MessageView) -> bool:
+            proxy.lose("ChangeInvisibleDuration")
+            with pytest.raises(ferromq.OutcomeUnknown):
+                consumer.change(message, 60)
+            before = proxy.calls["ChangeInvisibleDuration"]
+            renewed.append(eventually(lambda: proxy.calls["ChangeInvisibleDuration"] > before))
+            return True
+
+        consumer.iterate(body)
+        assert renewed == [True]

@@ -82,13 +82,20 @@ class Leases:
     async def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Change a lease; called by the message, too."""
         self._client.check()
+        length = seconds(duration)
         held = self.in_use.get(message)
-        if held is not None:
-            # Not renewed meanwhile; and again when this one is about to end.
-            held.renewed(time.monotonic(), seconds(duration), 2 / 3)
-            held.is_over = held.is_over or not seconds(duration)
-        await self._renewals_of([message])
-        await self.change(message, seconds(duration))
+        was_over = held is not None and held.is_over
+        self._leave(message)
+        try:
+            await self._renewals_of([message])
+            await self.change(message, length)
+        except BaseException:  # the lease there was is renewed as before
+            if held is not None:
+                held.is_over = was_over or message.is_settled
+            raise
+        if held is not None and length:  # it is renewed again when this one is about to end
+            held.renewed(time.monotonic(), length, 2 / 3)
+            held.is_over = message.is_settled
 
     async def change(self, message: MessageView, duration: float, *, suspend: bool = False) -> None:
         """Change a lease that is not renewed meanwhile; *duration* in seconds."""

@@ -111,14 +111,20 @@ class Leases:
     def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Change a lease; called by the message, too."""
         self._client.check()
+        length = seconds(duration)
         held = self.in_use.get(message)
         if held is None:
-            self.change(message, seconds(duration))
+            self.change(message, length)
             return
+        was_over = held.is_over
         held.leave()
-        self.change(message, seconds(duration))
-        if seconds(duration):  # it is renewed again when this one is about to end
-            held.renewed(time.monotonic(), seconds(duration), 2 / 3)
+        try:
+            self.change(message, length)
+        except BaseException:  # the lease there was is renewed as before
+            held.is_over = was_over or message.is_settled
+            raise
+        if length:  # it is renewed again when this one is about to end
+            held.renewed(time.monotonic(), length, 2 / 3)
             held.is_over = message.is_settled
 
     def change(self, message: MessageView, duration: float, timeout: float | None = None) -> None:
