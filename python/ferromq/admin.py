@@ -88,7 +88,8 @@ class Admin:
         Create a topic on every master of a cluster.
 
         *queues*: of each broker; None: 8. *message_type*: the kind of messages the topic takes, where a broker checks
-        it; None: the first message decides. *cluster* may be left out where the name servers know one cluster.
+        it; None: the first message decides. Where a master has the topic, what is not given is as there.
+        *cluster* may be left out where the name servers know one cluster.
 
         A topic that exists is left as it is if it has what was given; a message type is added to a topic without one.
         Call it again to finish a creation that failed halfway.
@@ -107,9 +108,12 @@ class Admin:
             if topic is not None:
                 given = {"queues": queues, "message_type": kind}
                 _compare("topic", name, master, present=_shown_topic(topic), given=given)
+        present = [topic for topic in found.values() if topic is not None]
+        kind_there = next(filter(None, map(_type_of, present)), None)
+        model = present[0] if present else _new_topic(name, queues or _QUEUES)
         for master, topic in found.items():
             if topic is None:
-                self._put_topic(master, _new_topic(name, queues or _QUEUES), kind)
+                self._put_topic(master, model, kind or kind_there)
             elif kind is not None and _type_of(topic) is None:
                 self._put_topic(master, topic, kind)
 

@@ -224,3 +224,13 @@ def test_a_creation_that_failed_halfway_is_finished_by_asking_again(tmp_path: Pa
             with pytest.raises(ferromq.AlreadyExists, match=f"{two.address}: queues is 5, not 3"):
                 admin.create_topic("other", queues=3)
             assert one.topics.get("other") is None
+
+
+def test_a_new_broker_gets_a_topic_as_the_others_have_it(tmp_path: Path) -> None:
+    """What is not given is not the default there."""
+    with closing(NamesrvController(NameServerConfig(listen=FREE))) as name_server:
+        one, two = (broker(tmp_path, name_server.address, name) for name in ("b1", "b2"))
+        with closing(one), closing(two), ferromq.Admin(name_server.address) as admin:
+            one.topics.put(TopicConfig("wide", 16, 16), {"message.type": "FIFO"}, "test")
+            admin.create_topic("wide")
+            assert topic_of(two, "wide") == topic_of(one, "wide")
