@@ -25,10 +25,18 @@ _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
 _MAX_PORT = 65535
-# What Kubernetes sets in each container where a service is called `ferromq-broker` or `ferromq-namesrv`.
+# What Kubernetes sets in each container where a service is called `ferromq-broker`, `ferromq-namesrv-0` or the like.
 _OF_KUBERNETES = re.compile(
     r"service_host|service_port(_[a-z0-9_]+)?|port|port_\d+_(tcp|udp|sctp)(_(addr|port|proto))?"
 )
+_HOST_OF_SERVICE = "_service_host"
+
+
+def _is_of_kubernetes(name: str, found: Iterable[str]) -> bool:
+    """Say whether Kubernetes set it: of each service it sets where its host is, too."""
+    services = [other.removesuffix(_HOST_OF_SERVICE) for other in found if other.endswith(_HOST_OF_SERVICE)]
+    rests = [name, *(name.removeprefix(f"{service}_") for service in services)]
+    return any(_OF_KUBERNETES.fullmatch(rest) for rest in rests)
 
 
 class Place(NamedTuple):
@@ -171,7 +179,7 @@ class Config:
             for name, value in environment.items()
             if name.startswith(cls.prefix)
         }
-        found = {name: value for name, value in found.items() if name in known or not _OF_KUBERNETES.fullmatch(name)}
+        found = {name: value for name, value in found.items() if name in known or not _is_of_kubernetes(name, found)}
         for name in found:
             if name not in known:
                 hint = _hint(name, known, lambda option: f"{cls.prefix}{option.upper()}")

@@ -21,7 +21,7 @@ from ferromq.broker.controller import BrokerController
 from ferromq.client.consumer import Consumer
 from ferromq.client.producer import Producer
 from ferromq.config import BrokerConfig, NameServerConfig
-from ferromq.errors import ConfigError, ConnectionFailed
+from ferromq.errors import ClientClosed, ConfigError
 from ferromq.namesrv.server import NamesrvController
 
 __all__ = ["Embedded", "embedded"]
@@ -67,7 +67,7 @@ class Embedded:
     def _check(self) -> None:
         self._owner.check()
         if self._is_closed:
-            raise ConnectionFailed("this embedded broker is closed; make a new one with ferromq.embedded()")
+            raise ClientClosed("this embedded broker is closed; make a new one with ferromq.embedded()")
 
     @property
     def endpoint(self) -> str:

@@ -408,7 +408,7 @@ class Admin:
             return content
         if answer == also:
             return b""
-        text = f"{address} answered {code.name} with the code {answer}: {remark or 'no remark'}"
+        text = f"{address} refused {code.name}: {remark or f'code {answer}, without a remark'}"
         if answer == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("disk full"):
             raise StoreFull(text)
         # RocketMQ has one code for every parameter; names are checked before they are sent, but its rules may differ.

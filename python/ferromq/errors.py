@@ -219,16 +219,20 @@ class Reject(Exception):
         self.reason = reason
 
 
+_LONGEST_RETRY = 12 * 3600
+
+
 class RetryAfter(Exception):
     """
     Raised by a handler of `Consumer.run`: the message is handled again after *seconds*, or after a `timedelta`.
 
     It counts as an attempt: after the group's last one the message is a dead letter. In a group that keeps order it is
-    handled again in place, and what follows it waits. Raises `ValueError` for a negative time.
+    handled again in place, and what follows it waits. Raises `ValueError` for a negative time, and for one above 12
+    hours, the longest that a broker leases a message for.
     """
 
     def __init__(self, seconds: _timedelta | float) -> None:
         self.seconds = seconds.total_seconds() if isinstance(seconds, _timedelta) else float(seconds)
-        if not 0 <= self.seconds < float("inf"):
-            raise ValueError(f"a message can be retried after 0 s or more, not after {seconds}")
+        if not 0 <= self.seconds <= _LONGEST_RETRY:
+            raise ValueError(f"a message can be retried after 0 s to {_LONGEST_RETRY} s, not after {seconds}")
         super().__init__(self.seconds)

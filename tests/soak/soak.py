@@ -44,7 +44,7 @@ KINDS = {PLAIN: "NORMAL", TIMED: "DELAY", DEALS: "TRANSACTION", ROWS: "FIFO"}
 SERVER = f"""
 import sys, ferromq
 from datetime import timedelta
-options = dict(listen=sys.argv[2], grpc_listen=sys.argv[3])
+options = dict(listen=sys.argv[2], grpc_listen=sys.argv[3], fast_listen="off")
 options |= dict(transaction_timeout=timedelta(seconds=2), transaction_check_interval=timedelta(seconds=3))
 with ferromq.embedded(sys.argv[1], transaction_check_max=1000, **options) as mq:
     if sys.argv[4] == "new":

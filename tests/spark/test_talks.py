@@ -54,7 +54,7 @@ def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(over_grpc, "TIMEOUT", TIMEOUT)
     monkeypatch.setattr(over_remoting, "TIMEOUT", TIMEOUT)
     with kept_port() as one, kept_port() as two, FaultProxy(one) as grpc, FaultProxy(two) as remoting:
-        addresses = {"listen": remoting.target, "advertise": remoting.address}
+        addresses = {"listen": remoting.target, "advertise": remoting.address, "fast_listen": "off"}
         addresses |= {"grpc_listen": grpc.target, "grpc_advertise": grpc.address}
         with ferromq.embedded(**addresses) as mq, FaultProxy(mq.namesrv) as namesrv:
             with mq.admin() as admin, mq.producer() as producer:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import ferromq
-from ferromq.errors import ConfigError, ConnectionFailed, IllegalName
+from ferromq.errors import ClientClosed, ConfigError, IllegalName
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_a_closed_embedded_broker_makes_no_clients() -> None:
     mq = ferromq.embedded()
     mq.close()
     for make in (mq.producer, lambda: mq.consumer("g", "t"), mq.admin):
-        with pytest.raises(ConnectionFailed, match="this embedded broker is closed"):
+        with pytest.raises(ClientClosed, match="this embedded broker is closed"):
             make()

@@ -26,7 +26,7 @@ def broker_proxy() -> Iterator[FaultProxy]:
 @pytest.fixture
 def mq(no_thread_left: None, broker_proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
     """Run a broker behind its proxy."""
-    with ferromq.embedded(listen=broker_proxy.target, advertise=broker_proxy.address) as running:
+    with ferromq.embedded(listen=broker_proxy.target, advertise=broker_proxy.address, fast_listen="off") as running:
         yield running
 
 

@@ -78,7 +78,7 @@ def test_a_slave_keeps_what_it_has_and_follows_again(
     start: Callable[..., BrokerController], proxy: FaultProxy, clock: Clock, fault: Fault
 ) -> None:
     """Each question ends in time, the slave serves on, and has everything with the first one that is answered."""
-    master = start(listen=proxy.target, advertise=proxy.address)
+    master = start(listen=proxy.target, advertise=proxy.address, fast_listen="off")
     create(master, "orders")
     slave = start(broker_id=1)
     clock.advance(seconds=3)
@@ -105,7 +105,7 @@ def test_a_slave_stops_in_the_middle_of_a_question(
 ) -> None:
     """However long it would wait for the answer."""
     monkeypatch.setattr(replication, "_TIMEOUT", 40.0)
-    start(listen=proxy.target, advertise=proxy.address)
+    start(listen=proxy.target, advertise=proxy.address, fast_listen="off")
     slave = start(broker_id=1)
     fault(proxy)
     asking = threading.Thread(target=clock.advance, kwargs={"seconds": 3})

@@ -166,3 +166,30 @@ def test_a_message_that_is_forwarded_has_the_reason_it_was_given(mq: ferromq.Emb
         properties = expired.properties
     assert properties["DLQ_REASON"] == "not acknowledged in its last delivery attempt"
     assert (properties["DLQ_SOURCE_TOPIC"], properties["DLQ_ATTEMPTS"]) == ("orders", "1")
+
+
+def test_dead_letters_are_received_as_often_as_other_messages(mq: ferromq.Embedded, shell: Shell) -> None:
+    """Deliveries to the group that gave them up do not count in the group that reads them, whatever both allow."""
+    with mq.admin() as admin:
+        admin.create_group("billing", retries=3, retry_delays=[0.01])
+        admin.create_group("look", retries=1)
+    with mq.producer() as producer:
+        producer.send("orders", b"x")
+    with shell(mq, "billing", "orders") as consumer:
+
+        def handler(message: MessageView) -> None:
+            if message.delivery_attempt == 4:
+                consumer.stop()
+            raise NoSuchCustomerError("17")
+
+        consumer.run(handler)
+    letter = dead_letter(mq)
+    assert (letter.delivery_attempt, letter.properties["DLQ_ATTEMPTS"]) == (1, "4")
+
+
+@pytest.mark.parametrize("seconds", [12 * 3600 + 1, -1, float("nan")])
+def test_a_retry_no_lease_can_wait_for_is_refused_where_it_is_raised(shell: Shell, seconds: float) -> None:
+    """A broker leases a message for 12 hours at most."""
+    assert shell.kind
+    with pytest.raises(ValueError, match="0 s to 43200 s"):
+        ferromq.RetryAfter(seconds)

@@ -234,8 +234,9 @@ def test_variables_that_kubernetes_sets_for_a_service_are_no_options(kind: type[
     """A service called ferromq-broker sets these in every container; what only looks like them is an error."""
     names = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT", "PORT_8081_TCP"]
     names += [f"PORT_8081_TCP_{end}" for end in ("ADDR", "PORT", "PROTO")]
-    assert kind.load(environment={f"{prefix}{name}": "tcp://10.0.0.1:8081" for name in names}) == kind()
-    for name in ("PORTS", "SERVICE", "PORT_8081", "PORT_8081_TCP_X", "HOST"):
+    for service in ("", "0_", "A_HEADLESS_"):
+        assert kind.load(environment={f"{prefix}{service}{name}": "tcp://10.0.0.1:8081" for name in names}) == kind()
+    for name in ("A_PORT", "PORTS", "SERVICE", "PORT_8081", "PORT_8081_TCP_X", "HOST"):
         with pytest.raises(ConfigError, match=f"unknown environment variable {prefix}{name};"):
             kind.load(environment={f"{prefix}{name}": "1"})
 

@@ -15,6 +15,9 @@ use crate::{
 /// thread for more than a few milliseconds. What was passed over stays passed over; the next receive goes on from there.
 const MAX_FRUITLESS_READS: usize = 4;
 
+/// What the names of dead-letter topics begin with.
+const DEAD_LETTERS: &str = "%DLQ%";
+
 /// How long the dead are kept from others. Whoever fails to keep them elsewhere gets them again then.
 const DEAD_HOLD_MS: i64 = 30_000;
 
@@ -112,7 +115,15 @@ impl<R: Region> Taking<'_, R> {
     /// Says whether a message that was leased `attempt` times has had all its deliveries.
     pub(crate) fn is_dead(&self, record: &Record<R>, attempt: u32) -> bool {
         let limit = self.request.max_attempts;
-        limit > 0 && record.reconsume_times().saturating_add(attempt) >= limit
+        limit > 0 && self.earlier_deliveries(record).saturating_add(attempt) >= limit
+    }
+
+    /// How often the message was delivered before it was written. Those of a dead letter were to another group.
+    fn earlier_deliveries(&self, record: &Record<R>) -> u32 {
+        match self.request.topic.starts_with(DEAD_LETTERS) {
+            true => 0,
+            false => record.reconsume_times(),
+        }
     }
 
     /// Takes a message to those that are dead. Where there are messages it stays where it is and comes to the next

@@ -12,6 +12,7 @@ use super::{
     convert::{put_duration, put_timestamp, write_handle},
     wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field},
 };
+use crate::hot::dead_letters::DLQ_PREFIX;
 
 const COMPRESSED: i32 = 1;
 const IDENTITY: u64 = 1;
@@ -69,7 +70,9 @@ impl MessageWriter {
         self.put_properties(message);
         self.put_body_facts(message);
         self.put_origin(message);
-        let before = u32::try_from(message.reconsume_times).unwrap_or(0);
+        // A group that receives dead letters counts its own deliveries.
+        let is_letter = lease.is_some() && message.topic.starts_with(DLQ_PREFIX);
+        let before = if is_letter { 0 } else { u32::try_from(message.reconsume_times).unwrap_or(0) };
         if let Some(lease) = lease {
             self.put_lease(message, lease);
         }
