@@ -23,7 +23,7 @@ use crate::{
     redo::{QueueName, Redo},
     scan::{Checks, Found, find_record, scan},
     set_aside::Cure,
-    stop::Left,
+    stop::{self, Left},
     store::Inner,
     tail,
 };
@@ -163,8 +163,12 @@ fn plan<D: Disk>(inner: &Inner<D>) -> Result<Plan> {
         Left::Closed { end, .. } => Some(end),
         // The checkpoint lags behind the last flush; where both are lost nobody says what was on disk.
         Left::Killed => flush_end.max(Some(noted_end).filter(|end| *end > 0)),
-        // RocketMQ's own field at that place tells where the log ended when its broker was started.
-        Left::ClosedByOther | Left::KilledOther { .. } => None,
+        // RocketMQ's own field at that place tells where the log ended when its broker was started. Where we closed the
+        // store before, damage across that end looks like what another broker appended.
+        Left::ClosedByOther | Left::KilledOther { is_log_whole: true } => {
+            stop::closed_end(&inner.disk, &inner.root, files)?.map(|end| end.min(span_end))
+        }
+        Left::KilledOther { is_log_whole: false } => None,
     };
     let log_start = inner.log.start();
     let walk_from = match left {
@@ -288,8 +292,8 @@ impl<D: Disk> Run<'_, D> {
             Some(durable_end) if stop < durable_end => {
                 Ok(Some(find_record(files, stop + 1..durable_end, u64::MAX)?.unwrap_or(durable_end)))
             }
-            Some(_) => Ok(None),
-            None => self.after_break_of_other(stop, span.end),
+            Some(_) if self.plan.left.is_ours() => Ok(None),
+            _ => self.after_break_of_other(stop, span.end),
         }
     }
 

@@ -78,6 +78,13 @@ pub(crate) fn read_left<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>
     Ok(Left::ClosedByOther)
 }
 
+/// Where the log ended when we last closed the store, where it may still be that log: all before it was on disk,
+/// whatever was appended or was damaged since.
+pub(crate) fn closed_end<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Option<u64>> {
+    let closed = read_closed(disk, root)?.filter(|(_, anchor)| anchor.is_held_by(log));
+    Ok(closed.map(|(end, _)| end))
+}
+
 /// Where the log ended when we last closed the store, and its last record.
 fn read_closed<D: Disk>(disk: &D, root: &Path) -> Result<Option<(u64, Anchor)>> {
     let path = closed_path(root);

@@ -618,3 +618,30 @@ fn zeros_over_many_pages_of_another_brokers_closed_log_are_damage_and_not_its_en
         }
     }
 }
+
+#[test]
+fn noise_across_the_end_of_a_closed_log_costs_only_what_it_lies_on() {
+    // Once as it is opened first, and once as it is opened after a kill while that was under way.
+    for is_killed in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        let written = fill(&store, 0..62);
+        store.close().unwrap();
+        let last = &written[61];
+        let log = directory.path().join("commitlog").join(format!("{:020}", 0));
+        let noise = vec![0xa7; (last.end - last.start + 100) as usize];
+        OpenOptions::new().write(true).open(log).unwrap().write_all_at(&noise, last.start).unwrap();
+        if is_killed {
+            fs::write(directory.path().join("abort"), "taking over 4711").unwrap();
+        }
+        for _ in 0..2 {
+            let store = open(directory.path());
+            assert_eq!(store.stats().max_physical_offset, last.end);
+            let damages: Vec<_> = store.damages().into_iter().map(|damage| damage.range).collect();
+            assert_eq!(damages, vec![last.start..last.end; 1]);
+            assert_eq!(served(&store), expected(&store, &written));
+            assert!(is_killed || store.max_offset("t", last.queue_id) == last.queue_offset + 1);
+            store.close().unwrap();
+        }
+    }
+}
