@@ -377,6 +377,25 @@ def test_a_receive_from_several_brokers_asks_each() -> None:
     assert waits == [0, 0, 1]  # what one has is not held up by a long poll at one that has nothing
 
 
+def test_a_receive_avoids_a_broker_that_did_not_answer_for_a_while() -> None:
+    """The others are asked meanwhile; its turn comes again."""
+    server = Server(ONE, TWO)
+
+    def answer(call: Call) -> Any:
+        return LOST if call.endpoint == ONE else received(b"1")
+
+    server.script = [answer] * 60
+    for _ in range(8):
+        assert len(receive(server)) == 1
+    asked = [call.endpoint for call in server.calls if call.method == "ReceiveMessage"]
+    assert (asked.count(ONE), asked.count(TWO)) == (1, 8)
+    server.now += 10
+    for _ in range(2):
+        receive(server)
+    asked = [call.endpoint for call in server.calls if call.method == "ReceiveMessage"]
+    assert asked.count(ONE) == 2
+
+
 def test_a_receive_that_does_not_wait_asks_each_broker_once() -> None:
     """What the second one has comes."""
     server = Server(ONE, TWO)

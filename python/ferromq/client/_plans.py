@@ -293,15 +293,14 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
 def introduce(common: Common, topic: str) -> Plan[None]:
     """Make the client known to a broker of a topic, whose answer says whether the group keeps order."""
     route = yield from common.route(topic)
-    yield Join(route.next_readable()[0], common.attempt_timeout)
+    yield Join(route.next_readable(common.routes.failing())[0], common.attempt_timeout)
 
 
 def _receive_once(
     common: Common, subscription: Subscription, route: Route, wish: Wish, of: tuple["LeaseKeeper", Tries]
 ) -> Plan[list[MessageView]]:
     lease, tries = of
-    endpoint, broker_name = route.next_readable()
-    yield Join(endpoint, common.limit(tries))
+    endpoint, broker_name = route.next_readable(common.routes.failing())
     topic = resource(subscription.topic)
     request = pb.ReceiveMessageRequest(
         group=resource(subscription.group),
@@ -317,8 +316,14 @@ def _receive_once(
         long_polling_timeout=duration(wish.wait),
         attempt_id=wish.attempt_id,
     )
-    limit = max(0.001, min(wish.wait + GRACE, tries.until - common.now()))
-    answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), limit)
+    try:
+        yield Join(endpoint, common.limit(tries))
+        limit = max(0.001, min(wish.wait + GRACE, tries.until - common.now()))
+        answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), limit)
+    except OutcomeUnknown:
+        common.routes.failed(endpoint)
+        raise
+    common.routes.answered(endpoint)
     status, messages, _ = _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
     if status is None:
         if messages:

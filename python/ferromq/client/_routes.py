@@ -79,11 +79,13 @@ class Route:
                 return queue.endpoint
         return next((endpoint for endpoint, name in self.readable.items() if name == broker_name), None)
 
-    def next_readable(self) -> tuple[str, str]:
-        """Return endpoint and name of the broker whose turn it is."""
+    def next_readable(self, failing: Iterable[str] = ()) -> tuple[str, str]:
+        """Return endpoint and name of the broker whose turn it is: none that is *failing* where another is left."""
         if not self.readable:
             raise Forbidden(self._refusal("read", "read", self.not_readable))
-        brokers = tuple(self.readable.items())
+        avoided = {*failing}
+        every = tuple(self.readable.items())
+        brokers = tuple(broker for broker in every if broker[0] not in avoided) or every
         return brokers[next(self._turn) % len(brokers)]
 
     def _refusal(self, done: str, permission: str, queue_ids: tuple[int, ...]) -> str:
