@@ -122,7 +122,9 @@ def test_groups_keep_their_queues_while_a_broker_is_away(cluster: Cluster) -> No
         with ferromq.Producer(cluster.a.endpoint) as other:
             for each in (producer, other):
                 assert places(each, ON_A) == {group: before[group] for group in ON_A}
-                with pytest.raises(OutcomeUnknown, match=r"on the broker b, .* mqadmin updateOrderConf"):
+                with pytest.raises(
+                    OutcomeUnknown, match=r"on the broker b, .* mqadmin updateOrderConf -m put -t orders -v 'a:4'"
+                ):
                     each.send(TOPIC, b"x", message_group=ON_B[0], timeout=0.3)
             again = cluster.again(cluster.b)
             assert places(other, GROUPS) == places(producer, GROUPS) == before

@@ -2,11 +2,13 @@
 
 import base64
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageIds
+from ferromq._order_configuration import text_of
 from ferromq._proto import messages as pb
 from ferromq.client._plans import Common, Tries
 from ferromq.client._protocol import Call, Plan, check, error_of, named, resource
@@ -119,10 +121,12 @@ def send(
     group = messages[0].message_group if isinstance(messages[0], Message) else None
     group = beside if group is None else group
     chosen: Queue | None = None
+    counted: Sequence[Queue] = ()
 
     def once(tries: Tries) -> Plan[Batch]:
-        nonlocal chosen
+        nonlocal chosen, counted
         route = yield from common.route(topic, tries)
+        counted = route.writable
         # A message group stays in its queue, whatever becomes of its broker: elsewhere it would be out of order.
         avoided = common.routes.failing()
         queue = chosen = route.next_writable(tries.endpoints, avoided) if group is None else route.of_group(group)
@@ -156,19 +160,25 @@ def send(
         limit = common.timeout if timeout is None else timeout
         return (yield from common.attempt(topic, once, is_repeatable=half is None, timeout=limit))
     except FerromqError as error:
-        ours = error if group is None or chosen is None else of_group_error(error, topic, group, chosen)
+        ours = error if group is None or chosen is None else of_group_error(error, topic, group, chosen, counted)
         raise which.all(ours) from error.__cause__
 
 
-def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue) -> FerromqError:
-    """Return the error of a message group whose broker is not reached; it says where it waits, and the way out."""
+def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue, counted: Sequence[Queue]) -> FerromqError:
+    """
+    Return the error of a message group whose broker is not reached; it says where it waits, and the way out.
+
+    *counted*: the queues that message groups are spread over.
+    """
     if not isinstance(error, (ConnectionFailed, RequestTimeout)):
         return error
+    rest = text_of(Counter(each.broker_name for each in counted if each.broker_name != queue.broker_name))
     return named(
         error,
         f"the message group {group!r} is in queue {queue.queue_id} of {topic} on the broker {queue.broker_name}, which "
         "does not answer; start it, or take it out for good: "
-        f"ferromq.Admin(...).take_out_broker({queue.broker_name!r}), or mqadmin updateOrderConf -m put -t {topic}",
+        f"ferromq.Admin(...).take_out_broker({queue.broker_name!r}), or mqadmin updateOrderConf -m put -t {topic} "
+        f"-v '{rest}'",
     )
 
 
