@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{
     sync::{Mutex, Notify},
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 use tonic::Status;
 
@@ -31,7 +31,7 @@ const SMALL: usize = 64 << 10;
 /// The part of the budget for small requests, and what one connection may hold to use it.
 const RESERVE: isize = 8;
 const OF_RESERVE: isize = 16;
-/// Where nothing moves for so long, one waiting request may go over the budget: those that hold it may be waiting too.
+/// Where a request has waited so long, one may go over what is bounded: those that hold the room may be waiting too.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// Memory that is left, for all connections.
@@ -71,6 +71,7 @@ impl Budget {
             left: AtomicIsize::new(self.connection),
             streams: AtomicUsize::new(0),
             turn: Mutex::const_new(()),
+            is_overdrawn: AtomicBool::new(false),
         })
     }
 
@@ -96,6 +97,8 @@ pub(crate) struct Allowance {
     streams: AtomicUsize,
     /// Whoever waits for room keeps it: the requests of a connection wait in a row.
     turn: Mutex<()>,
+    /// One request is over what the connection may hold.
+    is_overdrawn: AtomicBool,
 }
 
 impl Allowance {
@@ -105,6 +108,7 @@ impl Allowance {
             allowance: Arc::clone(self),
             taken: AtomicUsize::new(0),
             is_overdrawn: AtomicBool::new(false),
+            is_over_connection: AtomicBool::new(false),
         }
     }
 
@@ -170,8 +174,10 @@ impl From<Over> for Status {
 pub(crate) struct Share {
     allowance: Arc<Allowance>,
     taken: AtomicUsize,
-    /// It is the one that is over the budget.
+    /// It is the one that may go over the budget, and over what its connection may hold.
     is_overdrawn: AtomicBool,
+    /// It is the one that may go over what its connection may hold.
+    is_over_connection: AtomicBool,
 }
 
 impl Share {
@@ -184,10 +190,12 @@ impl Share {
     fn try_take(&self, bytes: usize, may_be_alone: bool) -> Result<(), Over> {
         let Allowance { budget, left, .. } = &*self.allowance;
         let (own, wanted) = (self.taken.load(Ordering::Relaxed), signed(bytes));
+        let is_over_server = may_be_alone && self.is_overdrawn.load(Ordering::SeqCst);
+        let is_over_connection = may_be_alone && self.may_overdraw();
         let of_connection = |left: isize| {
             let after = left.checked_sub(wanted)?;
             let is_alone = may_be_alone && left >= budget.connection - signed(own);
-            (after >= 0 || is_alone).then_some(after)
+            (after >= 0 || is_alone || is_over_connection).then_some(after)
         };
         let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_connection);
         let before = before.map_err(|_| Over::Connection(budget.connection))?;
@@ -197,7 +205,7 @@ impl Share {
         let of_server = |left: isize| {
             let after = left.checked_sub(wanted)?;
             let is_alone = may_be_alone && left >= budget.total - signed(own);
-            (after >= floor || is_alone).then_some(after)
+            (after >= floor || is_alone || is_over_server).then_some(after)
         };
         if budget.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, of_server).is_err() {
             left.fetch_add(wanted, Ordering::Relaxed);
@@ -209,25 +217,45 @@ impl Share {
 
     /// Takes `bytes` more as soon as there is room.
     ///
-    /// The requests of a connection wait one after the other. Where nothing moves, one of the server goes over its
-    /// budget, so that requests which wait for each other's room come to an end.
+    /// The requests of a connection wait one after the other. After a while one of a connection goes over what that
+    /// may hold, and one of the server over its budget, so that requests which wait for each other's room come to an
+    /// end.
     pub(crate) async fn wait(&self, bytes: usize) {
-        let is_first = || bytes <= SMALL || self.allowance.turn.try_lock().is_ok();
+        let is_first = || bytes <= SMALL || self.may_overdraw() || self.allowance.turn.try_lock().is_ok();
         if is_first() && self.try_take(bytes, true).is_ok() {
             return;
         }
-        let _turn = self.allowance.turn.lock().await;
+        // Whoever has the turn may wait for what this one holds.
+        let _turn = if self.may_overdraw() { None } else { Some(self.allowance.turn.lock().await) };
         let budget = &self.allowance.budget;
         let _waiting = Waiting::new(&budget.waiting);
+        // Small requests give room back all the time: that another one ended begins no new wait.
+        let mut until = Instant::now() + STUCK;
         loop {
             let mut freed = pin!(budget.freed.notified());
             freed.as_mut().enable();
             let Err(over) = self.try_take(bytes, true) else { return };
-            let is_stuck = timeout(STUCK, freed).await.is_err() && over == Over::Server;
-            if is_stuck && !budget.is_overdrawn.swap(true, Ordering::SeqCst) {
-                self.is_overdrawn.store(true, Ordering::SeqCst);
-                return self.count(bytes);
+            if Instant::now() < until && timeout_at(until, freed).await.is_ok() {
+                continue;
             }
+            self.overdraw(over);
+            until = Instant::now() + STUCK;
+        }
+    }
+
+    /// Says whether it may go over what its connection may hold.
+    fn may_overdraw(&self) -> bool {
+        self.is_over_connection.load(Ordering::SeqCst) || self.is_overdrawn.load(Ordering::SeqCst)
+    }
+
+    /// Lets it go over what it waits for, unless another one does.
+    fn overdraw(&self, over: Over) {
+        let (is_taken, own) = match over {
+            Over::Connection(_) => (&self.allowance.is_overdrawn, &self.is_over_connection),
+            Over::Server => (&self.allowance.budget.is_overdrawn, &self.is_overdrawn),
+        };
+        if !is_taken.swap(true, Ordering::SeqCst) {
+            own.store(true, Ordering::SeqCst);
         }
     }
 
@@ -278,6 +306,7 @@ impl Share {
             allowance: Arc::clone(&self.allowance),
             taken: AtomicUsize::new(self.less(bytes)),
             is_overdrawn: AtomicBool::new(self.is_overdrawn.swap(false, Ordering::SeqCst)),
+            is_over_connection: AtomicBool::new(self.is_over_connection.swap(false, Ordering::SeqCst)),
         }
     }
 
@@ -305,6 +334,9 @@ impl Drop for Share {
     fn drop(&mut self) {
         if *self.is_overdrawn.get_mut() {
             self.allowance.budget.is_overdrawn.store(false, Ordering::SeqCst);
+        }
+        if *self.is_over_connection.get_mut() {
+            self.allowance.is_overdrawn.store(false, Ordering::SeqCst);
         }
         let taken = std::mem::take(self.taken.get_mut());
         self.return_bytes(taken);
@@ -341,6 +373,7 @@ pub(crate) fn kept<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -436,6 +469,58 @@ mod tests {
         let both = timeout(PATIENCE, async { tokio::join!(first, second) }).await.expect("both");
         assert!(both.0.is_ok() && both.1.is_ok());
         assert_eq!((budget.held(), budget.is_overdrawn.load(Ordering::SeqCst)), (0, false));
+    }
+
+    /// Small requests of another connection come and go all the time.
+    fn small_traffic(budget: &Arc<Budget>) -> tokio::task::JoinHandle<()> {
+        let small = budget.allowance().share();
+        tokio::spawn(async move {
+            loop {
+                small.wait(1 << 10).await;
+                small.give_back(1 << 10);
+                tokio::time::sleep(STUCK / 10).await;
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn small_requests_that_come_and_go_do_not_keep_those_stuck_that_wait_for_each_other() {
+        let budget = Budget::new(8 << 20, 8 << 20);
+        let shares = [budget.allowance().share(), budget.allowance().share()];
+        for share in &shares {
+            share.wait(3 << 20).await;
+        }
+        let traffic = small_traffic(&budget);
+        // The one that goes over the budget may do so step by step.
+        let finish = |share: Share| async move {
+            share.wait(2 << 20).await;
+            share.wait(1 << 20).await;
+        };
+        let [first, second] = shares;
+        let (first, second) = (tokio::spawn(finish(first)), tokio::spawn(finish(second)));
+        let both = timeout(PATIENCE, async { tokio::join!(first, second) }).await.expect("both");
+        traffic.abort();
+        assert!(both.0.is_ok() && both.1.is_ok());
+    }
+
+    #[tokio::test]
+    async fn requests_of_one_connection_that_wait_for_each_other_come_to_an_end() {
+        let budget = Budget::new(64 << 20, 8 << 20);
+        let allowance = budget.allowance();
+        let shares = [allowance.share(), allowance.share()];
+        for share in &shares {
+            share.wait(3 << 20).await;
+        }
+        let finish = |share: Share| async move {
+            share.wait(3 << 20).await;
+            share.wait(1 << 20).await;
+        };
+        let [first, second] = shares;
+        let (first, second) = (tokio::spawn(finish(first)), tokio::spawn(finish(second)));
+        let both = timeout(PATIENCE, async { tokio::join!(first, second) }).await.expect("both");
+        assert!(both.0.is_ok() && both.1.is_ok());
+        assert_eq!((budget.held(), allowance.is_overdrawn.load(Ordering::SeqCst)), (0, false));
+        assert_eq!(allowance.left.load(Ordering::Relaxed), 8 << 20);
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::{Semaphore, oneshot},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::{debug, warn};
 
@@ -213,7 +213,7 @@ impl Connection {
                     return Ok(());
                 }
             }
-            incoming.make_room().await;
+            incoming.make_room().await.map_err(|source| self.io(source))?;
             // The timer is set anew when it ends, not with each read.
             let mut since = Instant::now();
             loop {
@@ -410,7 +410,10 @@ impl Incoming {
     }
 
     /// Waits for the memory that the frame which has begun may take next: it grows as its bytes come.
-    async fn make_room(&mut self) {
+    ///
+    /// The peer is not read meanwhile, so that one which has left is not noticed, and the frame keeps the memory it has:
+    /// where the wait takes as long as a part of the frame may, it fails.
+    async fn make_room(&mut self) -> io::Result<()> {
         let (len, taken) = (self.buffer.len(), self.memory.taken());
         if len <= BEGIN {
             self.memory.give_back(taken);
@@ -421,13 +424,17 @@ impl Incoming {
                 false => len + READ_CHUNK,
             };
             let begun = Instant::now();
-            self.memory.wait(wanted.saturating_sub(taken)).await;
+            if timeout(self.limit, self.memory.wait(wanted.saturating_sub(taken))).await.is_err() {
+                let error = format!("no memory for the rest of a frame in {:?}", self.limit);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, error));
+            }
             self.pace.iter_mut().for_each(|pace| pace.pause(begun.elapsed()));
         }
         self.pace = match self.buffer.is_empty() {
             true => None,
             false => Some(self.pace.unwrap_or_else(|| Pace::new(self.limit))),
         };
+        Ok(())
     }
 
     /// How many bytes may be read now.
@@ -523,6 +530,21 @@ fn fill(mut response: RemotingCommand, answer: ColdResponse) -> RemotingCommand 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
+
+    #[tokio::test]
+    async fn a_frame_that_gets_no_memory_in_its_time_ends_its_connection() {
+        let budget = Budget::new(1 << 20, 1 << 20);
+        let other = budget.allowance().share();
+        other.wait(1 << 20).await;
+        let mut incoming = Incoming::new(budget.allowance().share(), Duration::from_millis(20));
+        incoming.buffer.put_u32(512 << 10);
+        incoming.buffer.put_bytes(0, 2 * BEGIN);
+        let ended = timeout(Duration::from_secs(60), incoming.make_room()).await.expect("it ends");
+        assert_eq!(ended.expect_err("no memory").kind(), io::ErrorKind::TimedOut);
+        drop(other);
+        incoming.make_room().await.expect("there is memory");
+    }
 
     #[test]
     fn bytes_of_another_protocol_are_called_by_its_name() {
