@@ -55,7 +55,11 @@ impl<D: Disk> Inner<D> {
     }
 
     /// Says whether a message is as old as messages of its topic get: one that finds its queues closed is given up then.
+    /// Not while one of them is set aside: it takes messages again.
     pub(crate) fn is_outlived(&self, topic: &str, view: &MessageView<'_>) -> bool {
+        if self.queues.of_topic(topic).iter().any(|queue| queue.marks.is_aside()) {
+            return false;
+        }
         let retention = &self.config.retention;
         let age = retention.age_by_topic.get(topic).copied().or(retention.age);
         let born_ago = self.clock.now_ms().saturating_sub(view.born_timestamp);

@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use common::{
@@ -336,6 +337,33 @@ fn a_due_message_whose_queue_is_set_aside_holds_no_other_back_and_comes_later() 
     clock.advance(5_000);
     delays::delivered(&store, 2, 1);
     assert_eq!(delays::texts(&store, "t", 3), ["0", "broken"]);
+}
+
+#[test]
+fn a_due_message_is_not_given_up_while_its_queue_is_set_aside_however_old_it_is() {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(common::timers::START));
+    let mut config = StoreConfig { delay_levels: "1s".parse().unwrap(), ..common::timers::config() };
+    config.retention.age = Some(Duration::from_millis(1));
+    let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), config, clock.clone()).unwrap();
+    store.start_schedule().unwrap();
+    delays::send(&store, "t", 3, "delayed", 1);
+    let is_broken = break_directory(&disk, "consumequeue/t", WRITING, EACCES);
+    send(&store, "t", 3, 1).unwrap();
+    send(&store, "t", 0, 1).unwrap();
+    settle(&store);
+    common::timers::put(&store, "t", "timed", common::timers::START + 1_000, false);
+    clock.advance(2_000);
+    delays::delivered(&store, 1, 1);
+    wait_until("the timed message is put back", || {
+        let timer = store.stats().timer;
+        timer.put_back + timer.undeliverable > 0
+    });
+    assert_eq!((store.stats().schedule.undeliverable, store.stats().timer.undeliverable), (0, 0));
+    is_broken.store(false, Ordering::SeqCst);
+    wait_until("the queues are complete", || store.damages().is_empty());
+    common::timers::deliver_all(&store, &clock, common::timers::START + 120_000);
+    assert_eq!(delays::texts(&store, "t", 3), ["0", "delayed"]);
+    assert_eq!(delays::texts(&store, "t", 0), ["0", "timed"]);
 }
 
 #[test]
