@@ -52,7 +52,7 @@ def send_everything(mq: ferromq.Embedded) -> int:
         producer.send_all(TOPIC, mixed * 5)
     with mq.admin() as admin:
         admin.create_topic("remote", 4)
-        admin.create_topic(TOPIC, message_type="DELAY")
+        admin.alter_topic(TOPIC, message_type="DELAY")
     with mq.producer() as producer:
         for number in range(3):
             producer.send(TOPIC, b"later %d" % number, tag="late", keys=["l"], delay=60)
