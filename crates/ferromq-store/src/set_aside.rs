@@ -150,6 +150,16 @@ impl<D: Disk> SetAside<D> {
         self.retry_in().is_some_and(|left| left.is_zero())
     }
 
+    /// Those of `dirty` that are not set aside; the others are listed again when they are back.
+    ///
+    /// With the lock of what is set aside: a queue that comes back meanwhile is in the answer, or is listed again.
+    pub(crate) fn unlist_aside(&self, dirty: Vec<Arc<ConsumeQueue<D>>>) -> Vec<Arc<ConsumeQueue<D>>> {
+        let _state = self.state.lock();
+        let (aside, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|queue| queue.marks.is_aside());
+        aside.iter().for_each(|queue| queue.unlist());
+        dirty
+    }
+
     /// Says what is known of files that could not be read at open, for when they can be.
     pub(crate) fn set_known(&self, known: Known) {
         self.state.lock().known = Some(known);
@@ -329,12 +339,13 @@ impl<D: Disk> Inner<D> {
 
     /// The queue has all that was dispatched: it takes messages again, unless something failed meanwhile.
     pub(crate) fn bring_back(&self, queue: &Arc<ConsumeQueue<D>>) {
-        // First listed for a flush: from then on no checkpoint counts without it.
+        let _appends = self.log.tail.lock();
+        let mut state = self.aside.state.lock();
+        // First listed for a flush: from then on no checkpoint counts without it. With the lock, so that none drops it
+        // from the list meanwhile because it is set aside still.
         if queue.list() {
             self.mark_dirty(Arc::clone(queue));
         }
-        let _appends = self.log.tail.lock();
-        let mut state = self.aside.state.lock();
         let is_it = |entry: &Entry<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_tried;
         let Some(entry) = state.queues.iter().position(is_it).map(|number| state.queues.swap_remove(number))
         else {

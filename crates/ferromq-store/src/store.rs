@@ -186,7 +186,7 @@ impl<D: Disk> Inner<D> {
         let noted = noted.and(self.log.damages.save(&self.disk, &self.root, anchor));
         let noted = noted.and(self.save_sequences(anchor, is_closing));
         let dirty = std::mem::take(&mut *self.dirty_queues.lock());
-        let has_flushed = self.flush_queues(&dirty);
+        let has_flushed = self.flush_queues(dirty);
         if let Some(list) = self.due_list(is_closing) {
             // What the list tells must be durable, also what came after the mark above.
             self.log.flush()?;
@@ -218,22 +218,14 @@ impl<D: Disk> Inner<D> {
 
     /// Makes what was written to the queues durable. One that fails is set aside: what the disk has of it is unknown.
     /// Where only a descriptor or memory was short, the queue is flushed at the next checkpoint.
-    fn flush_queues(&self, dirty: &[Arc<ConsumeQueue<D>>]) -> Result<()> {
+    fn flush_queues(&self, dirty: Vec<Arc<ConsumeQueue<D>>>) -> Result<()> {
         let mut outcome = Ok(());
-        let is_aside = |queue: &&Arc<ConsumeQueue<D>>| {
-            let is_aside = queue.marks.is_aside();
-            if is_aside {
-                // It is listed again when it is back.
-                queue.unlist();
-            }
-            is_aside
-        };
-        let dirty: Vec<_> = dirty.iter().filter(|queue| !is_aside(queue)).collect();
+        let dirty = self.aside.unlist_aside(dirty);
         for queue in dirty.iter().filter(|_| dirty.len() > 1) {
             // Only a hint: the flush below tells of what is wrong.
             let _ = queue.begin_flush();
         }
-        for queue in dirty {
+        for queue in &dirty {
             if let Err(error) = queue.flush() {
                 if error.is_shortage() {
                     self.mark_dirty(Arc::clone(queue));
