@@ -174,7 +174,18 @@ impl<D: Disk> Inner<D> {
     /// Sets a queue aside whose entries from the queue offset `next` on, of records at or after `from`, cannot be
     /// written. Entries below stay readable.
     pub(crate) fn set_aside(&self, queue: &Arc<ConsumeQueue<D>>, next: u64, from: u64, error: &StoreError) {
+        // While it is set aside no checkpoint flushes it: entries that were written and not flushed are in doubt, too.
+        let is_flushed = queue.flushed() >= queue.max_offset();
+        let from = if is_flushed { from } else { from.min(self.in_doubt_from(queue)) };
         self.put_aside(queue, (next, from), false, error);
+    }
+
+    /// Where the first record lies whose entry may not be on the disk.
+    pub(crate) fn in_doubt_from(&self, queue: &ConsumeQueue<D>) -> u64 {
+        let first = queue.read_entry(queue.flushed()).ok().flatten().filter(|entry| !entry.is_filler());
+        // Before the last checkpoint nothing is in doubt.
+        let noted = u64::try_from(self.checkpoint.marks().durable_end).unwrap_or(0);
+        first.map_or(noted.max(self.log.start()), |entry| entry.physical_offset)
     }
 
     /// Sets a queue aside whose files cannot be read at open; nobody reads or writes it until they can.

@@ -233,12 +233,7 @@ impl<D: Disk> Inner<D> {
                     continue;
                 }
                 queue.unlist();
-                let next = queue.flushed();
-                let from = queue.read_entry(next).ok().flatten().filter(|entry| !entry.is_filler());
-                // Before the last checkpoint nothing is in doubt.
-                let noted = u64::try_from(self.checkpoint.marks().durable_end).unwrap_or(0);
-                let from = from.map_or(noted.max(self.log.start()), |entry| entry.physical_offset);
-                self.set_aside(queue, next, from, &error);
+                self.set_aside(queue, queue.flushed(), self.in_doubt_from(queue), &error);
             }
         }
         outcome

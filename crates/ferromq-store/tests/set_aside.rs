@@ -235,6 +235,33 @@ fn a_queue_set_aside_is_redone_at_the_next_open_also_after_a_crash() {
 }
 
 #[test]
+fn entries_that_were_not_flushed_when_their_queue_was_set_aside_are_redone_after_a_loss_of_power() {
+    for seed in 0..6 {
+        let disk = FakeDisk::new();
+        let store = open(&disk);
+        send(&store, "t", 3, IN_FILE / 2).unwrap();
+        store.close().unwrap();
+        drop(store);
+        let store = open(&disk);
+        send(&store, "t", 3, IN_FILE / 2).unwrap();
+        settle(&store);
+        let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
+        send(&store, "t", 3, 1).unwrap();
+        settle(&store);
+        assert_eq!(wrong(&store), queue_of_t());
+        // Its checkpoint counts only on entries that are on the disk, and so does the next open.
+        store.close().unwrap();
+        drop(store);
+        is_broken.store(false, Ordering::SeqCst);
+        let store = open(&disk);
+        assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE + 1);
+        let left = disk.crash(seed);
+        drop(store);
+        assert_eq!(bodies(&open(&left), "t", 3).len() as u64, IN_FILE + 1, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_queue_whose_flush_fails_is_written_again_before_a_checkpoint_counts_on_it() {
     let disk = FakeDisk::new();
     let store = open(&disk);
