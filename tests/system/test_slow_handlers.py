@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, AioShell, Shell, SyncShell
+from fault_proxy import FaultProxy
 from grpc_proxy import GrpcProxy
+from ports import kept_port
 
 import ferromq
 from ferromq import MessageView
@@ -173,3 +175,31 @@ def test_a_message_that_its_handler_gave_up_is_not_renewed(mq: ferromq.Embedded,
         go_on.set()
         working.end()
     assert mq.broker._server.stats()["acked"] == TOTAL + 1
+
+
+def test_many_messages_that_wait_for_handlers_that_became_slow_are_given_back(shell: Shell, way: str) -> None:
+    """One call each, over a network: the leases last longer than all calls take. The broker's own time stands still."""
+    total = 8000
+    with kept_port() as address, FaultProxy(address) as proxy:
+        options = {"grpc_listen": proxy.target, "grpc_advertise": proxy.address}
+        with ferromq.embedded(clock=ferromq.Clock.manual(), **options) as mq:
+            with mq.producer() as producer:
+                producer.send_all("orders", [b"%d" % number for number in range(total)])
+            proxy.delay(0.004)
+            seen: list[bytes] = []
+            slow, go_on = threading.Event(), threading.Event()
+            with shell(mq, "billing", "orders", invisible_duration=3) as consumer:
+
+                def body(message: MessageView) -> None:
+                    seen.append(message.body)
+                    if len(seen) == total // 2:
+                        slow.set()
+                        assert go_on.wait(2 * PATIENCE)
+
+                working = Working(consumer, way, 1, body)
+                assert slow.wait(PATIENCE)
+                others = receive_all(mq, total - len(seen))
+                go_on.set()
+                working.end()
+        assert {message.delivery_attempt for message in others} == {1}
+        assert sorted(seen + [message.body for message in others]) == sorted(b"%d" % number for number in range(total))

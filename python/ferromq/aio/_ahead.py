@@ -182,7 +182,9 @@ class ReceiveAhead:
             await asyncio.sleep(period)
             renewed, given = self._ahead.aging(time.monotonic(), keep=self._is_fifo())
             if given:
-                task = asyncio.create_task(self._leases.give_back(given, time.monotonic() + period))
+                # Half of their leases is left.
+                until = time.monotonic() + self._invisible / 2
+                task = asyncio.create_task(self._leases.give_back(given, until))
                 giving.add(task)
                 task.add_done_callback(giving.discard)
             for held in renewed:

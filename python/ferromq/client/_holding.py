@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Container, Generator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -36,6 +37,10 @@ from ferromq.message import MessageView
 _log = logging.getLogger("ferromq.client")
 
 _LONG_POLL = 20.0
+_GIVERS = 8
+"""How many threads give messages back at once, at most."""
+_ALONE = 16
+"""How many messages one thread gives back alone."""
 
 
 @dataclass(slots=True)
@@ -212,13 +217,31 @@ class Leases:
         if left:
             _log.warning("acknowledgements were not sent before the program ended count=%d", left)
 
-    def give_back(self, messages: list[MessageView], until: float) -> None:
-        """End the leases of messages that were not used, without counting an attempt; after *until* they expire."""
+    def give_back(self, messages: Sequence[MessageView], until: float) -> None:
+        """
+        End the leases of messages that were not used, without counting an attempt; after *until* they expire.
+
+        Many are given back by several threads: one call after the other would take longer than their leases last.
+        """
+        waiting, silent = deque(messages), set[str]()
+        helpers = []
+        with suppress(RuntimeError):  # the interpreter ends: it starts no more threads
+            for _ in range(min(len(messages) // _ALONE, _GIVERS - 1)):
+                helper = threading.Thread(target=self._give_back, args=(waiting, silent, until), daemon=True)
+                helper.start()
+                helpers.append(helper)
+        self._give_back(waiting, silent, until)
+        for helper in helpers:
+            helper.join(remaining(until))
+
+    def _give_back(self, waiting: deque[MessageView], silent: set[str], until: float) -> None:
         common, subscription = self._client.common, self._subscription
-        silent: set[str] = set()
-        for message in messages:
-            left = remaining(until)
-            if message.endpoint in silent or not left:
+        while left := remaining(until):
+            try:
+                message = waiting.popleft()
+            except IndexError:
+                return
+            if message.endpoint in silent:
                 continue
             try:
                 self._client.run(
@@ -307,6 +330,7 @@ class ReceiveAhead:
         self._receiving = False
         self._thread: threading.Thread | None = None
         self._renewer: threading.Thread | None = None
+        self._giving: list[threading.Thread] = []
         self._renew_soon = threading.Event()
         self._is_over = False
         client.before_exit(self._finish_at_exit)
@@ -477,7 +501,12 @@ class ReceiveAhead:
                 renewed, given = self._ahead.aging(time.monotonic(), keep=self._is_fifo())
                 for held in renewed:
                     held.renewing = held.renewing or threading.RLock()
-            self._leases.give_back(given, time.monotonic() + period)
+            if given:
+                # Beside the renewals, which must not wait for it. Half of their leases is left.
+                until = time.monotonic() + self._invisible / 2
+                giving = threading.Thread(target=self._leases.give_back, args=(given, until), daemon=True)
+                giving.start()
+                self._giving = [each for each in (*self._giving, giving) if each.is_alive()]
             failed: set[str] = set()
             for held in renewed:
                 if held.message.endpoint not in failed:
@@ -517,6 +546,8 @@ class ReceiveAhead:
         self._cancel.set()
         if thread is not None:
             thread.join(remaining(until))
+        for giving in self._giving:
+            giving.join(remaining(until))
         self._client.forget(self._finish_at_exit)
         return self.take_all()
 
