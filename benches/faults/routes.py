@@ -40,7 +40,7 @@ GROUPS = [f"customer-{number}" for number in range(12)]
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

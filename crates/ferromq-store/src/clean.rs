@@ -374,7 +374,7 @@ impl<D: Disk> Inner<D> {
     /// Readers learn of the new begin first: whoever comes from now on is told where to go on.
     fn remove(&self, oldest: &Oldest) -> Result<()> {
         for queue in self.queues.all() {
-            // The sweep tells of one that cannot be read, and moves it later.
+            // The sweep reports one that cannot be read, and moves it later.
             let _ = queue.move_min_offset(oldest.next);
         }
         self.note_removed_log(oldest.next);

@@ -29,7 +29,7 @@ struct Machine {
     /// As in `time`: read without its lock.
     offset_us: AtomicI64,
     time: Mutex<WallTime>,
-    /// When somebody last looked whether time jumped, and what it was then.
+    /// When the clock was last compared with the time that passed, and what it showed.
     looked: Mutex<(Instant, i64)>,
 }
 

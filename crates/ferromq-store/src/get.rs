@@ -248,7 +248,7 @@ impl<'a, D: Disk> Reading<'a, D> {
         let record = match self.inner.log.record_in(&mut self.file, entry.physical_offset, entry.size) {
             Ok(record) => record,
             Err(error) => {
-                // The message is there: whoever asks again from here on finds it once it can be read.
+                // The message is there: a later request from here finds it once it can be read.
                 if self.inner.counters.count_unreadable() {
                     tracing::error!(%error, physical_offset = entry.physical_offset, "message cannot be read now");
                 }

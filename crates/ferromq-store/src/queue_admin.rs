@@ -60,7 +60,7 @@ pub(crate) struct Marks {
     is_aside: AtomicBool,
     /// Why.
     aside: Mutex<Option<Arc<str>>>,
-    /// Its files could not be read at open: nobody reads it until they can.
+    /// Its files could not be read at open: it is closed to readers until they can.
     is_unread: AtomicBool,
 }
 
@@ -97,7 +97,7 @@ impl Marks {
         self.access.load(Ordering::Relaxed) == 0 && !self.is_aside()
     }
 
-    /// Says whether nobody may read the queue now.
+    /// Says whether the queue is closed to readers now.
     pub(crate) fn is_shut(&self) -> bool {
         self.access() == QueueAccess::Closed || self.is_unread()
     }
@@ -291,7 +291,7 @@ impl<D: Disk> Inner<D> {
             && MessageView::decode(record, false).is_ok_and(|view| self.is_of_deleted(&view))
     }
 
-    /// Says whether nobody may read the queue now.
+    /// Says whether the queue is closed to readers now.
     pub(crate) fn is_shut(&self, topic: &str, queue_id: u32) -> bool {
         self.queues.find(topic, queue_id).is_some_and(|queue| queue.marks.is_shut())
     }

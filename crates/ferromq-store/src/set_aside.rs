@@ -93,7 +93,7 @@ struct State<D: Disk> {
 /// What is set aside in a store.
 pub(crate) struct SetAside<D: Disk> {
     state: Mutex<State<D>>,
-    /// Almost always 0: then nobody looks further.
+    /// Almost always 0: then nothing else is looked at.
     count: AtomicUsize,
 }
 
@@ -188,7 +188,7 @@ impl<D: Disk> Inner<D> {
         first.map_or(noted.max(self.log.start()), |entry| entry.physical_offset)
     }
 
-    /// Sets a queue aside whose files cannot be read at open; nobody reads or writes it until they can.
+    /// Sets a queue aside whose files cannot be read at open; it is neither read nor written until they can.
     pub(crate) fn set_unread_aside(&self, queue: &Arc<ConsumeQueue<D>>, error: &StoreError) {
         queue.marks.set_unread();
         let known = self.aside.state.lock().known;

@@ -222,7 +222,7 @@ impl<D: Disk> Inner<D> {
         let mut outcome = Ok(());
         let dirty = self.aside.unlist_aside(dirty);
         for queue in dirty.iter().filter(|_| dirty.len() > 1) {
-            // Only a hint: the flush below tells of what is wrong.
+            // Only a hint: the flush below reports what is wrong.
             let _ = queue.begin_flush();
         }
         for queue in &dirty {

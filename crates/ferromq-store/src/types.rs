@@ -93,7 +93,7 @@ impl GetStatus {
 /// Where a read may take messages from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Wherever they are; whoever reads waits for the disk.
+    /// Wherever they are: the reader waits for the disk.
     Anywhere,
     /// Memory: the read ends before what is not there.
     Memory,
