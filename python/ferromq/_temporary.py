@@ -18,7 +18,7 @@ _log = logging.getLogger("ferromq.embedded")
 
 _PREFIX = "ferromq-"
 _MARK = "temporary-store"
-"""Only directories that have a file of this name are removed: others may be somebody's data."""
+"""Only directories that have a file of this name are removed: others may hold data of another program."""
 _LEAST_AGE = 60.0
 """A younger directory may be one whose store is not open yet, in seconds."""
 

@@ -43,7 +43,7 @@ struct Functions {
 #[derive(Default)]
 struct Closed {
     connections: Vec<u64>,
-    /// Whether a job tells of them, or waits for its turn.
+    /// Whether a job reports them, or waits for its turn.
     has_job: bool,
 }
 

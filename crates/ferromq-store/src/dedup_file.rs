@@ -104,8 +104,8 @@ impl<D: Disk> Inner<D> {
         };
         let mut table = self.dedup.copy(|| self.log.tail.lock());
         if self.log.flushed() < self.log.written() {
-            // A snapshot never tells of a message that a crash may take, and this one may tell of what was appended
-            // while it was copied.
+            // A snapshot never names a message that a crash may take, and this one may name what was appended while
+            // it was copied.
             self.log.flush()?;
         }
         table.purge(self.dedup.horizon(self.clock.now_ms()));

@@ -95,7 +95,7 @@ pub(crate) struct Allowance {
     budget: Arc<Budget>,
     left: AtomicIsize,
     streams: AtomicUsize,
-    /// Whoever waits for room keeps it: the requests of a connection wait in a row.
+    /// A request keeps it while it waits for room: those of a connection wait in a row.
     turn: Mutex<()>,
     /// One request is over what the connection may hold.
     is_overdrawn: AtomicBool,
@@ -225,7 +225,7 @@ impl Share {
         if is_first() && self.try_take(bytes, true).is_ok() {
             return;
         }
-        // Whoever has the turn may wait for what this one holds.
+        // The request that has the turn may wait for what this one holds.
         let _turn = if self.may_overdraw() { None } else { Some(self.allowance.turn.lock().await) };
         let budget = &self.allowance.budget;
         let _waiting = Waiting::new(&budget.waiting);
@@ -359,7 +359,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Bytes that keep a share for as long as somebody holds them.
+/// Bytes that keep a share for as long as they are held.
 pub(crate) fn kept<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
     struct Kept<S>(Bytes, S);
     impl<S> AsRef<[u8]> for Kept<S> {
@@ -431,7 +431,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn whoever_waits_gets_room_when_there_is_some_in_the_order_of_its_connection() {
+    async fn requests_that_wait_get_room_in_the_order_of_their_connection() {
         let budget = Budget::new(1 << 20, 512 << 10);
         let allowance = budget.allowance();
         let held = allowance.share();

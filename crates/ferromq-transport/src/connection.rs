@@ -103,7 +103,7 @@ pub(crate) struct Connection {
     pub one_way_weight: u32,
     pub counters: Arc<Counters>,
     pub bad_frames: Arc<Seldom>,
-    /// The port of the gRPC listener; 0 where there is none.
+    /// The port of the gRPC listener; 0 without one.
     pub grpc_port: u16,
     /// Requests of ours the peer has not answered yet.
     pub calls: Arc<Calls>,
@@ -256,8 +256,8 @@ impl Connection {
         }
         if command.is_one_way() && serve::only_answers(command.code) {
             self.counters.remoting_requests.add(1);
-            // Messages would be leased to nobody, and waiting for some would keep what one-way
-            // requests share.
+            // Messages would be leased without a receiver, and a wait for some would keep what
+            // one-way requests share.
             debug!(connection = self.id, code = command.code, "one-way request that asks, dropped");
             return Ok(true);
         }

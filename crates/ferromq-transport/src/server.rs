@@ -142,7 +142,7 @@ struct Inner {
     budget: Arc<Budget>,
     refused: Arc<Seldom>,
     bad_frames: Arc<Seldom>,
-    /// Of the gRPC listener; 0 where there is none.
+    /// Of the gRPC listener; 0 without one.
     grpc_port: AtomicU16,
     tls: Tls,
     grpc_tls: Arc<Tls>,

@@ -86,7 +86,7 @@ async fn requests_of_all_connections_share_a_budget_that_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_nobody_takes_keep_others_waiting_for_room_and_lose_nothing() {
+async fn answers_that_are_not_taken_keep_others_waiting_for_room_and_lose_nothing() {
     let broker = limited(ServerOptions { memory: 5 << 20, ..ServerOptions::default() });
     let client = broker.client().await;
     for i in 0..6 {

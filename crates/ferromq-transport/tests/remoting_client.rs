@@ -72,7 +72,7 @@ async fn a_missing_answer_is_a_timeout_that_names_the_peer() {
         matches!(&failure, TransportError::Timeout { peer, timeout_ms } if *peer == address && *timeout_ms == 100)
     );
     assert!(started.elapsed() >= limit);
-    // The late answer finds nobody and must not be taken for the next one.
+    // The late answer finds no call, and must not be taken for the next one.
     rig.fake.release();
     assert_eq!(&client.call(&address, echo("next"), PATIENCE).await.unwrap().body[..], b"next");
 }

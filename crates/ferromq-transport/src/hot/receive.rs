@@ -293,7 +293,7 @@ impl Hot {
     }
 }
 
-/// What is leased and waits for room. Where nobody waits for the answer any more the leases are given back.
+/// What is leased and waits for room. If the client stops waiting for the answer, the leases are given back.
 struct Leases<'a> {
     hot: &'a Hot,
     request: &'a Receive<'a>,
