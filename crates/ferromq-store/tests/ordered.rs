@@ -392,6 +392,15 @@ impl Model {
             .map(|&&(offset, pop_time, _, attempt)| (offset, attempt + u32::from(!is_again(pop_time))));
         again.chain(new.map(|offset| (offset, 1))).take(count).collect()
     }
+
+    /// What a start makes of it: a lease that begins after `now`, as one of a second receive within a millisecond does,
+    /// lasts from `now` on.
+    fn reopened(mut self, now: i64) -> Self {
+        for (_, pop_time, end, _) in self.leases.iter_mut().filter(|lease| lease.1 > now) {
+            *end = now + (*end - *pop_time).max(0);
+        }
+        self
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -463,13 +472,14 @@ impl Run {
                 self.store().close().unwrap();
                 self.store = None;
                 self.persisted = self.model.clone();
+                self.model = self.model.clone().reopened(now);
                 self.store = Some(open(self.directory.path(), &self.clock));
             }
             Step::Kill => {
                 let left = kill(self.directory.path());
                 self.store = None;
                 self.directory = left;
-                self.model = Model { sent: self.model.sent, ..self.persisted.clone() };
+                self.model = Model { sent: self.model.sent, ..self.persisted.clone() }.reopened(now);
                 self.store = Some(open(self.directory.path(), &self.clock));
             }
         }
