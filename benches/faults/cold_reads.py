@@ -12,6 +12,7 @@ times that without readers; the reader that gives up has advanced.
 
 import argparse
 import json
+import multiprocessing
 import os
 import socket
 import struct
@@ -22,9 +23,12 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ferromq
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 TOPIC, SENT = "backlog", "sent"
 GIVES_UP = 3.0
@@ -175,6 +179,19 @@ def give_up(address: str, until: float, told: list[tuple[int, int]]) -> None:
     told.append((offset, given_up))
 
 
+def readers(address: str, count: int, seconds: float, told: "Connection") -> None:
+    """Read in a process of its own, so that what is measured is not one interpreter; tell the bytes, and how far."""
+    until = time.monotonic() + seconds
+    total, far = list[int](), list[tuple[int, int]]()
+    threads = [threading.Thread(target=read, args=(address, number, until, total)) for number in range(count)]
+    threads.append(threading.Thread(target=give_up, args=(address, until, far)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told.send((sum(total), *far[0]))
+
+
 def line(name: str, times: Sequence[float]) -> str:
     """Return the percentiles of *times*."""
     ordered = sorted(times)
@@ -184,22 +201,19 @@ def line(name: str, times: Sequence[float]) -> str:
 
 def measure(address: str, options: argparse.Namespace) -> None:
     """Print what the sends took without readers and with them, and how far the reader that gives up got."""
-    for readers in (0, options.readers):
-        ended, told = threading.Event(), list[int]()
-        until = time.monotonic() + options.seconds
-        far: list[tuple[int, int]] = []
-        threads = [threading.Thread(target=read, args=(address, number, until, told)) for number in range(readers)]
-        if readers:
-            threads.append(threading.Thread(target=give_up, args=(address, until, far)))
+    context = multiprocessing.get_context("spawn")
+    for count in (0, options.readers):
+        ended = threading.Event()
+        ours, theirs = context.Pipe()
+        process = context.Process(target=readers, args=(address, count, options.seconds, theirs))
+        if count:
+            process.start()
         threading.Timer(options.seconds, ended.set).start()
-        for thread in threads:
-            thread.start()
-        print(line(f"{readers} readers", sends(address, options.senders, ended)), flush=True)
-        for thread in threads:
-            thread.join()
-        if readers:
-            offset, given_up = far[0]
-            print(f"read {sum(told) >> 20} MiB; the reader with a filter got to {offset}, and gave up {given_up} times")
+        print(line(f"{count} readers", sends(address, options.senders, ended)), flush=True)
+        if count:
+            total, offset, given_up = ours.recv()
+            process.join()
+            print(f"read {total >> 20} MiB; the reader with a filter got to {offset}, and gave up {given_up} times")
 
 
 def main() -> None:
