@@ -40,8 +40,8 @@ class DyingBatch(BatchWriter):
     marker: Path
     sender: Sender
 
-    def _sender(self, partition: int) -> Sender:
-        self.sender = super()._sender(partition)
+    def _sender(self, partition: int, epoch: int, writer: str | None) -> Sender:
+        self.sender = super()._sender(partition, epoch, writer)
         return self.sender
 
     def settle(self) -> None:
@@ -62,8 +62,8 @@ class DyingStream(StreamWriter):
     drivers: list[int]
     sender: Sender
 
-    def _sender(self, partition: int) -> Sender:
-        self.sender = super()._sender(partition)
+    def _sender(self, partition: int, epoch: int, writer: str | None) -> Sender:
+        self.sender = super()._sender(partition, epoch, writer)
         return self.sender
 
     def settle(self) -> None:

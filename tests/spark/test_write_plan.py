@@ -28,7 +28,7 @@ from ferromq.client._routes import Queue
 from ferromq.errors import ConfigError
 from ferromq.message import Message
 from ferromq.spark.write_options import WriteOptions
-from ferromq.spark.write_plan import BLOCK, Layout
+from ferromq.spark.write_plan import BLOCK, Layout, names_of, text_of
 from ferromq.spark.write_rows import RowError, check_schema, read_rows
 
 WHERE = {"endpoint": "127.0.0.1:8081"}
@@ -308,3 +308,16 @@ def test_the_queue_of_a_row_is_the_same_in_every_process() -> None:
     where = layout(*(f"a:{queue}" for queue in range(4)))
     found = [where.queue_of(partition, block * BLOCK).queue_id for partition in range(2) for block in range(4)]
     assert found == [3, 1, 3, 1, 3, 0, 3, 3]
+
+
+@given(st.frozensets(st.tuples(st.sampled_from(["a", "b-0", "c:1"]), st.integers(0, 12)), min_size=1))
+def test_a_layout_is_read_as_it_was_written(names: frozenset[tuple[str, int]]) -> None:
+    """Runs of queues are one word; equal layouts are equal texts."""
+    assert names_of(text_of(names)) == names
+    assert text_of(sorted(names, reverse=True)) == text_of(names)
+
+
+def test_a_layout_is_written_by_brokers_and_runs_of_queues() -> None:
+    """As errors show it."""
+    names = [("b", 0), ("a", 3), ("a", 0), ("a", 1), ("a", 5), ("a", 6)]
+    assert text_of(names) == "a:0-1,3,5-6;b:0"

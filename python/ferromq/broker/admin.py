@@ -29,10 +29,19 @@ Attributes = Mapping[str, str | None]
 class Administration:
     """Answers requests that change topics and groups."""
 
-    def __init__(self, store: Store, topics: TopicTable, groups: GroupTable) -> None:
+    def __init__(
+        self,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        *,
+        deleted: Callable[[str], object] = lambda _topic: None,
+    ) -> None:
+        """Take the tables; *deleted* is called with each topic whose messages were deleted."""
         self._store = store
         self._topics = topics
         self._groups = groups
+        self._deleted = deleted
 
     def put_topic(self, request: Request) -> Answer:
         """Answer request 17: create a topic, or change it. Done when the name servers that answer know it."""
@@ -85,7 +94,7 @@ class Administration:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
         for name in names:
             # Also where the table has no such topic: its deletion may have been left halfway.
-            self._store.delete_topic(name)
+            self._delete(name)
         return success()
 
     def delete_group(self, request: Request) -> Answer:
@@ -119,9 +128,14 @@ class Administration:
         topics = self._topics
         unused = [name for name in self._store.queues() if topics.find(name) is None and not topics.is_system(name)]
         # One may have been created on first use since, and hold messages.
-        deleted = [name for name in unused if topics.while_absent(name, partial(self._store.delete_topic, name))]
+        deleted = [name for name in unused if topics.while_absent(name, partial(self._delete, name))]
         _log.info("unused topics deleted topics=%d peer=%s", len(deleted), request.peer)
         return success()
+
+    def _delete(self, topic: str) -> int:
+        queues = self._store.delete_topic(topic)
+        self._deleted(topic)
+        return queues
 
     def clean(self, _request: Request) -> Answer:
         """Answer request 329: delete the files that have expired, at whatever hour."""

@@ -39,6 +39,7 @@ from ferromq.broker.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.topics import TopicTable, Wait
 from ferromq.broker.transaction_rooms import TransactionRooms
 from ferromq.broker.whole_routes import WholeRoutes
+from ferromq.broker.write_layouts import WriteLayouts
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
 from ferromq.route import Permission
@@ -49,6 +50,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 _CLIENT_SCAN = timedelta(seconds=10)
 _FOLD = timedelta(seconds=10)
 _STOP_SECONDS = 0.5
+# What the store does unless it is told otherwise.
+_DEDUP_WINDOW, _DEDUP_WRITERS = timedelta(days=1), 500_000
+_LAYOUT_WINDOWS = 2
 # What may be switched off, and what says so to the store.
 _NOTHING: Mapping[str, Any] = {
     "retention_age": None,
@@ -299,8 +303,11 @@ class BrokerController:
             lambda: settings.config, self._server, self.store, clients=clients.table, clock=self._clock
         )
         statistics = Statistics(self._server.traffic, now_ms, self.config.cluster)
+        layouts = self._open_layouts()
+        started.callback(layouts.close)
         rooms = rpc.Rooms(
-            admin=Administration(self.store, self.topics, self.groups),
+            admin=Administration(self.store, self.topics, self.groups, deleted=layouts.forget),
+            layouts=layouts,
             catalog=Catalog(self.topics, self.groups),
             clients=clients,
             offsets=Offsets(
@@ -347,6 +354,17 @@ class BrokerController:
         self._fold_timer = Timer("ferromq-tables", self._clock, _FOLD, lambda _now: [fold() for fold in folds])
         self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
         self._statistics_timer = Timer("ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, statistics.sample)
+
+    def _open_layouts(self) -> WriteLayouts:
+        storage = self.config.storage
+        # A task may write for long after it asked: tries within the window of its last row ask within two of its first.
+        window_ms = _LAYOUT_WINDOWS * ((storage.dedup_window or _DEDUP_WINDOW) // _MILLISECOND)
+        return WriteLayouts(
+            Path(self.config.store) / "ferromq" / "layouts.json",
+            self._clock.now_ms,
+            window_ms=window_ms,
+            limit=storage.dedup_writers or _DEDUP_WRITERS,
+        )
 
     def _options_changed(self, changed: frozenset[str], before: BrokerConfig, after: BrokerConfig) -> None:
         """Tell everybody whom it concerns that options changed."""

@@ -25,6 +25,7 @@ from ferromq.broker.runtime import Runtime
 from ferromq.broker.settings import SettingsAnswers
 from ferromq.broker.statistics import Statistics
 from ferromq.broker.transaction_rooms import TransactionRooms
+from ferromq.broker.write_layouts import METHOD, WriteLayouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Rooms:
     admin: Administration
     catalog: Catalog
     clients: ClientRooms
+    layouts: WriteLayouts
     offsets: Offsets
     queries: Queries
     recalls: Recalls
@@ -198,6 +200,7 @@ def table(
         "RecallMessage": rpc(pb.RecallMessageRequest, pb.RecallMessageResponse, rooms.recalls.recall_message),
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
+        METHOD: rooms.layouts.answer,
         "Admin/ChangeLogLevel": grpc_admin.change_log_level,
     }
     masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}

@@ -50,6 +50,8 @@ class Route:
     in_order: tuple[Queue, ...] = ()
     """The writable ones as the server told them: message groups count in this order."""
     readable_queues: tuple[Queue, ...] = ()
+    brokers: dict[str, str] = field(default_factory=dict)
+    """Broker name → endpoint of all that have the topic, also where no queue may be read or written."""
     _turn: "count[int]" = field(default_factory=lambda: count(randrange(_TURNS)))  # noqa: S311 (no secret)
 
     def next_writable(self, avoid: Iterable[str] = (), failing: Iterable[str] = ()) -> Queue:
@@ -125,6 +127,7 @@ class Route:
                 for queue in masters
                 if queue.permission in _READ
             ),
+            {queue.broker.name: endpoint_of(queue.broker.endpoints) for queue in masters},
         )
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from ferromq.errors import ConfigError, FerromqError
+from ferromq.spark.write_layouts import FirstLayouts
 from ferromq.spark.write_options import WriteOptions
 from ferromq.spark.write_rows import check_schema, read_rows
 from ferromq.spark.write_send import Cutter, EachCutter, OnceCutter, Sender, layouts
@@ -27,6 +28,8 @@ _log = logging.getLogger("ferromq.spark")
 QUERY_ID = "sql.streaming.queryId"
 """The local property of a task that names its stream query: the same after a restart from the checkpoint."""
 BATCH_ID = "streaming.sql.batchId"
+_PLACED = frozenset({"message_group", "priority"})
+"""Columns by which a broker chooses the queue of a row."""
 
 
 def parse_options(options: Any, *, is_stream: bool, overwrite: bool) -> WriteOptions:
@@ -51,24 +54,28 @@ class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, options.topic)
         self._options = options
+        self._is_placed = not _PLACED.isdisjoint(schema.fieldNames())
         self._layouts: dict[str, Layout] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Fix the queues on the way from the driver to the tasks: each try of a task has the same."""
+        """Look at the queues on the way from the driver to the tasks, which then need not do so themselves."""
         if self._layouts is None:
             topic = self._options.topic
             is_fixed = self._options.is_once and topic is not None
             self._layouts = layouts(self._options, [str(topic)]) if is_fixed else {}
         return self.__dict__
 
-    def _sender(self, partition: int) -> Sender:
-        cutter: Cutter = OnceCutter(partition, self._layouts or {}) if self._options.is_once else EachCutter()
+    def _sender(self, partition: int, epoch: int, writer: str | None) -> Sender:
+        cutter: Cutter = EachCutter()
+        if writer is not None and self._options.is_once:
+            layouts = FirstLayouts(writer, epoch, self._layouts or {}, is_placed=self._is_placed)
+            cutter = OnceCutter(partition, layouts)
         return Sender(self._options, cutter)
 
     def _write(self, batches: Iterator[Any], context: Any, epoch: int, writer: str | None) -> Sent:
         options, partition = self._options, context.partitionId()
         numbered = f"{writer}/{partition}/{epoch}" if options.is_once else None
-        sender = self._sender(partition)
+        sender = self._sender(partition, epoch, writer)
         first = size = 0
         try:
             for batch in batches:

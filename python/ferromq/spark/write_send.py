@@ -7,7 +7,7 @@ their queues: brokers know the highest row of each queue, and in the next attemp
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +20,7 @@ from ferromq.client._protocol import Call, Plan, error_of, named
 from ferromq.client._routes import Queue
 from ferromq.client._send_plans import reserve_ids
 from ferromq.errors import FerromqError, OutcomeUnknown
+from ferromq.spark.write_layouts import layout_of
 from ferromq.spark.write_options import WriteOptions
 from ferromq.spark.write_plan import Layout
 
@@ -55,20 +56,25 @@ class EachCutter:
             yield Request(rows, part, None if part.group is None else (part.topic, part.group))
 
 
-class OnceCutter:
-    """For rows that are stored once; *layouts* are the queues when the write was planned."""
+class Layouts(Protocol):
+    """Knows the queues of topics."""
 
-    def __init__(self, partition: int, layouts: Mapping[str, Layout]) -> None:
+    def of(self, client: Client, topic: str) -> Layout:
+        """Return those of a topic."""
+
+
+class OnceCutter:
+    """For rows that are stored once: each try of a task has the same *layouts*."""
+
+    def __init__(self, partition: int, layouts: Layouts) -> None:
         self._partition = partition
-        self._layouts = dict(layouts)
+        self._layouts = layouts
 
     def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[Request]:
         """Return the requests, by their first rows."""
         requests: list[Request] = []
         for number, (topic, _) in enumerate(rows.topics):
-            layout = self._layouts.get(topic)
-            if layout is None:
-                layout = self._layouts[topic] = layout_of(client, topic)
+            layout = self._layouts.of(client, topic)
             requests += [
                 Request(rows, part, (topic, ""), layout.queues[part.queue])
                 for part in layout.place(rows, number, self._partition, first, count)
@@ -154,11 +160,6 @@ def sending(common: Common, request: Request) -> Plan[None]:
         which = f"row {first}" if first == last else f"rows {first} to {last}"
         where = "" if request.queue is None else f", queue {request.queue.queue_id} on {request.queue.broker_name}"
         raise named(error, f"{which} to topic {part.topic}{where}") from error.__cause__
-
-
-def layout_of(client: Client, topic: str) -> Layout:
-    """Ask the brokers for the queues of a topic."""
-    return Layout.of(client.run(client.common.route(topic)))
 
 
 def layouts(options: WriteOptions, topics: Iterable[str]) -> dict[str, Layout]:

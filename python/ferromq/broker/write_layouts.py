@@ -1,0 +1,194 @@
+"""
+The queues that batches of numbered messages were begun with, so that each try of a batch sends its rows to the same.
+
+The store knows the highest row of each queue alone (`FERROMQ_SEQUENCE`): a row that goes to another queue in the next
+try would be stored again. A writer asks here before it sends, and the first layout it names is kept for all tries.
+What a layout means is the writer's business: here it is a text.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ferromq import _json, _names
+from ferromq._ferromq import Request
+from ferromq._proto import messages as pb
+from ferromq._remoting import disk_full
+from ferromq.broker.table_journal import Changes, Journal
+from ferromq.errors import CorruptStore, IllegalName
+
+_log = logging.getLogger("ferromq.broker")
+
+METHOD = "KeepWriteLayout"
+MAX_LAYOUT = 1 << 16
+"""Characters of a layout."""
+_WRITER = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
+_EPOCHS = 1 << 63
+_LEAST_LINES = 256
+"""Lines of the journal for which the file is not written anew."""
+_RENEWALS = 8
+"""How often in a window an entry that is in use is dated anew."""
+
+
+class Full(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """As many layouts are kept as may be; the text names the limit."""
+
+
+class _Kept(NamedTuple):
+    epoch: int
+    layout: str
+    at_ms: int
+    """When it was asked for last, nearly."""
+
+
+_Key = tuple[str, str]
+"""Writer and topic."""
+
+
+class WriteLayouts:
+    """
+    Keeps the first layout of the latest epoch of each writer and topic in a file; thread-safe.
+
+    A layout is remembered for *window_ms* after it was asked for; at most *limit* are. Raises `CorruptStore` where the
+    file is damaged, and so is its `.bak`.
+    """
+
+    def __init__(self, path: Path, now_ms: Callable[[], int], *, window_ms: int, limit: int) -> None:
+        self._path = path
+        self._now_ms = now_ms
+        self._window_ms = window_ms
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._journal = Journal(path.with_suffix(".journal"))
+        self._kept = self._load()
+
+    def keep(self, writer: str, topic: str, epoch: int, layout: str | None) -> str | None:
+        """
+        Return the layout of an epoch; where there is none, keep *layout* and return it once it is on disk.
+
+        For an epoch before the latest one, the latest one's. Raises `Full`, and `OSError` where it cannot be written.
+        """
+        key, now = (writer, topic), self._now_ms()
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None and epoch <= known.epoch and self._is_remembered(known, now):
+                if now - known.at_ms > self._window_ms // _RENEWALS:
+                    self._put(key, known._replace(at_ms=now))
+                return known.layout
+            if layout is not None:
+                if known is None:
+                    self._make_room(now)
+                self._put(key, _Kept(epoch, layout, now))
+            return layout
+
+    def forget(self, topic: str) -> None:
+        """Forget the layouts of a topic that was deleted: nothing is left of what its batches stored."""
+        with self._lock:
+            if any(known == topic for _, known in self._kept):
+                self._write({"forget": topic})
+                self._forget(self._kept, topic)
+
+    def close(self) -> None:
+        """Close the journal."""
+        with self._lock:
+            self._journal.close()
+
+    def _is_remembered(self, kept: _Kept, now: int) -> bool:
+        return now - kept.at_ms < self._window_ms
+
+    def _make_room(self, now: int) -> None:
+        if len(self._kept) < self._limit:
+            return
+        left = self._remembered(now)
+        if len(left) >= self._limit:
+            raise Full(
+                f"{self._limit} layouts of writers are kept, which is the limit (dedup_writers); try again when one "
+                "is out of dedup_window, or raise the limit"
+            )
+        self._write_whole(left)
+
+    def _remembered(self, now: int) -> dict[_Key, _Kept]:
+        return {key: kept for key, kept in self._kept.items() if self._is_remembered(kept, now)}
+
+    def _put(self, key: _Key, kept: _Kept) -> None:
+        self._write({"put": [*key, *kept]})
+        self._kept[key] = kept
+        if self._journal.length > max(_LEAST_LINES, 2 * len(self._kept)):
+            self._write_whole(self._remembered(self._now_ms()))
+
+    def _write(self, change: dict[str, Any]) -> None:
+        if not self._journal.is_open:
+            self._write_whole(self._kept)
+        self._journal.append(change)
+
+    def _write_whole(self, kept: dict[_Key, _Kept]) -> None:
+        content = _json.dumps({"layouts": [[*key, *entry] for key, entry in sorted(kept.items())]})
+        _json.replace_file(self._path, content)
+        self._journal.begin(content)
+        self._kept = kept
+
+    def _load(self) -> dict[_Key, _Kept]:
+        try:
+            found, raw = _json.read_whole(self._path)
+            kept = dict(map(_entry, (found or {}).get("layouts") or ()))
+            changes: Changes = self._journal.read(raw if found is not None else b"", lambda _changes: True)
+            for change in changes:
+                if "put" in change:
+                    key, entry = _entry(change["put"])
+                    kept[key] = entry
+                else:
+                    self._forget(kept, str(change["forget"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptStore(
+                f"{self._path} has no layouts of writes: {error}; restore it from its .bak, or remove it once no batch "
+                "that is to be stored exactly once is unfinished"
+            ) from error
+        if changes or (found is not None and raw is None):
+            self._write_whole(kept)
+        else:
+            self._journal.begin(raw or b"")
+        return kept
+
+    @staticmethod
+    def _forget(kept: dict[_Key, _Kept], topic: str) -> None:
+        for key in [key for key in kept if key[1] == topic]:
+            del kept[key]
+
+    def answer(self, request: Request) -> bytes:
+        """Answer KeepWriteLayout: JSON in both directions, see docs/wire-format.md."""
+        try:
+            layout = self.keep(*_asked(request.body))
+        except (ValueError, TypeError, KeyError, IllegalName) as error:
+            return _answer(pb.Code.BAD_REQUEST, f"not a request for the layout of a write: {error}")
+        except Full as error:
+            return _answer(pb.Code.FORBIDDEN, str(error))
+        except OSError as error:
+            _log.warning("layout of a write not kept peer=%s: %s", request.peer, error)
+            return _answer(pb.Code.INTERNAL_SERVER_ERROR, disk_full(error) or f"the layout cannot be written: {error}")
+        return _answer(pb.Code.OK, "OK", layout)
+
+
+def _entry(value: Any) -> tuple[_Key, _Kept]:
+    writer, topic, epoch, layout, at_ms = value
+    return (str(writer), str(topic)), _Kept(int(epoch), str(layout), int(at_ms))
+
+
+def _asked(body: bytes) -> tuple[str, str, int, str | None]:
+    """Return what a request names. Raises `ValueError`, `TypeError`, `KeyError` or `IllegalName`."""
+    told = _json.loads_object(body)
+    writer, topic, epoch, layout = told["writer"], told["topic"], told["epoch"], told.get("layout")
+    _names.check_topic(topic)
+    if not isinstance(writer, str) or not _WRITER.match(writer):
+        raise ValueError(f"writer is {writer!r}; allowed: at most 128 letters, digits and _ . : -")
+    if type(epoch) is not int or not 0 <= epoch < _EPOCHS:
+        raise ValueError(f"epoch is {epoch!r}; allowed: a whole number from 0")
+    if layout is not None and (not isinstance(layout, str) or len(layout) > MAX_LAYOUT):
+        raise ValueError(f"layout is too long, or no text; allowed: {MAX_LAYOUT} characters")
+    return writer, topic, epoch, layout
+
+
+def _answer(code: int, message: str, layout: str | None = None) -> bytes:
+    return _json.dumps({"code": code, "message": message, "layout": layout})
