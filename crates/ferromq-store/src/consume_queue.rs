@@ -508,7 +508,10 @@ impl<D: Disk> ConsumeQueues<D> {
         };
         let topics = queues.list(&queues.directory)?;
         let found = Mutex::new(BTreeMap::new());
-        side_by_side(&topics, |path| drop(found.lock().insert(path, queues.load_topic(path))));
+        side_by_side(&topics, |path| {
+            let queues = queues.load_topic(path);
+            found.lock().insert(path, queues);
+        });
         let found: Vec<_> = found.into_inner().into_values().flatten().collect();
         // New queues get files of this size too: Java opens a store only where all are of one size.
         let last = found.iter().rev().find(|(queue, _)| queue.files.span().is_some());

@@ -8,7 +8,7 @@ use std::{
 /// Items worth a thread of their own: each takes some microseconds where nothing is read from the disk.
 const ITEMS_A_THREAD: usize = 64;
 /// More than there are cores: a disk answers several reads in the time of one.
-const MOST_THREADS: usize = 8;
+const MOST_THREADS: usize = 16;
 
 /// Calls `work` with each item, in no order where there are many.
 pub(crate) fn side_by_side<'a, T: Sync>(items: &'a [T], work: impl Fn(&'a T) + Sync) {
