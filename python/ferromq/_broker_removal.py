@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from ferromq import _json
 from ferromq._codes import RequestCode, ResponseCode
-from ferromq._order_configuration import parts, text_of
+from ferromq._order_configuration import all_parts, parts, with_part, without
 from ferromq.errors import RequestError
 from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
 
@@ -20,6 +20,10 @@ Ask = Callable[[str, RequestCode, Mapping[str, str], int], bytes]
 
 def order_configurations(ask: Ask, address: str) -> dict[str, dict[str, int]]:
     """Return the order configurations at one name server, by topic."""
+    return {topic: parts(text) for topic, text in _table(ask, address).items()}
+
+
+def _table(ask: Ask, address: str) -> dict[str, str]:
     body = ask(
         address,
         RequestCode.GET_KVLIST_BY_NAMESPACE,
@@ -27,7 +31,32 @@ def order_configurations(ask: Ask, address: str) -> dict[str, dict[str, int]]:
         ResponseCode.QUERY_NOT_FOUND,
     )
     table = _json.loads_object(body).get("table") or {} if body else {}
-    return {topic: parts(str(text)) for topic, text in sorted(table.items()) if text}
+    return {topic: str(text) for topic, text in sorted(table.items()) if text}
+
+
+def _put(ask: Ask, address: str, topic: str, text: str) -> None:
+    ask(address, RequestCode.PUT_KV_CONFIG, {"namespace": ORDER_NAMESPACE, "key": topic, "value": text}, 0)
+
+
+def forget_order(ask: Ask, address: str, topic: str, cluster: str | None) -> None:
+    """
+    Take the brokers of a cluster, or all, out of the order configuration of a topic that was deleted there.
+
+    ferromq's name server does it by itself, RocketMQ's does not.
+    """
+    text = _table(ask, address).get(topic)
+    if text is None:
+        return
+    members = _clusters(ask, address) if cluster is not None else {}
+    goes = members.pop(cluster or "", set())
+    rest = without(text, goes, set().union(*members.values()))
+    if rest != text:
+        _put(ask, address, topic, rest)
+
+
+def _clusters(ask: Ask, address: str) -> dict[str, set[str]]:
+    known = _json.loads_object(ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, {}, 0))
+    return {str(name): set(members) for name, members in (known.get("clusterAddrTable") or {}).items()}
 
 
 def check_away(ask: Ask, address: str, broker_name: str) -> None:
@@ -43,11 +72,9 @@ def check_away(ask: Ask, address: str, broker_name: str) -> None:
 def take_out(ask: Ask, address: str, broker_name: str) -> list[str]:
     """Take a broker out of the tables of one name server, and return the topics that counted it."""
     topics = []
-    for topic, queues in order_configurations(ask, address).items():
-        if broker_name in queues:
-            fields = {"namespace": ORDER_NAMESPACE, "key": topic}
-            rest = text_of({name: count for name, count in queues.items() if name != broker_name})
-            ask(address, RequestCode.PUT_KV_CONFIG, {**fields, "value": rest}, 0)
+    for topic, text in _table(ask, address).items():
+        if broker_name in all_parts(text):
+            _put(ask, address, topic, with_part(text, broker_name, 0))
             topics.append(topic)
     fields = {"namespace": GRPC_NAMESPACE, "key": broker_name, "value": GONE}
     ask(address, RequestCode.PUT_KV_CONFIG, fields, 0)

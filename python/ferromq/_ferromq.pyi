@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict, Unpack, final, type_check_only
+from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, final, type_check_only
+
+_T = TypeVar("_T")
 
 @final
 class Clock:
@@ -769,6 +771,9 @@ class PendingAnswer:
 
     def wait(self) -> tuple[int, str | None, dict[str, str], Records]:
         """(code, remark, extFields, body), once. Raises as `RemotingClient.call`; releases the interpreter lock."""
+
+def blocking(wait: Callable[[], _T]) -> _T:
+    """Call a function that waits, and return what it does: on a thread that answers requests, another request begins."""
 
 def crc32(data: bytes) -> int: ...
 def check_filter(kind: str, expression: str) -> None:

@@ -166,6 +166,7 @@ class Admin:
         fields = {"topic": name} if cluster is None else {"topic": name, "clusterName": cluster}
         for address in self._name_servers:
             self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+            _broker_removal.forget_order(self._ask, address, name, cluster)
 
     def order_configurations(self) -> dict[str, dict[str, int]]:
         """Return, for each topic that has one, the queues of each broker that its message groups are spread over."""

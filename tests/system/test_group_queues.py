@@ -214,6 +214,49 @@ def test_a_broker_that_may_not_be_written_is_out(cluster: Cluster, remoting: Rem
     assert cluster.order == "a:4"
 
 
+def test_a_broker_that_may_be_written_again_is_back_in_one_an_operator_wrote(
+    cluster: Cluster, remoting: RemotingClient
+) -> None:
+    """Of a topic that is not for messages in order; RocketMQ's clients do not see the place it keeps meanwhile."""
+    address, topic = cluster.name_server.address, {"topic": "clicks"}
+    cluster.admin.create_topic("clicks", queues=4, message_type="NORMAL")
+    remoting.call(address, PUT_KV, {"namespace": ORDER, "key": "clicks", "value": "b:4"})
+    remoting.call(address, WIPE, {"brokerName": "b"})
+    assert cluster.admin.order_configurations()["clicks"] == {}
+    assert b"orderTopicConf" not in remoting.call(address, ROUTE, topic)[3]
+    remoting.call(address, ADD, {"brokerName": "b"})
+    assert cluster.admin.order_configurations()["clicks"] == {"b": 4}
+    assert b'"orderTopicConf":"b:4"' in remoting.call(address, ROUTE, topic)[3]
+
+
+@pytest.fixture
+def like_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have name servers leave order configurations to brokers, as RocketMQ's do."""
+    monkeypatch.setattr("ferromq.namesrv.orders.Orders.follow", lambda _orders, _changes: None)
+
+
+@pytest.mark.usefixtures("like_rocketmq")
+def test_a_part_that_was_overwritten_is_completed_soon(cluster: Cluster) -> None:
+    """By a broker that had read the value before; what an operator changes later stays."""
+    assert cluster.order == "a:4;b:4"
+    cluster.name_server.kv_config.put(ORDER, TOPIC, "b:4")
+    cluster.clock.advance(seconds=2)
+    assert cluster.order == "a:4;b:4"
+    cluster.clock.advance(seconds=60)
+    cluster.name_server.kv_config.put(ORDER, TOPIC, "b:4")
+    cluster.clock.advance(seconds=60)
+    assert cluster.order == "b:4"
+
+
+@pytest.mark.usefixtures("like_rocketmq")
+@pytest.mark.parametrize("named", ["DefaultCluster", None])
+def test_a_topic_that_is_deleted_has_none(cluster: Cluster, named: str | None) -> None:
+    """With the parts of brokers that are away, also where the name server leaves that to others."""
+    cluster.b.close()
+    cluster.admin.delete_topic(TOPIC, cluster=named)
+    assert [cluster.order] == [""]
+
+
 def test_a_name_server_that_lost_its_table_gets_it_again(cluster: Cluster, eventually: Eventually) -> None:
     """With the broker that is away meanwhile."""
     cluster.b.close()

@@ -25,7 +25,7 @@ from ports import kept_port
 
 import ferromq
 from ferromq import _fork  # noqa: F401 (tells the extension of forks)
-from ferromq._ferromq import Clock, RemotingClient, Request, Server, Store, crc32, decode_records
+from ferromq._ferromq import Clock, RemotingClient, Request, Server, Store, blocking, crc32, decode_records
 
 HOT_CODES = [10, 310, 320, 36, 11, 361, 200050, 200051, 200151, 200053, 200052, 200054, 200055, 15]
 HOT_RPCS = [
@@ -331,6 +331,32 @@ def test_handlers_that_wait_for_each_other_all_run() -> None:
     rig.serve(105, meet)
     with contextlib.closing(rig), ThreadPoolExecutor(count) as callers:
         assert [code for code, *_ in callers.map(rig.call, [105] * count)] == [0] * count
+
+
+def test_a_handler_may_say_that_it_waits() -> None:
+    """Also where it says so already; what it waits for may be another request, and errors come through."""
+    rig = Rig(handler_threads=2)
+    other = threading.Event()
+
+    def wait(_request: Request) -> Answer:
+        found = blocking(lambda: blocking(lambda: other.wait(PATIENCE)))
+        return (0 if found else 1), None, {}, b""
+
+    def fail(_request: Request) -> Answer:
+        return blocking(lambda: int("no number")), None, {}, b""
+
+    def go_on(_request: Request) -> Answer:
+        other.set()
+        return 0, None, {}, b""
+
+    for code, handler in ((105, wait), (106, go_on), (103, fail)):
+        rig.serve(code, handler)
+    with contextlib.closing(rig), ThreadPoolExecutor(1) as callers:
+        waiting = callers.submit(rig.call, 105)
+        assert rig.call(103)[0] == 1
+        assert rig.call(106)[0] == 0
+        assert waiting.result()[0] == 0
+    assert blocking(lambda: 5) == 5
 
 
 def test_more_requests_than_may_wait_are_refused_at_once() -> None:

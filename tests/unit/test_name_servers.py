@@ -4,11 +4,13 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from ferromq._membership_config import MembershipConfig
+from ferromq._registration import IS_CHANGE, TAKES_CHANGES
 from ferromq.broker import name_servers as module
 from ferromq.broker.name_servers import Identity, NameServers
 from ferromq.broker.tables import Content
@@ -46,6 +48,8 @@ class Peers:
         self.routes: dict[str, RouteInfoManager] = {"a:1": RouteInfoManager(), "b:1": RouteInfoManager()}
         self.came: queue.Queue[tuple[str, int, tuple[str, ...]]] = queue.Queue()
         self.failing: dict[str, int] = {}
+        self.takers = set[str]()
+        """Those that take several topics for a change, as ferromq's do and RocketMQ's do not."""
         self.open = {address: threading.Event() for address in self.routes}
         for gate in self.open.values():
             gate.set()
@@ -69,8 +73,11 @@ class Peers:
             self.failing[address] -= 1
             raise ConnectionFailed(f"{address} is not reached")
         broker = Registration(fields["clusterName"], fields["brokerAddr"], "broker", int(fields["brokerId"]))
+        is_taker = address in self.takers
+        topics = replace(topics, is_change=is_taker and IS_CHANGE in fields)
         taken = self.routes[address].register(broker, topics, 0)
-        return (SYSTEM_ERROR, "refused", {}, b"") if taken is None else (SUCCESS, None, {}, b"")
+        answer = {TAKES_CHANGES: "true"} if is_taker else {}
+        return (SYSTEM_ERROR, "refused", {}, b"") if taken is None else (SUCCESS, None, answer, b"")
 
     def close(self) -> None:
         """Let go whoever hangs."""
@@ -175,6 +182,41 @@ def test_one_topic_is_told_alone(peers: Peers, change: Callable[..., list[str]])
     """To who has the table before it."""
     change(("orders", 1))
     assert peers.next("b:1")[1] == ("orders",)
+
+
+@pytest.fixture
+def taker(told: NameServers, table: Table, peers: Peers) -> str:
+    """Return a name server that has said that it takes changes."""
+    peers.takers.add("a:1")
+    assert told.register(table.read).is_complete
+    peers.came = queue.Queue()
+    return "a:1"
+
+
+def test_what_changed_meanwhile_is_one_request_where_that_is_taken(
+    peers: Peers, change: Callable[..., list[str]], taker: str
+) -> None:
+    """To a name server of RocketMQ it is one for each topic."""
+    names = [f"new-{number}" for number in range(60)]
+    assert change(*((name, 2) for name in names)) == []
+    came = [peers.came.get_nowait() for _ in range(peers.came.qsize())]
+    assert [topics for address, _, topics in came if address == taker] == [tuple(sorted(names))]
+    assert len(came) == 1 + len(names)
+    assert peers.queues(taker) == peers.queues("b:1") == {"x": 1, "y": 1, "z": 1, **dict.fromkeys(names, 2)}
+
+
+@pytest.mark.parametrize("is_taker", [True, False])
+def test_a_name_server_that_lost_its_table_takes_no_change_for_it(
+    peers: Peers, change: Callable[..., list[str]], taker: str, *, is_taker: bool
+) -> None:
+    """It restarted, or is another one now that knows no changes."""
+    peers.routes[taker] = RouteInfoManager()
+    if not is_taker:
+        peers.takers.clear()
+    assert change(("x", 2), ("y", 2)) == []
+    assert peers.queues(taker) == {"x": 2, "y": 2, "z": 1}
+    assert change(("x", 3), ("y", 3)) == []
+    assert peers.queues(taker) == {"x": 3, "y": 3, "z": 1}
 
 
 def test_one_that_hangs_delays_no_other(peers: Peers, change: Callable[..., list[str]]) -> None:

@@ -1,10 +1,13 @@
 """Order configurations follow what masters register; those that leave stay in them."""
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from ferromq._order_configuration import canonical, parts, with_part
-from ferromq.broker.name_server_link import Identity, Known
-from ferromq.broker.order_configurations import OrderConfigurations
+from ferromq.broker.name_server_link import Identity, Known, Told
+from ferromq.broker.order_configurations import NameServerTable, OrderConfigurations
 from ferromq.broker.tables import Content
 from ferromq.broker.topics import TopicConfig
 from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
@@ -31,6 +34,7 @@ class NameServer:
         is_normal: bool = False,
         broker_id: int = MASTER,
         perm: Permission = READ_WRITE,
+        cluster: str = "c",
     ) -> None:
         """Register a broker with two topics, of which the first is in order, or normal, or has no type."""
         self._version += 1
@@ -43,7 +47,7 @@ class NameServer:
             in_order=names if in_order and not is_normal else none,
             of_other_types=names if is_normal else none,
         )
-        self.routes.register(Registration("c", f"{broker}:{broker_id}", broker, broker_id), registered, 0, None)
+        self.routes.register(Registration(cluster, f"{broker}:{broker_id}", broker, broker_id), registered, 0, None)
 
     @property
     def order(self) -> str | None:
@@ -112,7 +116,14 @@ def test_another_topic_has_one_where_an_operator_gave_it(server: NameServer) -> 
 
 @pytest.mark.parametrize(
     ("text", "written"),
-    [("b:1;a:2", "a:2;b:1"), ("", ""), ("a:2;", "a:2"), ("what else", "what else"), ("b:x;a:2", "b:x;a:2")],
+    [
+        ("b:1;a:2", "a:2;b:1"),
+        ("b:0;a:2", "a:2;b:0"),
+        ("", ""),
+        ("a:2;", "a:2"),
+        ("what else", "what else"),
+        ("b:x;a:2", "b:x;a:2"),
+    ],
 )
 def test_what_operators_write_is_sorted(text: str, written: str) -> None:
     """What has another form is left alone."""
@@ -167,11 +178,125 @@ def test_parts_are_read_and_written() -> None:
     assert with_part(None, "b", 2) == "b:2"
 
 
+class Writer:
+    """A broker that writes the order configuration of one topic at a name server of RocketMQ, which does not."""
+
+    def __init__(self, name: str, table: dict[str, str]) -> None:
+        topic = TopicConfig("t", 4, 4, attributes={"message.type": "FIFO"})
+        self._now = Known(Identity(name, "c", "127.0.0.1:1", "127.0.0.1:2"), Content(DataVersion(1, 1), {"t": topic}))
+        self._orders = OrderConfigurations()
+        self._table = table
+        self.written: set[str] = set()
+
+    def round(
+        self,
+        *,
+        before: bool = True,
+        answer: str | None = None,
+        is_told: bool = True,
+        put: Callable[[str, str], object] | None = None,
+    ) -> None:
+        """Take part in a round of registration, in which the name server answers what it has, or had."""
+        table = self._table if answer is None else {"t": answer}
+        told = Told({}, json.dumps({"table": table}).encode()) if is_told else None
+        at = NameServerTable(self._table.get, put or self._table.__setitem__)
+        self.written = self._orders.registered(self._now if before else None, self._now, told, at, self.written)
+
+
 def test_what_another_broker_wrote_since_the_answer_stays() -> None:
     """RocketMQ's name server leaves the writing to brokers, and may answer before it has all of them."""
-    identity = Identity("b", "c", "127.0.0.1:1", "127.0.0.1:2")
-    topic = TopicConfig("t", 4, 4, attributes={"message.type": "FIFO"})
     there = {"t": "a:4;c:4"}
-    now = Known(identity, Content(DataVersion(1, 1), {"t": topic}))
-    OrderConfigurations().registered(None, now, b'{"table":{"t":"c:4"}}', there.get, there.__setitem__)
+    Writer("b", there).round(before=False, answer="c:4")
     assert there == {"t": "a:4;b:4;c:4"}
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_part_that_another_broker_overwrote_comes_back_with_the_next_round(*, is_told: bool) -> None:
+    """It read the value before this one wrote it; whether or not there is something to register then."""
+    there: dict[str, str] = {}
+    a, b = Writer("a", there), Writer("b", there)
+
+    def put_between(topic: str, text: str) -> None:
+        there[topic] = text
+        assert text == "b:4"
+        a.round(before=False)
+        assert there == {"t": "a:4;b:4"}
+        # The same, had it been written a moment later.
+        there[topic] = text
+
+    b.round(before=False, put=put_between)
+    assert there == {"t": "b:4"}
+    a.round(is_told=is_told)
+    assert there == {"t": "a:4;b:4"}
+    for writer in (a, b, a, b):
+        writer.round(is_told=is_told)
+    assert there == {"t": "a:4;b:4"}
+    assert not a.written | b.written
+
+
+def test_a_part_that_an_operator_took_out_later_stays_out() -> None:
+    """Once it was there in a round after the one that wrote it."""
+    there: dict[str, str] = {}
+    a = Writer("a", there)
+    a.round(before=False)
+    a.round()
+    there["t"] = "b:4"
+    a.round()
+    a.round(is_told=False)
+    assert there == {"t": "b:4"}
+
+
+def test_a_broker_without_write_permission_keeps_its_place_in_one_an_operator_wrote(server: NameServer) -> None:
+    """It counts again with its queues, also where the name server restarted meanwhile; no client sees the place."""
+    server.kv_config.put(ORDER_NAMESPACE, "t", "a:4;b:4")
+    server.register("a", 4, in_order=False)
+    server.register("b", 4, in_order=False)
+    server.routes.wipe_write_permission("b")
+    assert server.order == "a:4;b:0"
+    assert parts(server.order) == {"a": 4}
+    server.routes.add_write_permission("b")
+    assert server.order == "a:4;b:4"
+    server.register("b", 4, in_order=False, perm=Permission.READ)
+    assert server.order == "a:4;b:0"
+    server.routes.unregister(Registration("c", "b:0", "b", MASTER))
+    server.register("b", 4, in_order=False)
+    assert server.order == "a:4;b:4"
+
+
+def test_a_broker_that_an_operator_took_out_gets_no_place(server: NameServer) -> None:
+    """Nor does one that never had one."""
+    server.kv_config.put(ORDER_NAMESPACE, "t", "a:4")
+    server.register("a", 4, in_order=False)
+    server.register("b", 4, in_order=False)
+    server.routes.wipe_write_permission("b")
+    server.routes.add_write_permission("b")
+    assert server.order == "a:4"
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_deletion_with_a_cluster_takes_its_brokers_that_are_away(server: NameServer, *, in_order: bool) -> None:
+    """Those of other clusters stay, also where they are away."""
+    server.kv_config.put(ORDER_NAMESPACE, "t", "a:4;b:4;x:4;y:4")
+    for cluster, names in (("c", "ab"), ("other", "xy")):
+        for name in names:
+            server.register(name, 4, in_order=in_order, cluster=cluster)
+    for cluster, name in (("c", "b"), ("other", "y")):
+        server.routes.unregister(Registration(cluster, f"{name}:0", name, MASTER))
+    server.routes.delete_topic("t", "typing error")
+    assert server.order == "a:4;b:4;x:4;y:4"
+    server.routes.delete_topic("t", "c")
+    assert server.order == "x:4;y:4"
+    server.routes.delete_topic("t", "other")
+    assert [server.order] == [""]
+
+
+def test_deletion_with_a_cluster_takes_brokers_that_were_away_since_the_start(server: NameServer) -> None:
+    """Their cluster is not known; where no other cluster has the topic, they are of this one."""
+    server.kv_config.put(ORDER_NAMESPACE, "t", "a:4;b:4")
+    server.register("a", 4)
+    server.routes.delete_topic("t", "c")
+    assert [server.order] == [""]
+    server.kv_config.put(ORDER_NAMESPACE, "t", "a:4;b:4;x:4")
+    server.register("x", 4, cluster="other")
+    server.routes.delete_topic("t", "c")
+    assert server.order == "b:4;x:4"

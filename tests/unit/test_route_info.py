@@ -1,5 +1,6 @@
 """The routes of a name server, against a model that keeps plain facts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -329,6 +330,18 @@ def test_a_topic_that_is_not_registered_any_more_stays_unless_told_otherwise(rou
     routes.register(broker(), topics(4, t=4), now=0)
     assert routes.lookup("u") is None
     assert routes.lookup("t") is not None
+
+
+def test_a_change_says_nothing_of_other_topics(routes: RouteInfoManager) -> None:
+    """Of however many topics it is; only who has registered its table may send one."""
+    change = replace(topics(2, t=8, u=8), is_change=True)
+    assert routes.register(broker(), change, now=0) is None
+    assert routes.lookup("t") is None
+    routes.delete_missing_topics = True
+    routes.register(broker(), topics(1, t=4, v=4), now=0)
+    assert routes.register(broker(), change, now=0) is not None
+    assert {"t", "u", "v"} <= set(routes.topics())
+    assert routes.register(broker(address="h:2"), change, now=0) is None
 
 
 def test_one_topic_is_registered_for_brokers_there_are(routes: RouteInfoManager) -> None:

@@ -485,6 +485,23 @@ def test_no_topic_is_created_that_may_not_be(tmp_path: Path) -> None:
     assert not (tmp_path / "config" / "topics.json").exists()
 
 
+def test_a_table_tells_what_changed_since(tmp_path: Path) -> None:
+    """For a while."""
+    table = topics(tmp_path)
+    begin = table.content
+    table.create(TopicConfig("a", 1, 1), "test")
+    middle = table.content
+    table.put(TopicConfig("b", 1, 1), {}, "test")
+    table.put(TopicConfig("b", 2, 2), {}, "test")
+    table.delete("a", "test")
+    assert table.content.since(begin) == ["a", "b"]
+    assert table.content.since(middle) == ["b", "a"]
+    assert table.content.since(table.content) == []
+    for queues in range(1, 300):
+        table.put(TopicConfig("b", queues, queues), {}, "test")
+    assert table.content.since(middle) is None
+
+
 def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> None:
     """It was in no table when unused topics were sought, and it is when they are deleted."""
     table = topics(tmp_path)

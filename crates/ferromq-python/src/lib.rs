@@ -52,6 +52,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(log_scan::log_files, module)?)?;
     module.add_function(wrap_pyfunction!(log_scan::queue_starts, module)?)?;
     module.add_function(wrap_pyfunction!(columns::record_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(blocking, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(filters::check_filter, module)?)?;
     module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;
@@ -63,6 +64,12 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Response", response)?;
     // Made by PyO3; nobody imports `*` from here, and the stub would have to repeat every name.
     module.delattr("__all__")
+}
+
+/// Calls a function that waits: on a thread that answers requests, another request begins meanwhile.
+#[pyfunction]
+fn blocking<'py>(wait: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    pool::blocking(|| wait.call0())
 }
 
 /// CRC32 as zlib computes it.

@@ -4,8 +4,8 @@
 //! order they came. What a job does is the business of `handler`.
 //!
 //! The interpreter runs one thread at a time, and each hand-over between threads costs more than a quick job. So one
-//! thread runs the jobs one after the other, and others join where that one waits: for the disk, which it says
-//! ([`blocking`]), or for anything else, when no job was begun for a while.
+//! thread runs the jobs one after the other, and others join where that one waits: for the disk or a peer, which
+//! it says ([`blocking`]), or for anything else, when no job was begun for a while.
 
 use std::{
     cell::RefCell,
@@ -40,7 +40,7 @@ struct State {
     strands: HashMap<u64, VecDeque<Job>>,
     stopping: bool,
     threads: usize,
-    /// Jobs that run and do not wait for the disk.
+    /// Jobs that run and do not say that they wait.
     running: usize,
     /// Whether a thread waits for a stall; where none does and jobs wait, one is woken.
     is_watched: bool,
@@ -60,18 +60,19 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
-/// Runs `wait`, which may wait for the disk; another job may begin meanwhile where a thread of a pool calls this.
+/// Runs `wait`, which may wait for the disk or a peer; another job may begin meanwhile where a thread of a pool calls
+/// this. What is said to wait within it waits already.
 pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
-    let Some(shared) = CURRENT.with_borrow(Clone::clone) else { return wait() };
-    let _waiting = Waiting::begin(&shared);
+    let Some(shared) = CURRENT.take() else { return wait() };
+    let _waiting = Waiting::begin(shared);
     wait()
 }
 
-/// A job of a pool that waits for the disk.
-struct Waiting<'a>(&'a Shared);
+/// A job of a pool that waits for the disk or a peer.
+struct Waiting(Arc<Shared>);
 
-impl<'a> Waiting<'a> {
-    fn begin(shared: &'a Shared) -> Self {
+impl Waiting {
+    fn begin(shared: Arc<Shared>) -> Self {
         let mut state = shared.state.lock();
         state.running -= 1;
         let others_wait = !state.turns.is_empty();
@@ -84,9 +85,10 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.state.lock().running += 1;
+        CURRENT.set(Some(Arc::clone(&self.0)));
     }
 }
 

@@ -63,7 +63,7 @@ class Announcer:
     def start(self, topics: TopicTable) -> None:
         """Register now, and again every period; what failed is tried again soon."""
         self._topics = topics
-        self._name_servers.on_unknown = self._try_soon
+        self._name_servers.try_soon = self._try_soon
         self.register()
         self._timer.start()
 
@@ -73,7 +73,7 @@ class Announcer:
         self._name_servers.unregister()
         # The table calls this object on changes: let go, nothing is left for the garbage collector.
         self._topics = None
-        self._name_servers.on_unknown = lambda: None
+        self._name_servers.try_soon = lambda: None
         self._on_master = lambda _master, _generation: None
 
     def set_period(self, period: timedelta) -> None:

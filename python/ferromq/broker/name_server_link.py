@@ -7,7 +7,7 @@ What is said in a round is `name_servers`' business.
 import enum
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +20,8 @@ _log = logging.getLogger("ferromq.broker")
 
 _FEW = 64
 """Topics that are told one by one; more are told with all others, which is one request."""
+_MANY = 1024
+"""Topics that are told in one request where a name server takes changes."""
 
 Read = Callable[[], Content[TopicConfig]]
 """Returns what the table of topics holds at that moment."""
@@ -69,6 +71,8 @@ class Told(NamedTuple):
     generation: int = 0
     is_new: bool = False
     """Whether it had lost, or never had, what this broker puts into its key-value table."""
+    is_change: bool = False
+    """Whether it was told, and answered, of topics that changed, and not of all."""
 
 
 class Known(NamedTuple):
@@ -76,20 +80,33 @@ class Known(NamedTuple):
 
     identity: Identity
     content: Content[TopicConfig]
+    takes_changes: bool = False
+    """Whether it takes several topics for a change; RocketMQ's takes them for the whole table."""
 
     def step_to(self, identity: Identity, content: Content[TopicConfig]) -> Mapping[str, TopicConfig]:
         """
-        Return the few topics that make it *content*, to be told one by one; nothing where more changed, or one is gone.
+        Return the few topics that make it *content*; nothing where more changed, or one is gone.
 
-        A name server refuses a single topic of a broker it does not know, and takes several for a whole table.
+        A name server that does not take changes has to be told one by one: it refuses a single topic of a broker it
+        does not know, and takes several for a whole table.
         """
-        before, after = self.content.entries, content.entries
         if identity != self.identity:
             return {}
-        # A table keeps the entries that did not change.
-        changed = {name: topic for name, topic in after.items() if before.get(name) is not topic}
-        gone = len(before) + sum(name not in before for name in changed) - len(after)
-        return changed if len(changed) <= _FEW and not gone else {}
+        before, after = self.content.entries, content.entries
+        names = changed_since(self.content, content)
+        changed = {name: after[name] for name in names if name in after}
+        is_gone = any(name in before for name in names if name not in after)
+        return changed if len(changed) <= (_MANY if self.takes_changes else _FEW) and not is_gone else {}
+
+
+def changed_since(before: Content[TopicConfig], after: Content[TopicConfig]) -> Sequence[str]:
+    """Return the names of the topics that are not in both contents, or are another object in each."""
+    names = after.since(before)
+    if names is not None:
+        return names
+    # A table keeps the entries that did not change.
+    put = [name for name, topic in after.entries.items() if before.entries.get(name) is not topic]
+    return put + [name for name in before.entries if name not in after.entries]
 
 
 class Result(NamedTuple):
@@ -120,6 +137,8 @@ class Link:
         self.address = address
         self.known: Known | None = None
         """What it acknowledged last, and nothing failed since; only for the round under way."""
+        self.written: Collection[str] = ()
+        """The topics whose order configurations this broker wrote there in the round before."""
         self.is_failing = False
         self._tell = tell
         self._lock = threading.Lock()

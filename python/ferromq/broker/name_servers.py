@@ -16,9 +16,10 @@ from ferromq import _ferromq, _json
 from ferromq._broker_removal import GONE
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._membership_config import MembershipConfig
+from ferromq._registration import IS_CHANGE, TAKES_CHANGES
 from ferromq.broker import registration
 from ferromq.broker.name_server_link import Asked, Identity, Known, Link, NameServerFailed, Read, Result, Round, Told
-from ferromq.broker.order_configurations import OrderConfigurations, table_of
+from ferromq.broker.order_configurations import NameServerTable, OrderConfigurations, table_of
 from ferromq.broker.topics import TopicConfig, Wait
 from ferromq.errors import OutcomeUnknown
 from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
@@ -81,8 +82,8 @@ class NameServers:
         self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * (period // timedelta(milliseconds=1)))
         self._client = _ferromq.RemotingClient()
         self._links = [Link(address, self._tell) for address in addresses]
-        self.on_unknown: Callable[[], object] = lambda: None
-        """Called where a name server does not know this broker any more."""
+        self.try_soon: Callable[[], object] = lambda: None
+        """Called where a name server does not know this broker any more, or may lack what it was told."""
         self._orders = OrderConfigurations()
         self._encoding = threading.Lock()
         self._encoded: tuple[Known, bytes] | None = None
@@ -143,14 +144,17 @@ class NameServers:
             if not found.result().is_done:
                 on_failure()
 
-        for found in rounds:
-            if wait is Wait.REGISTERED:
-                ended(found)
-            else:
-                found.add_done_callback(ended)
-        for before in older:
-            if wait is Wait.SETTLED and before is not None:
-                before.result()
+        def await_rounds() -> None:
+            for found in rounds:
+                if wait is Wait.REGISTERED:
+                    ended(found)
+                else:
+                    found.add_done_callback(ended)
+            for before in older:
+                if wait is Wait.SETTLED and before is not None:
+                    before.result()
+
+        _ferromq.blocking(await_rounds)
 
     def unregister(self) -> None:
         """Say goodbye to the name servers that answer; others find out by the closed connection."""
@@ -196,7 +200,7 @@ class NameServers:
         if is_short or any(at != GONE for name, at in grpc.items() if name not in {own, *there}):
             registered = self._registered(address)
             if is_short and own not in registered:
-                self.on_unknown()
+                self.try_soon()
                 raise NameServerFailed(f"{address} does not know this broker yet, and maybe not the others")
         order = route.order_conf if route else None
         if is_ordered and order is None:
@@ -255,25 +259,31 @@ class NameServers:
         # Whatever goes wrong from here on, it is not known what the name server has.
         before, link.known = link.known, None
         told = self._send(link.address, turn.asked, before, now)
+        is_taker = before is not None and before.takes_changes
         if told is not None:
-            address = link.address
-            self._orders.registered(
-                None if told.is_new else before,
-                now,
-                told.body,
-                lambda topic: self._value(address, ORDER_NAMESPACE, topic),
-                lambda topic, value: self._put_value(address, ORDER_NAMESPACE, topic, value),
-            )
-        link.known = now
+            is_taker = told.fields.get(TAKES_CHANGES) == "true"
+        if told is not None or link.written:
+            known = None if told is not None and told.is_new else before
+            link.written = self._orders.registered(known, now, told, self._orders_at(link.address), link.written)
+            if link.written:
+                # Another broker may have overwritten it.
+                self.try_soon()
+        link.known = now._replace(takes_changes=is_taker)
         return told
 
+    def _orders_at(self, address: str) -> NameServerTable:
+        return NameServerTable(
+            lambda topic: self._value(address, ORDER_NAMESPACE, topic),
+            lambda topic, value: self._put_value(address, ORDER_NAMESPACE, topic, value),
+        )
+
     def _send(self, address: str, asked: Asked, before: Known | None, now: Known) -> Told | None:
-        identity, content = now
+        identity, content = now.identity, now.content
         is_same = before is not None and before.identity == identity and before.content is content
         if asked is Asked.CHANGE:
             if is_same:
                 return None
-            told = self._send_topics(address, now, before.step_to(identity, content) if before else {})
+            told = self._send_topics(address, now, before)
             if told is not None:
                 return told
         # Who follows a master registers in any case: the answer says who that is.
@@ -282,8 +292,13 @@ class NameServers:
             return None
         return self._register(address, now)
 
-    def _send_topics(self, address: str, now: Known, change: Mapping[str, TopicConfig]) -> Told | None:
-        """Register topics one by one; None where there are none, or the name server wants the whole table."""
+    def _send_topics(self, address: str, now: Known, before: Known | None) -> Told | None:
+        """Register topics that changed; None where there are none, or the name server wants the whole table."""
+        change = before.step_to(now.identity, now.content) if before else {}
+        if not change:
+            return None
+        if before is not None and before.takes_changes:
+            return self._send_change(address, now, change)
         told, version = None, now.content.version
         for left, (name, topic) in zip(reversed(range(len(change))), change.items(), strict=True):
             # A name server reads a topic it knows only where the version is another one. The last one is the table's.
@@ -295,6 +310,15 @@ class NameServers:
                 return None
             told = Told(fields, answer, now.identity.generation)
         return told
+
+    def _send_change(self, address: str, now: Known, change: Mapping[str, TopicConfig]) -> Told | None:
+        """Register several topics at once, with a name server that takes them for a change."""
+        body = self._body(now.identity, now.content.version, change)
+        header = {**self._header(now.identity, body), IS_CHANGE: "true"}
+        code, _, fields, answer = self._call(address, RequestCode.REGISTER_BROKER, header, body)
+        # One that does not say so took them for the whole table: another name server is at this address now.
+        is_taken = code == ResponseCode.SUCCESS and fields.get(TAKES_CHANGES) == "true"
+        return Told(fields, answer, now.identity.generation, is_change=True) if is_taken else None
 
     def _everything(self, now: Known) -> bytes:
         """Encode the whole table, once for all name servers, and where one needs it: with many topics that is long."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ferromq import _json
+from ferromq._ferromq import blocking
 from ferromq.broker.table_journal import Changes, Journal
 from ferromq.errors import CorruptStore
 from ferromq.route import DataVersion
@@ -24,6 +25,8 @@ R = TypeVar("R")
 
 _SMALL = 256
 """Entries up to which a table is written whole with each change."""
+_STEPS = 256
+"""Changes of a table whose names are remembered."""
 
 Entries = Mapping[str, T]
 """The entries by name. A table never changes one it gave away."""
@@ -45,6 +48,16 @@ class Form(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One change of a table."""
+
+    number: int
+    """The number of the content after it."""
+    names: tuple[str, ...]
+    """The entries that were put or removed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Content(Generic[T]):
     """What a table holds at one moment."""
 
@@ -52,6 +65,19 @@ class Content(Generic[T]):
     entries: Entries[T]
     others: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the file."""
+    number: int = 0
+    """Counts the contents of a table since its start."""
+    steps: tuple[Step, ...] = ()
+    """The changes that led to it, in their order; the oldest are left out."""
+
+    def since(self, before: "Content[T]") -> list[str] | None:
+        """Return the names that changed after *before*, a content of the same table; None where that is too old."""
+        if before is self:
+            return []
+        if not self.steps or self.steps[0].number > before.number + 1:
+            return None
+        names = (name for step in self.steps if step.number > before.number for name in step.names)
+        return list(dict.fromkeys(names))
 
     def page(self, first: int, count: int) -> dict[str, T]:
         """Return *count* entries in the order of their names, from number *first* on."""
@@ -140,7 +166,7 @@ class MetadataTable(Generic[T]):
         kept = {name: entry for name, entry in content.entries.items() if name not in absent}
         version = content.version.next(now) if missing else content.version
         self._is_seeded = bool(missing) or len(kept) < len(content.entries)
-        self._content = Content(version, {**kept, **missing}, content.others)
+        self._content = Content(version, {**kept, **missing}, content.others, content.number + 1)
 
     def change(self, decide: Callable[[Content[T]], Change[T]]) -> tuple[Content[T], list[str]]:
         """
@@ -161,14 +187,16 @@ class MetadataTable(Generic[T]):
                 for name in [name for name, entry in put.items() if entry is None]:
                     del entries[name]
                 version = change.version or content.version.next(self._now_ms())
-                changed = batch.content = Content(version, entries, {**content.others, **others})
+                number = content.number + 1
+                steps = (*content.steps[1 - _STEPS :], Step(number, tuple(put)))
+                changed = batch.content = Content(version, entries, {**content.others, **others}, number, steps)
                 batch.put.update(put)
                 batch.others.update(others)
                 batch.is_changed = True
             elif batch.content is None:
                 return content, []
         # What it saw may not be on disk yet, though it changes nothing itself.
-        self._commit(batch)
+        blocking(lambda: self._commit(batch))
         return changed, list(put)
 
     def _commit(self, batch: _Batch[T]) -> None:

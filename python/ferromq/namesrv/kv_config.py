@@ -6,7 +6,7 @@ What the values mean is the business of those who put them: order configurations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from ferromq import _json
@@ -60,11 +60,17 @@ class KvConfig:
         with self._lock:
             return self._table.get(namespace, {}).get(key)
 
-    def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return all keys and values of *namespace*, which stays when its last key goes; None: it never had one."""
+    def namespace(self, namespace: str, only: Collection[str] | None = None) -> Mapping[str, str] | None:
+        """
+        Return the keys and values of *namespace*, which stays when its last key goes; None: it never had one.
+
+        *only*: the keys that are wanted, where not all are.
+        """
         with self._lock:
             keys = self._table.get(namespace)
-            return None if keys is None else dict(keys)
+            if keys is None or only is None:
+                return None if keys is None else dict(keys)
+            return {key: keys[key] for key in only if key in keys}
 
     def log(self) -> None:
         """Write every value to the log."""

@@ -8,9 +8,9 @@ Brokers that leave stay in them, so that message groups keep their queues; what 
 import logging
 from collections.abc import Callable, Sequence
 
-from ferromq._order_configuration import parts, with_part
+from ferromq._order_configuration import all_parts, text_of, with_part, without
 from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
-from ferromq.namesrv.route_info import OrderChange
+from ferromq.namesrv.route_info import OrderChange, OrderDeletion
 
 _log = logging.getLogger("ferromq.namesrv")
 
@@ -22,13 +22,13 @@ class Orders:
         self._kv_config = kv_config
         self._on_change = on_change
 
-    def follow(self, changes: Sequence[OrderChange]) -> None:
+    def follow(self, changes: Sequence[OrderChange | OrderDeletion]) -> None:
         """Take over changes, as `RouteInfoManager` tells them: several brokers may register at once."""
-        by_topic: dict[str, list[OrderChange]] = {}
+        by_topic: dict[str, list[OrderChange | OrderDeletion]] = {}
         for change in changes:
             by_topic.setdefault(change.topic, []).append(change)
 
-        def changed(of_topic: list[OrderChange]) -> Callable[[str | None], str | None]:
+        def changed(of_topic: list[OrderChange | OrderDeletion]) -> Callable[[str | None], str | None]:
             def value(before: str | None) -> str | None:
                 for change in of_topic:
                     before = _value(before, change)
@@ -46,11 +46,14 @@ class Orders:
             self._on_change(topics)
 
 
-def _value(before: str | None, change: OrderChange) -> str | None:
-    if change.broker_name is None:
-        return before and ""
-    if not change.is_in_order and change.broker_name not in parts(before):
+def _value(before: str | None, change: OrderChange | OrderDeletion) -> str | None:
+    if isinstance(change, OrderDeletion):
+        return before and without(before, change.goes, change.stays)
+    if change.is_in_order:
+        return None if before is None and not change.queues else with_part(before, change.broker_name, change.queues)
+    known = all_parts(before)
+    count = known.get(change.broker_name)
+    # What an operator wrote for a broker holds until its queues change; its place is kept where it has none.
+    if count is None or (change.is_back and count):
         return before
-    if before is None and not change.queues:
-        return None
-    return with_part(before, change.broker_name, change.queues)
+    return text_of({**known, change.broker_name: change.queues})

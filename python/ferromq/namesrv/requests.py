@@ -5,12 +5,14 @@ It knows the words of the protocol and decides nothing about routes.
 """
 
 import logging
+from dataclasses import replace
 from datetime import timedelta
 
 from ferromq import _json, _remoting
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Server
-from ferromq._order_configuration import canonical
+from ferromq._order_configuration import all_parts, canonical, parts
+from ferromq._registration import IS_CHANGE, TAKES_CHANGES
 from ferromq._remoting import Answer, Handler, failure, flag, integer, required, success
 from ferromq._time import Clock
 from ferromq.errors import ConfigError
@@ -110,13 +112,15 @@ class Requests:
         broker = _registration(fields)
         try:
             topics = registration.decode(request.body, broker.broker_name, compressed=flag(fields, "compressed"))
+            topics = replace(topics, is_change=flag(fields, IS_CHANGE))
         except ValueError as error:
             raise _remoting.BadRequest(str(error)) from error
         answer = self._routes.register(broker, topics, self._clock.now_ms(), request.connection)
         if answer is None:
             return failure(ResponseCode.SYSTEM_ERROR, "registration refused; register with all topics first")
-        header = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address}
-        order = self._kv_config.namespace(ORDER_NAMESPACE) if self._settings.config.return_order else None
+        header = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address, TAKES_CHANGES: "true"}
+        only = topics.queues if topics.is_change else None
+        order = self._kv_config.namespace(ORDER_NAMESPACE, only) if self._settings.config.return_order else None
         body = b"" if order is None else _json.dumps({"table": order})
         return success({name: value for name, value in header.items() if value}, body)
 
@@ -140,7 +144,10 @@ class Requests:
                 f"or mqadmin updateTopic -c CLUSTER -t {topic}), or let a broker create topics on first use",
             )
         if config.order_messages:
-            route = route.with_order(self._kv_config.get(ORDER_NAMESPACE, topic) or None)
+            order = self._kv_config.get(ORDER_NAMESPACE, topic)
+            # Where no broker has queues that count, RocketMQ's clients would find none at all.
+            is_drained = bool(all_parts(order)) and not parts(order)
+            route = route.with_order(None if is_drained else order or None)
         self._server.put_route(topic, generation, route.encode(), route.encode_legacy())
         zone = request.fields.get("__ZONE_NAME", "").strip()
         if zone and flag(request.fields, "__ZONE_MODE"):

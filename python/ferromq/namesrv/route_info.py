@@ -62,6 +62,8 @@ class RegisteredTopics:
     """The topics whose messages are in order."""
     of_other_types: frozenset[str] = frozenset()
     """The topics that have another message type; what is in neither set has none yet."""
+    is_change: bool = False
+    """Whether these are the topics that changed, and all others are as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,23 @@ class OrderChange(NamedTuple):
     """A master's queues of a topic changed, other than by its leaving: so does the topic's order configuration."""
 
     topic: str
-    broker_name: str | None
-    """None: the topic was deleted, and no broker counts."""
+    broker_name: str
     queues: int
     """Those that may be written."""
     is_in_order: bool
     """Whether the topic's messages are in order, as brokers say."""
+    is_back: bool = False
+    """Whether the broker registered the topic for the first time, or again after it was away."""
+
+
+class OrderDeletion(NamedTuple):
+    """A topic was deleted, on all brokers or on those of a cluster."""
+
+    topic: str
+    goes: frozenset[str] = frozenset()
+    """Brokers of the cluster, also those that are away."""
+    stays: frozenset[str] = frozenset()
+    """Brokers of other clusters, also those that are away."""
 
 
 @dataclass(slots=True)
@@ -137,7 +150,7 @@ class RouteInfoManager:
         *,
         on_change: Callable[[Collection[str]], object] = lambda _topics: None,
         on_minimum: Callable[[MinimumChange], object] = lambda _change: None,
-        on_order: Callable[[Sequence[OrderChange]], object] = lambda _changes: None,
+        on_order: Callable[[Sequence[OrderChange | OrderDeletion]], object] = lambda _changes: None,
     ) -> None:
         self.acting_master = False
         """Whether the first slave of a lost master is shown in its place, where the broker allows it."""
@@ -159,9 +172,11 @@ class RouteInfoManager:
         self._keys_of: dict[int, set[BrokerAddress]] = {}
         self._changed: set[str] = set()
         self._minimum_changes: list[MinimumChange] = []
-        self._order_changes: list[OrderChange] = []
+        self._order_changes: list[OrderChange | OrderDeletion] = []
+        # Also of brokers that are away.
+        self._cluster_of: dict[str, str] = {}
         self._in_order: set[str] = set()
-        self._of_other_types: dict[str, frozenset[str]] = {}
+        self._of_other_types: dict[str, set[str]] = {}
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -183,7 +198,7 @@ class RouteInfoManager:
         """
         Add a broker or renew its lease, and take over the topics of a master.
 
-        None: refused. A broker not known here that sends a single topic sends a change, not its table, and must
+        None: refused. A broker not known here that sends a change, or a single topic, which is one, must
         register whole first; and an older broker (by state version) does not take the place of a newer one.
         """
         with self._changing():
@@ -193,13 +208,15 @@ class RouteInfoManager:
             if before is not None and before.broker_name != broker.broker_name:
                 self._forget(broker.key, before.broker_name)
             self.cluster_addr_table.setdefault(broker.cluster, set()).add(broker.broker_name)
+            self._cluster_of[broker.broker_name] = broker.cluster
             known = self.broker_addr_table.setdefault(broker.broker_name, _Broker(broker.cluster))
             is_first = self._put_address(broker, known)
             if broker.broker_id == MASTER:
                 newly = topics.in_order - self._in_order
                 self._in_order |= newly
-                others = self._of_other_types.get(broker.broker_name, frozenset())
-                self._of_other_types[broker.broker_name] = others - topics.queues.keys() | topics.of_other_types
+                others = self._of_other_types.setdefault(broker.broker_name, set())
+                others.difference_update(topics.queues)
+                others |= topics.of_other_types
                 self._put_queues(broker, topics, topics.queues, is_first=is_first)
                 # Brokers that had the topic before it was one for messages in order count, too.
                 for topic in newly:
@@ -217,12 +234,15 @@ class RouteInfoManager:
         known = self.broker_addr_table.get(broker.broker_name)
         current = known.addresses.get(broker.broker_id) if known else None
         if current is None or known is None:
-            if len(topics.queues) == 1:
+            if topics.is_change or len(topics.queues) == 1:
                 _log.warning("change of an unregistered broker refused broker=%s", broker.broker_name)
                 return True
             return False
         if current == broker.address:
             return False
+        if topics.is_change:
+            _log.warning("change of a broker refused, another one has its place broker=%s", broker.broker_name)
+            return True
         rival = self.broker_live_table.get(BrokerAddress(known.cluster, current))
         if rival is not None and rival.version.state_version > topics.version.state_version:
             _log.warning("older broker refused broker=%s address=%s", broker.broker_name, broker.address)
@@ -253,7 +273,8 @@ class RouteInfoManager:
         live = self.broker_live_table.get(broker.key)
         is_changed = is_first or live is None or live.version != topics.version
         there = self._topics_of.setdefault(name, set())
-        if is_changed and self.delete_missing_topics and not topics.has_static_topics:
+        is_whole = not topics.is_change and not topics.has_static_topics
+        if is_changed and self.delete_missing_topics and is_whole:
             self._remove_queues(name, there - queues.keys())
         for topic in queues if is_changed else queues.keys() - there:
             queue, brokers = queues[topic], self.topic_queue_table.setdefault(topic, {})
@@ -262,15 +283,14 @@ class RouteInfoManager:
                 brokers[name] = queue
                 there.add(topic)
                 self._changed.add(topic)
-                # What an operator gave another topic is kept until its queues change.
-                if broker.broker_id == MASTER and (before is not None or topic in self._in_order):
-                    self._order_changed(topic, queue)
+                if broker.broker_id == MASTER:
+                    self._order_changed(topic, queue, is_back=before is None)
 
-    def _order_changed(self, topic: str, queue: QueueData) -> None:
+    def _order_changed(self, topic: str, queue: QueueData, *, is_back: bool = False) -> None:
         is_in_order = topic in self._in_order
         is_other = is_in_order and topic in self._of_other_types.get(queue.broker_name, ())
         queues = queue.write_queues if queue.permission & Permission.WRITE and not is_other else 0
-        self._order_changes.append(OrderChange(topic, queue.broker_name, queues, is_in_order))
+        self._order_changes.append(OrderChange(topic, queue.broker_name, queues, is_in_order, is_back))
 
     def _leave_orders(self, broker_name: str, topics: Iterable[str]) -> None:
         """Take a broker out of the order configurations of topics that have another message type there now."""
@@ -434,16 +454,18 @@ class RouteInfoManager:
         """
         Forget where *topic* is, on the brokers of *cluster* or on all; a broker that still has it brings it back.
 
-        On all, its order configuration goes, too, with the parts of brokers that are away.
+        Their parts of its order configuration go, too, also those of brokers that are away.
         """
         with self._changing():
             brokers = self.topic_queue_table.get(topic, {})
             gone = set(brokers) if cluster is None else self.cluster_addr_table.get(cluster, set())
             for name in brokers.keys() & gone:
                 self._remove_queues(name, [topic])
-                self._order_changes.append(OrderChange(topic, name, 0, is_in_order=False))
             if cluster is None:
-                self._order_changes.append(OrderChange(topic, None, 0, is_in_order=False))
+                self._order_changes.append(OrderDeletion(topic))
+            elif cluster in self._cluster_of.values():
+                goes = frozenset(name for name, its in self._cluster_of.items() if its == cluster)
+                self._order_changes.append(OrderDeletion(topic, goes, frozenset(self._cluster_of) - goes))
             if topic not in self.topic_queue_table:
                 self._in_order.discard(topic)
 
