@@ -183,6 +183,7 @@ class StoreStats(TypedDict):
     failed_puts_dispatch_stalled: NotRequired[int]
     missed_gets_no_matched_message: NotRequired[int]
     missed_gets_message_was_removing: NotRequired[int]
+    missed_gets_message_unreadable: NotRequired[int]
     missed_gets_offset_found_null: NotRequired[int]
     missed_gets_offset_overflow_badly: NotRequired[int]
     missed_gets_offset_overflow_one: NotRequired[int]
@@ -357,8 +358,8 @@ class Store:
         What is wrong now: file, first and last + 1 physical offset, reason.
 
         Ranges of the commit log that are not served; consume queues, named by their directory, or the index that
-        cannot be written now, with the range of the log they are redone from; and messages that retention removed
-        before their queue could be written again.
+        cannot be written now, with the range of the log they are redone from; messages that retention removed before
+        their queue could be written again; and files that cannot be read now, which are tried again for the answer.
         """
 
     def close(self) -> None: ...

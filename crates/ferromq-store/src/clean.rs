@@ -404,6 +404,7 @@ impl<D: Disk> Inner<D> {
             Err(error) => failed = failed.and(Err(error)),
         }
         self.log.damages.forget_below(start);
+        self.unreadable.forget_below(start);
         if failed.is_ok() {
             pass.swept_to = Some(start);
         }

@@ -351,41 +351,42 @@ impl<D: Disk> ConsumeQueue<D> {
     /// `None` stands for a place where an entry should be and is not. Where a file cannot be opened now it ends early:
     /// what is there must not be taken for missing.
     pub(crate) fn walk(&self, from: u64, visit: impl FnMut(u64, Option<Entry>) -> bool) {
-        self.walk_to(from, u64::MAX, visit);
+        if let Err(error) = self.walk_to(from, u64::MAX, visit) {
+            tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read now");
+        }
     }
 
-    /// As [`Self::walk`], to `to` at most.
-    pub(crate) fn walk_to(&self, from: u64, to: u64, mut visit: impl FnMut(u64, Option<Entry>) -> bool) {
+    /// As [`Self::walk`], to `to` at most. Errors: `Io`, `Corrupt` for a file that cannot be opened now.
+    pub(crate) fn walk_to(
+        &self,
+        from: u64,
+        to: u64,
+        mut visit: impl FnMut(u64, Option<Entry>) -> bool,
+    ) -> Result<()> {
         let end = self.max_offset().min(to);
         let mut at = from;
         while at < end {
-            let file = match self.files.open(at * ENTRY_LEN) {
-                Ok(Some(file)) => file,
-                Ok(None) => {
-                    visit(at, None);
-                    return;
-                }
-                Err(error) => {
-                    tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read now");
-                    return;
-                }
+            let Some(file) = self.files.open(at * ENTRY_LEN)? else {
+                visit(at, None);
+                return Ok(());
             };
             let (begin, stop) = (at, end.min(file.end() / ENTRY_LEN));
             for bytes in file.read(at * ENTRY_LEN..stop * ENTRY_LEN).chunks_exact(ENTRY) {
                 if !visit(at, Entry::decode(bytes)) {
-                    return;
+                    return Ok(());
                 }
                 at += 1;
             }
             if at == begin {
                 // The entry would lie in two files, which no file of the right size lets it.
                 visit(at, None);
-                return;
+                return Ok(());
             }
             if at < stop {
-                return;
+                return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Writes entries that follow each other, beginning with the one of `first`. Readers do not see them yet.

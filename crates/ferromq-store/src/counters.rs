@@ -20,8 +20,6 @@ pub(crate) struct Counters {
     pub(crate) mismatches: AtomicU64,
     /// Leased messages that were forgotten because the log does not hold them any longer.
     pub(crate) gone_leases: AtomicU64,
-    /// Records that could not be read when somebody asked for them.
-    unreadable: AtomicU64,
 }
 
 impl Counters {
@@ -34,11 +32,6 @@ impl Counters {
         for (_, counter) in counters.filter(|(known, _)| **known == status) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Says whether it is to be told: ever more seldom, as a bad disk has the same to say of each message.
-    pub(crate) fn count_unreadable(&self) -> bool {
-        (self.unreadable.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
     }
 
     pub(crate) fn failed_puts(&self) -> BTreeMap<&'static str, u64> {

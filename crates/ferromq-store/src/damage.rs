@@ -34,6 +34,8 @@ pub enum DamageReason {
     /// The log is sound, but the consume queue or the index named cannot be written now: what it lacks is derived from
     /// this range again once it can be.
     SetAside,
+    /// The file holds these messages and cannot be read now. They are kept, and come once it can be read.
+    Unreadable,
     /// Retention removed these messages of the consume queue named, before the queue could be written again.
     Removed {
         /// Queue offset of the first.
@@ -50,6 +52,7 @@ impl fmt::Display for DamageReason {
             Self::Short => "the file is shorter than it was",
             Self::Corrupt => "records are damaged",
             Self::SetAside => "it cannot be written now and is set aside: its messages wait in the log",
+            Self::Unreadable => "it cannot be read now: its messages are kept until it can be",
             Self::Removed { first, count } => {
                 let last = first.saturating_add(*count).saturating_sub(1);
                 return write!(f, "retention removed the messages at queue offsets {first} to {last} before it could be written");
@@ -215,7 +218,7 @@ fn encode(list: &[Damage]) -> Vec<u8> {
             DamageReason::Short => 2,
             DamageReason::Corrupt => 3,
             // Known only while the store is open.
-            DamageReason::SetAside | DamageReason::Removed { .. } => continue,
+            DamageReason::SetAside | DamageReason::Unreadable | DamageReason::Removed { .. } => continue,
         };
         let file = damage.file.to_string_lossy();
         out.extend_from_slice(&damage.range.start.to_be_bytes());

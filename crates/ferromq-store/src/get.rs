@@ -10,7 +10,8 @@ use std::{
 };
 
 use crate::{
-    Disk, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, Record, Region, Source,
+    Disk, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, Record, Region, Result,
+    Source, StoreError,
     consume_queue::{ConsumeQueue, Entry},
     freshness::Known,
     mapped_file::MappedFile,
@@ -197,7 +198,8 @@ impl<'a, D: Disk> Reading<'a, D> {
             }
             // What follows the entries that are in memory, or a jump; everything else ends the read.
             goes_on = to < self.result.max_offset;
-            self.queue.walk_to(from, to, |queue_offset, entry| {
+            let queue = self.queue;
+            let walked = queue.walk_to(from, to, |queue_offset, entry| {
                 let step = match self.is_done(queue_offset) {
                     true => Step::Ends,
                     false => self.visit(queue_offset, entry),
@@ -207,6 +209,13 @@ impl<'a, D: Disk> Reading<'a, D> {
                 }
                 matches!(step, Step::GoOn)
             });
+            match walked {
+                Ok(()) => self.inner.clear_unreadable_entries(queue, from..self.result.next_offset),
+                Err(error) => {
+                    self.miss(GetStatus::MessageUnreadable);
+                    self.inner.note_unreadable_entry(queue, self.result.next_offset, &error);
+                }
+            }
             goes_on &= self.result.next_offset > from;
         }
         self.result
@@ -241,20 +250,21 @@ impl<'a, D: Disk> Reading<'a, D> {
             self.result.next_offset = queue_offset + 1;
             return Step::GoOn;
         }
-        if !self.is_at_hand(queue_offset, entry) {
-            self.result.is_cold = true;
-            return Step::Ends;
+        match self.is_at_hand(queue_offset, entry) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.result.is_cold = true;
+                return Step::Ends;
+            }
+            Err(error) => return self.end_before_unreadable(entry, &error),
         }
         let record = match self.inner.log.record_in(&mut self.file, entry.physical_offset, entry.size) {
             Ok(record) => record,
-            Err(error) => {
-                // The message is there: a later request from here finds it once it can be read.
-                if self.inner.counters.count_unreadable() {
-                    tracing::error!(%error, physical_offset = entry.physical_offset, "message cannot be read now");
-                }
-                return Step::Ends;
-            }
+            Err(error) => return self.end_before_unreadable(entry, &error),
         };
+        if self.source != Source::Anywhere {
+            self.inner.unreadable.clear_record(entry.physical_offset);
+        }
         let is_other = |record: &Record<D::Region>| !record.is_at(entry.physical_offset, entry.size);
         if self.source == Source::Memory
             && self.queue.is_unchecked(queue_offset)
@@ -274,30 +284,38 @@ impl<'a, D: Disk> Reading<'a, D> {
         }
     }
 
+    /// The message is there: a later request from here finds it once it can be read.
+    #[cold]
+    fn end_before_unreadable(&mut self, entry: Entry, error: &StoreError) -> Step {
+        self.miss(GetStatus::MessageUnreadable);
+        self.inner.note_unreadable(entry.physical_offset..entry.end(), error);
+        Step::Ends
+    }
+
     /// Says whether a message can be looked at: of those that may come from the disk, what is looked at is in memory
-    /// then.
-    fn is_at_hand(&mut self, queue_offset: u64, entry: Entry) -> bool {
+    /// then. Errors: `Io` where it cannot be read now.
+    fn is_at_hand(&mut self, queue_offset: u64, entry: Entry) -> Result<bool> {
         if self.source == Source::Anywhere {
-            return true;
+            return Ok(true);
         }
         let log = &self.inner.log;
         if self.source == Source::Memory {
             // What is missing is found on the disk, and so is what a log file that is not open holds.
             if !log.find_open(&mut self.file, entry.physical_offset) || self.file.is_none() {
-                return false;
+                return Ok(false);
             }
-        } else if !matches!(log.record_in(&mut self.file, entry.physical_offset, entry.size), Ok(Some(_))) {
-            return true;
+        } else if log.record_in(&mut self.file, entry.physical_offset, entry.size)?.is_none() {
+            return Ok(true);
         }
-        let Some(file) = &self.file else { return true };
+        let Some(file) = &self.file else { return Ok(true) };
         let whole = entry.physical_offset..entry.end();
         // A record that was there when the store was opened is checked as a whole.
         if *self.filter == MessageFilter::All || self.queue.is_unchecked(queue_offset) {
             return is_there(&mut self.known, file, whole, self.source);
         }
         let [head, tail] = parts_of_filter(whole);
-        is_there(&mut self.known, file, head, self.source)
-            && is_there(&mut self.known, file, tail, self.source)
+        Ok(is_there(&mut self.known, file, head, self.source)?
+            && is_there(&mut self.known, file, tail, self.source)?)
     }
 
     fn is_done(&self, queue_offset: u64) -> bool {
@@ -331,11 +349,15 @@ impl<'a, D: Disk> Reading<'a, D> {
                 return Step::GoOn;
             }
             let whole = entry.physical_offset..entry.end();
-            if let Some(file) = self.file.as_ref().filter(|_| self.source != Source::Anywhere)
-                && !is_there(&mut self.known, file, whole, self.source)
-            {
-                self.result.is_cold = true;
-                return Step::Ends;
+            if let Some(file) = self.file.as_ref().filter(|_| self.source != Source::Anywhere) {
+                match is_there(&mut self.known, file, whole, self.source) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        self.result.is_cold = true;
+                        return Step::Ends;
+                    }
+                    Err(error) => return self.end_before_unreadable(entry, &error),
+                }
             }
         }
         self.result.next_offset = queue_offset + 1;
@@ -347,14 +369,16 @@ impl<'a, D: Disk> Reading<'a, D> {
 }
 
 /// Says whether a range of a log file is in memory; where it may come from the disk it is after this.
-fn is_there<R: Region>(known: &mut Known, file: &MappedFile<R>, range: Range<u64>, source: Source) -> bool {
+fn is_there<R: Region>(
+    known: &mut Known,
+    file: &MappedFile<R>,
+    range: Range<u64>,
+    source: Source,
+) -> Result<bool> {
     match source {
-        Source::Anywhere => true,
-        Source::Memory => known.has(file, range),
-        Source::Disk(_) => {
-            file.touch(range);
-            true
-        }
+        Source::Anywhere => Ok(true),
+        Source::Memory => Ok(known.has(file, range)),
+        Source::Disk(_) => file.load(range).map(|()| true),
     }
 }
 

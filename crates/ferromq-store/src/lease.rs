@@ -81,6 +81,8 @@ pub(crate) struct QueueLeases {
     pop_floor: i64,
     /// Where the queue was received in order last time.
     order: Option<Box<Order>>,
+    /// The next message, where it could not be read, and until when it is left alone. Kept in memory alone.
+    held: Option<(u64, i64)>,
 }
 
 impl QueueLeases {
@@ -97,6 +99,21 @@ impl QueueLeases {
     /// The next message to hand out.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// The next message cannot be read now: it is left alone until then.
+    pub(crate) fn hold_next_until(&mut self, at: i64) {
+        self.held = Some((self.next, at));
+    }
+
+    /// Until when the next message is left alone.
+    pub(crate) fn next_held_until(&self, now: i64) -> Option<i64> {
+        self.held.filter(|(offset, at)| *offset == self.next && *at > now).map(|(_, at)| at)
+    }
+
+    /// Says whether the next message is left alone now.
+    pub(crate) fn is_next_held(&self, now: i64) -> bool {
+        self.held.is_some() && self.next_held_until(now).is_some()
     }
 
     /// The leases, lowest offset first.

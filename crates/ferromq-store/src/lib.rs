@@ -107,6 +107,7 @@ mod timer_wheel;
 mod turns;
 mod types;
 mod unflushed;
+mod unreadable;
 mod wall_time;
 
 pub use archive::ExpiredFile;

@@ -21,7 +21,7 @@ const DEAD_LETTERS: &str = "%DLQ%";
 /// How long the dead are kept from others. Whoever fails to keep them elsewhere gets them again then.
 const DEAD_HOLD_MS: i64 = 30_000;
 
-/// How long a leased message that cannot be read now is left alone before it is tried again.
+/// How long a message that cannot be read now is left alone before it is tried again.
 const UNREADABLE_HOLD_MS: i64 = 1_000;
 
 /// What became of a message that has a lease.
@@ -46,9 +46,8 @@ pub(crate) struct Taking<'a, R: Region> {
     count: usize,
     bytes: usize,
     fruitless_reads: usize,
-    /// Leased messages that are no longer in the log, and those that cannot be read now.
+    /// Leased messages that are no longer in the log.
     gone: u64,
-    unreadable: u64,
     /// What was read for this receive before it began.
     ahead: Option<ReadAhead<R>>,
     pub received: Received<R>,
@@ -232,7 +231,6 @@ impl<D: Disk> MessageStore<D> {
             bytes: request.max_bytes.max(1),
             fruitless_reads: 0,
             gone: 0,
-            unreadable: 0,
             ahead,
             received: Received {
                 messages: Vec::new(),
@@ -253,7 +251,7 @@ impl<D: Disk> MessageStore<D> {
                 inner.first_offset(request, queue_id)
             });
             let mut leases = queue.lock();
-            let next_expiry = match request.order {
+            let next_end = match request.order {
                 Some(order) => {
                     inner.receive_in_order(&mut taking, queue_id, &mut leases, order);
                     leases.last_expiry()
@@ -265,7 +263,7 @@ impl<D: Disk> MessageStore<D> {
                     leases.next_expiry()
                 }
             };
-            let expiries = [taking.received.next_expiry_ms, next_expiry];
+            let expiries = [taking.received.next_expiry_ms, next_end, leases.next_held_until(now)];
             taking.received.next_expiry_ms = expiries.into_iter().flatten().min();
             if !taking.received.dead.is_empty() || taking.received.cold.is_some() {
                 break;
@@ -287,7 +285,8 @@ impl<D: Disk> MessageStore<D> {
         let ahead = |next: u64| {
             let next_offset = next.clamp(min_offset, max_offset.max(min_offset));
             let unread = max_offset.saturating_sub(next_offset);
-            Ahead { next_offset, unread, next_expiry_ms: None, last_expiry_ms: None, in_flight: 0 }
+            let (next_expiry_ms, last_expiry_ms, held_until_ms, in_flight) = (None, None, None, 0);
+            Ahead { next_offset, unread, next_expiry_ms, last_expiry_ms, held_until_ms, in_flight }
         };
         match held {
             Some(queue) => {
@@ -295,6 +294,7 @@ impl<D: Disk> MessageStore<D> {
                 Ahead {
                     next_expiry_ms: leases.next_expiry(),
                     last_expiry_ms: leases.last_expiry(),
+                    held_until_ms: leases.next_held_until(self.clock().now_ms()),
                     in_flight: leases.in_flight().len(),
                     ..ahead(leases.next())
                 }
@@ -492,7 +492,6 @@ impl<D: Disk> Inner<D> {
             return OfLease::Gone;
         }
         leases.hold_until(offset, taking.now.saturating_add(UNREADABLE_HOLD_MS));
-        taking.unreadable += 1;
         OfLease::Unreadable
     }
 
@@ -508,14 +507,6 @@ impl<D: Disk> Inner<D> {
                 "leased messages are no longer in the log: forgotten"
             );
         }
-        if taking.unreadable > 0 {
-            tracing::error!(
-                group,
-                topic,
-                messages = taking.unreadable,
-                "leased messages cannot be read now: tried again"
-            );
-        }
     }
 
     /// Leases messages nobody received yet. Says whether it saw the end of the queue or is full.
@@ -525,7 +516,7 @@ impl<D: Disk> Inner<D> {
         queue_id: u32,
         leases: &mut QueueLeases,
     ) {
-        while !taking.is_over() && taking.received.dead.is_empty() {
+        while !taking.is_over() && taking.received.dead.is_empty() && !leases.is_next_held(taking.now) {
             let (request, from) = (taking.request, leases.next());
             let (max_count, max_bytes) = (taking.count, taking.bytes);
             let found = taking.new_ahead(queue_id, from).unwrap_or_else(|| {
@@ -557,6 +548,10 @@ impl<D: Disk> Inner<D> {
                 | GetStatus::OffsetTooSmall
                 | GetStatus::MessageWasRemoving
                 | GetStatus::OffsetFoundNull => leases.skip_to(found.next_offset),
+                GetStatus::MessageUnreadable => {
+                    leases.hold_next_until(taking.now.saturating_add(UNREADABLE_HOLD_MS));
+                    return;
+                }
                 // A queue that was cut: its end is where the group goes on.
                 GetStatus::OffsetOverflowBadly => leases.clamp(found.max_offset),
                 GetStatus::OffsetOverflowOne

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use crate::{Disk, RealDisk, Region, mapped_file::MappedFile, message};
+use crate::{Disk, RealDisk, Region, Result, mapped_file::MappedFile, message};
 
 /// A record in the log, kept mapped as long as this lives. Cloning copies no bytes.
 pub struct Record<R: Region = <RealDisk as Disk>::Region> {
@@ -30,9 +30,9 @@ impl<R: Region> Record<R> {
         message::reconsume_times(self.bytes())
     }
 
-    /// Reads all bytes into memory, waiting for the disk.
-    pub fn read_ahead(&self) {
-        self.file.touch(self.range.clone());
+    /// Reads all bytes into memory, waiting for the disk. `Io` where it cannot be read now.
+    pub fn read_ahead(&self) -> Result<()> {
+        self.file.load(self.range.clone())
     }
 
     /// The record's bytes as they lie on disk; decode them with [`crate::MessageView`].

@@ -254,7 +254,8 @@ impl<D: Disk> Inner<D> {
 
     /// All that is known to be wrong: with the log, and with what is derived from it.
     pub(crate) fn all_damages(&self) -> Vec<Damage> {
-        self.log.damages.all().into_iter().chain(self.aside_damages()).collect()
+        let (log, aside) = (self.log.damages.all(), self.aside_damages());
+        log.into_iter().chain(aside).chain(self.unreadable_damages()).collect()
     }
 
     /// What is set aside, and what was lost meanwhile, as [`crate::MessageStore::damages`] tells it.
@@ -274,7 +275,7 @@ impl<D: Disk> Inner<D> {
         state.lost.iter().cloned().chain(queues).chain(index).collect()
     }
 
-    fn queue_directory(&self, queue: &ConsumeQueue<D>) -> PathBuf {
+    pub(crate) fn queue_directory(&self, queue: &ConsumeQueue<D>) -> PathBuf {
         self.root.join("consumequeue").join(queue.topic()).join(queue.queue_id().to_string())
     }
 

@@ -44,6 +44,7 @@ use crate::{
     tail,
     timer_delivery::Timer,
     timer_state::TimerState,
+    unreadable::Unreadable,
 };
 
 type Listener = Arc<dyn Fn(&Arrival<'_>) + Send + Sync>;
@@ -76,6 +77,8 @@ pub(crate) struct Inner<D: Disk> {
     /// Queues, and the index, that cannot be written now.
     pub(crate) aside: SetAside<D>,
     pub(crate) stall: Stall,
+    /// Messages that cannot be read now.
+    pub(crate) unreadable: Unreadable,
     pub(crate) cleaner: Cleaner,
     pub(crate) schedule: Schedule,
     pub(crate) timer: Timer<D>,
@@ -552,8 +555,10 @@ impl<D: Disk> MessageStore<D> {
         }
     }
 
-    /// Ranges of the commit log that are damaged or missing, whose messages are never served; and consume queues that
-    /// cannot be written now, or lost messages to retention meanwhile.
+    /// Ranges of the commit log that are damaged or missing, whose messages are never served; files that cannot be
+    /// written or read now; and consume queues that lost messages to retention meanwhile.
+    ///
+    /// Tries again to read what a reader could not, and waits for the disk.
     #[must_use]
     pub fn damages(&self) -> Vec<Damage> {
         self.inner.all_damages()
@@ -686,6 +691,7 @@ fn open_parts<D: Disk>(
         changing_queues: Mutex::default(),
         aside: SetAside::default(),
         stall: Stall::default(),
+        unreadable: Unreadable::default(),
         cleaner,
         schedule: Schedule::default(),
         timer,

@@ -39,8 +39,10 @@ pub enum GetStatus {
     Found,
     /// There are messages at and after the offset, none matches the filter; go on at `next_offset`.
     NoMatchedMessage,
-    /// The messages at the offset were deleted or cannot be read; go on at `next_offset`, which lies behind them.
+    /// The messages at the offset were deleted or are damaged; go on at `next_offset`, which lies behind them.
     MessageWasRemoving,
+    /// The message at the offset cannot be read now. The offset stays as it is: the message comes once it can be read.
+    MessageUnreadable,
     /// A file of the queue is missing at the offset; go on at `next_offset`.
     OffsetFoundNull,
     /// The offset is past the end by more than one.
@@ -59,10 +61,11 @@ pub enum GetStatus {
 
 impl GetStatus {
     /// All statuses, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Found,
         Self::NoMatchedMessage,
         Self::MessageWasRemoving,
+        Self::MessageUnreadable,
         Self::OffsetFoundNull,
         Self::OffsetOverflowBadly,
         Self::OffsetOverflowOne,
@@ -79,6 +82,7 @@ impl GetStatus {
             Self::Found => "FOUND",
             Self::NoMatchedMessage => "NO_MATCHED_MESSAGE",
             Self::MessageWasRemoving => "MESSAGE_WAS_REMOVING",
+            Self::MessageUnreadable => "MESSAGE_UNREADABLE",
             Self::OffsetFoundNull => "OFFSET_FOUND_NULL",
             Self::OffsetOverflowBadly => "OFFSET_OVERFLOW_BADLY",
             Self::OffsetOverflowOne => "OFFSET_OVERFLOW_ONE",
@@ -189,6 +193,8 @@ pub struct Ahead {
     pub next_expiry_ms: Option<i64>,
     /// When the last one does: nothing of the queue is received in order before.
     pub last_expiry_ms: Option<i64>,
+    /// Until when the next message is left alone, because it could not be read a moment ago.
+    pub held_until_ms: Option<i64>,
     /// Messages that were received and not acknowledged.
     pub in_flight: usize,
 }

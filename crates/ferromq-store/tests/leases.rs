@@ -157,14 +157,26 @@ fn a_receive_of_one_queue_leaves_the_others_alone() {
     send(&store, 0, 2);
     send(&store, 1, 3);
     let ahead = |queue_id| store.ahead("g", "t", queue_id, Begin::AtMin);
-    let nothing =
-        Ahead { next_offset: 0, unread: 3, next_expiry_ms: None, last_expiry_ms: None, in_flight: 0 };
+    let nothing = Ahead {
+        next_offset: 0,
+        unread: 3,
+        next_expiry_ms: None,
+        last_expiry_ms: None,
+        held_until_ms: None,
+        in_flight: 0,
+    };
     assert_eq!(ahead(1), nothing);
     let received = store.receive_of_queue(&request(2), 1).unwrap().messages;
     assert!(received.iter().all(|leased| leased.handle.queue_id == 1));
     let ends = Some(START + 10_000);
-    let leased =
-        Ahead { next_offset: 2, unread: 1, next_expiry_ms: ends, last_expiry_ms: ends, in_flight: 2 };
+    let leased = Ahead {
+        next_offset: 2,
+        unread: 1,
+        next_expiry_ms: ends,
+        last_expiry_ms: ends,
+        held_until_ms: None,
+        in_flight: 2,
+    };
     assert_eq!(ahead(1), leased);
     assert_eq!(ahead(0).unread, 2);
     assert_eq!(store.committed_offset("g", "t", 0), None);

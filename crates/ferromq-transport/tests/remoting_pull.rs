@@ -10,8 +10,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{MessageView, NewMessage};
+use ferromq_store::{Clock, GetStatus, MessageView, NewMessage, StoreConfig};
 use ferromq_transport::{
+    ServerOptions,
     remoting::{
         HeaderForm, RemotingCommand,
         codes::{request, response},
@@ -19,7 +20,7 @@ use ferromq_transport::{
     subscriptions::Subscription,
     tables::{GroupEntry, TopicEntry},
 };
-use grpc_support::{Broker, GROUP, TOPIC};
+use grpc_support::{Broker, GROUP, TOPIC, eventually, store_config};
 use support::Peer;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
@@ -39,7 +40,10 @@ struct Rig {
 
 impl Rig {
     fn start() -> Self {
-        let broker = Broker::start();
+        Self::of(Broker::start())
+    }
+
+    fn of(broker: Broker) -> Self {
         let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
         broker.server.tables().subscriptions.put("audit", "flights", Subscription::new("TAG", "*", 5, false));
         Self { broker, address }
@@ -388,4 +392,41 @@ async fn a_stray_commit_creates_nothing() {
     let tables = rig.broker.server.tables();
     assert!(tables.group("auto-new").is_none() && tables.topic("auto-new").is_none());
     assert_eq!(rig.broker.store.committed_offset("audit", "flights", 4), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_of_a_message_that_cannot_be_read_waits_and_is_answered_once_it_can_be() {
+    let config = StoreConfig { commit_log_file_size: 64 << 10, mapped_bytes: 0, ..store_config() };
+    let clock = Clock::manual(1_700_000_000_000);
+    let rig = Rig::of(Broker::start_on(clock, true, ServerOptions::default(), config));
+    (0..300).for_each(|_| rig.append(0, "a", &[b'x'; 1_000]));
+    rig.broker.readable(300).await;
+    let read = |offset| {
+        rig.broker.store.get("flights", 0, offset, 1, usize::MAX, &ferromq_store::MessageFilter::All).status
+    };
+    // The first file of the log is closed for those behind it, once they are flushed.
+    eventually(|| rig.broker.store.stats().flushed_offset == rig.broker.store.stats().max_physical_offset)
+        .await;
+    assert!((0..300).all(|offset| read(offset) == GetStatus::Found));
+    let file = rig.broker.directory().join("commitlog").join(format!("{:020}", 0));
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::File::options().write(true).open(&file).unwrap().set_len(100).unwrap();
+    assert_eq!(read(0), GetStatus::MessageUnreadable);
+    let mut peer = rig.connect().await;
+    // Who does not wait is told as at the end of the queue, and does not come again at once.
+    let now = peer.call(&pull(&[])).await;
+    assert_eq!((now.code, offsets(&now).0), (response::PULL_NOT_FOUND, 0));
+    assert_eq!(now.remark.as_deref(), Some("MESSAGE_UNREADABLE"));
+    let (mut second, waiting) = (rig.connect().await, pull(&[("sysFlag", "2"), ("maxMsgNums", "1")]));
+    second.send(&waiting).await;
+    rig.broker.until("parked", 1).await;
+    // An arrival behind it changes nothing.
+    rig.append(0, "a", b"later");
+    rig.broker.readable(301).await;
+    let short = pull(&[("sysFlag", "2"), ("suspendTimeoutMillis", "1")]);
+    assert_eq!(peer.call(&short).await.code, response::PULL_NOT_FOUND);
+    assert_eq!(rig.broker.stat("parked"), 1);
+    std::fs::write(&file, &whole).unwrap();
+    let answer = second.receive().await.unwrap();
+    assert_eq!((answer.code, offsets(&answer).0), (response::SUCCESS, 1));
 }

@@ -129,14 +129,15 @@ def _next(wanted: QueueRange, offset: int, answer: Answer) -> int:
     if answer.min_offset > offset:
         raise _aged_out(wanted, offset, f"begins at {answer.min_offset} now")
     if answer.next_offset <= offset:
-        raise _aged_out(wanted, offset, f"gave no messages, the next at {answer.next_offset}")
+        what = f"gave no messages, the next at {answer.next_offset}"
+        raise _aged_out(wanted, offset, what, " or cannot be read now: then the broker's log names the file")
     return min(answer.next_offset, wanted.end)
 
 
-def _aged_out(wanted: QueueRange, offset: int, what: str) -> ServerError:
+def _aged_out(wanted: QueueRange, offset: int, what: str, otherwise: str = "") -> ServerError:
     return ServerError(
         f"{wanted} was asked for queue offsets from {offset} and {what}: "
-        f"messages of the range [{wanted.start}, {wanted.end}) have aged out"
+        f"messages of the range [{wanted.start}, {wanted.end}) have aged out{otherwise}"
     )
 
 

@@ -7,6 +7,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Hot;
 
+/// How long a message that cannot be read now is left alone before it is tried again.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(1);
+
 /// A pull as every wire format says it.
 #[derive(Debug)]
 pub struct Pull<'a> {
@@ -77,18 +80,28 @@ impl Hot {
         let deadline = Instant::now() + request.wait;
         loop {
             // Made before the look: it hears of every arrival from here on, polled or not.
-            let woken = parked.woken();
+            let mut woken = parked.woken();
             let patience = request.patience.min(deadline.saturating_duration_since(Instant::now()));
             let looked = self.look_through(request, &mut offset, patience).await;
             if looked.is_answer() || is_over() {
                 return looked.found;
             }
-            let again = tokio::select! {
-                woken = timeout_at(deadline, woken) => woken.is_ok(),
-                () = &mut closed => false,
-            };
-            if !again {
-                return looked.found;
+            let is_unreadable = looked.found.status == GetStatus::MessageUnreadable;
+            let until =
+                if is_unreadable { deadline.min(Instant::now() + UNREADABLE_PAUSE) } else { deadline };
+            loop {
+                let again = tokio::select! {
+                    woken = timeout_at(until, woken) => woken.is_ok() || until < deadline,
+                    () = &mut closed => false,
+                };
+                if !again || is_over() {
+                    return looked.found;
+                }
+                // What arrives does not make the messages before it readable.
+                if !is_unreadable || Instant::now() >= until {
+                    break;
+                }
+                woken = parked.woken();
             }
         }
     }
@@ -126,7 +139,10 @@ impl Hot {
             return self.store.message_at(physical_offset);
         }
         let store = Arc::clone(&self.store);
-        let read = move || store.message_at(physical_offset).inspect(Record::read_ahead);
+        let read = move || {
+            let record = store.message_at(physical_offset)?;
+            record.read_ahead().map(|()| record)
+        };
         self.reads.run(read).await?
     }
 
@@ -154,6 +170,7 @@ fn is_answer(found: &GetResult) -> bool {
         | GetStatus::NoMessageInQueue
         | GetStatus::NoMatchedLogicQueue
         | GetStatus::QueueClosed
+        | GetStatus::MessageUnreadable
         | GetStatus::NoMatchedMessage => false,
         GetStatus::Found
         | GetStatus::MessageWasRemoving

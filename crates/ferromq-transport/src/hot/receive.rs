@@ -149,19 +149,22 @@ impl Hot {
             let ahead = self.store.ahead(watch.group, watch.topic, queue_id, Begin::AtMin);
             let expiry = if watch.in_order { ahead.last_expiry_ms } else { ahead.next_expiry_ms };
             let is_held = watch.in_order && expiry.is_some_and(|at| at > now);
-            if !is_held && (ahead.unread > 0 || expiry.is_some_and(|at| at <= now)) {
+            let has_unread = ahead.unread > 0 && ahead.held_until_ms.is_none();
+            if !is_held && (has_unread || expiry.is_some_and(|at| at <= now)) {
                 return (true, None);
             }
-            next_expiry_ms = [next_expiry_ms, expiry].into_iter().flatten().min();
+            next_expiry_ms = [next_expiry_ms, expiry, ahead.held_until_ms].into_iter().flatten().min();
         }
         if !watch.in_order {
             for (topic, queue_count) in self.pop_retries(watch.group, watch.topic) {
                 for queue_id in 0..queue_count {
                     let ahead = self.store.ahead(watch.group, &topic, queue_id, Begin::AtMin);
-                    if ahead.unread > 0 || ahead.next_expiry_ms.is_some_and(|at| at <= now) {
+                    let has_unread = ahead.unread > 0 && ahead.held_until_ms.is_none();
+                    if has_unread || ahead.next_expiry_ms.is_some_and(|at| at <= now) {
                         return (true, None);
                     }
-                    next_expiry_ms = [next_expiry_ms, ahead.next_expiry_ms].into_iter().flatten().min();
+                    let expiries = [next_expiry_ms, ahead.next_expiry_ms, ahead.held_until_ms];
+                    next_expiry_ms = expiries.into_iter().flatten().min();
                 }
             }
         }

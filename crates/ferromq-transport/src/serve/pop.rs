@@ -91,7 +91,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         let ahead = hot.store.ahead(consumer.group, consumer.topic, queue, begin);
         // What nobody may take now is no reason to ask again.
         let is_held = order.is_some() && ahead.last_expiry_ms.is_some_and(|at| at > now);
-        if is_held { 0 } else { ahead.unread }
+        if is_held || ahead.held_until_ms.is_some() { 0 } else { ahead.unread }
     });
     Ok(respond(command, hot, &receive, &leased, rest.sum()))
 }

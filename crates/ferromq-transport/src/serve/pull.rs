@@ -245,6 +245,7 @@ fn code(found: &GetResult, offset: u64) -> i32 {
         | GetStatus::NoMessageInQueue
         | GetStatus::OffsetFoundNull
         | GetStatus::OffsetOverflowOne
+        | GetStatus::MessageUnreadable
         | GetStatus::QueueClosed => response::PULL_NOT_FOUND,
         GetStatus::OffsetOverflowBadly | GetStatus::OffsetTooSmall => response::PULL_OFFSET_MOVED,
     }

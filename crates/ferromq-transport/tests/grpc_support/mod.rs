@@ -12,6 +12,7 @@ pub mod proto;
 
 use std::{
     net::{SocketAddr, TcpListener},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -141,7 +142,7 @@ pub struct Broker {
     pub address: SocketAddr,
     pub telemetry: mpsc::UnboundedReceiver<Telemetry>,
     pub closed: mpsc::UnboundedReceiver<u64>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Broker {
@@ -155,15 +156,11 @@ impl Broker {
     }
 
     pub fn start_limited(clock: Clock, with_store: bool, options: ServerOptions) -> Self {
+        Self::start_on(clock, with_store, options, store_config())
+    }
+
+    pub fn start_on(clock: Clock, with_store: bool, options: ServerOptions, config: StoreConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let config = StoreConfig {
-            commit_log_file_size: 16 << 20,
-            consume_queue_file_entries: 10_000,
-            index_slots: 500,
-            index_entries: 2_000,
-            disk_reserve: 0,
-            ..StoreConfig::default()
-        };
         let store = Arc::new(MessageStore::open(directory.path(), config, clock.clone()).unwrap());
         let (telemetry, telemetry_seen) = mpsc::unbounded_channel();
         let (closed, closed_seen) = mpsc::unbounded_channel();
@@ -188,8 +185,13 @@ impl Broker {
             address,
             telemetry: telemetry_seen,
             closed: closed_seen,
-            _directory: directory,
+            directory,
         }
+    }
+
+    /// Where the store lies.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub async fn client(&self) -> Client {
@@ -217,6 +219,18 @@ impl Broker {
     pub async fn readable(&self, count: u64) {
         eventually(|| (0..4).map(|queue| self.store.max_offset("flights", queue)).sum::<u64>() == count)
             .await;
+    }
+}
+
+/// The store's options of these tests.
+pub fn store_config() -> StoreConfig {
+    StoreConfig {
+        commit_log_file_size: 16 << 20,
+        consume_queue_file_entries: 10_000,
+        index_slots: 500,
+        index_entries: 2_000,
+        disk_reserve: 0,
+        ..StoreConfig::default()
     }
 }
 

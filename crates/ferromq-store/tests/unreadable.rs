@@ -1,0 +1,205 @@
+//! Messages that the log holds and that cannot be read now: they wait, are named, and come once they can be read.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod common;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{
+    ALL, asynchronous,
+    fake_disk::{FakeDisk, Op},
+    message, settle,
+};
+use ferromq_store::{
+    Begin, Clock, DamageReason, GetRequest, GetResult, GetStatus, MessageStore, Ordered, ReceiveRequest,
+    Received, Region, Source, StoreConfig,
+};
+
+const START: i64 = 1_700_000_000_000;
+const COUNT: usize = 200;
+
+type Store = MessageStore<FakeDisk>;
+
+/// A disk on which one operation on one file fails while it is told to.
+struct Trouble {
+    disk: FakeDisk,
+    is_on: Arc<AtomicBool>,
+    tries: Arc<AtomicUsize>,
+}
+
+impl Trouble {
+    fn with(disk: &FakeDisk, op: Op, path: PathBuf) -> Self {
+        let (is_on, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let (on, tried) = (Arc::clone(&is_on), Arc::clone(&tries));
+        disk.set_hook(move |asked, at| {
+            if asked != op || at != path || !on.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            tried.fetch_add(1, Ordering::SeqCst);
+            Err(io::Error::from_raw_os_error(5))
+        });
+        Self { disk: disk.clone(), is_on, tries }
+    }
+
+    fn tries(&self) -> usize {
+        self.tries.load(Ordering::SeqCst)
+    }
+
+    fn end(&self) {
+        self.is_on.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Trouble {
+    fn drop(&mut self) {
+        self.disk.clear_hook();
+    }
+}
+
+fn log_file() -> PathBuf {
+    Path::new("/store/commitlog").join(format!("{:020}", 0))
+}
+
+fn queue_file() -> PathBuf {
+    Path::new("/store/consumequeue/t/0").join(format!("{:020}", 0))
+}
+
+/// A store with messages of 1 KB in queue 0, opened a moment ago: it looked at none of the old files.
+fn filled() -> (FakeDisk, Clock, Store) {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
+    let config = StoreConfig { mapped_bytes: 0, open_files: 1, ..asynchronous() };
+    let open = || MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone());
+    let store = open().unwrap();
+    for _ in 0..COUNT {
+        store.append(&[message("t", 0, &[7; 1_000], b"")]).unwrap();
+    }
+    settle(&store);
+    store.close().unwrap();
+    drop(store);
+    let store = open().unwrap();
+    // What was opened of the first files is closed for the others.
+    for offset in [70, 120, 190] {
+        drop(read(&store, offset, Source::Anywhere));
+    }
+    disk.chill();
+    (disk, clock, store)
+}
+
+fn disk_source() -> Source {
+    Source::Disk(Instant::now() + Duration::from_secs(60))
+}
+
+fn read(store: &Store, offset: u64, source: Source) -> GetResult<impl Region + use<>> {
+    let (topic, queue_id, max_count, max_bytes, filter) = ("t", 0, 4, 1 << 20, ALL);
+    store.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+}
+
+fn receive(store: &Store, order: Option<Ordered<'_>>) -> Received<impl Region + use<>> {
+    let request = ReceiveRequest {
+        group: "g",
+        topic: "t",
+        queue_count: 1,
+        first_queue: 0,
+        max_count: 1,
+        max_bytes: 1 << 20,
+        invisible_ms: 5_000,
+        filter: ALL,
+        begin: Begin::AtMin,
+        order,
+        max_attempts: 0,
+        by_priority: false,
+    };
+    store.receive(&request).unwrap()
+}
+
+fn offsets(received: &Received<impl Region>) -> Vec<(u64, u32)> {
+    received.messages.iter().map(|leased| (leased.handle.queue_offset, leased.attempt)).collect()
+}
+
+#[test]
+fn a_read_ends_before_a_message_that_cannot_be_read_and_the_file_is_a_damage_until_it_can_be() {
+    for (op, file) in [(Op::Open, log_file()), (Op::ReadAt, log_file()), (Op::Open, queue_file())] {
+        let (disk, _clock, store) = filled();
+        let trouble = Trouble::with(&disk, op, file.clone());
+        for _ in 0..3 {
+            let found = read(&store, 3, disk_source());
+            assert_eq!(
+                (found.status, found.next_offset),
+                (GetStatus::MessageUnreadable, 3),
+                "{op:?} {file:?}"
+            );
+            assert!(found.messages.is_empty() && !found.is_cold);
+        }
+        let damages = store.damages();
+        assert_eq!(damages.len(), 1, "{damages:?}");
+        assert_eq!(damages[0].reason, DamageReason::Unreadable);
+        assert!(file.starts_with(&damages[0].file), "{damages:?}");
+        assert!(damages[0].to_string().contains("cannot be read now"), "{}", damages[0]);
+        assert_eq!(store.stats().missed_gets.get(&GetStatus::MessageUnreadable), Some(&3));
+        // The others are there.
+        assert_eq!(read(&store, 190, disk_source()).messages.len(), 4);
+        trouble.end();
+        assert_eq!(read(&store, 3, disk_source()).messages.len(), 4);
+        assert_eq!(store.damages(), []);
+    }
+}
+
+#[test]
+fn a_damage_ends_also_where_no_reader_comes_again() {
+    let (disk, _clock, store) = filled();
+    let trouble = Trouble::with(&disk, Op::Open, log_file());
+    drop(read(&store, 3, disk_source()));
+    assert_eq!(store.damages().len(), 1);
+    trouble.end();
+    assert_eq!(store.damages(), []);
+}
+
+#[test]
+fn a_group_waits_before_a_message_that_cannot_be_read_and_tries_it_once_a_second() {
+    for order in [None, Some(Ordered { attempt_id: None })] {
+        let (disk, clock, store) = filled();
+        let trouble = Trouble::with(&disk, Op::Open, log_file());
+        assert_eq!(offsets(&receive(&store, order)), []);
+        let tries = trouble.tries();
+        assert!(tries > 0);
+        for _ in 0..10 {
+            let received = receive(&store, order);
+            assert_eq!((offsets(&received), received.next_expiry_ms), (vec![], Some(START + 1_000)));
+        }
+        assert_eq!(trouble.tries(), tries, "the disk is asked again at once");
+        assert_eq!(store.ahead("g", "t", 0, Begin::AtMin).held_until_ms, Some(START + 1_000));
+        assert_eq!(store.committed_offset("g", "t", 0), Some(0));
+        clock.advance(1_000);
+        assert_eq!(offsets(&receive(&store, order)), []);
+        assert!(trouble.tries() > tries);
+        trouble.end();
+        clock.advance(1_000);
+        assert_eq!(offsets(&receive(&store, order)), [(0, 1)]);
+        assert_eq!(store.damages(), []);
+    }
+}
+
+#[test]
+fn a_message_that_was_received_and_cannot_be_read_again_keeps_its_lease_and_its_attempts() {
+    let (disk, clock, store) = filled();
+    assert_eq!(offsets(&receive(&store, None)), [(0, 1)]);
+    // Another file is opened, and this one closed for it.
+    drop(read(&store, 70, Source::Anywhere));
+    let trouble = Trouble::with(&disk, Op::Open, log_file());
+    for _ in 0..3 {
+        clock.advance(5_000);
+        assert_eq!(offsets(&receive(&store, None)), []);
+    }
+    assert_eq!(store.stats().gone_leases, 0);
+    trouble.end();
+    clock.advance(5_000);
+    assert_eq!(offsets(&receive(&store, None)), [(0, 2)]);
+}
