@@ -1,6 +1,8 @@
 """A broker's topics and groups, and their files."""
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -356,6 +358,32 @@ def test_a_java_brokers_files_are_opened(tmp_path: Path) -> None:
     # One for the groups every broker has, one for the new one.
     assert content["dataVersion"] == {"counter": 6, "timestamp": NOW, "stateVersion": 0}
     assert content["subscriptionGroupTable"]["new"]["consumeEnable"] is True
+
+
+def test_a_new_group_reads_on_a_full_disk_and_is_written_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an administrator creates is refused meanwhile, and nothing of it is kept."""
+    pushed: dict[str, Any] = {}
+    config = BrokerConfig()
+    table = GroupTable(lambda: config, tmp_path, lambda: NOW, pushed.__setitem__)
+    table.put(GroupConfig("before"), {}, "peer")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_json, "replace_file", full)
+        assert table.ensure("reader", "peer") == GroupConfig("reader")
+        assert table.ensure("reader", "peer") == GroupConfig("reader")
+        with pytest.raises(OSError, match="No space"):
+            table.put(GroupConfig("made"), {}, "peer")
+    assert pushed["reader"] == GroupConfig("reader")
+    assert "reader" not in saved(tmp_path, "subscriptionGroup.json")["subscriptionGroupTable"]
+    assert {group.name for group in table.all()} >= {"before", "reader"}
+    table.put(GroupConfig("later"), {}, "peer")
+    again = groups(tmp_path)
+    assert [again.get(name) is not None for name in ("before", "reader", "later", "made")] == [True, True, True, False]
 
 
 def test_groups_are_created_where_allowed(tmp_path: Path) -> None:

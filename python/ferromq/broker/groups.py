@@ -7,6 +7,7 @@ directory next.
 """
 
 import dataclasses
+import errno
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -221,6 +222,8 @@ class GroupTable:
         """
         Return the group, created where it is missing and groups may be created on first use; else None.
 
+        On a full disk it is kept in memory, so that a new group can read, and written with the next change.
+
         Raises `IllegalName` for a name that breaks the rules.
         """
         group = self.get(name)
@@ -234,7 +237,14 @@ class GroupTable:
         def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
             return Change({} if name in content.entries else {name: GroupConfig(name)})
 
-        return self._change(decide, peer).entries[name]
+        try:
+            return self._change(decide, peer).entries[name]
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            _log.warning("group not on disk yet, it is written with the next change group=%s: %s", name, error)
+            self._table.add_unwritten(name, GroupConfig(name))
+            return self.get(name)
 
     def put(self, group: GroupConfig, changes: Mapping[str, str | None], peer: str) -> GroupConfig:
         """
@@ -332,6 +342,7 @@ class GroupTable:
 
 FORBIDDEN = "forbiddenTable"
 """The field of RocketMQ's file that says which group may not read which topic."""
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 # Bit 2 of a topic's permission, as RocketMQ counts them.
 _FORBIDDEN_READ = 1 << 2
 _FORM = Form("groups", "subscriptionGroupTable", GroupConfig.from_json, GroupConfig.to_json, others=(FORBIDDEN,))

@@ -236,6 +236,21 @@ class MetadataTable(Generic[T]):
             found = self._batch.content or self._content
             return act() if name not in found.entries and name not in self._content.entries else None
 
+    def add_unwritten(self, name: str, entry: T) -> None:
+        """Add an entry where there is none of its name, on a full disk: it is written with the next change."""
+        with self._writing:
+            with self._lock:
+                waiting = self._batch.content
+                if name in (waiting or self._content).entries:
+                    return
+                if waiting is not None:
+                    self._batch.content = _with(waiting, name, entry, self._now_ms())
+                content = self._content = _with(self._content, name, entry, self._now_ms())
+                # The journal has changes alone: the whole table is written next.
+                self._is_seeded = True
+            with self._pushing:
+                self._push_one(name, content.entries[name])
+
     def push_again(self, name: str) -> bool:
         """Push an entry for somebody who met it missing a moment ago; say whether there is one."""
         with self._pushing:
@@ -360,6 +375,12 @@ class MetadataTable(Generic[T]):
 
     def _line(self, name: str, entry: T) -> str:
         return f"\t\t{_text(name)}:{_text(self._form.show(entry))}"
+
+
+def _with(content: Content[T], name: str, entry: T, now: int) -> Content[T]:
+    number = content.number + 1
+    steps = (*content.steps[1 - _STEPS :], Step(number, (name,)))
+    return Content(content.version.next(now), {**content.entries, name: entry}, content.others, number, steps)
 
 
 def _holds(table: Mapping[str, Any], changes: Changes) -> bool:
