@@ -18,6 +18,14 @@ Ask = Callable[[str, RequestCode, Mapping[str, str], int], bytes]
 """Asks a name server; the last is a code that is no failure, without a body."""
 
 
+def start_or_take_out(broker_name: str) -> str:
+    """Return what to do about a broker that is away."""
+    return (
+        f"start it, or take it out for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
+        f"or mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {broker_name} -v {GONE}"
+    )
+
+
 def order_configurations(ask: Ask, address: str) -> dict[str, dict[str, int]]:
     """Return the order configurations at one name server, by topic."""
     return {topic: parts(text) for topic, text in _table(ask, address).items()}

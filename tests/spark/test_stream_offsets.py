@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferromq.errors import ConfigError, ConnectionFailed, DataLost, TopicNotFound
+from ferromq.errors import ConfigError, ConnectionFailed, DataLost, ServerError, TopicNotFound
 from ferromq.spark.options import Where
 from ferromq.spark.plan import Queue
 from ferromq.spark.stream_offsets import StreamOffsets
@@ -40,6 +40,11 @@ class Brokers:
         if not found:
             raise TopicNotFound(f"no topic {topics.names}") if topics.names else ConfigError("no topic matches")
         return found
+
+    def check_whole(self, where: Where, _: Topics) -> None:
+        """Raise as `pull.check_whole` does."""
+        if where.namesrv is not None and self.down:
+            raise ServerError(f"the broker {min(self.down)} is away and may have queues")
 
     def registered(self, _: str) -> set[str]:
         """Answer as name servers do."""
@@ -73,7 +78,8 @@ def options(**given: str) -> StreamOptions:
 def offsets(brokers: Brokers, clock: Any = lambda: 0.0, **given: str) -> StreamOffsets:
     """Return a run of a query; nothing is waited for."""
     chosen = options(**given)
-    watch = Watch(chosen.read.where, chosen.read.topics, Patience(0.0), brokers.ask, brokers.registered)
+    read, said = chosen.read, {"registered": brokers.registered, "check_whole": brokers.check_whole}
+    watch = Watch(read.where, read.topics, Patience(0.0), brokers.ask, **said)
     return StreamOffsets(chosen, watch, by_time=lambda wanted: [queue.min_offset for queue, _ in wanted], clock=clock)
 
 
@@ -555,3 +561,23 @@ def test_what_is_reported_is_what_is_there() -> None:
     assert run.report() is None
     run.latest(run.initial(), 1)
     assert run.report() == {"orders": {"a:0": 5}, "trips": {"a:0": 5}}
+
+
+def test_a_new_query_by_name_servers_waits_for_all_brokers_and_a_known_one_for_those_it_read() -> None:
+    """Where a query begins, nothing says which queues a broker has that is away; later its checkpoint does."""
+    brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}}, down={"b"})
+    for begin in ("latest", "prepare"):
+        run = offsets(brokers, topicPattern="orders")
+        start = run.initial()
+        with pytest.raises(ConnectionFailed, match="the broker b is away"):
+            run.latest(start, UNLIMITED) if begin == "latest" else run.prepare()
+    assert flat(offsets(brokers, topicPattern="orders", failOnDataLoss="false").latest({}, UNLIMITED)).keys() == {
+        ("orders", "a:0")
+    }
+    brokers.down = set()
+    run = offsets(brokers, topicPattern="orders")
+    end = run.latest(run.initial(), UNLIMITED)
+    assert flat(end).keys() == {("orders", "a:0"), ("orders", "b:0")}
+    brokers.topics["c"] = {"c:0": [0, 5]}
+    brokers.down = {"c"}
+    assert run.latest(end, UNLIMITED) == end

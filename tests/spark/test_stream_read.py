@@ -173,7 +173,7 @@ def test_a_topic_that_is_away_is_waited_for_where_that_is_asked() -> None:
 def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the master is down its queues are out of reach; a batch takes what the slave has."""
     route = TopicRoute((QueueData("a", 1, 1),), (BrokerData("c", "a", {1: "127.0.0.1:1"}),))
-    monkeypatch.setattr(NameServers, "_ask", lambda *_: route.encode())
+    monkeypatch.setattr(NameServers, "_ask", lambda *_, **__: route.encode())
     monkeypatch.setattr(RemotingBroker, "held", lambda *_: {0: (0, 5)})
     where, topics, time = Where(namesrv="127.0.0.1:1"), Topics(("orders",)), Time()
     assert [(queue.max_offset, queue.is_master) for queue in pull.queues(where, topics)] == [(5, False)]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ferromq import _names
-from ferromq._broker_removal import GONE
+from ferromq._broker_removal import GONE, start_or_take_out
 from ferromq._ferromq import Request, Store
 from ferromq._order_configuration import parts, text_of
 from ferromq._proto import messages as pb
@@ -20,7 +20,6 @@ from ferromq.broker.groups import GroupTable
 from ferromq.broker.name_servers import Identity, NameServerFailed, NameServers
 from ferromq.broker.route_cache import RouteCache, Seen
 from ferromq.broker.topics import UNDECIDED, TopicConfig, TopicTable, Wait
-from ferromq.namesrv.kv_config import GRPC_NAMESPACE
 from ferromq.route import MASTER, WHOLE, Permission, QueueData
 
 _log = logging.getLogger("ferromq.broker")
@@ -202,12 +201,12 @@ class Routes:
             if part.is_away:
                 raise Refused(
                     pb.Code.INTERNAL_SERVER_ERROR,
-                    f"the broker {name} has queues of {topic} and is away; {_start_or_take_out(name)}",
+                    f"the broker {name} has queues of {topic} and is away; {start_or_take_out(name)}",
                 )
         for name in sorted(seen.unknown - {part.queue.broker_name for part in found}):
             raise Refused(
                 pb.Code.INTERNAL_SERVER_ERROR,
-                f"the broker {name} is away and may have queues of {topic}; {_start_or_take_out(name)}",
+                f"the broker {name} is away and may have queues of {topic}; {start_or_take_out(name)}",
             )
 
     def _message_queues(self, topic: pb.Resource, found: list[_Part]) -> list[pb.MessageQueue]:
@@ -241,13 +240,6 @@ class Routes:
         if broker_name != self._identity.name:
             return permission
         return narrowed(permission, self._store.queue_access(topic, queue_id))
-
-
-def _start_or_take_out(broker_name: str) -> str:
-    return (
-        f"start it, or take it out for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
-        f"or mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {broker_name} -v {GONE}"
-    )
 
 
 def take_out(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:

@@ -10,14 +10,18 @@ from types import TracebackType
 from typing import Self
 
 from ferromq import _json
+from ferromq._broker_removal import GONE, start_or_take_out
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import PendingAnswer, RemotingClient
+from ferromq._order_configuration import parts
 from ferromq.broker._queues import load_table
 from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
+from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.route import BrokerData, Permission, TopicRoute
 from ferromq.spark.answer import AgedOutError, Answer
 from ferromq.spark.plan import Queue, QueueRange
+from ferromq.spark.topics import Topics
 
 GROUP = "TOOLS_CONSUMER"
 MOST_MESSAGES = 4096
@@ -144,7 +148,34 @@ class NameServers:
                 ]
         return found
 
-    def _ask(self, code: RequestCode, fields: dict[str, str], what: str) -> bytes:
+    def check_whole(self, topics: Topics) -> None:
+        """
+        Raise `ServerError` where a broker is away that may have queues of *topics*.
+
+        Routes leave out brokers that are not registered. Who there is besides is known of the key-value table, where
+        ferromq's brokers enter themselves, and operators with order configurations.
+        """
+        known = {name for name, address in self._values(GRPC_NAMESPACE).items() if address != GONE}
+        orders = self._values(ORDER_NAMESPACE).items()
+        known |= {name for topic, order in orders if topics.means(topic) for name in parts(order)}
+        if not known:
+            return
+        told = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "the list of brokers")
+        away = sorted(known - (_json.loads_object(told).get("brokerAddrTable") or {}).keys())
+        if away:
+            raise ServerError(
+                f"the broker {away[0]} is away and may have queues of {topics}; {start_or_take_out(away[0])}"
+            )
+
+    def _values(self, namespace: str) -> dict[str, str]:
+        """Return what the key-value table has in a namespace."""
+        body = self._ask(
+            RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace}, namespace, nothing=b'{"table":{}}'
+        )
+        return {str(name): str(value) for name, value in (_json.loads_object(body).get("table") or {}).items()}
+
+    def _ask(self, code: RequestCode, fields: dict[str, str], what: str, *, nothing: bytes | None = None) -> bytes:
+        """Ask for *what*; *nothing* is the answer of a server that has none."""
         lost: ConnectionFailed | RequestTimeout | None = None
         for address in self._addresses:
             try:
@@ -152,6 +183,8 @@ class NameServers:
             except (ConnectionFailed, RequestTimeout) as error:
                 lost = error
                 continue
+            if answer == ResponseCode.QUERY_NOT_FOUND and nothing is not None:
+                return nothing
             if answer != ResponseCode.SUCCESS:
                 raise _refused(answer, remark, f"{what} at name server {address}")
             return body

@@ -24,33 +24,52 @@ if TYPE_CHECKING:
     from ferromq.spark.over_grpc import GrpcBroker
 
 
-def queues(where: Where, topics: Topics) -> list[Queue]:
+def queues(where: Where, topics: Topics, *, is_whole: bool = True) -> list[Queue]:
     """
     Return the readable queues of *topics* on all brokers, with the offsets they hold now.
 
-    Raises `TopicNotFound` for a name that no broker has, and `ConfigError` for a pattern that no topic matches.
+    Raises `TopicNotFound` for a name that no broker has, and `ConfigError` for a pattern that no topic matches. Where a
+    broker is away it raises, too, for a part would look like the whole; over remoting only where the read *is_whole*.
     """
     found: list[Queue] = []
     if where.namesrv is not None:
-        with NameServers(where.namesrv) as name_servers:
-            names: Sequence[str] = topics.names
-            if topics.pattern is not None:
-                names = topics.choose(name_servers.topics())
-                if not names:
-                    raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {where} matches")
-            for topic in names:
-                try:
-                    found += name_servers.queues(topic)
-                except TopicNotFound:
-                    if topics.pattern is None:
-                        raise
-                    # Deleted since the name servers were asked for the list.
+        # Before: one that comes meanwhile may be missing in a route. After: so may one that leaves.
+        if is_whole:
+            check_whole(where, topics)
+        found = _of_name_servers(where, where.namesrv, topics)
+        if is_whole:
+            check_whole(where, topics)
     elif where.endpoint is not None:
         if topics.pattern is not None:
             raise ConfigError("option 'topicPattern' needs the names of all topics; allowed: with option 'namesrv'")
         for topic in topics.names:
             found += _over("grpc").queues(where.endpoint, topic)
     return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
+
+
+def _of_name_servers(where: Where, namesrv: str, topics: Topics) -> list[Queue]:
+    found: list[Queue] = []
+    with NameServers(namesrv) as name_servers:
+        names: Sequence[str] = topics.names
+        if topics.pattern is not None:
+            names = topics.choose(name_servers.topics())
+            if not names:
+                raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {where} matches")
+        for topic in names:
+            try:
+                found += name_servers.queues(topic)
+            except TopicNotFound:
+                if topics.pattern is None:
+                    raise
+                # Deleted since the name servers were asked for the list.
+    return found
+
+
+def check_whole(where: Where, topics: Topics) -> None:
+    """Raise `ServerError` where name servers know a broker that is away: it may have queues of *topics*."""
+    if where.namesrv is not None:
+        with NameServers(where.namesrv) as name_servers:
+            name_servers.check_whole(topics)
 
 
 def offsets_by_time(wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:

@@ -80,7 +80,8 @@ class StreamOffsets:
 
     def prepare(self) -> None:
         """Fix what is there now as the end of the query (Trigger.AvailableNow)."""
-        self._target = {place: bounds.max_offset for place, bounds in self._look().held.items()}
+        view = self._look(is_whole=self._options.fail_on_data_loss)
+        self._target = {place: bounds.max_offset for place, bounds in view.held.items()}
 
     def latest(self, start: Offsets | None, max_rows: int | None) -> Offsets:
         """
@@ -91,8 +92,10 @@ class StreamOffsets:
         """
         told = self._last if start is None else start
         begin = flat(told)
-        view = self._look(begin, wait=self._options.fail_on_data_loss)
         is_new = not begin and not self._has_begun and (self._is_new or start is None)
+        must = self._options.fail_on_data_loss
+        # Later, brokers out of reach are known by what was read of them; where a query begins, nothing is.
+        view = self._look(begin, wait=must, is_whole=must and is_new)
         base = self._begun(view) if is_new else self._settle(begin, view)
         self._fresh = view
         end = ends(base, view.held, self._target)
@@ -137,8 +140,8 @@ class StreamOffsets:
         queues = self._view.queues if self._view else {}
         return [(queues[place], offset) for place, offset in flat(end).items() if place in queues]
 
-    def _look(self, places: Collection[Place] = (), *, wait: bool = False) -> View:
-        self._view = view = self._watch.look(places, wait=wait)
+    def _look(self, places: Collection[Place] = (), *, wait: bool = False, is_whole: bool = False) -> View:
+        self._view = view = self._watch.look(places, wait=wait, is_whole=is_whole)
         return view
 
     def _check_reach(self, view: View, needed: Collection[Place]) -> None:

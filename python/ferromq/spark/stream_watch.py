@@ -104,15 +104,16 @@ class View:
 
 Ask = Callable[[Where, Topics], Sequence[Queue]]
 Registered = Callable[[str], Collection[str]]
+CheckWhole = Callable[[Where, Topics], object]
 
 
 def masters(where: Where, topics: Topics) -> list[Queue]:
     """
-    Return the queues of *topics* on masters, as `pull.queues` does.
+    Return the queues of *topics* on masters, as `pull.queues` does for a read that may be a part.
 
     A slave may not have yet what was read from its master: to a stream that would be a loss, and the queue read anew.
     """
-    return [queue for queue in pull.queues(where, topics) if queue.is_master]
+    return [queue for queue in pull.queues(where, topics, is_whole=False) if queue.is_master]
 
 
 class Watch:
@@ -124,20 +125,24 @@ class Watch:
         topics: Topics,
         patience: Patience,
         ask: Ask = masters,
+        *,
         registered: Registered | None = None,
+        check_whole: CheckWhole = pull.check_whole,
     ) -> None:
         self._where = where
         self._topics = topics
         self._patience = patience
         self._ask = ask
         self._registered = registered or registered_brokers
+        self._check_whole = check_whole
         self._has_matched = False
 
-    def look(self, places: Collection[Place] = (), *, wait: bool = False) -> View:
+    def look(self, places: Collection[Place] = (), *, wait: bool = False, is_whole: bool = False) -> View:
         """
         Return what brokers say now about *places* and the rest of the topics.
 
-        Where one does not answer, that is a while later; and with *wait*, where some of *places* are away.
+        Where one does not answer, that is a while later; with *wait*, also where some of *places* are away; and where
+        it *is_whole*, also where a broker is away of which no place is known.
 
         Raises `ConnectionFailed` where patience ends before all that routes name have answered; queues that are
         away then are the caller's to judge.
@@ -145,13 +150,19 @@ class Watch:
         self._patience.renew()
         while True:
             try:
-                view = self._judged(self._look(), places)
+                view = self._judged(self._whole() if is_whole else self._look(), places)
             except RETRIED as error:
                 if not self._patience.is_left():
                     raise unreachable(str(self._where), self._patience.seconds, error) from error
             else:
                 if not wait or not view.away(places) or not self._patience.is_left():
                     return view
+
+    def _whole(self) -> View:
+        self._check_whole(self._where, self._topics)
+        view = self._look()
+        self._check_whole(self._where, self._topics)
+        return view
 
     def _judged(self, view: View, places: Collection[Place]) -> View:
         if self._where.namesrv is None or not view.away(places):

@@ -37,6 +37,9 @@ class Topics:
             raise ValueError(str(error)) from error
         return cls(pattern=pattern, system=system)
 
+    def __str__(self) -> str:
+        return ", ".join(self.names) or f"the topics that match {self.pattern!r}"
+
     def choose(self, known: Iterable[str]) -> list[str]:
         """Return which of the topics *known* are meant, sorted."""
         return sorted({name for name in known if self.means(name)})

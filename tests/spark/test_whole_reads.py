@@ -1,0 +1,115 @@
+"""A read by name servers is whole or fails, as by an endpoint: routes leave out brokers that are away."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import ferromq
+from ferromq._codes import RequestCode
+from ferromq._ferromq import RemotingClient
+from ferromq._time import Clock
+from ferromq.broker.controller import BrokerController
+from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.errors import ConnectionFailed, ServerError, TopicNotFound
+from ferromq.namesrv.server import NamesrvController
+from ferromq.spark import pull
+from ferromq.spark.options import Where
+from ferromq.spark.stream_watch import Patience, Watch
+from ferromq.spark.topics import Topics
+
+FREE = "127.0.0.1:0"
+ORDERS = Topics(("orders",))
+
+
+class Cluster(NamedTuple):
+    """A name server and two brokers."""
+
+    namesrv: str
+    a: BrokerController
+    b: BrokerController
+
+    @property
+    def where(self) -> Where:
+        """Return where it is read."""
+        return Where(namesrv=self.namesrv)
+
+    def queues(self, topics: Topics = ORDERS) -> set[tuple[str, int]]:
+        """Return broker and id of each queue that a read covers."""
+        return {(queue.broker_name, queue.queue_id) for queue in pull.queues(self.where, topics)}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Run them; both brokers have the topic."""
+    clock = Clock.manual(1_700_000_000_000)
+    options = {"listen": FREE, "grpc_listen": FREE, "fast_listen": "off", "commit_log_file_size": "1MiB"}
+    with contextlib.ExitStack() as stack:
+        server = NamesrvController(NameServerConfig(listen=FREE), clock=clock)
+        stack.enter_context(contextlib.closing(server))
+        brokers = []
+        for name in "ab":
+            given = {"store": tmp_path / name, "namesrv": server.address, "name": name, **options}
+            broker = BrokerController(BrokerConfig.from_options(given), clock=clock)
+            brokers.append(stack.enter_context(contextlib.closing(broker)))
+        with ferromq.Admin(server.address) as admin:
+            admin.create_topic("orders", queues=2)
+        yield Cluster(server.address, *brokers)
+
+
+def put(namesrv: str, namespace: str, key: str, value: str) -> None:
+    """Write into the key-value table, as operators do."""
+    client = RemotingClient()
+    fields = {"namespace": namespace, "key": key, "value": value}
+    code, *_ = client.call(namesrv, RequestCode.PUT_KV_CONFIG, fields)
+    client.close()
+    assert code == 0
+
+
+BOTH = {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
+
+
+@pytest.mark.parametrize("topics", [ORDERS, Topics.matching("ord.*")], ids=["name", "pattern"])
+def test_a_read_without_a_broker_that_is_away_is_refused_until_it_is_taken_out(
+    cluster: Cluster, topics: Topics
+) -> None:
+    """The error names the broker, the topic and the way out."""
+    assert cluster.queues(topics) == BOTH
+    cluster.b.close()
+    with pytest.raises(ServerError, match=r"the broker b is away and may have queues of .*ord.*take_out_broker\('b'\)"):
+        cluster.queues(topics)
+    with ferromq.Admin(cluster.namesrv) as admin:
+        admin.take_out_broker("b")
+    assert cluster.queues(topics) == {("a", 0), ("a", 1)}
+
+
+def test_a_topic_whose_only_broker_is_away_is_not_told_as_missing(cluster: Cluster) -> None:
+    """No route knows it then; one that never was is missing only where all brokers are there."""
+    nothing = Topics(("nothing",))
+    with pytest.raises(TopicNotFound):
+        cluster.queues(nothing)
+    cluster.b.close()
+    for topics in (nothing, Topics.matching("no.*")):
+        with pytest.raises(ServerError, match="the broker b is away"):
+            cluster.queues(topics)
+
+
+def test_a_broker_of_the_topics_order_configuration_is_missed(cluster: Cluster) -> None:
+    """So one of RocketMQ's can be, which enters itself nowhere; those of other topics are not."""
+    put(cluster.namesrv, "ORDER_TOPIC_CONFIG", "returns", "c:4")
+    assert cluster.queues() == BOTH
+    put(cluster.namesrv, "ORDER_TOPIC_CONFIG", "orders", "a:2;b:2;c:4")
+    with pytest.raises(ServerError, match="the broker c is away and may have queues of orders"):
+        cluster.queues()
+
+
+def test_a_stream_waits_for_a_whole_view_where_it_begins(cluster: Cluster) -> None:
+    """And goes on with what there is where it knows what it has read."""
+    cluster.b.close()
+    watch = Watch(cluster.where, ORDERS, Patience(0.0))
+    with pytest.raises(ConnectionFailed, match="the broker b is away and may have queues of orders"):
+        watch.look(is_whole=True)
+    view = watch.look([("orders", "a:0"), ("orders", "b:0")])
+    assert view.away([("orders", "a:0"), ("orders", "b:0")]) == {("orders", "b:0")}
