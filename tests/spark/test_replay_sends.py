@@ -9,7 +9,7 @@ import pytest
 from pipeline_rows import row
 
 import ferromq
-from ferromq.errors import FerromqError
+from ferromq.errors import ConfigError, FerromqError
 from ferromq.pipeline._lanes import LaneSender
 from ferromq.pipeline._pace import Pace
 from ferromq.pipeline._positions import Positions
@@ -25,7 +25,7 @@ def send(mq: ferromq.Embedded, rows: Sequence[dict[str, Any]], **options: Any) -
     columns["at"] = [int(made["store_timestamp"].timestamp() * 1e6) for made in rows]
     columns["born"] = columns["stored"] = [at // 1000 for at in columns["at"]]
     positions, writer = options.get("positions"), options.get("writer")
-    with LaneSender(mq.endpoint) as lanes:
+    with LaneSender(mq.endpoint, writer=writer) as lanes:
         _Sender(lanes, Pace(), "again", positions, 0, writer=writer).send(columns)
 
 
@@ -36,7 +36,7 @@ def stored(mq: ferromq.Embedded) -> int:
         pause.wait(0.01)
     return sum(
         mq.store.max_offset("again", queue) - mq.store.min_offset("again", queue)
-        for queue in range(mq.broker.config.default_queues)
+        for queue in range(2 * mq.broker.config.default_queues)
     )
 
 
@@ -65,6 +65,21 @@ def test_a_writer_stores_each_message_once(mq: ferromq.Embedded) -> None:
     assert (stored(mq), mq.store.stats()["duplicates"]) == (60, 25)
     send(mq, rows, writer="another")
     assert stored(mq) == 120
+
+
+def test_a_writer_stores_each_message_once_where_queues_come_between_two_runs(mq: ferromq.Embedded) -> None:
+    """Those of the first run are used; where one of them is not there any more, nothing is sent."""
+    rows = [row(offset, queue_id=queue) for queue in range(8) for offset in range(10)]
+    send(mq, rows[:45], writer="once")
+    queues = mq.broker.config.default_queues
+    with mq.admin() as admin:
+        admin.alter_topic("again", queues=2 * queues)
+        send(mq, rows, writer="once")
+        assert stored(mq) == 80
+        admin.alter_topic("again", queues=queues - 1)
+        with pytest.raises(ConfigError, match=r"had other queues when this batch was first tried.*without a writer"):
+            send(mq, rows, writer="once")
+    assert stored(mq) == 80
 
 
 def test_two_messages_of_one_offset_are_an_error_where_the_second_would_be_lost(

@@ -106,14 +106,16 @@ def send(
     *,
     half: Draft | None = None,
     beside: str | None = None,
+    to: Queue | None = None,
     timeout: float | None = None,
 ) -> Plan[Batch]:
     """
     Send messages of one topic and lane in one request, with the same message ids however often it is repeated.
 
     *numbers* are those of the messages among all that the caller gave; errors name them. A *half* message is not
-    repeated where the first may be stored: both would be committed. *beside*: without being of a message group they go
-    to the queue of the group that has this name, as others do. *timeout*: seconds for all of it; None: the client's.
+    repeated where the first may be stored: both would be committed. *beside*: without being of a message group they
+    go to the queue of the group that has this name, as others do; *to* is another one for it. *timeout*: seconds
+    for all of it; None: the client's.
     """
     which = _Named(messages, numbers)
     ids = half.ids if half is not None else reserve_ids(common, len(messages))
@@ -129,7 +131,8 @@ def send(
         counted = route.writable
         # A message group stays in its queue, whatever becomes of its broker: elsewhere it would be out of order.
         avoided = common.routes.failing()
-        queue = chosen = route.next_writable(tries.endpoints, avoided) if group is None else route.of_group(group)
+        of_group = None if group is None else to or route.of_group(group)
+        queue = chosen = of_group or route.next_writable(tries.endpoints, avoided)
         tries.endpoints.add(queue.endpoint)
         yield from common.join(queue.endpoint, topic, tries)
         try:

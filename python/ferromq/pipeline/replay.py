@@ -86,7 +86,7 @@ def replay(
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
         positions = None if state is None else Positions(state, job)
-        with LaneSender(endpoint, with_groups=with_groups) as lanes:
+        with LaneSender(endpoint, with_groups=with_groups, writer=writer) as lanes:
             sender = _Sender(lanes, Pace(rate, speed), to, positions, number, writer=writer)
             for batch in batches:
                 sender.send(batch.to_pydict())

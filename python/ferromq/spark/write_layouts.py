@@ -16,6 +16,7 @@ from ferromq.errors import ConfigError, FerromqError, Unsupported
 from ferromq.spark.write_plan import Layout
 
 METHOD = "KeepWriteLayout"
+OTHERWISE = "write it with option 'delivery' 'at-least-once', which may store rows twice"
 _OK = 20000
 
 
@@ -23,14 +24,23 @@ class FirstLayouts:
     """
     The layouts of one epoch of a writer, as its first try had them; for one task.
 
-    *planned* are layouts that the driver found. *is_placed* as for `Layout.kept_to`.
+    *planned* are layouts that the driver found. *is_placed* and *otherwise* as for `Layout.kept_to`.
     """
 
-    def __init__(self, writer: str, epoch: int, planned: Mapping[str, Layout], *, is_placed: bool) -> None:
+    def __init__(
+        self,
+        writer: str,
+        epoch: int,
+        planned: Mapping[str, Layout],
+        *,
+        is_placed: bool,
+        otherwise: str = OTHERWISE,
+    ) -> None:
         self._writer = writer
         self._epoch = epoch
         self._planned = planned
         self._is_placed = is_placed
+        self._otherwise = otherwise
         self._known: dict[str, Layout] = {}
 
     def of(self, client: Client, topic: str) -> Layout:
@@ -42,8 +52,8 @@ class FirstLayouts:
         layout = self._known.get(topic)
         if layout is None:
             now = self._planned.get(topic) or layout_of(client, topic)
-            layout = now.kept_to(self._first(client, now), is_placed=self._is_placed)
-            self._known[topic] = layout
+            first = self._first(client, now)
+            layout = self._known[topic] = now.kept_to(first, is_placed=self._is_placed, otherwise=self._otherwise)
         return layout
 
     def _first(self, client: Client, now: Layout) -> str:
@@ -57,8 +67,7 @@ class FirstLayouts:
             if layout != first:
                 raise ConfigError(
                     f"topic {now.topic!r} was given two layouts by tries of this batch that began at the same time: "
-                    f"{layout} at {name}, {first} at others. Rows could be stored twice; write the batch with option "
-                    "'delivery' 'at-least-once', which may store rows twice, or as a new write with its own 'writerId'"
+                    f"{layout} at {name}, {first} at others. Rows could be stored twice; {self._otherwise}"
                 )
         return first
 
@@ -69,8 +78,8 @@ class FirstLayouts:
             return client.run(client.common.attempt(topic, once, timeout=client.common.timeout))
         except Unsupported as error:
             raise ConfigError(
-                f"option 'delivery' is 'exactly-once', but the broker {broker} at {endpoint} does not keep the layouts "
-                "of writes; allowed: ferromq brokers of this version, or 'at-least-once'"
+                f"the broker {broker} at {endpoint} does not keep the layouts of writes, so rows cannot be stored "
+                f"once; allowed: ferromq brokers of this version. Otherwise {self._otherwise}"
             ) from error
         except FerromqError as error:
             raise named(error, f"the queues of topic {topic} that this batch began with") from error.__cause__

@@ -48,12 +48,13 @@ class Layout:
         """The queues as they are written down: `broker-a:0-3,7;broker-b:0-3`."""
         return text_of((queue.broker_name, queue.queue_id) for queue in self.queues)
 
-    def kept_to(self, first: str, *, is_placed: bool) -> "Layout":
+    def kept_to(self, first: str, *, is_placed: bool, otherwise: str) -> "Layout":
         """
         Return the layout of the *first* try of a batch, with the endpoints of this one.
 
         *is_placed*: rows may have a message group or priority, for which a broker chooses among all its queues. Raises
-        `ConfigError` where a queue of the first try is not there any more, or such rows would move.
+        `ConfigError` where a queue of the first try is not there any more, or such rows would move; *otherwise* says
+        what may be done then beside setting the queues back.
         """
         if first == self.text:
             return self
@@ -62,17 +63,17 @@ class Layout:
         brokers = {name for name, _ in names}
         has_grown = any(queue.broker_name in brokers for queue in self.queues if queue not in kept)
         if len(kept) < len(names) or (is_placed and has_grown):
-            raise ConfigError(self._changed(first, is_placed=is_placed))
+            raise ConfigError(self._changed(first, otherwise, is_placed=is_placed))
         return replace(self, queues=kept, in_order=tuple(queue for queue in self.in_order if queue in kept))
 
-    def _changed(self, first: str, *, is_placed: bool) -> str:
+    def _changed(self, first: str, otherwise: str, *, is_placed: bool) -> str:
         why = (
             ", and rows with message groups or priorities need all queues of a broker as they were" if is_placed else ""
         )
         return (
             f"topic {self.topic!r} had other queues when this batch was first tried: {_shown(first)}; now "
             f"{_shown(self.text)}. Rows that are stored could be stored again{why}. Set the queues back until the "
-            "batch is written, or write it with option 'delivery' 'at-least-once', which may store rows twice"
+            f"batch is written, or {otherwise}"
         )
 
     def queue_of(self, partition: int, row: int) -> Queue:
