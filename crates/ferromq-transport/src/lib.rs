@@ -25,6 +25,7 @@ pub mod routes;
 mod seldom;
 mod serve;
 mod server;
+mod sockets;
 pub mod subscriptions;
 pub mod tables;
 pub mod tls;

@@ -25,7 +25,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{sleep, timeout},
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::{
     ColdHandler, TransportError,
@@ -39,6 +39,7 @@ use crate::{
     remoting::RemotingCommand,
     routes::Routes,
     seldom::Seldom,
+    sockets,
     tables::Tables,
     tls::{Accepted, GrpcTls, HANDSHAKE_PATIENCE, ServerTls, Tls, TlsMode},
 };
@@ -440,9 +441,7 @@ impl Server {
             });
             return;
         };
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%peer, %error, "no TCP_NODELAY");
-        }
+        sockets::set_up(&stream);
         let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
         let limits = inner.options.connection;
         let (outbox, waiting) = outbox(limits.in_flight);

@@ -251,6 +251,54 @@ async fn who_takes_nothing_of_an_answer_is_cut_off_and_who_waits_for_messages_is
     drop(unread);
 }
 
+/// Takes 4 KiB of one message of 4 MiB every few milliseconds, for five times the limit; false where the machine stood
+/// still for longer than a quarter of it, which proves nothing.
+async fn stays_open_for_a_slow_reader(limit: Duration) -> bool {
+    let mut options = ServerOptions::default();
+    options.connection.write = limit;
+    let broker = limited(options);
+    broker.client().await.send_one(&"x".repeat((4 << 20) - 1024)).await;
+    broker.readable(1).await;
+    let stream = tokio::net::TcpStream::connect(broker.address).await.unwrap();
+    let mut settings = h2::client::Builder::new();
+    let (client, connection) =
+        settings.initial_window_size(8 << 10).handshake::<_, Bytes>(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("http://localhost/apache.rocketmq.v2.MessagingService/ReceiveMessage")
+        .header("content-type", "application/grpc")
+        .header("x-mq-client-id", "tests")
+        .body(())
+        .unwrap();
+    let (answer, mut body) = client.ready().await.unwrap().send_request(request, false).unwrap();
+    let wish = ReceiveMessageRequest { batch_size: 1, ..receive(Duration::ZERO) }.encode_to_vec();
+    let frame = [&[0][..], &(wish.len() as u32).to_be_bytes(), &wish].concat();
+    body.send_data(frame.into(), true).unwrap();
+    let mut message = soon("an answer", answer).await.unwrap().into_body();
+    let begun = std::time::Instant::now();
+    let mut last = begun;
+    while begun.elapsed() < 5 * limit {
+        let read = soon("bytes", message.data()).await;
+        if last.elapsed() > limit / 4 {
+            return false;
+        }
+        last = std::time::Instant::now();
+        let read = read.expect("the end of the message does not come yet").expect("it is not cut off");
+        message.flow_control().release_capacity(read.len()).unwrap();
+        tokio::time::sleep(limit / 100).await;
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_a_large_message_slowly_is_not_cut_off() {
+    for limit in [1, 2, 4, 8] {
+        if stays_open_for_a_slow_reader(Duration::from_secs(limit)).await {
+            return;
+        }
+    }
+    panic!("the machine stood still each time");
+}
+
 /// A telemetry or reflection stream: the way to send, and the answers unless it is refused.
 async fn open_stream(
     client: &Client,

@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use ferromq_store::{Clock, NewMessage};
+use ferromq_transport::tables::{MessageType, TopicEntry};
 use ferromq_transport::{
     ServerOptions,
     remoting::{
@@ -203,4 +204,74 @@ async fn a_receive_with_little_room_gets_fewer_messages() {
         got.extend(messages);
     }
     assert_eq!(got.len(), 6);
+}
+
+/// A gRPC batch of `count` messages for a topic, from a connection of its own: its code, once there is an answer.
+async fn batch(rig: &Rig, topic: &str, count: usize) -> impl Future<Output = i32> + Send + use<> {
+    let client = rig.broker.client().await;
+    let messages = vec![message(topic, "b"); count];
+    async move { client.send(messages).await.status.unwrap().code }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_batches_wait_for_each_other_and_others_do_not_wait_for_them() {
+    let rig = Rig::start(ServerOptions::default());
+    let undecided = TopicEntry { message_type: MessageType::Undecided, ..grpc_support::TOPIC };
+    rig.broker.server.tables().put_topic("held", undecided);
+    // As many as are worked on at once at most: the control plane does not answer them yet.
+    let mut waiting = JoinSet::new();
+    for _ in 0..4 {
+        waiting.spawn(batch(&rig, "held", 300).await);
+    }
+    grpc_support::eventually(|| !rig.broker.control.held.lock().is_empty()).await;
+    let mut remoting = rig.connect().await;
+    remoting.send(&send_batch(300)).await;
+    waiting.spawn(batch(&rig, "flights", 300).await);
+    for _ in 0..10 {
+        others_send(&rig).await;
+    }
+    assert!(waiting.try_join_next().is_none(), "a batch was answered that had no turn");
+    rig.broker.readable(20).await;
+    rig.broker.control.release();
+    while let Some(code) = timeout(PATIENCE, waiting.join_next()).await.expect("all batches") {
+        assert_eq!(code.unwrap(), 20_000);
+    }
+    let answer = remoting.receive().await.expect("an answer");
+    assert_eq!(answer.code, response::SUCCESS, "{:?}", answer.remark);
+    rig.broker.readable(20 + 600).await;
+    grpc_support::eventually(|| rig.held() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_large_batches_of_many_connections_are_all_stored() {
+    const BATCHES: usize = 24;
+    const MESSAGES: usize = 2_000;
+    let rig = Rig::start(ServerOptions::default());
+    let mut sending = JoinSet::new();
+    for _ in 0..BATCHES {
+        sending.spawn(batch(&rig, "flights", MESSAGES).await);
+    }
+    while let Some(code) = sending.join_next().await {
+        assert_eq!(code.unwrap(), 20_000);
+    }
+    rig.broker.readable((BATCHES * MESSAGES) as u64).await;
+    grpc_support::eventually(|| rig.held() == 0).await;
+}
+
+/// A batch over remoting.
+fn send_batch(count: usize) -> RemotingCommand {
+    let one = [&26_u32.to_be_bytes()[..], &[0; 12], &4_u32.to_be_bytes(), b"body", &[0; 2]].concat();
+    RemotingCommand { code: request::SEND_BATCH_MESSAGE, body: one.repeat(count).into(), ..send("") }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_over_remoting_of_too_many_messages_is_refused_and_one_of_many_is_stored() {
+    let rig = Rig::start(ServerOptions::default());
+    let mut peer = rig.connect().await;
+    let refused = peer.call(&send_batch((1 << 16) + 1)).await;
+    assert_eq!(refused.code, response::MESSAGE_ILLEGAL, "{:?}", refused.remark);
+    assert!(refused.remark.unwrap().contains("65,536"));
+    let stored = peer.call(&send_batch(20_000)).await;
+    assert_eq!(stored.code, response::SUCCESS, "{:?}", stored.remark);
+    rig.broker.readable(20_000).await;
 }

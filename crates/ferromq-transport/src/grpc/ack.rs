@@ -1,6 +1,6 @@
 //! AckMessage, ChangeInvisibleDuration and UpdateOffset: what ends or moves a lease.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -21,10 +21,28 @@ const MAX_INVISIBLE_SECONDS: u64 = 12 * 3_600;
 /// Entries of one request; a client that has more sends more requests.
 const MAX_ACKS: usize = 1 << 16;
 
+/// A request of at most so many bytes, some hundred handles, is answered where it was read.
+const FEW_BYTES: usize = 32 << 10;
+
 /// Answers an encoded `AckMessageRequest`: a status for each entry and one for all.
-///
+pub(super) async fn ack_message(
+    hot: &Arc<Hot>,
+    request: &Bytes,
+    peer: SocketAddr,
+) -> Result<Bytes, Malformed> {
+    if request.len() <= FEW_BYTES {
+        return acknowledge(hot, request);
+    }
+    let (own, request) = (Arc::clone(hot), request.clone());
+    let done = match hot.batches.turn(peer).await {
+        Ok(turn) => turn.run(move || acknowledge(&own, &request)).await,
+        Err(closed) => Err(closed),
+    };
+    done.unwrap_or_else(|closed| Ok(refused(&closed.into())))
+}
+
 /// Entries come in hundreds, so they are read in place.
-pub(super) fn ack_message(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
+fn acknowledge(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
     let (mut group, mut topic, mut count) = ("", "", 0);
     for field in Fields::new(request) {
         match field? {
@@ -33,6 +51,9 @@ pub(super) fn ack_message(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed>
             (3, value) => {
                 entry(value.bytes()?)?;
                 count += 1;
+                if count > MAX_ACKS {
+                    break;
+                }
             }
             _ => {}
         }
@@ -41,6 +62,7 @@ pub(super) fn ack_message(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed>
         return Ok(refused(&refusal));
     }
     if count == 0 || count > MAX_ACKS {
+        let count = if count == 0 { "no" } else { "too many" };
         let why = format!("{count} receipt handles to acknowledge; give 1 to {MAX_ACKS}");
         return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
     }

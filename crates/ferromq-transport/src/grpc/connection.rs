@@ -27,6 +27,7 @@ use crate::{
     ColdHandler,
     budget::Allowance,
     hot::Counters,
+    sockets,
     tls::{Tls, opening::Wire},
 };
 
@@ -78,9 +79,7 @@ impl Connections {
             });
             return None;
         };
-        // Without it a small answer would wait for the acknowledgement of the one before; a socket that
-        // refuses is about to fail anyway.
-        let _ = stream.set_nodelay(true);
+        sockets::set_up(&stream);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (keep, cut) = oneshot::channel();
         self.open.lock().insert(id, keep);

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::wire::{Fields, Malformed, map_entry, seconds_and_nanos};
+use crate::hot::batches::OF_MESSAGE;
 
 /// More messages than this in a request are refused: an empty one takes two bytes of the request, but many
 /// more here.
@@ -66,25 +67,41 @@ pub struct SendRequest<'a> {
 }
 
 const TOO_MANY: Malformed = Malformed("more than 65,536 messages in a request");
-/// What a message takes from its request to its receipt, beside its bytes: as parsed here, to be stored, its place and
-/// its receipt.
-const OF_MESSAGE: usize = 640;
 
 impl<'a> SendRequest<'a> {
-    /// The memory that the messages of an encoded request will take beside its bytes until it is answered; their keys and
-    /// properties are not looked at yet.
+    /// How many messages an encoded request has; nothing of them is looked at yet.
     ///
     /// # Errors
     /// What [`Self::parse`] finds wrong with the request itself.
-    pub fn memory_of_messages(request: &[u8]) -> Result<usize, Malformed> {
+    pub fn count(request: &[u8]) -> Result<usize, Malformed> {
         let mut count = 0_usize;
         for field in Fields::new(request) {
             count += usize::from(field?.0 == 1);
+            if count > MAX_MESSAGES {
+                return Err(TOO_MANY);
+            }
         }
-        if count > MAX_MESSAGES {
-            return Err(TOO_MANY);
+        Ok(count)
+    }
+
+    /// The memory that `count` messages take beside their bytes until their request is answered, without their keys and
+    /// properties.
+    #[must_use]
+    pub fn memory_of_messages(count: usize) -> usize {
+        count * OF_MESSAGE
+    }
+
+    /// The topic of the first message of an encoded request; empty where there is none.
+    ///
+    /// # Errors
+    /// What [`Self::parse`] finds wrong with that message.
+    pub fn first_topic(request: &[u8]) -> Result<&str, Malformed> {
+        for field in Fields::new(request) {
+            if let (1, value) = field? {
+                return Ok(SendRequest::default().message(value.bytes()?)?.topic);
+            }
         }
-        Ok(count * OF_MESSAGE)
+        Ok("")
     }
 
     /// The memory that keys and properties take beside the bytes of the request.

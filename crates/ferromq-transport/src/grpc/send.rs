@@ -1,9 +1,10 @@
 //! SendMessage: from the request's bytes to the store, and the receipts back.
 
-use std::{fmt::Write, iter::repeat, net::SocketAddr};
+use std::{fmt::Write, iter::repeat, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use ferromq_store::{Appended, Location, NewMessage, SEQUENCE};
+use tokio::runtime::Handle;
 use tonic::Status;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     budget::{Over, Share},
-    hot::{Hot, message_group::queue_of_group, recall, send::Kept},
+    hot::{Hot, batches::FEW, message_group::queue_of_group, recall, send::Kept},
     tables::{MessageType, TopicEntry},
 };
 
@@ -34,23 +35,66 @@ const FREE: usize = 4 << 10;
 /// `INVALID_ARGUMENT` for what is no such request; `RESOURCE_EXHAUSTED` where `share` has no room for what many small
 /// messages take beside their bytes.
 pub(super) async fn send_message(
+    hot: &Arc<Hot>,
+    request: &Bytes,
+    peer: SocketAddr,
+    share: &Arc<Share>,
+) -> Result<Bytes, Status> {
+    let count = SendRequest::count(request).map_err(malformed)?;
+    let stored = if count > FEW {
+        store_many(hot, request, count, peer, share).await?
+    } else {
+        store(hot, request, count, peer, share).await?
+    };
+    let answer = match stored {
+        Ok((answer, end)) => hot.durable(end).await.map(|()| answer).map_err(Refusal::from),
+        Err(refusal) => Err(refusal),
+    };
+    Ok(answer.unwrap_or_else(|refusal| {
+        let mut out = Vec::new();
+        put_status(&mut out, 1, refusal.code, &refusal.message);
+        out.into()
+    }))
+}
+
+/// The answer, which holds once what ends there is durable.
+type Answer = Result<(Bytes, u64), Refusal>;
+
+/// As [`store`], for a request that others do not wait for.
+async fn store_many(
+    hot: &Arc<Hot>,
+    request: &Bytes,
+    count: usize,
+    peer: SocketAddr,
+    share: &Arc<Share>,
+) -> Result<Answer, Status> {
+    let name = SendRequest::first_topic(request).map_err(malformed)?;
+    // The control plane may take its time to make the topic: no turn is taken meanwhile.
+    if let Err(refusal) = topic_of(hot, name, peer).await {
+        return Ok(Err(refusal));
+    }
+    let (own, request, share) = (Arc::clone(hot), request.clone(), Arc::clone(share));
+    let work = move || Handle::current().block_on(store(&own, &request, count, peer, &share));
+    match hot.batches.turn(peer).await {
+        Ok(turn) => turn.run(work).await.unwrap_or_else(|closed| Ok(Err(closed.into()))),
+        Err(closed) => Ok(Err(closed.into())),
+    }
+}
+
+/// Stores the messages of a request.
+async fn store(
     hot: &Hot,
     request: &[u8],
+    count: usize,
     peer: SocketAddr,
     share: &Share,
-) -> Result<Bytes, Status> {
+) -> Result<Answer, Status> {
     // Before they are parsed: what there is no room for costs little time, too.
-    take(share, SendRequest::memory_of_messages(request).map_err(malformed)?)?;
+    take(share, SendRequest::memory_of_messages(count))?;
     let request = SendRequest::parse(request).map_err(malformed)?;
     take(share, request.memory_of_texts())?;
-    Ok(match store(hot, &request, peer).await {
-        Ok(stored) => receipts(hot, &request, &stored),
-        Err(refusal) => {
-            let mut out = Vec::new();
-            put_status(&mut out, 1, refusal.code, &refusal.message);
-            out.into()
-        }
-    })
+    let stored = store_parsed(hot, &request, peer).await;
+    Ok(stored.map(|stored| (receipts(hot, &request, &stored), stored.appended.end)))
 }
 
 fn take(share: &Share, bytes: usize) -> Result<(), Over> {
@@ -68,23 +112,27 @@ struct Stored {
     chosen: Vec<i32>,
 }
 
-async fn store(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result<Stored, Refusal> {
+async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result<Stored, Refusal> {
     let Some(first) = request.messages.first() else {
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "no message to send"));
     };
     if request.messages.iter().any(|message| message.topic != first.topic) {
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the messages of a request have different topics"));
     }
-    check_topic(first.topic)?;
-    let mut topic = hot.topic(first.topic, peer).await?;
-    topic.check_writable(first.topic)?;
+    let mut topic = topic_of(hot, first.topic, peer).await?;
     let deciding = send_check::deciding(request, &topic, &hot.policy.load())?;
     if let Some(kind) = deciding {
         topic = hot.typed_topic(first.topic, kind, peer).await?;
     }
-    let stored = append(hot, request, &topic, peer)?;
-    hot.durable(stored.appended.end).await?;
-    Ok(stored)
+    append(hot, request, &topic, peer)
+}
+
+/// The entry of a topic that clients may write.
+async fn topic_of(hot: &Hot, name: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
+    check_topic(name)?;
+    let topic = hot.topic(name, peer).await?;
+    topic.check_writable(name)?;
+    Ok(topic)
 }
 
 /// Checks all messages, then appends them. Nothing is borrowed from the request afterwards.

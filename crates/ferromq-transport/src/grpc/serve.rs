@@ -10,6 +10,7 @@ use tracing::debug;
 use super::{
     Inner,
     connection::{GrpcStream, Incoming},
+    metered::Watched,
     service,
     together::{Calls, Together},
 };
@@ -47,8 +48,9 @@ async fn connection(server: Arc<Inner>, stream: GrpcStream, mut stop: watch::Rec
     let (link, calls) = (stream.link(), Calls::default());
     let (untaken, write) = (Arc::clone(link.untaken()), server.write);
     let answer = service_fn(move |request| {
+        let untaken = Arc::clone(link.untaken());
         let answer = service::route(Arc::clone(&server), link.clone(), request);
-        async { Ok::<_, Infallible>(answer.await) }
+        async { Ok::<_, Infallible>(answer.await.map(|body| Watched::new(body, untaken))) }
     });
     let connection = builder(&calls).serve_connection(TokioIo::new(stream), answer);
     let mut together = Together::new(connection, calls);

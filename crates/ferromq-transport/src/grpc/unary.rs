@@ -71,7 +71,7 @@ impl Verb {
 
 /// Answers a call; the client may stop for `stall` in the middle of its request.
 pub(super) async fn answer(
-    hot: &Hot,
+    hot: &Arc<Hot>,
     verb: Verb,
     link: &Link,
     request: http::Request<Incoming>,
@@ -98,7 +98,7 @@ pub(super) async fn answer(
 }
 
 async fn served(
-    hot: &Hot,
+    hot: &Arc<Hot>,
     verb: Verb,
     link: &Link,
     request: http::Request<Incoming>,
@@ -124,7 +124,7 @@ async fn served(
     let peer = link.peer();
     let answer = match verb {
         Verb::Send => return Ok(response(link, &send::send_message(hot, &message, peer, &share).await?)),
-        Verb::Ack => ack::ack_message(hot, &message),
+        Verb::Ack => ack::ack_message(hot, &message, peer).await,
         Verb::ChangeInvisible => ack::change_invisible_duration(hot, message),
         Verb::Forward => dead_letter::forward(hot, message, peer, cause).await,
         Verb::UpdateOffset => ack::update_offset(hot, message, peer).await,
@@ -222,7 +222,7 @@ fn response(link: &Link, message: &[u8]) -> http::Response<Body> {
     if data.len() > SMALL {
         let share = link.allowance().share();
         share.count(data.len());
-        data = kept(data, (share, link.untaken().begin()));
+        data = kept(data, share);
     }
     let mut response = http::Response::new(Body::new(Single { data: Some(data), is_over: false }));
     response.headers_mut().insert(CONTENT_TYPE, GRPC);

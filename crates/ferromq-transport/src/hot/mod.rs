@@ -4,6 +4,7 @@
 //! store, and never ask the control plane, except to demote a request for an unknown name.
 
 pub mod ack;
+pub(crate) mod batches;
 mod counters;
 pub(crate) mod dead_letters;
 mod demote;
@@ -40,6 +41,7 @@ use crate::{
     long_poll::LongPolls,
     tables::{GroupEntry, MessageType, Tables, TopicEntry},
 };
+use batches::Batches;
 pub use dead_letters::Cause;
 use dead_letters::Givings;
 use demote::Demotions;
@@ -68,6 +70,7 @@ pub struct Hot {
     pub(crate) unique_keys: UniqueKeys,
     pub(crate) polls: LongPolls,
     pub(crate) reads: Reads,
+    pub(crate) batches: Batches,
     renewals: Renewals,
     demotions: Demotions,
     givings: Givings,
@@ -117,6 +120,7 @@ impl Hot {
             unique_keys,
             polls,
             reads: Reads::default(),
+            batches: Batches::default(),
             renewals,
             demotions,
             givings: Givings::default(),

@@ -20,21 +20,49 @@ pub struct BatchMessage<'a> {
 }
 
 /// The fewest bytes of a message: five numbers and the length of the properties.
-const LEAST_BYTES: usize = 22;
+pub(super) const LEAST_BYTES: usize = 22;
+/// More messages than this are refused: they take many times their bytes until they are stored.
+const MAX_MESSAGES: usize = 1 << 16;
+
+/// How many messages begin in a batch; of too many, one more than there may be.
+pub(super) fn count(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while !bytes.is_empty() && count <= MAX_MESSAGES {
+        count += 1;
+        if skip_message(&mut bytes).is_none() {
+            break;
+        }
+    }
+    count
+}
+
+fn skip_message(bytes: &mut &[u8]) -> Option<()> {
+    take(bytes, 16).ok()?;
+    let body = u32::from_be_bytes(take_array(bytes).ok()?);
+    take(bytes, usize::try_from(body).ok()?).ok()?;
+    let properties = u16::from_be_bytes(take_array(bytes).ok()?);
+    take(bytes, properties.into()).ok().map(drop)
+}
 
 /// Takes a batch apart; nothing is copied.
 ///
 /// # Errors
-/// `IllegalMessage` for an empty batch, a message that ends too early, and properties that are no text.
+/// `IllegalMessage` for an empty batch, one of more than 65,536 messages, a message that ends too early, and properties
+/// that are no text.
 pub fn parse(mut bytes: &[u8]) -> Result<Vec<BatchMessage<'_>>, TransportError> {
     if bytes.is_empty() {
         return Err(TransportError::IllegalMessage("the batch is empty"));
     }
     // Lengths are not believed before their bytes are there, this first one neither.
     let first = bytes.first_chunk::<4>().map_or(0, |length| u32::from_be_bytes(*length) as usize);
-    let mut messages =
-        Vec::with_capacity(bytes.len() / first.clamp(LEAST_BYTES, bytes.len().max(LEAST_BYTES)));
+    let expected = bytes.len() / first.clamp(LEAST_BYTES, bytes.len().max(LEAST_BYTES));
+    let mut messages = Vec::with_capacity(expected.min(MAX_MESSAGES));
     while !bytes.is_empty() {
+        if messages.len() == MAX_MESSAGES {
+            return Err(TransportError::IllegalMessage(
+                "the batch has more than 65,536 messages; send several",
+            ));
+        }
         messages.push(take_message(&mut bytes)?);
     }
     Ok(messages)
@@ -91,12 +119,22 @@ mod tests {
         assert!(parse(&[]).unwrap_err().to_string().contains("empty"));
     }
 
+    #[test]
+    fn a_batch_of_too_many_messages_is_refused_and_counted_no_further() {
+        let most = encoded(&[(0, Vec::new(), String::new())]).repeat(MAX_MESSAGES);
+        assert_eq!((parse(&most).unwrap().len(), count(&most)), (MAX_MESSAGES, MAX_MESSAGES));
+        let more = [most.as_slice(), &most].concat();
+        assert!(parse(&more).unwrap_err().to_string().contains("65,536"));
+        assert_eq!(count(&more), MAX_MESSAGES + 1);
+    }
+
     proptest! {
         #[test]
         fn a_batch_comes_apart_as_it_was_made(messages in prop::collection::vec((any::<i32>(), prop::collection::vec(any::<u8>(), 0..40), "[a-z\u{1}\u{2}ü]{0,20}"), 1..6)) {
             let bytes = encoded(&messages);
             let parsed = parse(&bytes).unwrap();
             let seen: Vec<_> = parsed.iter().map(|m| (m.flag, m.body.to_vec(), m.properties.to_owned())).collect();
+            prop_assert_eq!(count(&bytes), messages.len());
             prop_assert_eq!(seen, messages);
         }
 
@@ -111,7 +149,9 @@ mod tests {
 
         #[test]
         fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse(&bytes);
+            if let Ok(parsed) = parse(&bytes) {
+                prop_assert_eq!(count(&bytes), parsed.len());
+            }
         }
 
         #[test]

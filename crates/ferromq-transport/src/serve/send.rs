@@ -3,7 +3,7 @@
 //! What a topic is called and may take is checked here with RocketMQ's rules; where records go is the store's
 //! business, and who creates a topic the control plane's.
 
-use std::{cell::RefCell, fmt, net::SocketAddr};
+use std::{cell::RefCell, fmt, net::SocketAddr, sync::Arc};
 
 use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, TIMER_TOPIC};
 
@@ -17,6 +17,7 @@ use crate::{
     Missing, TransportError,
     hot::{
         Hot, SendPolicy,
+        batches::{FEW, OF_MESSAGE},
         dead_letters::{DLQ_PREFIX, DLQ_QUEUES},
         half::{HALF_TOPIC, TRANSACTION_BITS},
         recall,
@@ -26,6 +27,7 @@ use crate::{
         Fields, RemotingCommand,
         codes::{request, response},
     },
+    room,
     tables::{MessageType, TopicEntry},
 };
 
@@ -58,7 +60,7 @@ pub(super) struct Stored {
 
 /// Stores the message or messages of a request; the answer comes once the promise of the flush policy holds.
 pub(super) async fn send(
-    hot: &Hot,
+    hot: &Arc<Hot>,
     peer: SocketAddr,
     command: &RemotingCommand,
 ) -> Result<RemotingCommand, TransportError> {
@@ -71,7 +73,10 @@ pub(super) async fn send(
                 let kind = first_kind(&header, command)?;
                 topic = hot.typed_topic(header.topic, kind, peer).await?;
             }
-            store(hot, peer, command, &header, &topic)?
+            match large_batch(&header, command) {
+                Some(count) => store_many(hot, peer, command, topic, count).await?,
+                None => store(hot, peer, command, &header, &topic)?,
+            }
         }
     };
     Ok(match stored.flushed_to {
@@ -91,7 +96,7 @@ pub(super) fn send_now(
         Err(error) => return Some(Err(error)),
     };
     let topic = hot.tables.topic(header.topic).filter(|_| !header.topic.starts_with(RETRY_PREFIX))?;
-    if decides(hot, &header, &topic) {
+    if decides(hot, &header, &topic) || large_batch(&header, command).is_some() {
         return None;
     }
     Some(store(hot, peer, command, &header, &topic))
@@ -139,6 +144,30 @@ fn store(
 
 fn is_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> bool {
     header.is_batch || command.code == request::SEND_BATCH_MESSAGE
+}
+
+/// How many messages a batch has that others do not wait for.
+fn large_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> Option<usize> {
+    let may_be = command.body.len() > FEW * batch::LEAST_BYTES && is_batch(header, command);
+    may_be.then(|| batch::count(&command.body)).filter(|count| *count > FEW)
+}
+
+/// As [`store`], for a large batch of `count` messages.
+async fn store_many(
+    hot: &Arc<Hot>,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+    topic: TopicEntry,
+    count: usize,
+) -> Result<Stored, TransportError> {
+    let turn = hot.batches.turn(peer).await?;
+    room::take(count * OF_MESSAGE).await;
+    let (hot, command) = (Arc::clone(hot), command.clone());
+    let work = move || {
+        let header = SendHeader::parse(&command)?;
+        store(&hot, peer, &command, &header, &topic)
+    };
+    turn.run(work).await?
 }
 
 /// A consumer that could not give a message back sends it to its group's retry topic itself.

@@ -66,6 +66,19 @@ pub struct Control {
     pub telemetry: mpsc::UnboundedSender<Telemetry>,
     pub closed: mpsc::UnboundedSender<u64>,
     pub unanswered: Mutex<Vec<(Option<Instant>, Reply)>>,
+    /// Who asked for the type of the topic `held`, until [`Self::release`].
+    pub held: Mutex<Vec<(MessageType, oneshot::Sender<Demoted>)>>,
+}
+
+impl Control {
+    /// Gives the topic `held` the type that was asked for.
+    pub fn release(&self) {
+        for (message_type, done) in self.held.lock().drain(..) {
+            let server = self.server.lock().clone().expect("a server");
+            server.tables().put_topic("held", TopicEntry { message_type, ..TOPIC });
+            let _ = done.send(Demoted::Done);
+        }
+    }
 }
 
 impl ColdHandler for Control {
@@ -105,6 +118,10 @@ impl ColdHandler for Control {
             }
             Missing::Group(name) if name.starts_with("auto") => server.tables().put_group(&name, GROUP),
             Missing::TopicOfGroup { name, .. } => server.tables().put_topic(&name, TOPIC),
+            Missing::TypeOfTopic { name, kind } if name == "held" => {
+                self.held.lock().push((kind, done));
+                return;
+            }
             Missing::TypeOfTopic { name, kind } => {
                 server.tables().put_topic(&name, TopicEntry { message_type: kind, ..TOPIC });
             }
@@ -170,6 +187,7 @@ impl Broker {
             telemetry,
             closed,
             unanswered: Mutex::default(),
+            held: Mutex::default(),
         });
         let served = with_store.then(|| (Arc::clone(&store), "broker-a".to_owned()));
         let server = Server::new(Handle::current(), options, clock.clone(), served, control.clone());
