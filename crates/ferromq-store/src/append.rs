@@ -175,7 +175,8 @@ impl<D: Disk> Inner<D> {
                 if kept == Kept::New {
                     let numbered = messages.iter().map(|m| Numbered::of(m.topic, m.queue_id, m.properties));
                     let numbered: Vec<_> = numbered.collect::<Result<_>>()?;
-                    let once = Once { dedup: &inner.dedup, numbered: &numbered };
+                    let steady_ms = inner.clock.steady_ms();
+                    let once = Once { dedup: &inner.dedup, steady_ms, numbered: &numbered };
                     let pending = self.encode_all(messages, tie, bytes)?;
                     return inner.log.append(&inner.clock, messages, &pending, bytes, Some(once));
                 }

@@ -423,8 +423,9 @@ impl<D: Disk> Inner<D> {
             let written = self.write_checkpoint(false);
             let needed = self.aside.first_from().map_or(range.end, |from| from.min(range.end));
             let is_behind = self.checkpoint.marks().durable_end < needed as i64;
+            let last_ms = || self.stored_at(next.start).unwrap_or_else(|| self.clock.now_ms());
             // Nothing else that could not be written needs the file.
-            if is_behind || range.end > self.dedup.saved_to() {
+            if is_behind || self.needs_for_sequences(range.end, last_ms()) {
                 written?;
             }
         }

@@ -28,6 +28,8 @@ struct Machine {
     read: Source,
     /// As in `time`: read without its lock.
     offset_us: AtomicI64,
+    /// The same when the clock was made.
+    first_offset_us: i64,
     time: Mutex<WallTime>,
     /// When the clock was last compared with the time that passed, and what it showed.
     looked: Mutex<(Instant, i64)>,
@@ -66,6 +68,7 @@ impl Clock {
         let machine = Machine {
             read: Box::new(read),
             offset_us: AtomicI64::new(time.offset()),
+            first_offset_us: time.offset(),
             time: Mutex::new(time),
             looked: Mutex::new((Instant::now(), now_ms)),
         };
@@ -106,6 +109,24 @@ impl Clock {
         let Some(machine) = &self.0.machine else { return base };
         let (reading, time) = (machine.take(), machine.time.lock());
         base.saturating_add(reading.boot_us.saturating_add(time.age_offset()).div_euclid(1000))
+    }
+
+    /// Returns milliseconds since 1970 as [`Clock::now_ms`], but without the steps of the machine's clock since this clock was
+    /// made: its differences are the time that passed, asleep or not.
+    #[must_use]
+    pub fn steady_ms(&self) -> i64 {
+        let base = self.0.base_ms.load(Ordering::Acquire);
+        let Some(machine) = &self.0.machine else { return base };
+        base.saturating_add((machine.read)().boot_us.saturating_add(machine.first_offset_us).div_euclid(1000))
+    }
+
+    /// Returns how far [`Clock::now_ms`] is ahead of [`Clock::steady_ms`], milliseconds.
+    #[must_use]
+    pub fn stepped_ms(&self) -> i64 {
+        let stepped = |machine: &Machine| {
+            machine.offset_us.load(Ordering::Acquire).saturating_sub(machine.first_offset_us).div_euclid(1000)
+        };
+        self.0.machine.as_ref().map_or(0, stepped)
     }
 
     /// Moves the clock forward by `ms` and wakes everyone who waits; works on both kinds of clock.

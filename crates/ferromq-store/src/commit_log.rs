@@ -58,6 +58,8 @@ impl<D: Disk> Clone for Pending<D> {
 #[derive(Clone, Copy)]
 pub(crate) struct Once<'a> {
     pub(crate) dedup: &'a Dedup,
+    /// The time that counts for the window.
+    pub(crate) steady_ms: i64,
     /// One entry a message; none for those that have no number.
     pub(crate) numbered: &'a [Option<Numbered<'a>>],
 }
@@ -227,7 +229,7 @@ impl<D: Disk> CommitLog<D> {
         store_timestamp: i64,
         once: Once<'_>,
     ) -> Result<Vec<Location>> {
-        let taken = once.dedup.take(once.numbered, store_timestamp)?;
+        let taken = once.dedup.take(once.numbered, once.steady_ms)?;
         let written = if taken.is_new.iter().all(|is_new| *is_new) {
             self.write_records(tail, messages, pending, bytes, store_timestamp)
         } else {

@@ -36,6 +36,9 @@ pub enum DamageReason {
     SetAside,
     /// The file holds these messages and cannot be read now. They are kept, and come once it can be read.
     Unreadable,
+    /// The file cannot be written now, and is tried again. It tells of this range of the log, which holds the same: until
+    /// then what depends on the file goes on with what is in memory.
+    Unwritten,
     /// Retention removed these messages of the consume queue named, before the queue could be written again.
     Removed {
         /// Queue offset of the first.
@@ -53,6 +56,7 @@ impl fmt::Display for DamageReason {
             Self::Corrupt => "records are damaged",
             Self::SetAside => "it cannot be written now and is set aside: its messages wait in the log",
             Self::Unreadable => "it cannot be read now: its messages are kept until it can be",
+            Self::Unwritten => "it cannot be written now: what it should tell of this range is in memory and in the log",
             Self::Removed { first, count } => {
                 let last = first.saturating_add(*count).saturating_sub(1);
                 return write!(f, "retention removed the messages at queue offsets {first} to {last} before it could be written");
@@ -218,7 +222,10 @@ fn encode(list: &[Damage]) -> Vec<u8> {
             DamageReason::Short => 2,
             DamageReason::Corrupt => 3,
             // Known only while the store is open.
-            DamageReason::SetAside | DamageReason::Unreadable | DamageReason::Removed { .. } => continue,
+            DamageReason::SetAside
+            | DamageReason::Unreadable
+            | DamageReason::Unwritten
+            | DamageReason::Removed { .. } => continue,
         };
         let file = damage.file.to_string_lossy();
         out.extend_from_slice(&damage.range.start.to_be_bytes());

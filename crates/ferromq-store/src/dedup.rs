@@ -8,7 +8,7 @@ use std::{
     hash::Hash,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -18,10 +18,14 @@ use crate::{
     Result, StoreConfig, StoreError,
     fast_hash::FastMap,
     sequence::{Numbered, Sequence},
+    trouble::Trouble,
 };
 
 /// Fewer entries are not worth looking for what is out of the window.
 const LEAST_PURGED: usize = 1024;
+
+/// A step of the clock that is worth a snapshot.
+const STEP_MS: u64 = 1_000;
 
 /// Names copied at once.
 const NAMES_A_PIECE: usize = 4096;
@@ -42,7 +46,8 @@ pub(crate) struct Key {
 pub(crate) struct Highest {
     pub(crate) epoch: u64,
     pub(crate) row: u64,
-    /// When it was stored.
+    /// When it was stored, by the clock without its steps ([`crate::Clock::steady_ms`]): a step changes no one's age. In a
+    /// snapshot by the wall clock as it was when the snapshot was taken.
     pub(crate) at_ms: i64,
 }
 
@@ -180,6 +185,15 @@ impl Table {
         self.rows.insert(key, highest);
     }
 
+    /// Moves the times of all rows by `by_ms`, after those later than `latest_ms` were set to that: no clock that was
+    /// wrong keeps a row for longer than the window.
+    pub(crate) fn move_times(&mut self, latest_ms: i64, by_ms: i64) {
+        for highest in self.rows.parts.iter_mut().flat_map(FastMap::values_mut) {
+            highest.at_ms = highest.at_ms.min(latest_ms).saturating_add(by_ms);
+        }
+        self.oldest_ms = self.oldest_ms.min(latest_ms).saturating_add(by_ms);
+    }
+
     fn forget(&mut self, queues: &[(&str, u32)]) {
         let gone: Vec<_> = queues
             .iter()
@@ -227,6 +241,9 @@ pub(crate) struct Dedup {
     duplicates: AtomicU64,
     /// The log up to here is in the snapshot on disk.
     saved_to: AtomicU64,
+    /// How far the clock had stepped when it was taken.
+    saved_stepped_ms: AtomicI64,
+    pub(crate) trouble: Trouble,
 }
 
 impl Dedup {
@@ -237,6 +254,8 @@ impl Dedup {
             limit: config.dedup_writers as usize,
             duplicates: AtomicU64::new(0),
             saved_to: AtomicU64::new(0),
+            saved_stepped_ms: AtomicI64::new(0),
+            trouble: Trouble::default(),
         }
     }
 
@@ -355,16 +374,23 @@ impl Dedup {
         Some(copy)
     }
 
-    pub(crate) fn begin(&self, table: Table, saved_to: u64) {
+    pub(crate) fn begin(&self, table: Table, saved_to: u64, stepped_ms: i64) {
         *self.table.lock() = table;
-        self.set_saved_to(saved_to);
+        self.set_saved(saved_to, stepped_ms);
+    }
+
+    /// Says whether the clock stepped since the snapshot was taken: its times look older than they are.
+    pub(crate) fn is_stepped(&self, stepped_ms: i64) -> bool {
+        let moved = stepped_ms.abs_diff(self.saved_stepped_ms.load(Ordering::Acquire));
+        moved >= STEP_MS && self.entries() > 0
     }
 
     pub(crate) fn saved_to(&self) -> u64 {
         self.saved_to.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_saved_to(&self, end: u64) {
+    pub(crate) fn set_saved(&self, end: u64, stepped_ms: i64) {
+        self.saved_stepped_ms.store(stepped_ms, Ordering::Release);
         self.saved_to.store(end, Ordering::Release);
     }
 }

@@ -12,10 +12,11 @@
 use std::{
     convert::Infallible,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use crate::{
-    Disk, MessageView, Result, StoreError,
+    Damage, DamageReason, Disk, MessageView, Result, StoreError,
     anchor::{self, Anchor},
     dedup::{Highest, Key, Names, Table},
     mapped_file_queue::MappedFileQueue,
@@ -90,37 +91,67 @@ fn decode(bytes: &[u8]) -> Option<(u64, Table)> {
 impl<D: Disk> Inner<D> {
     /// Writes the snapshot where it is due; `anchor` is a record on disk.
     pub(crate) fn save_sequences(&self, anchor: Anchor, is_closing: bool) -> Result<()> {
+        let stepped_ms = self.clock.stepped_ms();
         let end = {
             let tail = self.log.tail.lock();
             let saved_to = self.dedup.saved_to();
             let behind = tail.end.saturating_sub(saved_to);
             // The file that holds what is not in the snapshot could not be deleted.
             let is_in_older_file = tail.file_begin() > saved_to;
-            let is_due = behind >= REPLAYED_BYTES || is_in_older_file || is_closing && behind > 0;
-            if !is_due {
+            let is_needed = behind >= REPLAYED_BYTES || is_in_older_file || is_closing && behind > 0;
+            if !is_needed && !self.dedup.is_stepped(stepped_ms) && !self.dedup.trouble.is_on() {
                 return Ok(());
             }
             tail.end
         };
+        let path = path(&self.root);
+        if !is_closing {
+            self.dedup.trouble.check(&path)?;
+        }
+        let began = Instant::now();
+        let written = self.write_snapshot(&path, anchor, end, stepped_ms);
+        self.dedup.trouble.note(&path, began, &written, "the snapshot of numbered messages");
+        written
+    }
+
+    fn write_snapshot(&self, path: &Path, anchor: Anchor, end: u64, stepped_ms: i64) -> Result<()> {
         let mut table = self.dedup.copy(|| self.log.tail.lock());
         if self.log.flushed() < self.log.written() {
             // A snapshot never names a message that a crash may take, and this one may name what was appended while
             // it was copied.
             self.log.flush()?;
         }
-        table.purge(self.dedup.horizon(self.clock.now_ms()));
-        let path = path(&self.root);
+        table.purge(self.dedup.horizon(self.clock.steady_ms()));
+        table.move_times(i64::MAX, stepped_ms);
         let bytes = anchor::seal(MAGIC, anchor, &encode(&table, end));
-        self.disk.replace_file(&path, &bytes).map_err(|source| StoreError::io("write", &path, source))?;
-        self.dedup.set_saved_to(end);
+        self.disk.replace_file(path, &bytes).map_err(|source| StoreError::io("write", path, source))?;
+        self.dedup.set_saved(end, stepped_ms);
         Ok(())
+    }
+
+    /// Says whether a file of the log must stay because it may hold numbered messages within the window that are not in
+    /// the snapshot. `last_ms` is when the last message of the file was stored, or later.
+    ///
+    /// Not where space is short: the snapshot may fail for want of it.
+    pub(crate) fn needs_for_sequences(&self, end: u64, last_ms: i64) -> bool {
+        end > self.dedup.saved_to()
+            && self.dedup.entries() > 0
+            && last_ms >= self.dedup.horizon(self.clock.steady_ms())
+            && !self.space().is_some_and(|space| self.is_short(&space))
+    }
+
+    /// The snapshot, where it cannot be written now.
+    pub(crate) fn sequences_damage(&self) -> Option<Damage> {
+        let range = self.dedup.saved_to()..self.log.written();
+        let damage = |file| Damage { file, range, reason: DamageReason::Unwritten };
+        self.dedup.trouble.is_on().then(|| damage(path(&self.root)))
     }
 
     /// Writes the snapshot where there is one, or should be: something was forgotten that it may tell of.
     pub(crate) fn write_sequences(&self) -> Result<()> {
         let _held = self.hold()?;
         let _checkpointing = self.checkpointing.lock();
-        self.dedup.set_saved_to(0);
+        self.dedup.set_saved(0, self.clock.stepped_ms());
         self.save_sequences(self.anchor(), true)
     }
 
@@ -136,11 +167,13 @@ impl<D: Disk> Inner<D> {
             self.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
         }
         let (saved_to, mut table) = found.map_or((0, Table::default()), |(_, to, table)| (to, table));
-        let horizon_ms = self.dedup.horizon(self.clock.now_ms());
+        let (now_ms, stepped_ms) = (self.clock.now_ms(), self.clock.stepped_ms());
+        let horizon_ms = self.dedup.horizon(now_ms);
         let from = if saved_to > 0 { saved_to } else { young_from(files, horizon_ms)? };
         self.replay(from.max(self.log.start()), end, &mut table)?;
         table.purge(horizon_ms);
-        self.dedup.begin(table, saved_to);
+        table.move_times(now_ms, -stepped_ms);
+        self.dedup.begin(table, saved_to, stepped_ms);
         Ok(())
     }
 

@@ -104,6 +104,7 @@ mod timer_state;
 mod timer_tests;
 mod timer_waiting;
 mod timer_wheel;
+mod trouble;
 mod turns;
 mod types;
 mod unflushed;

@@ -308,7 +308,10 @@ impl<D: Disk> Inner<D> {
             self.log.freshness.tick(self.log.written());
             let end = self.dispatched();
             let end = self.aside.first_from().map_or(end, |from| from.min(end));
-            let has_more = end as i64 != self.checkpoint.marks().durable_end || self.has_dirty_queues();
+            let has_more = end as i64 != self.checkpoint.marks().durable_end
+                || self.has_dirty_queues()
+                || self.dedup.is_stepped(self.clock.stepped_ms())
+                || self.dedup.trouble.is_on();
             let is_due = has_more && !self.log.is_poisoned() && !self.checkpoint_due.is_stopped();
             if is_due && self.log.policy().leaves_pages() {
                 let goal = *awaited.get_or_insert(self.dispatched());

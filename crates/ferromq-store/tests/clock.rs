@@ -14,9 +14,9 @@ use std::{
     time::Duration,
 };
 
-use common::{asynchronous, fake_disk::FakeDisk, message, settle};
+use common::{asynchronous, fake_disk::FakeDisk, message, settle, wait_until};
 use ferromq_store::{
-    Begin, Clock, MessageStore, MessageView, Reading, ReceiveRequest, Retention, StoreConfig,
+    Begin, Clock, Location, MessageStore, MessageView, Reading, ReceiveRequest, Retention, StoreConfig,
 };
 
 const START_US: i64 = 1_700_000_000_000_000;
@@ -186,4 +186,63 @@ fn a_lease_given_by_a_clock_that_was_years_ahead_ends_after_a_restart() {
     machine.pass(31 * SECOND_US);
     let again = BTreeSet::from([received(&store), received(&store)]);
     assert_eq!(again, BTreeSet::from([0, 1]), "both leases have ended");
+}
+
+#[test]
+fn a_step_of_the_clock_forgets_no_number_before_its_window_is_over_also_after_a_kill() {
+    const NUMBER: &[u8] = b"FERROMQ_SEQUENCE\x01w/0/0/7\x02";
+    let config = StoreConfig { dedup_window: Duration::from_secs(24 * 3600), ..asynchronous() };
+    let open = |disk: &FakeDisk, clock: &Clock| {
+        MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone()).unwrap()
+    };
+    let is_new = |store: &MessageStore<FakeDisk>| {
+        let sent = store.append_once(&[message("t", 0, b"x", NUMBER)]).unwrap();
+        sent.locations[0] != Location::THERE_ALREADY
+    };
+    for step_us in [20 * HOUR_US, 48 * HOUR_US, YEARS_US] {
+        let (disk, (machine, clock)) = (FakeDisk::new(), Machine::new());
+        let store = open(&disk, &clock);
+        assert!(is_new(&store));
+        machine.pass(HOUR_US);
+        let before = clock.now_ms();
+        machine.step(step_us);
+        // What is further than a day is followed once it has lasted.
+        let _ = clock.now_ms();
+        machine.pass(61 * SECOND_US);
+        assert_eq!(clock.now_ms() - before, (step_us + 61 * SECOND_US) / 1000);
+        assert_eq!(clock.stepped_ms(), step_us / 1000);
+        assert!(!is_new(&store), "{step_us}");
+        machine.pass(22 * HOUR_US);
+        assert!(!is_new(&store), "{step_us}");
+        // The checkpoint after a step notes the ages for the next start.
+        let path = Path::new("/store/ferromq/sequences");
+        wait_until("the snapshot is written", || disk.bytes(path).is_some());
+        let read = machine.clone();
+        let restarted = Clock::of_machine(move || *read.0.lock().unwrap());
+        let second = open(&disk.after_kill(), &restarted);
+        assert!(!is_new(&second), "{step_us}");
+        machine.pass(HOUR_US);
+        assert!(is_new(&second), "{step_us}");
+        assert!(is_new(&store), "{step_us}");
+    }
+}
+
+#[test]
+fn numbers_stored_while_the_clock_was_ahead_are_forgotten_a_window_after_the_next_start() {
+    const NUMBER: &[u8] = b"FERROMQ_SEQUENCE\x01w/0/0/7\x02";
+    let config = StoreConfig { dedup_window: Duration::from_secs(60), ..asynchronous() };
+    let disk = FakeDisk::new();
+    for (start_ms, remembered) in [(YEARS_US / 1000, 1), (0, 1), (61_000, 0)] {
+        let clock = Clock::manual(START_US / 1000 + start_ms);
+        let store =
+            MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone()).unwrap();
+        if start_ms > 61_000 {
+            store.append_once(&[message("t", 0, b"x", NUMBER)]).unwrap();
+        }
+        assert_eq!(store.stats().remembered_sequences, remembered, "{start_ms}");
+        // What follows takes a snapshot when the store is closed.
+        store.append(&[message("t", 0, b"y", b"")]).unwrap();
+        settle(&store);
+        store.close().unwrap();
+    }
 }

@@ -9,11 +9,11 @@ use common::{
     ALL, asynchronous,
     delays::{START, delivered},
     fake_disk::{FakeDisk, Op, Random},
-    message, settle, synchronous,
+    message, settle, synchronous, wait_until,
 };
 use ferromq_store::{
-    Appended, Clock, Location, MessageStore, MessageView, NewMessage, SEQUENCE, Sequence, StoreConfig,
-    StoreError, properties,
+    Appended, Clock, DamageReason, Location, MessageStore, MessageView, NewMessage, Retention, SEQUENCE,
+    Sequence, StoreConfig, StoreError, properties,
 };
 use proptest::prelude::*;
 
@@ -527,4 +527,63 @@ proptest! {
             prop_assert_eq!(&rows, wanted);
         }
     }
+}
+
+/// A store whose snapshot of numbered messages cannot be written, and that keeps messages for `age`.
+fn unsaved(age: Duration) -> (FakeDisk, Clock, MessageStore<FakeDisk>) {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
+    let retention = Retention { age: Some(age), ..Retention::default() };
+    let config = StoreConfig { retention, disk_reserve: 64 << 10, ..asynchronous() };
+    let store = open(&disk, &config, &clock).unwrap();
+    disk.set_hook(|op, path| match op == Op::Replace && path.ends_with("sequences") {
+        true => Err(io::Error::from_raw_os_error(28)),
+        false => Ok(()),
+    });
+    for row in 0..200 {
+        let text = numbered("w", 0, 0, row);
+        store.append_once(&[message(TOPIC, 0, &[7; 1_000], &text)]).unwrap();
+    }
+    settle(&store);
+    (disk, clock, store)
+}
+
+fn is_unwritten(store: &MessageStore<FakeDisk>) -> bool {
+    let file = Path::new(ROOT).join("ferromq/sequences");
+    store.damages().iter().any(|damage| damage.file == file && damage.reason == DamageReason::Unwritten)
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_keeps_no_file_that_is_older_than_the_window() {
+    let (_disk, clock, store) = unsaved(Duration::from_secs(72 * 3600));
+    clock.advance(71 * 3_600_000);
+    assert_eq!(store.clean(true).removed_files, 0);
+    clock.advance(2 * 3_600_000);
+    store.clean(true);
+    let total = store.stats().cleaning.total;
+    assert!(total.removed_files >= 2, "{total:?}");
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_keeps_younger_files_until_space_is_short_and_recovers() {
+    let (disk, clock, store) = unsaved(Duration::from_secs(3600));
+    clock.advance(2 * 3_600_000);
+    let held = store.clean(true);
+    assert_eq!(store.stats().cleaning.total.removed_files, 0, "{held:?}");
+    assert!(held.failure.is_some_and(|reason| reason.contains("sequences")));
+    assert!(is_unwritten(&store), "{:?}", store.damages());
+    disk.set_free(1_000);
+    store.clean(true);
+    let total = store.stats().cleaning.total;
+    assert!(total.removed_files >= 2, "{total:?}");
+    assert!(is_unwritten(&store));
+    disk.set_free(1 << 40);
+    wait_until("there is space again", || !store.stats().is_full);
+    // The numbers are known as long as the store is open.
+    assert_eq!(is_new(&send(&store, &[0, 199, 200], false).unwrap()), [false, false, true]);
+    disk.clear_hook();
+    wait_until("the snapshot is written", || !is_unwritten(&store));
+    store.close().unwrap();
+    drop(store);
+    let store = open(&disk, &asynchronous(), &clock).unwrap();
+    assert_eq!(is_new(&send(&store, &[0, 200, 201], false).unwrap()), [false, false, true]);
 }
