@@ -26,7 +26,18 @@ class Broker(Protocol):
         """`host:port` of its gRPC side."""
 
 
-class SyncShell:
+class Shells:
+    """What both have."""
+
+    consumer: Any
+
+    @property
+    def ahead(self) -> int:
+        """How many messages iteration has received ahead of their use."""
+        return len(self.consumer._ahead._ahead.waiting)
+
+
+class SyncShell(Shells):
     """A `ferromq.Consumer`."""
 
     kind = "sync"
@@ -49,6 +60,10 @@ class SyncShell:
     def change(self, message: MessageView, duration: Any) -> None:
         """Call `message.change_invisible_duration`."""
         message.change_invisible_duration(duration)
+
+    def give_back(self, messages: list[MessageView], seconds: float) -> None:
+        """Give back messages that were not used, as `close` does."""
+        self.consumer._leases.give_back(messages, time.monotonic() + seconds)
 
     def change_by_consumer(self, message: MessageView, duration: Any) -> None:
         """Call `Consumer.change_invisible_duration`."""
@@ -100,7 +115,7 @@ class SyncShell:
         self.close()
 
 
-class AioShell:
+class AioShell(Shells):
     """A `ferromq.aio.Consumer`."""
 
     kind = "aio"
@@ -139,6 +154,10 @@ class AioShell:
             await message.change_invisible_duration(duration)
 
         self.call(change())
+
+    def give_back(self, messages: list[MessageView], seconds: float) -> None:
+        """Give back messages that were not used, as `close` does."""
+        self.call(self.consumer._leases.give_back(messages, time.monotonic() + seconds))
 
     def change_by_consumer(self, message: MessageView, duration: Any) -> None:
         """Call `Consumer.change_invisible_duration`."""

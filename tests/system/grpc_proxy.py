@@ -38,6 +38,8 @@ class GrpcProxy(grpc.GenericRpcHandler):
         self._answered: dict[str, threading.Semaphore] = {}
         self.hanging = threading.Semaphore(0)
         """Released for each call that begins to hang."""
+        self.hung = 0
+        """How many calls hang now: a client that gives one up is heard a moment later."""
         self._server = grpc.server(ThreadPoolExecutor(64), handlers=[self])
         self.endpoint = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
@@ -93,13 +95,19 @@ class GrpcProxy(grpc.GenericRpcHandler):
 
     def _wait(self, method: str, context: Any) -> None:
         if self._hung is None or method in self._hung:
+            with self._lock:
+                self.hung += 1
             self.hanging.release()
             while not self._released.wait(0.05) and context.is_active():
                 pass
+            with self._lock:
+                self.hung -= 1
 
     def _call(self, path: str, request: bytes, context: Any) -> bytes:
         method = path.rpartition("/")[2]
         self._wait(method, context)
+        if not context.is_active():
+            return b""  # given up while it hung: the broker never hears of it
         answer: bytes = self._passed(context, self._channel.unary_unary(path), request)
         with self._lock:
             lost = self._lost.get(method, 0)

@@ -11,7 +11,7 @@ from typing import Self
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.client import _plans
-from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held
+from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held, sort_out
 from ferromq.client._connection import remaining
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE
@@ -97,8 +97,12 @@ class ReceiveAhead:
         if self._ahead.end(held, time.monotonic(), is_used=is_used) and not self._receiving and self._may_receive():
             self._more.set()
 
-    async def take_ahead(self, count: int, until: float) -> list[MessageView] | None:
-        """Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic."""
+    async def take_ahead(self, count: int, until: float, invisible: float | None = None) -> list[MessageView] | None:
+        """
+        Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic.
+
+        With *invisible* their leases are changed. What cannot be changed is kept as it is; raises why where it is all.
+        """
         if not self._ahead.waiting and not self._receiving:
             return None
         with suppress(TimeoutError):
@@ -107,7 +111,28 @@ class ReceiveAhead:
                     await self._changed.wait()
         if not self._ahead.waiting:
             return [] if self._receiving else None
-        return self._ahead.take_some(count, time.monotonic())
+        taken = self._ahead.take_some(count, time.monotonic())
+        if invisible is not None:
+            taken = await self._change(taken, invisible, until + _plans.LATE)
+        return [held.message for held in taken] or None
+
+    async def _change(self, taken: list[Held], invisible: float, until: float) -> list[Held]:
+        kept = taken  # all, where it is cancelled
+        try:
+            failures = await self._leases.change_all([held.message for held in taken], invisible, until)
+            for held in taken:
+                if held.message not in failures:
+                    held.renewed(time.monotonic(), invisible)
+            taken, kept = sort_out(taken, failures, in_order=self._is_fifo())
+        finally:
+            if self._stopped:
+                await self._leases.give_back([held.message for held in kept], until)
+            else:
+                self._ahead.put_back(kept)
+                self._pulse()
+        if kept and not taken:
+            raise failures[kept[0].message]
+        return taken
 
     def _start(self) -> None:
         if self._task is None:

@@ -104,6 +104,29 @@ class Leases:
             _plans.change_invisible_duration(common, self._subscription, message, duration, suspend=suspend)
         )
 
+    async def change_all(
+        self, messages: Sequence[MessageView], duration: float, until: float
+    ) -> dict[MessageView, FerromqError]:
+        """Change leases that are not renewed, by *until* (monotonic), and return what those failed with that did."""
+        changing = {message: asyncio.create_task(self._failure_of_change(message, duration)) for message in messages}
+        try:
+            if changing:
+                await asyncio.wait(changing.values(), timeout=remaining(until))
+        finally:
+            outcomes = {
+                message: task.result() if task.done() else _plans.not_changed() for message, task in changing.items()
+            }
+            for task in changing.values():
+                task.cancel()
+        return {message: error for message, error in outcomes.items() if error is not None}
+
+    async def _failure_of_change(self, message: MessageView, duration: float) -> FerromqError | None:
+        try:
+            await self.change(message, duration)
+        except FerromqError as error:
+            return error
+        return None
+
     def _leave(self, message: MessageView) -> None:
         """Let a lease be renewed no more."""
         held = self.in_use.get(message)

@@ -5,12 +5,12 @@ No I/O and no threads, and time is given: `_holding` and `aio._ahead` carry it o
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ferromq._ferromq import MessageView
 from ferromq.client._retry import InOrder
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, FerromqError, LeaseExpired
 
 if TYPE_CHECKING:
     import threading
@@ -130,14 +130,18 @@ class Ahead:
                 return held
         return None
 
-    def take_some(self, count: int, now: float) -> list[MessageView]:
-        """Return messages to use at once; they are held no longer."""
-        taken: list[MessageView] = []
+    def take_some(self, count: int, now: float) -> list[Held]:
+        """Return messages to use at once; they are held no longer, unless they are put back."""
+        taken: list[Held] = []
         while self.waiting and len(taken) < count:
             held = self.waiting.popleft()
             if now <= held.until:
-                taken.append(held.message)
+                taken.append(held)
         return taken
+
+    def put_back(self, taken: Iterable[Held]) -> None:
+        """Hold the first messages of `take_some` again."""
+        self.waiting.extendleft(reversed([*taken]))
 
     def end(self, held: Held, now: float, *, is_used: bool = True) -> bool:
         """
@@ -190,3 +194,24 @@ class Ahead:
         left = [held.message for held in self.waiting]
         self.waiting.clear()
         return left
+
+
+def sort_out(
+    taken: list[Held], failures: Mapping[MessageView, FerromqError], *, in_order: bool
+) -> tuple[list[Held], list[Held]]:
+    """
+    Return which of the messages may be used whose leases were changed, and which are to be kept.
+
+    One whose lease had ended is neither: it is redelivered. *in_order* nothing is used behind one that is not.
+    """
+    used: list[Held] = []
+    kept: list[Held] = []
+    has_failed = False
+    for held in taken:
+        failure = failures.get(held.message)
+        has_failed = has_failed or failure is not None
+        if failure is None and not (in_order and has_failed):
+            used.append(held)
+        elif not isinstance(failure, LeaseExpired):
+            kept.append(held)
+    return used, kept

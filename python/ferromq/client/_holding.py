@@ -8,15 +8,15 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ferromq.client import _plans
-from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held
+from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held, sort_out
+from ferromq.client._at_once import at_once
 from ferromq.client._client import Client
 from ferromq.client._connection import LOOK_UP, Cancel, Cancelled, remaining
 from ferromq.client._leases import (
@@ -37,10 +37,12 @@ from ferromq.message import MessageView
 _log = logging.getLogger("ferromq.client")
 
 _LONG_POLL = 20.0
-_GIVERS = 8
-"""How many threads give messages back at once, at most."""
+_AT_ONCE = 8
+"""How many threads give messages of one broker back at once, or change their leases, at most."""
 _ALONE = 16
 """How many messages one thread gives back alone."""
+_ALONE_AWAITED = 4
+"""How many leases one thread changes alone while a call waits for them."""
 
 
 @dataclass(slots=True)
@@ -223,34 +225,35 @@ class Leases:
 
         Many are given back by several threads: one call after the other would take longer than their leases last.
         """
-        waiting, silent = deque(messages), set[str]()
-        helpers = []
-        with suppress(RuntimeError):  # the interpreter ends: it starts no more threads
-            for _ in range(min(len(messages) // _ALONE, _GIVERS - 1)):
-                helper = threading.Thread(target=self._give_back, args=(waiting, silent, until), daemon=True)
-                helper.start()
-                helpers.append(helper)
-        self._give_back(waiting, silent, until)
-        for helper in helpers:
-            helper.join(remaining(until))
-
-    def _give_back(self, waiting: deque[MessageView], silent: set[str], until: float) -> None:
         common, subscription = self._client.common, self._subscription
-        while left := remaining(until):
+
+        def give(message: MessageView) -> None:
+            left = remaining(until)
+            plan = _plans.change_invisible_duration(common, subscription, message, 0.0, suspend=True, timeout=left)
             try:
-                message = waiting.popleft()
-            except IndexError:
-                return
-            if message.endpoint in silent:
-                continue
-            try:
-                self._client.run(
-                    _plans.change_invisible_duration(common, subscription, message, 0.0, suspend=True, timeout=left)
-                )
+                self._client.run(plan)
             except FerromqError as error:
                 _log.debug("not given back, the lease expires message_id=%s: %s", message.message_id, error)
-                if isinstance(error, OutcomeUnknown):
-                    silent.add(message.endpoint)
+
+        _each_by_broker(give, messages, _ALONE, until)
+
+    def change_all(
+        self, messages: Sequence[MessageView], duration: float, until: float
+    ) -> dict[MessageView, FerromqError]:
+        """Change leases that are not renewed, by *until* (monotonic), and return what those failed with that did."""
+        ended: dict[MessageView, FerromqError | None] = {}
+
+        def change(message: MessageView) -> None:
+            try:
+                self.change(message, duration, remaining(until))
+            except FerromqError as error:
+                ended[message] = error
+            else:
+                ended[message] = None
+
+        _each_by_broker(change, messages, _ALONE_AWAITED, until)
+        outcomes = {message: ended.get(message, _plans.not_changed()) for message in messages}
+        return {message: error for message, error in outcomes.items() if error is not None}
 
     def stop(self) -> None:
         """Send no more; what is not sent counts as refused."""
@@ -292,6 +295,18 @@ class Leases:
                 for count, error in failures:
                     self._refusals.add(count, error)
                 self._changed.notify_all()
+
+
+def _each_by_broker(
+    work: Callable[[MessageView], None], messages: Iterable[MessageView], alone: int, until: float
+) -> None:
+    """Call *work* with each message before *until*, so many *alone* on one thread; no broker waits for another one."""
+
+    def each(some: list[MessageView]) -> None:
+        at_once(work, some, min(1 + len(some) // alone, _AT_ONCE), until)
+
+    brokers = by_endpoint(messages).values()
+    at_once(each, brokers, len(brokers), until)
 
 
 class ReceiveAhead:
@@ -408,8 +423,12 @@ class ReceiveAhead:
             if self._ahead.has_surplus():
                 self._renew_soon.set()
 
-    def take_ahead(self, count: int, until: float) -> list[MessageView] | None:
-        """Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic."""
+    def take_ahead(self, count: int, until: float, invisible: float | None = None) -> list[MessageView] | None:
+        """
+        Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic.
+
+        With *invisible* their leases are changed. What cannot be changed is kept as it is; raises why where it is all.
+        """
         with self._changed:
             if not self._ahead.waiting and not self._receiving:
                 return None
@@ -418,7 +437,29 @@ class ReceiveAhead:
             )
             if not self._ahead.waiting:
                 return [] if self._receiving else None
-            return self._ahead.take_some(count, time.monotonic())
+            taken = self._ahead.take_some(count, time.monotonic())
+        if invisible is not None:
+            taken = self._change(taken, invisible, until + _plans.LATE)
+        return [held.message for held in taken] or None
+
+    def _change(self, taken: list[Held], invisible: float, until: float) -> list[Held]:
+        kept = taken  # all, where it is interrupted
+        try:
+            failures = self._leases.change_all([held.message for held in taken], invisible, until)
+            for held in taken:
+                if held.message not in failures:
+                    held.renewed(time.monotonic(), invisible)
+            taken, kept = sort_out(taken, failures, in_order=self._is_fifo())
+        finally:
+            with self._changed:
+                if not self._stopped:
+                    self._ahead.put_back(kept)
+                    self._changed.notify_all()
+            if self._stopped:
+                self._leases.give_back([held.message for held in kept], until)
+        if kept and not taken:
+            raise failures[kept[0].message]
+        return taken
 
     def _start(self) -> None:
         if self._thread is None:

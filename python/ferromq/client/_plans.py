@@ -428,6 +428,11 @@ def forward_to_dead_letter(
         raise _refusal(error, lost) from None
 
 
+def not_changed() -> RequestTimeout:
+    """Return the error of a lease for whose change there was no time."""
+    return RequestTimeout("the lease was not changed in time: brokers did not answer the changes before it")
+
+
 def no_answer(what: str, timeout: float) -> RequestTimeout:
     """Return the error of a step that took too long."""
     return RequestTimeout(f"{what} did not end within {timeout:g} s")

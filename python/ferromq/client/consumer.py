@@ -98,11 +98,8 @@ class Consumer:
         invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
         self._leases.flush(time.monotonic() + _ACKS_FIRST)
-        ahead = self._ahead.take_ahead(max_messages, until)
+        ahead = self._ahead.take_ahead(max_messages, until, None if invisible_duration is None else invisible)
         if ahead is not None:
-            if invisible_duration is not None:
-                for message in ahead:
-                    self._leases.change_invisible_duration(message, invisible)
             return ahead
         left = remaining(until)
         grace = until + _plans.LATE - time.monotonic() - left
