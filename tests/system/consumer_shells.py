@@ -36,6 +36,12 @@ class Shells:
         """How many messages iteration has received ahead of their use."""
         return len(self.consumer._ahead._ahead.waiting)
 
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers it is known to, in the order in which it came to know them."""
+        client = self.consumer._client
+        return [*(client.base if isinstance(self, AioShell) else client).session._streams]
+
 
 class SyncShell(Shells):
     """A `ferromq.Consumer`."""

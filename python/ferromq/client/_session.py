@@ -16,6 +16,7 @@ from queue import SimpleQueue
 import grpc
 
 from ferromq._proto import messages as pb
+from ferromq.client._at_once import at_once
 from ferromq.client._connection import Channels, failure, remaining
 from ferromq.client._protocol import backoff, check
 from ferromq.client._routes import endpoints_message
@@ -38,7 +39,6 @@ class Session:
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
         self._closed = threading.Event()
-        self._heart: threading.Thread | None = None
         self._topics: set[str] = set()
         self.is_wanted: Callable[[str], bool] = lambda _endpoint: True
         """Says whether a broker is in a route; one that is in none and silent is left."""
@@ -78,9 +78,8 @@ class Session:
                     stream = _Stream(endpoint, self._channels, self._told, self._on_command, self._closed)
                     self._streams[endpoint] = stream
                     stream.start()
-                if self._heart is None:
-                    self._heart = threading.Thread(target=self._beat, name="ferromq-heartbeat", daemon=True)
-                    self._heart.start()
+                    beat = threading.Thread(target=self._beat, args=(endpoint,), name="ferromq-heartbeat", daemon=True)
+                    beat.start()
         return stream.known
 
     def is_known(self, endpoint: str) -> bool:
@@ -114,28 +113,28 @@ class Session:
         if stream is not None:
             stream.answer(command)
 
-    def _beat(self) -> None:
+    def _beat(self, endpoint: str) -> None:
+        """Beat at one broker until it is left, on a thread of its own: a broker that hangs delays no other's beats."""
         request = pb.HeartbeatRequest(client_type=self._settings.client_type)
         if self._settings.subscription.HasField("group"):
             request.group.CopyFrom(self._settings.subscription.group)
         data = request.SerializeToString()
-        silent: set[str] = set()
+        is_silent = False
         while not self._closed.wait(HEARTBEAT_PERIOD):
-            for endpoint in list(self._streams):
-                try:
-                    answer = self._channels.call(endpoint, "Heartbeat", data, _HEARTBEAT_TIMEOUT)
-                    check(pb.HeartbeatResponse.FromString(answer).status)
-                except FerromqError as error:
-                    if endpoint not in silent and not self._closed.is_set():
-                        silent.add(endpoint)
-                        _log.warning("broker %s does not answer heartbeats: %s", endpoint, error)
-                    if not self.is_wanted(endpoint):
-                        silent.discard(endpoint)
-                        self._leave(endpoint)
-                else:
-                    if endpoint in silent:
-                        silent.remove(endpoint)
-                        _log.warning("broker %s answers heartbeats again", endpoint)
+            try:
+                answer = self._channels.call(endpoint, "Heartbeat", data, _HEARTBEAT_TIMEOUT)
+                check(pb.HeartbeatResponse.FromString(answer).status)
+            except FerromqError as error:
+                if not is_silent and not self._closed.is_set():
+                    _log.warning("broker %s does not answer heartbeats: %s", endpoint, error)
+                is_silent = True
+                if not self.is_wanted(endpoint):
+                    self._leave(endpoint)
+                    return
+            else:
+                if is_silent:
+                    _log.warning("broker %s answers heartbeats again", endpoint)
+                is_silent = False
 
     def _leave(self, endpoint: str) -> None:
         """Forget a broker that is gone from the routes; whoever sends there once more joins it anew."""
@@ -147,22 +146,24 @@ class Session:
             _log.info("broker left, it is in no route and does not answer endpoint=%s", endpoint)
 
     def close(self, until: float) -> None:
-        """Say good-bye and end the streams, all before *until* (monotonic)."""
+        """Say good-bye to all brokers at once and end the streams, all before *until* (monotonic)."""
         with self._lock:
             self._closed.set()
             streams = list(self._streams.values())
         farewell = pb.NotifyClientTerminationRequest()
         if self._settings.subscription.HasField("group"):
             farewell.group.CopyFrom(self._settings.subscription.group)
+        data = farewell.SerializeToString()
+
+        def say(stream: _Stream) -> None:
+            try:
+                timeout = min(_FAREWELL, remaining(until))
+                self._channels.call(stream.endpoint, "NotifyClientTermination", data, timeout)
+            except FerromqError as error:
+                _log.debug("farewell not heard endpoint=%s: %s", stream.endpoint, error)
+
+        at_once(say, (stream for stream in streams if stream.was_known), len(streams), until)
         for stream in streams:
-            if stream.was_known and remaining(until):
-                try:
-                    timeout = min(_FAREWELL, remaining(until))
-                    self._channels.call(
-                        stream.endpoint, "NotifyClientTermination", farewell.SerializeToString(), timeout
-                    )
-                except FerromqError as error:
-                    _log.debug("farewell not heard endpoint=%s: %s", stream.endpoint, error)
             stream.end()
 
 
