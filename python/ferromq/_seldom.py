@@ -1,5 +1,5 @@
 """
-Log lines that clients can cause as often as they like: the first of each while, and how many were left out.
+Log lines that a peer can cause as often as it likes: the first of each while, and how many were left out.
 
 The same for lines that Rust writes is in the transport.
 """
@@ -24,17 +24,18 @@ class Seldom:
         self._said = 0
         self._left_out = 0
 
-    def log(self, level: int, text: str, *given: object) -> None:
-        """Write one line, unless there were enough for now."""
+    def log(self, level: int, text: str, *given: object) -> bool:
+        """Write one line, unless there were enough for now; says whether it was written."""
         with self._lock:
             now = self._now()
             if now - self._begun >= _WHILE:
                 self._begun, self._said = now, 0
             if self._said == _LINES:
                 self._left_out += 1
-                return
+                return False
             self._said += 1
             left_out, self._left_out = self._left_out, 0
         if left_out:
             text, given = f"{text} left_out=%d", (*given, left_out)
         self._log.log(level, text, *given)
+        return True

@@ -128,6 +128,7 @@ class AioShell(Shells):
 
     def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(64))
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.consumer = aio.Consumer(mq.endpoint, group, topic, **options)

@@ -1,7 +1,9 @@
 """Acknowledgements: once is enough, a refusal is told once, leaving is never an error; both interfaces promise it."""
 
 import contextlib
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -57,7 +59,14 @@ def test_a_second_acknowledgement_returns_without_a_call(mq: ferromq.Embedded, s
         consumer.flush()
 
 
-def test_a_refused_acknowledgement_in_the_background_is_logged_once_and_raised_by_flush(
+def refusals(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
+    """Return how many acknowledgements the log counts as refused, and in how many lines."""
+    found = [re.search(r"acknowledgements failed.* count=(\d+)", record.getMessage()) for record in caplog.records]
+    counts = [int(match.group(1)) for match in found if match]
+    return sum(counts), len(counts)
+
+
+def test_a_refused_acknowledgement_in_the_background_is_logged_and_raised_by_flush(
     mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the number of all; leaving the consumer raises none."""
@@ -76,10 +85,92 @@ def test_a_refused_acknowledgement_in_the_background_is_logged_once_and_raised_b
         with pytest.raises(ferromq.LeaseExpired) as caught:
             consumer.flush()
         assert "3 acknowledgements failed" in caught.value.__notes__[0]
-        assert sum("acknowledgements failed" in record.getMessage() for record in caplog.records) == 1
+        assert refusals(caplog)[0] == 3
         consumer.flush()
         consumer.ack_later(stale[0])
         consumer.leave()
+    assert refusals(caplog)[0] == 4
+
+
+def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_log(
+    mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many there are: each by one line, the last ones when the consumer is closed."""
+    total = 60
+    with mq.admin() as admin:
+        admin.create_topic("single", 1)
+    with mq.producer() as producer:
+        producer.send_all("single", [b"%d" % number for number in range(total)])
+    with mq.consumer("billing", "single", invisible_duration=3600) as other:
+
+        def handler(message: ferromq.MessageView) -> None:
+            # The lease ends meanwhile, and the message is another's.
+            mq.clock.advance(seconds=11)
+            (stolen,) = other.receive(1, wait=PATIENCE)
+            assert stolen.message_id == message.message_id
+            seen.append(message)
+            if len(seen) == total:
+                consumer.stop()
+
+        seen: list[ferromq.MessageView] = []
+        begin = time.monotonic()
+        with shell(mq, "billing", "single", invisible_duration=10, prefetch=1) as consumer:
+            consumer.run(handler)
+        counted, lines = refusals(caplog)
+        assert counted == total
+        assert lines <= 5 * (2 + (time.monotonic() - begin) // 10)
+
+
+def test_leases_that_are_not_renewed_are_told_in_a_few_lines_of_the_log(
+    mq: ferromq.Embedded,
+    shell: Shell,
+    caplog: pytest.LogCaptureFixture,
+    eventually: Callable[[Callable[[], bool]], bool],
+) -> None:
+    """However many there are."""
+    total = 40
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"%d" % number for number in range(total - 1)])
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def handler(_message: ferromq.MessageView) -> None:
+        begun.release()
+        assert go_on.wait(PATIENCE)
+
+    begin = time.monotonic()
+    with GrpcProxy(mq.endpoint) as proxy, mq.consumer("billing", "orders", invisible_duration=3600) as other:
+        consumer = shell(proxy, "billing", "orders", invisible_duration=2)
+        running = threading.Thread(target=consumer.run, args=(handler, total), daemon=True)
+        running.start()
+        for _ in range(total):
+            assert begun.acquire(timeout=PATIENCE)
+        mq.clock.advance(seconds=3)
+        stolen = 0
+        while stolen < total:
+            stolen += len(other.receive(total, wait=PATIENCE))
+        asked = proxy.calls.get("ChangeInvisibleDuration", 0)
+        assert eventually(lambda: proxy.calls.get("ChangeInvisibleDuration", 0) >= asked + total)
+        go_on.set()
+        consumer.stop()
+        running.join(PATIENCE)
+        consumer.__exit__()
+    lines = sum("lease not renewed" in record.getMessage() for record in caplog.records)
+    assert 0 < lines <= 5 * (2 + (time.monotonic() - begin) // 10)
+
+
+def test_acknowledgements_that_are_under_way_at_the_end_are_in_the_log(
+    mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that the broker did not answer before `close` was over."""
+    with GrpcProxy(mq.endpoint) as proxy:
+        with shell(proxy, "billing", "orders") as consumer:
+            (message,) = consumer.receive(wait=PATIENCE)
+            proxy.hang("AckMessage")
+            consumer.ack_later(message)
+            assert proxy.hanging.acquire(timeout=PATIENCE)
+            consumer.close(0.1)
+        proxy.release()
+    assert refusals(caplog) == (1, 1)
 
 
 @pytest.mark.parametrize("end", ["ack", "ack_later", "forward"])

@@ -13,7 +13,7 @@ def test_a_flood_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -
     seldom = Seldom(logging.getLogger("ferromq.test"), now=lambda: now[0])
     with caplog.at_level(logging.INFO, "ferromq.test"):
         for number in range(1000):
-            seldom.log(logging.WARNING, "refused number=%d", number)
+            assert seldom.log(logging.WARNING, "refused number=%d", number) is (number < 5)
         assert [record.getMessage() for record in caplog.records] == [f"refused number={n}" for n in range(5)]
         now[0] = 10.0
         for number in range(2):

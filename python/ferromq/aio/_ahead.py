@@ -8,11 +8,13 @@ from contextlib import suppress
 from copy import copy
 from typing import Self
 
+from ferromq._seldom import Seldom
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.client import _plans
 from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held, sort_out
 from ferromq.client._connection import remaining
+from ferromq.client._leases import NOT_RENEWED
 from ferromq.client._plans import Subscription, Wish
 from ferromq.client._protocol import RETRYABLE
 from ferromq.client._retry import InOrder
@@ -58,6 +60,7 @@ class ReceiveAhead:
         self._receiving = False
         self._task: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
+        self._seldom = Seldom(_log)
 
     async def next(self) -> Held | None:
         """Return the next message, in use until `end`; None when it is stopped. Raises what ended receiving."""
@@ -222,7 +225,7 @@ class ReceiveAhead:
         except FerromqError as error:
             # A lease that was lost is not held any longer.
             held.is_over = held.is_over or isinstance(error, RequestError)
-            _log.warning("lease not renewed message_id=%s: %s", held.message.message_id, error)
+            self._seldom.log(logging.WARNING, NOT_RENEWED, held.message.message_id, error)
         else:
             held.renewed(time.monotonic(), self._invisible)
         finally:

@@ -228,7 +228,8 @@ class Leases:
             self._timer = None
         left, self._waiting = len(self._waiting), []
         if left:
-            self.refusals.add(left, _plans.no_answer("sending acknowledgements", 0))
+            self.refusals.add([(left, _plans.no_answer("sending acknowledgements", 0))])
+        self.refusals.end()
         for task in self._sending:
             task.cancel()
 
@@ -245,7 +246,9 @@ class Leases:
 
     async def _send_taken(self, endpoint: str, messages: list[MessageView]) -> None:
         try:
-            for count, error in await self._send_to(endpoint, messages):
-                self.refusals.add(count, error)
+            self.refusals.add(await self._send_to(endpoint, messages))
+        except asyncio.CancelledError:  # by `stop`, or with the channel
+            self.refusals.add([(len(messages), _plans.no_answer("sending acknowledgements", 0))])
+            raise
         finally:
             self._under_way -= len(messages)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from ferromq._seldom import Seldom
 from ferromq.aio._ahead import ReceiveAhead
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
@@ -35,6 +36,7 @@ class Runner:
         self._ahead = ReceiveAhead(client, subscription, leases, invisible, prefetch=prefetch, place=self._place)
         self._orders = Orders()
         self._unused: list[MessageView] = []
+        self._seldom = Seldom(_log)
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -170,4 +172,6 @@ class Runner:
                 await end
         except FerromqError as error:
             held.comes_again = True
-            _log.warning("a message comes again message_id=%s: %s", held.message.message_id, error)
+            self._seldom.log(
+                logging.WARNING, "message is redelivered message_id=%s: %s", held.message.message_id, error
+            )

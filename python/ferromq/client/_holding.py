@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from ferromq._seldom import Seldom
 from ferromq.client import _plans
 from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held, sort_out
 from ferromq.client._at_once import at_once
@@ -24,6 +25,7 @@ from ferromq.client._leases import (
     FLUSH_COUNT,
     MAX_IN_REQUEST,
     MAX_WAITING_ACKS,
+    NOT_RENEWED,
     Refusals,
     by_endpoint,
     unsettle,
@@ -261,9 +263,10 @@ class Leases:
             self._stopped = True
             for lane in self._lanes.values():
                 if lane.messages:
-                    self._refusals.add(len(lane.messages), _plans.no_answer("sending acknowledgements", 0))
+                    self._refusals.add([(len(lane.messages), _plans.no_answer("sending acknowledgements", 0))])
                     lane.ended += len(lane.messages)
                     lane.messages = []
+            self._refusals.end()
             self._changed.notify_all()
 
     def take_failure(self) -> FerromqError | None:
@@ -292,8 +295,7 @@ class Leases:
             with self._changed:
                 lane.under_way = 0
                 lane.ended += len(messages)
-                for count, error in failures:
-                    self._refusals.add(count, error)
+                self._refusals.add(failures)
                 self._changed.notify_all()
 
 
@@ -347,6 +349,7 @@ class ReceiveAhead:
         self._renewer: threading.Thread | None = None
         self._giving: list[threading.Thread] = []
         self._renew_soon = threading.Event()
+        self._seldom = Seldom(_log)
         self._is_over = False
         client.before_exit(self._finish_at_exit)
 
@@ -555,7 +558,7 @@ class ReceiveAhead:
                     if isinstance(error, OutcomeUnknown):
                         failed.add(held.message.endpoint)
                     if error is not None and held.message.endpoint not in silent:
-                        _log.warning("lease not renewed message_id=%s: %s", held.message.message_id, error)
+                        self._seldom.log(logging.WARNING, NOT_RENEWED, held.message.message_id, error)
             silent = failed
 
     def _renew_one(self, held: Held, timeout: float) -> FerromqError | None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from ferromq._seldom import Seldom
 from ferromq.client._ahead import Held
 from ferromq.client._client import Client
 from ferromq.client._connection import LOOK_UP, remaining
@@ -89,6 +90,7 @@ class Runner:
         self._lock = threading.Lock()
         self._orders = Orders()
         self._unused: list[MessageView] = []
+        self._seldom = Seldom(_log)
         self._stopping = threading.Event()
         self._wake: SimpleQueue[None] = SimpleQueue()
         """Ends the wait of `run`; a handler of signals may put a word here, for it waits for no lock."""
@@ -243,7 +245,9 @@ class Runner:
             end()
         except FerromqError as error:
             held.comes_again = True
-            _log.warning("a message comes again message_id=%s: %s", held.message.message_id, error)
+            self._seldom.log(
+                logging.WARNING, "message is redelivered message_id=%s: %s", held.message.message_id, error
+            )
 
 
 def say_failed(message: MessageView, attempt: int, verdict: Verdict) -> None:
