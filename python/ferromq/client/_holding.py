@@ -43,6 +43,8 @@ _AT_ONCE = 8
 """How many threads give messages of one broker back at once, or change their leases, at most."""
 _ALONE = 16
 """How many messages one thread gives back alone."""
+_RENEWAL = 1.0
+"""Seconds in which a renewal may be answered, however short the lease: without the answer its handle is unknown."""
 _ALONE_AWAITED = 4
 """How many leases one thread changes alone while a call waits for them."""
 
@@ -551,15 +553,26 @@ class ReceiveAhead:
                 giving = threading.Thread(target=self._leases.give_back, args=(given, until), daemon=True)
                 giving.start()
                 self._giving = [each for each in (*self._giving, giving) if each.is_alive()]
-            failed: set[str] = set()
-            for held in renewed:
-                if held.message.endpoint not in failed:
-                    error = self._renew_one(held, period)
-                    if isinstance(error, OutcomeUnknown):
-                        failed.add(held.message.endpoint)
-                    if error is not None and held.message.endpoint not in silent:
-                        self._seldom.log(logging.WARNING, NOT_RENEWED, held.message.message_id, error)
-            silent = failed
+            silent = self._renew_all(renewed, silent, max(period, _RENEWAL))
+
+    def _renew_all(self, renewed: list[Held], silent: set[str], timeout: float) -> set[str]:
+        """Renew leases, each broker's beside the others', and return who did not answer; *silent* did not before."""
+        brokers: dict[str, list[Held]] = {}
+        for held in renewed:
+            brokers.setdefault(held.message.endpoint, []).append(held)
+        failed: set[str] = set()
+
+        def renew(endpoint: str) -> None:
+            for held in brokers[endpoint]:
+                error = self._renew_one(held, timeout)
+                if error is not None and endpoint not in silent:
+                    self._seldom.log(logging.WARNING, NOT_RENEWED, held.message.message_id, error)
+                if isinstance(error, OutcomeUnknown):
+                    failed.add(endpoint)
+                    return
+
+        at_once(renew, brokers, len(brokers), time.monotonic() + self._invisible)
+        return failed
 
     def _renew_one(self, held: Held, timeout: float) -> FerromqError | None:
         with held.renewing or threading.RLock():
