@@ -11,7 +11,8 @@ use crate::{
     Appended, Delayed, Disk, FlushPolicy, Location, MessageStore, NewMessage, Result, StoreError,
     commit_log::{self, Once, Pending},
     consume_queue::{ConsumeQueue, check_name},
-    delay, message,
+    delay::{self, SCHEDULE_TOPIC},
+    message,
     sequence::Numbered,
     store::Inner,
 };
@@ -168,6 +169,9 @@ impl<D: Disk> Inner<D> {
     ) -> Result<Appended> {
         let inner = self;
         let open = if self.is_closed() { Err(StoreError::Closed) } else { self.check_dispatch() };
+        let is_to_wait = |message: &NewMessage<'_>| message.topic == SCHEDULE_TOPIC;
+        let open = open
+            .and_then(|()| if messages.iter().any(is_to_wait) { self.correct_schedule() } else { Ok(()) });
         let appended = open.and_then(|()| {
             SCRATCH.with_borrow_mut(|bytes| {
                 bytes.clear();

@@ -142,7 +142,12 @@ impl<D: Disk> CatchUp<D> {
 
     fn finish(&mut self, inner: &Inner<D>) {
         for behind in self.behind.iter().filter(|behind| !behind.is_failed) {
-            inner.bring_back(&behind.queue);
+            match inner.settle_end(&behind.queue) {
+                Ok(()) => inner.bring_back(&behind.queue),
+                Err(error) => {
+                    tracing::debug!(%error, topic = behind.queue.topic(), "still set aside");
+                }
+            }
         }
         if self.indexed_to.is_some() {
             inner.bring_index_back();
@@ -235,6 +240,16 @@ fn attempt<D: Disk>(
 }
 
 impl<D: Disk> Inner<D> {
+    /// Where the end of a queue was not known it is now: no offset that was given out is given out again, and no group
+    /// is past it.
+    fn settle_end(&self, queue: &ConsumeQueue<D>) -> Result<()> {
+        if queue.marks.is_end_unknown() {
+            queue.keep_offsets(queue.next_offset(), self.dispatched())?;
+            self.progress().clamp(queue.topic(), queue.queue_id(), queue.max_offset());
+        }
+        Ok(())
+    }
+
     /// Tries whether the index can be written now: from where on records are to be looked at, and how far it has keys.
     fn retry_index(&self) -> Option<(u64, u64)> {
         let aside = self.aside.index()?;

@@ -178,6 +178,30 @@ impl<D: Disk> ConsumeQueue<D> {
         self.max_offset() > 0 && !self.marks.is_deleted()
     }
 
+    /// Offsets below `offset` were given out, whatever entries there are: none is given out again. For a queue whose end
+    /// is not known.
+    pub(crate) fn expect_end(&self, offset: u64) {
+        self.next_offset.fetch_max(offset, Ordering::Relaxed);
+    }
+
+    /// Entries below it were there when the store was opened, or when its end became known.
+    pub(crate) fn found_end(&self) -> u64 {
+        self.found_end.load(Ordering::Acquire)
+    }
+
+    /// Offsets below `offset` that no record has any more are not given out again: they get entries that lead nowhere,
+    /// behind the last one's record and before `physical_end`.
+    pub(crate) fn keep_offsets(&self, offset: u64, physical_end: u64) -> Result<()> {
+        let max_offset = self.max_offset();
+        if max_offset >= offset {
+            return Ok(());
+        }
+        match self.last_entry()? {
+            None => self.begin_at_offset(offset),
+            Some(last) => self.pad(max_offset..offset, last.end()..physical_end),
+        }
+    }
+
     /// The next queue offset to give out follows the entries there are; for recovery.
     pub(crate) fn continue_after_entries(&self) {
         let kept = self.found_end.load(Ordering::Acquire);

@@ -89,9 +89,12 @@ impl<D: Disk> Inner<D> {
     }
 
     fn read_queue(&self, queue: &ConsumeQueue<D>, request: &GetRequest<'_>) -> GetResult<D::Region> {
+        let is_end_unknown = queue.marks.is_end_unknown();
         let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
         let (status, next_offset) = match request.offset {
             offset if queue.marks.is_shut() => (GetStatus::QueueClosed, offset),
+            // What lies there cannot be read yet, and is not gone.
+            offset if is_end_unknown && offset >= max_offset => (GetStatus::QueueClosed, offset),
             _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
             offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
             offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),

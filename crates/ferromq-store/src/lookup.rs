@@ -105,7 +105,7 @@ impl<D: Disk> Inner<D> {
     /// No group's offset lies past it: the end of the queue, where that is known.
     pub(crate) fn offset_limit(&self, topic: &str, queue_id: u32) -> u64 {
         match self.queues.find(topic, queue_id) {
-            Some(queue) if queue.marks.is_unread() => u64::MAX,
+            Some(queue) if queue.marks.is_end_unknown() => u64::MAX,
             queue => queue.map_or(0, |queue| queue.max_offset()),
         }
     }

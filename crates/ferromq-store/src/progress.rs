@@ -176,6 +176,17 @@ impl Progress {
         self.group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset).lock().reset(offset);
     }
 
+    /// No group goes on past the end of a queue, which was not known before.
+    pub(crate) fn clamp(&self, topic: &str, queue_id: u32, end: u64) {
+        let queues: Vec<Queue> = {
+            let groups = self.groups.read();
+            let of_topic = groups.values().filter_map(|topics| topics.get(topic));
+            of_topic.filter_map(|found| found.queue(queue_id)).collect()
+        };
+        queues.iter().for_each(|queue| queue.lock().clamp(end));
+        self.touch();
+    }
+
     /// Committed offset from the file, for a queue no group has touched since open.
     pub(crate) fn listed(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
         self.on_disk.lock().offsets.get(&join_name(topic, group))?.get(&queue_id).copied()

@@ -62,6 +62,9 @@ pub(crate) struct Marks {
     aside: Mutex<Option<Arc<str>>>,
     /// Its files could not be read at open: it is closed to readers until they can.
     is_unread: AtomicBool,
+    /// It was set aside while the store was opened: where it ends is not known before all is written. Nothing lasting is
+    /// decided by its end meanwhile. It is asked before the end is, which is complete once this says it is.
+    is_end_unknown: AtomicBool,
 }
 
 impl Marks {
@@ -124,8 +127,17 @@ impl Marks {
         self.is_unread.store(true, Ordering::Release);
     }
 
+    pub(crate) fn is_end_unknown(&self) -> bool {
+        self.is_end_unknown.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_end_unknown(&self, is_unknown: bool) {
+        self.is_end_unknown.store(is_unknown, Ordering::Release);
+    }
+
     /// Takes over what was decided about the queue when its files are read anew.
     fn adopt(&self, before: &Self) {
+        self.set_end_unknown(before.is_end_unknown());
         self.set_floor(before.floor());
         self.is_deleted.store(before.floor().offset > 0, Ordering::Release);
         self.set_access(before.access());
@@ -142,6 +154,7 @@ impl<D: Disk> ConsumeQueue<D> {
     pub(crate) fn adopt(&self, before: &Self) {
         self.marks.adopt(&before.marks);
         self.begin_empty_at(self.marks.floor().offset);
+        self.expect_end(before.next_offset());
     }
 
     /// Deletes what is below the floor. No round of the dispatcher is under way.
@@ -206,18 +219,19 @@ impl<D: Disk> MessageStore<D> {
     /// Deletes a topic: its queues, the offsets groups have committed in it, and who may use its queues.
     ///
     /// Messages appended to it later, also by a producer at it now, begin behind the deleted ones. Returns how many
-    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside` for one whose files cannot be read now;
-    /// nothing is deleted unless all of it was noted durably.
+    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside` for one that was set aside while the store
+    /// was opened; nothing is deleted unless all of it was noted durably.
     pub fn delete_topic(&self, topic: &str) -> Result<usize> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
-        if let Some(unread) = inner.queues.of_topic(topic).iter().find(|queue| queue.marks.is_unread()) {
-            // Where its offsets end is not known, and they must not be given out again.
-            return Err(unread.refusal());
+        if let Some(aside) = inner.queues.of_topic(topic).iter().find(|queue| queue.marks.is_end_unknown()) {
+            // Its offsets must not be given out again.
+            return Err(aside.refusal());
         }
         inner.delete(|name| name == topic).map(|deleted| deleted.len())
     }
 
-    /// Deletes all topics but those to `keep`; system topics must be among them. Returns the deleted ones.
+    /// Deletes all topics but those to `keep`; system topics must be among them. Returns the deleted ones. A queue that was
+    /// set aside while the store was opened stays, until it is complete.
     pub fn clean_unused(&self, keep: &BTreeSet<&str>) -> Result<Vec<String>> {
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
         let deleted = inner.delete(|name| !keep.contains(name))?;
@@ -312,7 +326,7 @@ impl<D: Disk> Inner<D> {
         let _changing = self.change_queues()?;
         let mut doomed = self.queues.all();
         doomed.retain(|queue| {
-            is_doomed(queue.topic()) && !queue.marks.is_deleted() && !queue.marks.is_unread()
+            is_doomed(queue.topic()) && !queue.marks.is_deleted() && !queue.marks.is_end_unknown()
         });
         let dispatching = self.dispatching.lock();
         // A listener may have closed the store in the round that was waited for.

@@ -242,7 +242,7 @@ impl<D: Disk> MessageStore<D> {
             has_changed: false,
         };
         for queue_id in queues {
-            if inner.is_shut(request.topic, queue_id) {
+            if inner.is_shut(request.topic, queue_id) || inner.is_begin_unknown(request, queue_id) {
                 continue;
             }
             let queue = group_topic.queue_or_begin(queue_id, || {
@@ -428,11 +428,21 @@ impl<D: Disk> MessageStore<D> {
 /// The steps of a receive. A close in the middle must not look like messages that are gone, so they read
 /// below what [`MessageStore::close`] shuts.
 impl<D: Disk> Inner<D> {
+    /// Says whether the group never read the queue, and where the queue ends is not known: where it begins is kept.
+    fn is_begin_unknown(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> bool {
+        let (group, topic) = (request.group, request.topic);
+        let is_end_unknown =
+            || self.queues.find(topic, queue_id).is_some_and(|queue| queue.marks.is_end_unknown());
+        !self.aside.is_empty()
+            && is_end_unknown()
+            && self.progress().committed_of(group, topic, queue_id).is_none()
+    }
+
     fn first_offset(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> u64 {
-        let max_offset = self.max_offset(request.topic, queue_id);
         if let Some(listed) = self.progress().listed(request.group, request.topic, queue_id) {
-            return listed.min(max_offset);
+            return listed.min(self.offset_limit(request.topic, queue_id));
         }
+        let max_offset = self.max_offset(request.topic, queue_id);
         request.begin.offset(self.min_offset(request.topic, queue_id), max_offset)
     }
 

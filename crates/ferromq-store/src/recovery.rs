@@ -84,6 +84,12 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
     }
     let all = inner.queues.all();
     all.iter().filter(|queue| !queue.marks.is_unread()).for_each(|queue| queue.continue_after_entries());
+    for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
+        if let Some(aside) = inner.queues.find(topic, *queue_id).filter(|queue| queue.marks.is_end_unknown())
+        {
+            aside.expect_end(extent.max_offset);
+        }
+    }
     inner.set_dispatched(end, last_timestamp, last);
     inner.log.damages.forget_below(inner.log.start());
     run.pace.end(run.walked_bytes);
@@ -501,19 +507,8 @@ fn lost_queues<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) -> Result<
 fn keep_offsets<D: Disk>(inner: &Inner<D>, listed: &QueueList, end: u64) -> Result<()> {
     for ((topic, queue_id), extent) in &listed.queues {
         let queue = inner.queues.find_or_make(topic, *queue_id);
-        if queue.marks.is_aside() {
-            continue;
-        }
-        let max_offset = queue.max_offset();
-        if max_offset >= extent.max_offset {
-            continue;
-        }
-        match queue.last_entry()? {
-            None => {
-                queue.clear()?;
-                queue.begin_empty_at(extent.max_offset);
-            }
-            Some(last) => queue.pad(max_offset..extent.max_offset, last.end()..end)?,
+        if !queue.marks.is_aside() {
+            queue.keep_offsets(extent.max_offset, end)?;
         }
     }
     Ok(())

@@ -42,8 +42,13 @@ pub(crate) struct Schedule {
     asked: AtomicBool,
     /// Next queue offset to deliver by level, while the thread runs.
     offsets: Mutex<Option<BTreeMap<u32, u64>>>,
+    /// Levels whose queue had no known end when the offsets were corrected.
+    unsettled: Mutex<BTreeSet<u32>>,
     /// The offsets have moved since they were written.
     is_file_due: AtomicBool,
+    /// The file names offsets past the end of their queues, and there was no space to correct it: what came to wait would
+    /// be taken for delivered after a kill.
+    is_file_wrong: AtomicBool,
     /// What is on disk; held by whoever writes.
     file: Mutex<DelayFile>,
     delivered: AtomicU64,
@@ -102,10 +107,17 @@ impl<D: Disk> MessageStore<D> {
         let is_corrected = file.offsets.iter().any(|(level, known)| offsets.get(level) != Some(known));
         *schedule.file.lock() = file;
         *schedule.offsets.lock() = Some(offsets);
-        // Before anything new waits: after a kill it would be taken for delivered.
-        if is_corrected && let Err(error) = inner.persist_schedule() {
-            *schedule.offsets.lock() = None;
-            return Err(error);
+        // Before anything new waits.
+        schedule.is_file_wrong.store(is_corrected, Ordering::Release);
+        match inner.correct_schedule() {
+            Err(error) if error.is_of_full_disk() => {
+                tracing::warn!(%error, "no space to correct delay offsets: no message comes to wait before there is");
+            }
+            Err(error) => {
+                *schedule.offsets.lock() = None;
+                return Err(error);
+            }
+            Ok(()) => {}
         }
         schedule.due.begin();
         threads.push(spawn(self.shared(), "ferromq-schedule", |inner| {
@@ -124,7 +136,10 @@ impl<D: Disk> MessageStore<D> {
         }
         self.end_schedule(&mut self.schedule_threads());
         let written = inner.persist_schedule().and(inner.persist_timers());
-        *inner.schedule.offsets.lock() = None;
+        // What is wrong on disk is still to be corrected before a message comes to wait.
+        if !inner.schedule.is_file_wrong.load(Ordering::Acquire) {
+            *inner.schedule.offsets.lock() = None;
+        }
         written
     }
 
@@ -178,10 +193,22 @@ impl<D: Disk> Inner<D> {
         newer.advance(offsets, self.clock.now_ms());
         let written = self.log.flush().and_then(|_| newer.save(&self.disk, &self.root));
         match written {
-            Ok(()) => *file = newer,
+            Ok(()) => {
+                *file = newer;
+                schedule.is_file_wrong.store(false, Ordering::Release);
+            }
             Err(_) => schedule.is_file_due.store(true, Ordering::Release),
         }
         written
+    }
+
+    /// Writes the offsets where those on disk lie past the end of their queues. To be asked before a message comes to wait;
+    /// costs a load where they are right. `Full` where there is no space.
+    pub(crate) fn correct_schedule(&self) -> Result<()> {
+        if !self.schedule.is_file_wrong.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.persist_schedule().map_err(|error| self.log.full_or(error, 0))
     }
 
     /// The offsets of all levels, configured or with messages that wait, none outside of its queue: where the log was cut
@@ -194,9 +221,9 @@ impl<D: Disk> Inner<D> {
         let correct = |level: u32| {
             let known = offsets.get(&level).copied();
             let queue = self.queues.find(SCHEDULE_TOPIC, level - 1);
-            if queue.as_ref().is_some_and(|queue| queue.marks.is_unread()) {
-                // Where it begins and ends is not known.
-                return (level, known.unwrap_or(0));
+            if let Some(queue) = queue.as_ref().filter(|queue| queue.marks.is_end_unknown()) {
+                self.schedule.unsettled.lock().insert(level);
+                return (level, known.unwrap_or_else(|| queue.min_offset()));
             }
             let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
             let offset = known.unwrap_or(min).clamp(min, max.max(min));
@@ -206,6 +233,22 @@ impl<D: Disk> Inner<D> {
             (level, offset)
         };
         levels.into_iter().map(correct).collect()
+    }
+
+    /// Corrects the offset of a level whose queue had no known end before, once it has.
+    fn settle_level(&self, level: u32, queue: &ConsumeQueue<D>) {
+        let mut unsettled = self.schedule.unsettled.lock();
+        if !unsettled.contains(&level) || queue.marks.is_end_unknown() {
+            return;
+        }
+        unsettled.remove(&level);
+        let (end, mut offsets) = (queue.found_end(), self.schedule.offsets.lock());
+        let known = offsets.as_mut().and_then(|offsets| offsets.get_mut(&level));
+        if let Some(known) = known.filter(|known| **known > end) {
+            tracing::warn!(level, known, offset = end, "delay offset lies outside of its queue: corrected");
+            *known = end;
+            self.schedule.is_file_due.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -290,6 +333,7 @@ impl<D: Disk> Delivery<'_, D> {
     fn turn(&mut self, level: u32) -> Next {
         let inner = self.inner;
         let Some(queue) = inner.queues.find(SCHEDULE_TOPIC, level - 1) else { return Next::OnArrival };
+        inner.settle_level(level, &queue);
         let Some(from) = self.offset(level) else { return Next::OnArrival };
         let (due_count, next) = self.look(&queue, level, from);
         if due_count == 0 {

@@ -32,8 +32,6 @@ pub(crate) struct Entry<D: Disk> {
     pub(crate) from: u64,
     /// Its files could not be read at open: they are looked at anew.
     is_unread: bool,
-    /// Set aside while the store was opened: the queue offset to give out next is not known before all is written.
-    pub(crate) is_of_open: bool,
     /// A walk is under way that brings what it lacks.
     pub(crate) is_tried: bool,
     /// Where the log began that retention has removed since.
@@ -84,10 +82,24 @@ struct State<D: Disk> {
     queues: Vec<Entry<D>>,
     index: Option<AsideIndex>,
     retry: Option<Retry>,
+    /// Where the first record lay that something lacked at any moment since the last checkpoint began.
+    lowest: Option<u64>,
     /// What is known of the files of queues that could not be read at open.
     known: Option<Known>,
     /// Messages that retention removed before their queue was written, of each queue that lost some.
     lost: Vec<Damage>,
+}
+
+impl<D: Disk> State<D> {
+    fn first_from(&self) -> Option<u64> {
+        let queues = self.queues.iter().map(|entry| entry.from);
+        queues.chain(self.index.as_ref().map(|index| index.from)).min()
+    }
+
+    /// Records at or after `from` are missing in something from now on.
+    fn note_from(&mut self, from: u64) {
+        self.lowest = Some(self.lowest.map_or(from, |lowest| lowest.min(from)));
+    }
 }
 
 /// What is set aside in a store.
@@ -99,7 +111,8 @@ pub(crate) struct SetAside<D: Disk> {
 
 impl<D: Disk> Default for SetAside<D> {
     fn default() -> Self {
-        let state = State { queues: Vec::new(), index: None, retry: None, known: None, lost: Vec::new() };
+        let (queues, lost) = (Vec::new(), Vec::new());
+        let state = State { queues, index: None, retry: None, lowest: None, known: None, lost };
         Self { state: Mutex::new(state), count: AtomicUsize::new(0) }
     }
 }
@@ -117,12 +130,18 @@ impl<D: Disk> SetAside<D> {
 
     /// Records before this place of the log are missing in nothing that is set aside.
     pub(crate) fn first_from(&self) -> Option<u64> {
-        if self.is_empty() {
-            return None;
-        }
-        let state = self.state.lock();
-        let queues = state.queues.iter().map(|entry| entry.from);
-        queues.chain(state.index.as_ref().map(|index| index.from)).min()
+        if self.is_empty() { None } else { self.state.lock().first_from() }
+    }
+
+    /// A checkpoint begins: it counts no record that something lacks now, or lacks at any moment until its end.
+    pub(crate) fn begin_checkpoint(&self) {
+        let mut state = self.state.lock();
+        state.lowest = state.first_from();
+    }
+
+    /// As [`Self::first_from`], at any moment since the checkpoint began: what came back meanwhile may not be flushed.
+    pub(crate) fn lowest_from(&self) -> Option<u64> {
+        self.state.lock().lowest
     }
 
     pub(crate) fn index(&self) -> Option<AsideIndex> {
@@ -204,6 +223,7 @@ impl<D: Disk> Inner<D> {
         error: &StoreError,
     ) {
         let mut state = self.aside.state.lock();
+        state.note_from(from);
         let is_same = |known: &&mut Entry<D>| Arc::ptr_eq(&known.queue, queue);
         if let Some(known) = state.queues.iter_mut().find(is_same) {
             known.next = known.next.min(next);
@@ -218,9 +238,9 @@ impl<D: Disk> Inner<D> {
                 physical_offset = from,
                 "consume queue set aside: sends to it are refused, other queues go on; it is tried again"
             );
-            let (queue, is_of_open) = (Arc::clone(queue), self.is_recovering());
             let (is_tried, lost_from) = (false, None);
-            state.queues.push(Entry { queue, next, from, is_unread, is_of_open, is_tried, lost_from });
+            state.queues.push(Entry { queue: Arc::clone(queue), next, from, is_unread, is_tried, lost_from });
+            queue.marks.set_end_unknown(self.is_recovering());
             state.retry = Some(Retry::soon());
         }
         queue.marks.set_aside(Some(error.to_string().into()));
@@ -232,6 +252,7 @@ impl<D: Disk> Inner<D> {
     /// Sets the index aside: keys of records at or after `from` are not in it.
     pub(crate) fn set_index_aside(&self, from: u64, cure: Cure, error: &StoreError) {
         let mut state = self.aside.state.lock();
+        state.note_from(from);
         match &mut state.index {
             Some(index) => {
                 index.from = index.from.min(from);
@@ -359,12 +380,11 @@ impl<D: Disk> Inner<D> {
             self.mark_dirty(Arc::clone(queue));
         }
         let is_it = |entry: &Entry<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_tried;
-        let Some(entry) = state.queues.iter().position(is_it).map(|number| state.queues.swap_remove(number))
-        else {
-            return;
-        };
-        if entry.is_of_open {
+        let Some(number) = state.queues.iter().position(is_it) else { return };
+        state.queues.swap_remove(number);
+        if queue.marks.is_end_unknown() {
             queue.continue_after_entries();
+            queue.marks.set_end_unknown(false);
         }
         queue.marks.set_aside(None);
         self.aside.changed(&state);

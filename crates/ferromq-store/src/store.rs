@@ -180,7 +180,7 @@ impl<D: Disk> Inner<D> {
         let _checkpointing = self.checkpointing.lock();
         // Taken before the flushes: what they cover is at least this.
         let (end, timestamp, anchor) = *self.dispatched_mark.lock();
-        let aside_before = self.aside.first_from();
+        self.aside.begin_checkpoint();
         if self.log.flushed() < end {
             self.log.flush()?;
         }
@@ -200,7 +200,7 @@ impl<D: Disk> Inner<D> {
         let index_timestamp = self.flush_index(is_closing)?;
         has_flushed?;
         // What is set aside lacks what lies behind this: after a kill the walk brings it.
-        let aside = [aside_before, self.aside.first_from()].into_iter().flatten().min();
+        let aside = self.aside.lowest_from();
         let durable_end = aside.map_or(end, |from| from.min(end));
         // Another broker goes by the time: it begins at the first record that something lacks.
         let queues_timestamp = match aside.and_then(|from| self.stored_at(from)) {
@@ -295,6 +295,14 @@ impl<D: Disk> Inner<D> {
                 extent.max_offset = flushed.max(known);
                 extent.max_offset > 0
             });
+        }
+        // Where a queue ends is not known: it ends no earlier than was noted.
+        for (name, known) in listed.iter().flat_map(|listed| &listed.queues) {
+            let queue = self.queues.find(&name.0, name.1);
+            if queue.is_some_and(|queue| queue.marks.is_end_unknown()) {
+                let extent = list.queues.entry(name.clone()).or_insert(*known);
+                extent.max_offset = extent.max_offset.max(known.max_offset);
+            }
         }
         (listed.as_ref() != Some(&list)).then_some(list)
     }

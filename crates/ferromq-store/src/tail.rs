@@ -24,11 +24,13 @@ pub(crate) struct Cut {
     pub(crate) messages: u64,
 }
 
-/// Says whether nothing but zeros, or no file at all, follows `end`.
+/// Says whether nothing but zeros, or no file at all, follows `end`. Where the file of `end` is gone, the next one tells.
 pub(crate) fn is_zero<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<bool> {
-    let Some(file) = files.open(end)? else { return Ok(true) };
-    let mut bytes = vec![0; (file.end() - end).min(LOOKED_AT) as usize];
-    file.read_into(end, &mut bytes)?;
+    let from = if files.contains(end) { Some(end) } else { files.begin_after(end) };
+    let Some(from) = from else { return Ok(true) };
+    let Some(file) = files.open(from)? else { return Ok(true) };
+    let mut bytes = vec![0; (file.end() - from).min(LOOKED_AT) as usize];
+    file.read_into(from, &mut bytes)?;
     Ok(bytes.iter().all(|byte| *byte == 0))
 }
 

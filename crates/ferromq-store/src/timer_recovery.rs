@@ -40,7 +40,7 @@ impl<D: Disk> TimerState<D> {
         let (disk, root) = (&inner.disk, &inner.root);
         let found = TimerCheck::load(disk, root)?;
         let queue = inner.queues.find(TIMER_TOPIC, 0);
-        let is_unread = queue.as_ref().is_some_and(|queue| queue.marks.is_unread());
+        self.is_unsettled = queue.as_ref().is_some_and(|queue| queue.marks.is_end_unknown());
         let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
         if found.is_none() && self.log.is_empty() && max == 0 {
             return Ok(());
@@ -58,12 +58,13 @@ impl<D: Disk> TimerState<D> {
             self.is_changed = true;
             if !self.rebuild(inner)? {
                 tracing::warn!("timer log is missing or damaged: made anew from the messages that wait");
-                self.redo(inner, max)?;
+                // Where its end is not known, what was done says how far it went at least.
+                let end = if self.is_unsettled { max.max(self.check.queue_offset) } else { max };
+                self.redo(inner, end)?;
             }
         }
         let known = self.next_offset;
-        if is_unread {
-            // Where the queue begins and ends is not known.
+        if self.is_unsettled {
             return Ok(());
         }
         self.next_offset = known.clamp(min, max.max(min));

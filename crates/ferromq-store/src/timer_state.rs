@@ -6,7 +6,9 @@
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 use crate::{
-    Disk, GetStatus, MessageView, Record, Result, StoreConfig, StoreError, TIMER_TOPIC, delay,
+    Disk, GetStatus, MessageView, Record, Result, StoreConfig, StoreError, TIMER_TOPIC,
+    consume_queue::ConsumeQueue,
+    delay,
     file_places::Names,
     mapped_file::MappedFile,
     open_files::OpenFiles,
@@ -85,6 +87,8 @@ pub(crate) struct TimerState<D: Disk> {
     /// Messages of the wheel's topic that are no timed messages.
     pub(crate) strange: u64,
     pub(crate) is_changed: bool,
+    /// Where the queue ends was not known when the next message was looked for.
+    pub(crate) is_unsettled: bool,
     /// There was no space to recover: what waits is delivered once there is.
     pub(crate) is_unrecovered: bool,
 }
@@ -114,6 +118,7 @@ impl<D: Disk> TimerState<D> {
             lost: 0,
             strange: 0,
             is_changed: false,
+            is_unsettled: false,
             is_unrecovered: false,
         })
     }
@@ -138,6 +143,7 @@ impl<D: Disk> TimerState<D> {
     /// Puts messages of the queue into the wheel, as many as a turn holds. `false` where there is none.
     pub(crate) fn fill(&mut self, inner: &Inner<D>) -> Result<bool> {
         let Some(queue) = inner.queues.find(TIMER_TOPIC, 0) else { return Ok(false) };
+        self.settle_end(&queue);
         let from = self.next_offset.max(queue.min_offset());
         if from > self.next_offset {
             tracing::error!(
@@ -175,6 +181,19 @@ impl<D: Disk> TimerState<D> {
         self.redone = self.redone.filter(|(_, end)| self.next_offset < *end);
         self.is_changed = true;
         Ok(true)
+    }
+
+    /// Where the end of the queue is known now, and was not before: no message behind it is taken for done.
+    fn settle_end(&mut self, queue: &ConsumeQueue<D>) {
+        if !self.is_unsettled || queue.marks.is_end_unknown() {
+            return;
+        }
+        self.is_unsettled = false;
+        let (known, end) = (self.next_offset, queue.found_end());
+        if known > end {
+            (self.next_offset, self.is_changed) = (end, true);
+            tracing::warn!(known, end, "timer's queue offset lies outside of its queue: corrected");
+        }
     }
 
     fn make_wheel(&mut self, inner: &Inner<D>) -> Result<()> {

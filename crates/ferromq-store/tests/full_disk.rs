@@ -98,3 +98,52 @@ fn what_a_kill_left_to_derive_comes_once_there_is_space_and_no_offset_is_given_o
     store.close().unwrap();
     assert!(left.bytes(Path::new("/store/abort")).is_none());
 }
+
+#[test]
+fn delay_offsets_past_the_end_of_their_queues_are_corrected_once_there_is_space() {
+    let config = StoreConfig { disk_reserve: 1 << 20, ..common::delays::config() };
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(common::delays::START));
+    let open_at = |disk: &FakeDisk| {
+        MessageStore::open_on(disk.clone(), Path::new(ROOT), config.clone(), clock.clone()).unwrap()
+    };
+    let store = open_at(&disk);
+    common::delays::send(&store, "u", 0, "lost", 1);
+    send(&store, 0..5).unwrap();
+    settle(&store);
+    store.close().unwrap();
+    drop(store);
+    disk.put(&Path::new(ROOT).join("config/delayOffset.json"), br#"{"offsetTable":{"1":999}}"#);
+
+    disk.set_out_of_space(true);
+    let store = open_at(&disk);
+    store.start_schedule().expect("it delivers once there is space");
+    assert_eq!(store.delay_offsets().unwrap()[&1], 1);
+    assert_serves(&store, 5..=5);
+    let properties = common::delays::with_level(1);
+    let given = message("u", 0, b"delayed", &properties);
+    let delayed = store.delayed(&given).unwrap().unwrap();
+    let waiting = ferromq_store::NewMessage {
+        topic: ferromq_store::SCHEDULE_TOPIC,
+        queue_id: delayed.queue_id,
+        properties: &delayed.properties,
+        ..given
+    };
+    assert!(matches!(store.append(&[waiting]), Err(StoreError::Full { .. })));
+    assert!(store.stop_schedule().is_err(), "how far it got cannot be written");
+    store.start_schedule().unwrap();
+    // The log takes messages again, the correction has no space still.
+    disk.set_free(u64::MAX / 2);
+    common::wait_until("other messages are taken", || send(&store, 5..6).is_ok());
+    assert!(matches!(store.append(&[waiting]), Err(StoreError::Full { .. })));
+    disk.set_out_of_space(false);
+    let appended = store.append_durable(&[waiting]).unwrap();
+    assert_eq!(appended.locations[0].queue_offset, 1);
+    // A kill at once does not take it for delivered.
+    let left = disk.after_kill();
+    drop(store);
+    let store = open_at(&left);
+    store.start_schedule().unwrap();
+    clock.advance(1_000);
+    common::delays::delivered(&store, 1, 2);
+    assert_eq!(common::delays::texts(&store, "u", 0), ["delayed"]);
+}

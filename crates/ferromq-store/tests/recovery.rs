@@ -645,3 +645,58 @@ fn noise_across_the_end_of_a_closed_log_costs_only_what_it_lies_on() {
         }
     }
 }
+
+/// Gives a store what we had noted of it before another broker had it, which leaves no checkpoint of ours.
+fn put_notes_back(directory: &Path, notes: &[(PathBuf, Vec<u8>)]) {
+    fs::remove_dir_all(directory.join("ferromq")).unwrap();
+    for (path, bytes) in notes {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    let checkpoint = OpenOptions::new().write(true).open(directory.join("checkpoint")).unwrap();
+    checkpoint.write_all_at(&[0; 8], 32).unwrap();
+}
+
+fn notes(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    files_under(&directory.join("ferromq"))
+        .into_iter()
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_log_whose_file_with_our_end_another_broker_removed_goes_on_behind_what_that_broker_appended() {
+    for is_killed in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        let mut written = fill(&store, 0..60);
+        store.close().unwrap();
+        assert!(written[59].end < FILE, "our end lies in the first file");
+        let notes = notes(directory.path());
+        // The other broker appends, its retention takes the first file, and it stops.
+        let store = open(directory.path());
+        written.extend(fill(&store, 60..300));
+        store.close().unwrap();
+        fs::remove_file(directory.path().join("commitlog").join(format!("{:020}", 0))).unwrap();
+        put_notes_back(directory.path(), &notes);
+        if is_killed {
+            fs::write(directory.path().join("abort"), "4711").unwrap();
+        }
+        written.retain(|written| written.start >= FILE);
+        let end = written.last().unwrap().end;
+        for round in 0..2u32 {
+            let store = open(directory.path());
+            assert_eq!(store.damages(), []);
+            assert_eq!(store.stats().max_physical_offset, end.max(written.last().unwrap().end));
+            assert_eq!(served(&store), expected(&store, &written));
+            assert_eq!(served(&store).len(), written.len(), "nothing is lost: killed {is_killed}, {round}");
+            for number in 0..QUEUES {
+                written.extend(fill(&store, 300 + number..301 + number));
+                let last = written.last().unwrap();
+                assert_eq!(last.queue_offset, 100 + u64::from(round), "no offset is given out twice");
+            }
+            assert_eq!(served(&store), expected(&store, &written));
+            store.close().unwrap();
+        }
+    }
+}

@@ -20,6 +20,9 @@ use common::{
 };
 use ferromq_store::{Clock, DamageReason, GetStatus, MessageStore, Retention, StoreConfig, StoreError};
 
+/// Set once, by the test or by the disk.
+type Signal = Arc<AtomicBool>;
+
 const ROOT: &str = "/store";
 const EIO: i32 = 5;
 const ENOMEM: i32 = 12;
@@ -280,6 +283,46 @@ fn a_queue_whose_flush_fails_is_written_again_before_a_checkpoint_counts_on_it()
     store.close().unwrap();
     let left = disk.crash(1);
     assert_eq!(bodies(&open(&left), "t", 3).len(), 21);
+}
+
+#[test]
+fn a_queue_that_comes_back_within_a_checkpoint_is_not_counted_before_it_is_flushed() {
+    let disk = FakeDisk::new();
+    let store = open(&disk);
+    send(&store, "t", 3, 10).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let store = open(&disk);
+    // Queue t fails its first flush and is never flushed again. Queue u is new: the list of queues, which waits, is written
+    // later in the same checkpoint.
+    let (failed, released, again) = <(Signal, Signal, Signal)>::default();
+    let hooked = [&failed, &released, &again].map(Arc::clone);
+    disk.set_hook(move |op, path| {
+        let [failed, released, again] = &hooked;
+        if op == Op::Flush && path.starts_with("/store/consumequeue/t") {
+            if !failed.swap(true, Ordering::SeqCst) {
+                return Err(io::Error::from_raw_os_error(EIO));
+            }
+            again.store(true, Ordering::SeqCst);
+            return Err(io::Error::from_raw_os_error(EMFILE));
+        }
+        if op == Op::Replace && path == Path::new("/store/ferromq/queues") {
+            wait_until("the checkpoint may end", || released.load(Ordering::SeqCst));
+        }
+        Ok(())
+    });
+    let batch: Vec<_> =
+        (0..10).map(|_| message("t", 3, b"more", b"")).chain([message("u", 0, b"u", b"")]).collect();
+    store.append(&batch).unwrap();
+    wait_until("a flush failed", || failed.load(Ordering::SeqCst) && store.stats().set_aside_queues == 1);
+    wait_until("the queue is complete", || store.damages().is_empty());
+    released.store(true, Ordering::SeqCst);
+    wait_until("the next checkpoint begins", || again.load(Ordering::SeqCst));
+    for seed in 0..20 {
+        let left = open(&disk.after_crash(seed));
+        assert_eq!(bodies(&left, "t", 3).len(), 20, "seed {seed}");
+        assert_eq!(bodies(&left, "u", 0).len(), 1, "seed {seed}");
+    }
 }
 
 #[test]
