@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value;
 
 use crate::{
-    Disk, GetRequest, GetStatus, MessageFilter, MessageView, Result, Source, StoreError, lease::Lease,
-    progress::Progress, properties, store::Inner, time_search::TimeSearch, timer::TIMER_TOPIC,
-    timer_files::TimerCheck,
+    Disk, GetRequest, GetStatus, MessageFilter, MessageView, Result, Source, StoreError,
+    consume_queue::ConsumeQueue, lease::Lease, progress::Progress, properties, store::Inner,
+    time_search::TimeSearch, timer::TIMER_TOPIC, timer_files::TimerCheck,
 };
 
 /// Topics of the revive log, one a cluster, and the group that reads them.
@@ -80,6 +80,10 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
     let mut pops = Pops::new(MOST);
     let logs: Vec<_> =
         inner.queues.all().into_iter().filter(|queue| queue.topic().starts_with(REVIVE_PREFIX)).collect();
+    let waiting = inner.queues.find(TIMER_TOPIC, 0);
+    for queue in logs.iter().chain(&waiting) {
+        check_end(inner, queue)?;
+    }
     for queue in &logs {
         // RocketMQ commits the offset of what it did last.
         let committed = progress.committed_of(REVIVE_GROUP, queue.topic(), queue.queue_id());
@@ -90,7 +94,6 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
     let done_until = TimerCheck::load(&inner.disk, &inner.root)?.map_or(0, |check| check.read_time);
     let delay_ms = inner.config.timer.max_delay.as_millis().max(72 * 3_600_000) as i64;
     let since = done_until.saturating_sub(delay_ms).saturating_sub(SLACK_MS);
-    let waiting = inner.queues.find(TIMER_TOPIC, 0);
     let from = waiting.map_or(0, |queue| TimeSearch::new(&inner.log, &queue).first_since(since));
     read_all(inner, TIMER_TOPIC, 0, from, |view| {
         let property = |name| properties::get(view.properties, name);
@@ -117,7 +120,7 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
                 "consumers of another broker hold more messages than are remembered: the queue is read again from the first"
             );
         }
-        let bounds = (inner.min_offset(&topic, queue_id), inner.max_offset(&topic, queue_id));
+        let bounds = (inner.min_offset(&topic, queue_id), inner.offset_limit(&topic, queue_id));
         queues += 1;
         leases += progress.take_over(&group, &topic, queue_id, held, bounds);
     }
@@ -128,6 +131,21 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
         tracing::info!(queues, leases, "leases of another broker's pop consumers taken over");
     }
     Ok(queues > 0 || !logs.is_empty())
+}
+
+/// `Io` for a queue that cannot be read to its end now. Its consumers committed what they were handed out: what they did not
+/// acknowledge would never come again, and the directory is taken over once.
+fn check_end<D: Disk>(inner: &Inner<D>, queue: &ConsumeQueue<D>) -> Result<()> {
+    if !queue.marks.is_end_unknown() {
+        return Ok(());
+    }
+    let directory = inner.root.join("consumequeue").join(queue.topic()).join(queue.queue_id().to_string());
+    let reason = queue.marks.aside_reason().unwrap_or_default();
+    let text = format!(
+        "it tells which messages consumers of another broker hold, and cannot be read or written now ({reason}); \
+         mend it, and open the store again"
+    );
+    Err(StoreError::io("read", &directory, std::io::Error::other(text)))
 }
 
 /// Visits the messages of the revive log that lie in a queue from an offset on.

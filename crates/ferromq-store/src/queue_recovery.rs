@@ -7,6 +7,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
+
 use crate::{
     Disk, Region, Result, StoreError,
     consume_queue::{ConsumeQueue, ConsumeQueues, ENTRY_LEN, Entry},
@@ -140,6 +142,20 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok((physical_end > 0).then_some(physical_end))
     }
 
+    /// Where the entries end before recovery changes any, and where the last record before `limit` ends they lead to. `None`
+    /// where there are none, or they cannot be read now.
+    fn found_ends(&self, limit: u64) -> Option<(u64, u64)> {
+        let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
+        for span in self.files.spans().into_iter().rev() {
+            let file = self.files.open(span.start).ok()??;
+            let (end, physical_end, _) = read_through(&file, is_kept).ok()?;
+            if end > span.start {
+                return Some((end / ENTRY_LEN, physical_end));
+            }
+        }
+        None
+    }
+
     fn publish_extent(&self, flushed: u64, max_offset: u64) {
         self.max_offset.store(max_offset, Ordering::Release);
         self.flushed.store(flushed, Ordering::Release);
@@ -189,7 +205,27 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 }
 
+/// What the consume queues of a broker that stopped cleanly tell: all of it was on disk.
+pub(crate) struct FoundEnds<D: Disk> {
+    /// The log ended here or later.
+    pub(crate) log_end: u64,
+    /// Queue offsets below these were given out.
+    pub(crate) queues: Vec<(Arc<ConsumeQueue<D>>, u64)>,
+}
+
 impl<D: Disk> ConsumeQueues<D> {
+    /// Looks how far each queue goes, before recovery changes any; entries that lead past `limit` do not count.
+    pub(crate) fn found_ends(&self, limit: u64) -> FoundEnds<D> {
+        let (log_end, queues) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        side_by_side(&self.all(), |queue| {
+            if let Some((end, physical_end)) = queue.found_ends(limit) {
+                log_end.fetch_max(physical_end, Ordering::AcqRel);
+                queues.lock().push((Arc::clone(queue), end));
+            }
+        });
+        FoundEnds { log_end: log_end.into_inner(), queues: queues.into_inner() }
+    }
+
     /// Recovers all queues, many at once; returns the end of the newest record that any of them leads to. Those that
     /// cannot be read are in `unread` then.
     pub(crate) fn recover(

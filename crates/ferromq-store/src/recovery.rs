@@ -50,7 +50,14 @@ struct Plan {
 pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Dispatcher<D>)> {
     let began = Instant::now();
     let files = inner.log.files();
-    let plan = plan(inner)?;
+    let mut plan = plan(inner)?;
+    let found = plan.left.is_whole_of_other().then(|| {
+        let span_end = files.span().map_or(0, |span| span.end);
+        inner.queues.found_ends(span_end)
+    });
+    if let Some(found) = found.as_ref().filter(|found| found.log_end > 0) {
+        plan.durable_end = plan.durable_end.max(Some(found.log_end));
+    }
     inner.load_marks()?;
     let (listed, has_list) = inner.load_list()?;
     inner.log.damages.load(&inner.disk, &inner.root, |anchor| inner.is_trusted(anchor))?;
@@ -81,6 +88,12 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
     redone += run.redo_lost(&lost, end)?;
     if let Some(listed) = &listed {
         keep_offsets(inner, listed, end)?;
+    }
+    for (queue, offset) in found.iter().flat_map(|found| &found.queues) {
+        // The record of its last entry may be damaged: the walk does not bring it.
+        if !queue.marks.is_aside() {
+            queue.keep_offsets(*offset, end)?;
+        }
     }
     let all = inner.queues.all();
     all.iter().filter(|queue| !queue.marks.is_unread()).for_each(|queue| queue.continue_after_entries());

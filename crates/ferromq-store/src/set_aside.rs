@@ -372,7 +372,7 @@ impl<D: Disk> Inner<D> {
 
     /// The queue has all that was dispatched: it takes messages again, unless something failed meanwhile.
     pub(crate) fn bring_back(&self, queue: &Arc<ConsumeQueue<D>>) {
-        let _appends = self.log.tail.lock();
+        let appends = self.log.tail.lock();
         let mut state = self.aside.state.lock();
         // First listed for a flush: from then on no checkpoint counts without it. With the lock, so that none drops it
         // from the list meanwhile because it is set aside still.
@@ -382,12 +382,18 @@ impl<D: Disk> Inner<D> {
         let is_it = |entry: &Entry<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_tried;
         let Some(number) = state.queues.iter().position(is_it) else { return };
         state.queues.swap_remove(number);
-        if queue.marks.is_end_unknown() {
+        let was_end_unknown = queue.marks.is_end_unknown();
+        if was_end_unknown {
             queue.continue_after_entries();
             queue.marks.set_end_unknown(false);
         }
         queue.marks.set_aside(None);
         self.aside.changed(&state);
+        drop((state, appends));
+        if was_end_unknown {
+            // What waits for the end looks again.
+            self.tell_arrival(queue);
+        }
         tracing::info!(topic = queue.topic(), queue_id = queue.queue_id(), "consume queue is complete again");
     }
 

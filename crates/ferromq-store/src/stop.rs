@@ -42,6 +42,11 @@ impl Left {
         self.is_clean() || self == Self::KilledOther { is_log_whole: true }
     }
 
+    /// Says whether another broker stopped cleanly, and nothing of ours counts yet.
+    pub(crate) fn is_whole_of_other(self) -> bool {
+        self.has_whole_log() && !self.is_ours()
+    }
+
     /// Says whether we were the last to have the store: then what lies in `ferromq/` is true.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Closed { .. } | Self::Killed)

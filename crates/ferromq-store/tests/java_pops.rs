@@ -180,3 +180,49 @@ fn a_group_without_an_offset_begins_where_its_consumers_did() {
     let store = open(directory.path(), &clock);
     assert_eq!(receive(&store), (0..10).collect::<Vec<u64>>());
 }
+
+/// Puts a file where a queue's directory belongs, until the answer is called.
+fn hide(directory: &Path, queue: &str) -> impl Fn() {
+    let path = directory.join("consumequeue").join(queue);
+    let hidden = directory.join("hidden");
+    fs::rename(&path, &hidden).unwrap();
+    fs::write(&path, "no directory").unwrap();
+    move || {
+        fs::remove_file(&path).unwrap();
+        fs::rename(&hidden, &path).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_is_taken_over_once_all_that_tells_what_consumers_hold_can_be_read() {
+    for queue in [format!("{LOG}/3"), "rmq_sys_wheel_timer/0".to_owned()] {
+        let clock = Clock::manual(START + 10_000);
+        let directory = left_by_java(&clock);
+        let show = hide(directory.path(), &queue);
+        let config = StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() };
+        for _ in 0..2 {
+            let refused = MessageStore::open(directory.path(), config.clone(), clock.clone());
+            let refused = refused.err().expect("it is not taken over").to_string();
+            assert!(refused.contains(&queue) && refused.contains("open the store again"), "{refused}");
+        }
+        show();
+        let store = open(directory.path(), &clock);
+        assert_eq!(store.committed_offset("g", "t", 0), Some(0), "{queue}");
+        clock.advance(200_000);
+        assert_eq!(receive(&store), [0, 3, 5, 8, 9], "{queue}");
+    }
+}
+
+#[test]
+fn what_consumers_hold_of_a_queue_that_cannot_be_read_comes_once_it_can() {
+    let clock = Clock::manual(START + 10_000);
+    let directory = left_by_java(&clock);
+    let show = hide(directory.path(), "t/0");
+    let store = open(directory.path(), &clock);
+    assert_eq!(receive(&store), [0; 0]);
+    assert_eq!(store.committed_offset("g", "t", 0), Some(0));
+    show();
+    common::wait_until("the queue is complete", || store.stats().set_aside_queues == 0);
+    clock.advance(200_000);
+    assert_eq!(receive(&store), [0, 3, 5, 8, 9]);
+}

@@ -640,7 +640,7 @@ fn noise_across_the_end_of_a_closed_log_costs_only_what_it_lies_on() {
             let damages: Vec<_> = store.damages().into_iter().map(|damage| damage.range).collect();
             assert_eq!(damages, vec![last.start..last.end; 1]);
             assert_eq!(served(&store), expected(&store, &written));
-            assert!(is_killed || store.max_offset("t", last.queue_id) == last.queue_offset + 1);
+            assert_eq!(store.max_offset("t", last.queue_id), last.queue_offset + 1, "killed {is_killed}");
             store.close().unwrap();
         }
     }
@@ -698,5 +698,40 @@ fn a_log_whose_file_with_our_end_another_broker_removed_goes_on_behind_what_that
             assert_eq!(served(&store), expected(&store, &written));
             store.close().unwrap();
         }
+    }
+}
+
+#[test]
+fn a_damaged_last_record_of_another_brokers_closed_log_keeps_its_places() {
+    // Opened, opened after a kill while that was under way, and the same with noise behind the record's begin alone.
+    for (is_killed, noise_at) in [(false, 0), (true, 0), (false, 100), (true, 100)] {
+        let what = format!("killed {is_killed}, noise at {noise_at}");
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        let written = fill(&store, 0..62);
+        store.commit_offset("g", "t", written[61].queue_id, written[61].queue_offset + 1).unwrap();
+        store.close().unwrap();
+        // As a Java broker leaves it that was started on an empty store.
+        put_notes_back(directory.path(), &[]);
+        let last = &written[61];
+        let log = directory.path().join("commitlog").join(format!("{:020}", 0));
+        let noise = vec![0xa7; (last.end - last.start - noise_at) as usize];
+        OpenOptions::new()
+            .write(true)
+            .open(log)
+            .unwrap()
+            .write_all_at(&noise, last.start + noise_at)
+            .unwrap();
+        if is_killed {
+            fs::write(directory.path().join("abort"), "taking over 4711").unwrap();
+        }
+        let store = open(directory.path());
+        assert_eq!(store.stats().max_physical_offset, last.end, "{what}");
+        assert_eq!(served(&store), expected(&store, &written), "{what}");
+        assert_eq!(served(&store).len(), 61, "{what}");
+        assert_eq!(store.committed_offset("g", "t", last.queue_id), Some(last.queue_offset + 1), "{what}");
+        let next = store.append(&[message("t", last.queue_id as i32, b"next", b"")]).unwrap();
+        assert_eq!(next.locations[0].queue_offset, last.queue_offset + 1, "{what}");
+        store.close().unwrap();
     }
 }

@@ -295,10 +295,14 @@ fn a_queue_that_comes_back_within_a_checkpoint_is_not_counted_before_it_is_flush
     let store = open(&disk);
     // Queue t fails its first flush and is never flushed again. Queue u is new: the list of queues, which waits, is written
     // later in the same checkpoint.
-    let (failed, released, again) = <(Signal, Signal, Signal)>::default();
-    let hooked = [&failed, &released, &again].map(Arc::clone);
+    let (failed, seen, released, again) = <(Signal, Signal, Signal, Signal)>::default();
+    let hooked = [&failed, &seen, &released, &again].map(Arc::clone);
     disk.set_hook(move |op, path| {
-        let [failed, released, again] = &hooked;
+        let [failed, seen, released, again] = &hooked;
+        let is_aside = failed.load(Ordering::SeqCst) && !seen.load(Ordering::SeqCst);
+        if op == Op::Write && path.starts_with("/store/consumequeue/t") && is_aside {
+            return Err(io::Error::from_raw_os_error(EACCES));
+        }
         if op == Op::Flush && path.starts_with("/store/consumequeue/t") {
             if !failed.swap(true, Ordering::SeqCst) {
                 return Err(io::Error::from_raw_os_error(EIO));
@@ -315,6 +319,7 @@ fn a_queue_that_comes_back_within_a_checkpoint_is_not_counted_before_it_is_flush
         (0..10).map(|_| message("t", 3, b"more", b"")).chain([message("u", 0, b"u", b"")]).collect();
     store.append(&batch).unwrap();
     wait_until("a flush failed", || failed.load(Ordering::SeqCst) && store.stats().set_aside_queues == 1);
+    seen.store(true, Ordering::SeqCst);
     wait_until("the queue is complete", || store.damages().is_empty());
     released.store(true, Ordering::SeqCst);
     wait_until("the next checkpoint begins", || again.load(Ordering::SeqCst));
