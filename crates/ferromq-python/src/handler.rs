@@ -164,15 +164,15 @@ impl ColdHandler for Handlers {
                 let argument = PyRequest::new(py, request)?;
                 response(&function.call1((argument,))?, is_rpc)
             },
-            move |outcome| tell(&answer, outcome),
+            move |outcome| reply_once(&answer, outcome),
         );
         let refused = Arc::clone(&reply);
         let job = move || match memory.has_room() {
             true => job(),
-            false => tell(&refused, Err(TransportError::Busy("its clients do not read their answers"))),
+            false => reply_once(&refused, Err(TransportError::Busy("its clients do not read their answers"))),
         };
         if !self.pool.submit(job) {
-            tell(&reply, Err(TransportError::Busy("too many requests wait for a handler")));
+            reply_once(&reply, Err(TransportError::Busy("too many requests wait for a handler")));
         }
     }
 
@@ -268,6 +268,16 @@ impl ColdHandler for Handlers {
         );
         // One job for all of them, one after the other: however many there are, other requests have their turns.
         self.pool.submit_always(job);
+    }
+}
+
+/// As [`tell`], for a cold request.
+fn reply_once(
+    reply: &parking_lot::Mutex<Option<Reply>>,
+    outcome: Result<Option<ColdResponse>, TransportError>,
+) {
+    if let Some(reply) = reply.lock().take() {
+        reply.send(outcome);
     }
 }
 

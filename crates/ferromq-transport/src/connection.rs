@@ -21,13 +21,13 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
-    sync::{Semaphore, oneshot},
+    sync::Semaphore,
     time::{Instant, sleep_until, timeout},
 };
 use tracing::{debug, warn};
 
 use crate::{
-    ColdHandler, ColdRequest, ColdResponse, Route, TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Reply, Route, TransportError,
     budget::{Allowance, Share},
     calls::Calls,
     dispatcher::{self, Path},
@@ -370,11 +370,14 @@ impl Connection {
             body: std::mem::take(&mut command.body),
             memory: Some(permit.memory().of_connection()),
         };
-        let (tell, answer) = oneshot::channel();
+        let (tell, answer) = Reply::new(&self.allowance);
         self.cold.call(request, tell);
         let outbox = outbox.clone();
         tokio::spawn(async move {
-            let answer = answer.await.unwrap_or(Err(TransportError::Unanswered));
+            let (answer, permit) = match answer.await {
+                Ok(told) => (told.answer, permit.with_room(Arc::new(told.memory))),
+                Err(_) => (Err(TransportError::Unanswered), permit),
+            };
             let response = match answer {
                 Ok(None) => return,
                 Ok(Some(answer)) => fill(command.respond(answer.code, None), answer),

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     TransportError,
-    budget::Allowance,
+    budget::{Allowance, Share},
     remoting::{Fields, Language},
     tables::MessageType,
 };
@@ -88,9 +88,39 @@ pub struct ColdResponse {
     pub body: Bytes,
 }
 
-/// Where the answer to a cold request goes. `None`: the handler does not answer, which only remoting
-/// knows. Dropping it answers with an error.
-pub type Reply = oneshot::Sender<Result<Option<ColdResponse>, TransportError>>;
+/// Where the answer to a cold request goes. `None`: the handler does not answer, which only remoting knows. Dropping it
+/// answers with an error.
+#[derive(Debug)]
+pub struct Reply {
+    told: oneshot::Sender<Told>,
+    memory: Arc<Allowance>,
+}
+
+/// An answer, and what it holds.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) answer: Result<Option<ColdResponse>, TransportError>,
+    pub(crate) memory: Share,
+}
+
+impl Reply {
+    /// A reply whose answer counts in `memory`, and where that comes.
+    pub(crate) fn new(memory: &Arc<Allowance>) -> (Self, oneshot::Receiver<Told>) {
+        let (told, answer) = oneshot::channel();
+        (Self { told, memory: Arc::clone(memory) }, answer)
+    }
+
+    /// Answers. From here on the answer counts, so that the next request finds less room; whoever asks [`Memory::has_room`]
+    /// before each makes at most one answer too many on each thread. `false` where the connection is gone.
+    #[allow(clippy::must_use_candidate)] // most handlers have nothing to do then
+    pub fn send(self, answer: Result<Option<ColdResponse>, TransportError>) -> bool {
+        let memory = self.memory.share();
+        if let Ok(Some(response)) = &answer {
+            memory.count(response.body.len() + response.fields.memory());
+        }
+        self.told.send(Told { answer, memory }).is_ok()
+    }
+}
 
 /// A name the hot path met and does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -163,4 +193,31 @@ pub trait ColdHandler: Send + Sync + 'static {
     ) -> bool;
     /// The connection is gone. None of its cold calls is still under way, unless a stopping server cut it off.
     fn on_close(&self, connection: u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+
+    #[tokio::test]
+    async fn an_answer_counts_before_anybody_has_heard_it_and_until_it_is_dropped() {
+        let budget = Budget::new(1 << 20, 1 << 20);
+        let (allowance, body) = (budget.allowance(), Bytes::from(vec![0; 1 << 20]));
+        let memory = Memory(Some(Arc::clone(&allowance)));
+        let answer = |body: &Bytes| Ok(Some(ColdResponse { body: body.clone(), ..ColdResponse::default() }));
+        let (reply, told) = Reply::new(&allowance);
+        assert!(memory.has_room());
+        assert!(reply.send(answer(&body)));
+        assert!(!memory.has_room());
+        drop(told.await);
+        assert!(memory.has_room());
+        let (reply, told) = Reply::new(&allowance);
+        drop(told);
+        assert!(!reply.send(answer(&body)), "nobody waits for it");
+        assert!(memory.has_room());
+        let (reply, told) = Reply::new(&allowance);
+        drop(reply);
+        assert!(told.await.is_err());
+    }
 }

@@ -15,7 +15,7 @@ use ferromq_transport::{
     remoting::{HeaderForm, RemotingCommand, codec},
 };
 use proptest::{collection::vec, prelude::*};
-use support::{DROPPED, ECHO, HELD, PATIENCE, Rig, request};
+use support::{DROPPED, ECHO, HELD, LARGE, LARGE_BYTES, PATIENCE, Rig, request};
 use tokio::{io::AsyncWriteExt, runtime::Runtime, time::timeout};
 
 /// What the fuzzer found, and what it began with.
@@ -155,6 +155,25 @@ async fn bytes_of_requests_under_way_are_limited_on_each_connection() {
     }
     for _ in 0..100 {
         assert_eq!(rig.next_call().await, HELD);
+    }
+}
+
+/// On one thread: all requests are there before an answer goes on its way.
+#[tokio::test]
+async fn cold_answers_count_as_soon_as_they_are_made() {
+    const REQUESTS: i32 = 40;
+    let rig = Rig::with(ServerOptions { connection_memory: 2 << 20, ..ServerOptions::default() });
+    let mut peer = rig.connect().await;
+    let requests = (0..REQUESTS).map(|opaque| codec::encode(&request(LARGE, opaque)).unwrap().to_bytes());
+    peer.send_bytes(&requests.collect::<Vec<_>>().concat()).await;
+    while rig.stat("memory_held") < 1 << 20 {
+        tokio::task::yield_now().await;
+    }
+    // Beside the two that a connection may hold, what the system takes of them.
+    let made = rig.fake.seen.lock().len();
+    assert!(made < 20, "{made} answers of 1 MiB were made where a connection may hold 2");
+    for _ in 0..REQUESTS {
+        assert_eq!(peer.receive().await.expect("an answer").body.len(), LARGE_BYTES);
     }
 }
 

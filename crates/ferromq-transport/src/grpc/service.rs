@@ -5,7 +5,6 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use hyper::body::Incoming;
-use tokio::sync::oneshot;
 use tonic::{
     Request, Response, Status, Streaming,
     body::Body,
@@ -28,9 +27,10 @@ use super::{
     wire::Malformed,
 };
 use crate::{
-    ColdRequest, Route, TransportError,
+    ColdRequest, Reply, Route, TransportError,
     budget::{Share, kept},
     dispatcher,
+    handler::Told,
     hot::Hot,
     remoting::{Fields, Language},
     room,
@@ -152,14 +152,12 @@ fn held(mut response: http::Response<Body>, untaken: &Arc<Untaken>) -> http::Res
     }
 }
 
-/// A response to a single call. What was done is not undone, so it is counted even where it is over the limit.
-fn single(link: &Link, body: Bytes) -> Response<Bytes> {
+/// A response to a single call, which keeps its memory where it is large.
+fn single(body: Bytes, memory: Share) -> Response<Bytes> {
     let large = body.len() > SMALL;
     let mut response = Response::new(body);
     if large {
-        let share = link.allowance().share();
-        share.count(response.get_ref().len());
-        response.extensions_mut().insert(Counted(Arc::new(share)));
+        response.extensions_mut().insert(Counted(Arc::new(memory)));
     }
     response
 }
@@ -245,7 +243,7 @@ impl UnaryService<Bytes> for ColdCall {
             body,
             memory: Some(Arc::clone(link.allowance())),
         };
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = Reply::new(link.allowance());
         server.cold.call(call, reply);
         // A task of its own holds the link until the handler is done, even where the client is gone by then.
         let of_handler = link.clone();
@@ -255,13 +253,13 @@ impl UnaryService<Bytes> for ColdCall {
             answer
         });
         Box::pin(async move {
-            match answer.await {
-                Ok(Ok(Ok(Some(response)))) => Ok(single(&link, response.body)),
-                Ok(Ok(Ok(None)) | Err(_)) | Err(_) => Err(Status::internal("the handler gave no answer")),
-                Ok(Ok(Err(error @ TransportError::Busy(_)))) => {
-                    Err(Status::resource_exhausted(error.to_string()))
-                }
-                Ok(Ok(Err(error))) => Err(Status::internal(error.to_string())),
+            let none = || Status::internal("the handler gave no answer");
+            let Told { answer, memory } = answer.await.map_err(|_| none())?.map_err(|_| none())?;
+            match answer {
+                Ok(Some(response)) => Ok(single(response.body, memory)),
+                Ok(None) => Err(none()),
+                Err(error @ TransportError::Busy(_)) => Err(Status::resource_exhausted(error.to_string())),
+                Err(error) => Err(Status::internal(error.to_string())),
             }
         })
     }
