@@ -495,7 +495,10 @@ class ServerLimits(TypedDict, total=False):
     idle: float
     """Seconds after which a remoting connection without traffic is closed; default 120."""
     max_connections: int
-    """Open connections of both protocols; by default what the limit of descriptors leaves, and at most 16,384."""
+    """
+    Open connections of both protocols; by default what the limit of descriptors leaves beside the files of stores, for all
+    servers of the process together, and at most 16,384.
+    """
     memory: int
     """
     Bytes of memory for requests that arrive or are answered, and for answers that clients have not taken; default

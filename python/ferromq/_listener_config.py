@@ -57,7 +57,7 @@ class ListenerConfig(Config):
     network_memory: int = 256 << 20
     """Bytes of memory for requests that arrive or are answered, and for answers that clients have not taken yet."""
     max_connections: int | None = None
-    """Open connections; none: as many as the limit of descriptors leaves beside the store's, and at most 16,384."""
+    """Open connections; none: what the limit of descriptors leaves all servers of the process, and at most 16,384."""
     idle_time: timedelta = timedelta(seconds=120)
     """How long a connection may be silent."""
     one_way_limit: int = 256

@@ -1,12 +1,17 @@
 """The limit of open files: a server raises it as far as it may, an embedded broker leaves it."""
 
+import contextlib
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from ferromq import Producer
 
 SOFT = 200
 
@@ -63,3 +68,62 @@ def test_an_embedded_broker_leaves_the_limit_of_its_process(tmp_path: Path) -> N
         preexec_fn=limit,
     )
     assert done.stdout.strip() == str(SOFT)
+
+
+LIMIT = 256
+ROOM = LIMIT - LIMIT // 2 - 64
+"""What is left beside the store's half and the process's own."""
+
+
+def few() -> None:
+    """Begin with few descriptors, and none to raise the limit to."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+
+
+def is_open(client: socket.socket) -> bool:
+    """Say whether the server has not closed a connection so far."""
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="tells limits otherwise")
+def test_two_servers_of_a_process_leave_its_store_the_descriptors_it_needs(tmp_path: Path) -> None:
+    """Their connections together are what is left, and new topics get their files."""
+    words = ["dev", "--namesrv-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]
+    program = "import sys; from ferromq import cli; sys.exit(cli.main(sys.argv[1:]))"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", program, *words, "--store", str(tmp_path), "--set", "commit_log_file_size=67108864"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            preexec_fn=few,  # noqa: PLW1509 (no thread of this process holds a lock that setrlimit takes)
+        ) as server,
+        contextlib.ExitStack() as opened,
+    ):
+        opened.callback(server.send_signal, signal.SIGTERM)
+        assert server.stdout is not None
+        said = dict[str, str]()
+        for line in server.stdout:
+            if line.startswith("ready"):
+                break
+            name, _, address = line.strip().rpartition(" ")
+            said[name.strip()] = address
+        producer = opened.enter_context(Producer(said["gRPC"]))
+        producer.send("before", b"x")
+        clients = []
+        for _ in range(100):
+            for name in ("name server", "broker"):
+                host, port = said[name].split(":")
+                clients.append(opened.enter_context(socket.create_connection((host, int(port)))))
+                clients[-1].settimeout(0)
+        until = time.monotonic() + 30
+        while (left := sum(map(is_open, clients))) > ROOM and time.monotonic() < until:
+            time.sleep(0.02)
+        assert 0 < left <= ROOM
+        for number in range(30):
+            producer.send(f"new-{number}", b"x")

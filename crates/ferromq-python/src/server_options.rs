@@ -23,7 +23,7 @@ pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
                     .map_err(|error| PyValueError::new_err(error.to_string()))?;
                 options.connection.idle = idle;
             }
-            "max_connections" => options.max_connections = at_least_one(&name, &value)?,
+            "max_connections" => options.max_connections = Some(at_least_one(&name, &value)?),
             "memory" => {
                 options.memory = at_least_one(&name, &value)?;
                 options.connection_memory = options.memory / CONNECTIONS_OF_MEMORY;

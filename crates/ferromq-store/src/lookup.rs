@@ -14,6 +14,12 @@ impl<D: Disk> MessageStore<D> {
         self.inner.config.store_host
     }
 
+    /// How many files it keeps open at most, beside the newest of the log.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        self.inner.config.open_files
+    }
+
     /// First queue offset kept (0 for an unknown queue).
     #[must_use]
     pub fn min_offset(&self, topic: &str, queue_id: u32) -> u64 {

@@ -7,6 +7,7 @@ mod budget;
 mod calls;
 pub mod client;
 mod connection;
+mod descriptors;
 pub mod dispatcher;
 mod error;
 pub mod filters;

@@ -15,7 +15,6 @@ use std::{
 
 use bytes::Bytes;
 use ferromq_store::{Clock, MessageStore};
-use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::{
@@ -32,6 +31,7 @@ use crate::{
     budget::Budget,
     calls::Calls,
     connection::{Connection, ConnectionLimits},
+    descriptors::Slots,
     grpc::{GrpcLimits, GrpcServer},
     hot::{Counters, Hot},
     outbox::{Outbox, Waiting, outbox},
@@ -54,29 +54,12 @@ const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
 
 /// Connections that may wait to be accepted, as a whole fleet connects again at once; the system may allow fewer.
 const BACKLOG: i32 = 4096;
-/// Most connections of a server that is not told otherwise.
-const MOST_CONNECTIONS: u64 = 16_384;
-/// Descriptors a store keeps open at most, and never more than half of all.
-const OF_STORE: u64 = 4096;
-/// Descriptors for logs, small files, outgoing connections and the moment in which a connection is refused.
-const SPARE: u64 = 64;
-
-/// What is left of the descriptors of this process by its soft limit, once the store has its part.
-fn default_connections() -> usize {
-    connections_of(getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft))
-}
-
-fn connections_of(allowed: u64) -> usize {
-    let left = allowed.saturating_sub((allowed / 2).min(OF_STORE)).saturating_sub(SPARE);
-    usize::try_from(left.clamp(1, MOST_CONNECTIONS)).unwrap_or(usize::MAX)
-}
-
 /// The options of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerOptions {
-    /// Open connections of both protocols; more are closed as they come. By default what the limit of descriptors
-    /// leaves beside those of the store, and at most 16,384.
-    pub max_connections: usize,
+    /// Open connections of both protocols; more are closed as they come. `None`: what the limit of descriptors leaves beside
+    /// those of the store, for all servers of the process together, and at most 16,384.
+    pub max_connections: Option<usize>,
     /// Bytes of memory for requests that arrive or are answered and for answers that peers have not taken yet, of
     /// both protocols together. Beyond it remoting connections are not read, and gRPC requests are refused; an eighth
     /// of it is for small requests alone.
@@ -86,7 +69,8 @@ pub struct ServerOptions {
     pub connection_memory: usize,
     /// How long a gRPC client may send nothing in the middle of a request; then the request ends.
     pub grpc_stall: Duration,
-    /// How long a new gRPC connection may take to begin, its TLS handshake included.
+    /// How long a new gRPC connection may take to begin, its TLS handshake included, and one over remoting for a handshake
+    /// that has begun.
     pub handshake: Duration,
     /// Calls of clients under way; more wait.
     pub calls: usize,
@@ -100,7 +84,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            max_connections: default_connections(),
+            max_connections: None,
             memory: 256 << 20,
             connection_memory: 64 << 20,
             grpc_stall: Duration::from_secs(30),
@@ -149,7 +133,7 @@ struct Inner {
     grpc_tls: Arc<Tls>,
     /// Somebody said which certificate, or one was made up.
     is_grpc_tls_set: AtomicBool,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     one_way: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
     /// No new request is taken. Set first: those who wait for the phase are woken one after the other.
@@ -172,12 +156,13 @@ impl Server {
         cold: Arc<dyn ColdHandler>,
     ) -> Self {
         let (counters, tables) = (Arc::new(Counters::default()), Arc::new(Tables::new()));
+        let store_files = store.as_ref().map_or(0, |(store, _)| store.open_files());
         let hot = store.map(|(store, broker_name)| {
             let (cold, counters) = (Arc::clone(&cold), Arc::clone(&counters));
             Hot::new(store, Arc::clone(&tables), clock, broker_name, cold, counters)
         });
         let numbers = Arc::clone(&NEXT_CONNECTION);
-        let slots = Arc::new(Semaphore::new(options.max_connections));
+        let slots = Arc::new(Slots::new(options.max_connections, store_files));
         let budget = Budget::new(options.memory, options.connection_memory);
         let limits = GrpcLimits {
             slots: Arc::clone(&slots),
@@ -433,9 +418,9 @@ impl Server {
 
     fn admit(&self, stream: TcpStream, peer: SocketAddr, connections: &mut JoinSet<()>) {
         let inner = &self.0;
-        let Ok(slot) = Arc::clone(&inner.slots).try_acquire_owned() else {
+        let Some(slot) = inner.slots.take() else {
             inner.counters.refused_connections.add(1);
-            let limit = inner.options.max_connections;
+            let limit = inner.slots.limit();
             inner.refused.say(|left_out| {
                 warn!(%peer, limit, left_out, "connection refused, too many are open; raise max_connections");
             });
@@ -487,7 +472,7 @@ impl Server {
         let draining = self.reached(Phase::Draining);
         let closed = handle.close.notified();
         let stream = tokio::select! {
-            stream = self.0.tls.accept(stream, connection.limits.idle) => stream,
+            stream = self.0.tls.accept(stream, connection.limits.idle, self.0.options.handshake) => stream,
             () = self.reached(Phase::Draining) => None,
             () = handle.close.notified() => None,
         };
@@ -526,16 +511,5 @@ async fn join_all(listeners: &mut Vec<JoinHandle<()>>) {
         // A listener that panicked has ended as well; the panic was printed by the runtime.
         let _ = last.await;
         listeners.pop();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_leave_the_store_its_descriptors() {
-        assert_eq!([64, 256, 1024].map(connections_of), [1, 64, 448]);
-        assert_eq!([20_000, 1 << 20, u64::MAX].map(connections_of), [15_840, 16_384, 16_384]);
     }
 }

@@ -259,13 +259,19 @@ impl Tls {
         self.current.store(Some(Arc::new((mode, TlsAcceptor::from(Arc::new(config))))));
     }
 
-    /// Does the handshake where there is one; `None` where the connection is not taken.
-    pub(crate) async fn accept(&self, stream: TcpStream, patience: Duration) -> Option<Accepted> {
+    /// Does the handshake where there is one, in the time it may take once it has begun; `None` where the connection is not
+    /// taken, or is silent for as long as one may be idle.
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+        idle: Duration,
+        handshake: Duration,
+    ) -> Option<Accepted> {
         let Some(current) = self.current.load_full() else { return Some(Accepted::Plain(stream)) };
         let (mode, acceptor) = &*current;
         let peer = stream.peer_addr().ok();
         let mut first = [0];
-        let Ok(Ok(1)) = timeout(patience, stream.peek(&mut first)).await else { return None };
+        let Ok(Ok(1)) = timeout(idle, stream.peek(&mut first)).await else { return None };
         if first != [HANDSHAKE] {
             if *mode == TlsMode::Permissive {
                 return Some(Accepted::Plain(stream));
@@ -273,7 +279,7 @@ impl Tls {
             debug!(?peer, "plaintext connection refused, tls is enforced");
             return None;
         }
-        match within(HANDSHAKE_PATIENCE, acceptor.accept(stream)).await {
+        match within(handshake, acceptor.accept(stream)).await {
             Ok(stream) => Some(Accepted::Tls(Box::new(stream))),
             Err(error) => {
                 debug!(?peer, %error, "tls handshake failed");

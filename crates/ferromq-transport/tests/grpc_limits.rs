@@ -59,7 +59,7 @@ async fn a_telemetry_command_over_a_mebibyte_ends_its_stream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_too_many_is_closed_and_counted_and_room_comes_back() {
-    let broker = limited(ServerOptions { max_connections: 1, ..ServerOptions::default() });
+    let broker = limited(ServerOptions { max_connections: Some(1), ..ServerOptions::default() });
     let first = broker.client().await;
     first.call("Heartbeat", Bytes::new()).await.unwrap();
     let address = broker.server.listen_remoting(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();

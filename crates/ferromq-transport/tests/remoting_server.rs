@@ -257,7 +257,7 @@ async fn an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_over_the_limit_are_closed_until_one_is_free() {
-    let mut rig = Rig::with(ServerOptions { max_connections: 1, ..ServerOptions::default() });
+    let mut rig = Rig::with(ServerOptions { max_connections: Some(1), ..ServerOptions::default() });
     let mut first = rig.connect().await;
     first.call(&request(ECHO, 1)).await;
     assert_eq!(rig.connect().await.receive().await, None);

@@ -5,20 +5,35 @@ mod support;
 
 use std::{
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
 use ferromq_transport::{
-    TransportError,
+    ConnectionLimits, ServerOptions, TransportError,
     client::RemotingClient,
-    remoting::{Fields, RemotingCommand},
+    remoting::{Fields, RemotingCommand, codec},
     tls::{ClientAuth, ClientTls, ServerTls, TlsMode},
 };
 use support::{ECHO, PATIENCE, Rig, request};
 use tempfile::TempDir;
-use tokio::{io::AsyncWriteExt, runtime::Handle, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    runtime::Handle,
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, ClientConnection, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, pem::PemObject},
+    },
+};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tls").join(name)
@@ -198,4 +213,91 @@ async fn a_handshake_that_does_not_go_on_disturbs_nobody_and_ends_with_the_serve
     assert_eq!(rig.stat("connections"), 0);
     let _ = stuck.stream.shutdown().await;
     drop(silent);
+}
+
+/// A connection whose handshake is done, as bytes and what makes records of them.
+async fn opened(rig: &Rig) -> (TcpStream, ClientConnection) {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(fixture("ca.pem")).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(rig.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap().into_inner()
+}
+
+/// Waits until the server closes.
+async fn until_closed(stream: &mut TcpStream) {
+    while timeout(PATIENCE, stream.read(&mut [0; 64])).await.unwrap().unwrap_or(0) > 0 {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_takes_too_long_is_ended_also_one_that_goes_on_slowly() {
+    let options = ServerOptions { handshake: Duration::from_millis(200), ..ServerOptions::default() };
+    let rig = Rig::with(options);
+    rig.server.set_tls(Files::of("first").options(TlsMode::Permissive)).unwrap();
+    let (mut stuck, mut slow) = (rig.connect().await, rig.connect().await);
+    stuck.send_bytes(&[0x16, 3, 1]).await;
+    // A record of 16,000 bytes is announced.
+    slow.send_bytes(&[0x16, 3, 1, 0x3e, 0x80, 1]).await;
+    let (mut reading, mut writing) = slow.stream.into_split();
+    let dripping = tokio::spawn(async move {
+        while writing.write_all(&[0]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    while timeout(PATIENCE, reading.read(&mut [0; 64])).await.unwrap().unwrap_or(0) > 0 {}
+    dripping.abort();
+    until_closed(&mut stuck.stream).await;
+    let mut neighbour = rig.connect().await;
+    assert_eq!(neighbour.call(&request(ECHO, 1)).await.opaque, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_record_keeps_nobody_waiting_and_its_connection_is_idle() {
+    let connection = ConnectionLimits { idle: Duration::from_millis(500), ..ConnectionLimits::default() };
+    let rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
+    rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
+    let (mut half, mut records) = opened(&rig).await;
+    let frame = codec::encode(&request(ECHO, 1)).unwrap().to_bytes();
+    records.writer().write_all(&frame).unwrap();
+    let mut record = Vec::new();
+    records.write_tls(&mut record).unwrap();
+    half.write_all(&record[..record.len() / 2]).await.unwrap();
+    assert_eq!(echo_over_tls(&rig, &trusting()).await.unwrap(), "secret");
+    until_closed(&mut half).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_that_ends_in_half_a_record_has_the_time_of_a_frame() {
+    let connection = ConnectionLimits { read: Duration::from_millis(300), ..ConnectionLimits::default() };
+    let rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
+    rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
+    let (mut half, mut records) = opened(&rig).await;
+    let frame = codec::encode(&request(ECHO, 1)).unwrap().to_bytes();
+    let (begin, rest) = frame.split_at(8);
+    records.writer().write_all(begin).unwrap();
+    let mut bytes = Vec::new();
+    records.write_tls(&mut bytes).unwrap();
+    let whole = bytes.len();
+    records.writer().write_all(rest).unwrap();
+    records.write_tls(&mut bytes).unwrap();
+    half.write_all(&bytes[..whole + 3]).await.unwrap();
+    until_closed(&mut half).await;
+    assert_eq!(echo_over_tls(&rig, &trusting()).await.unwrap(), "secret");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plaintext_on_a_port_that_enforces_tls_is_closed_and_others_are_served() {
+    let rig = Rig::new();
+    rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
+    let mut plain = rig.connect().await;
+    plain.send(&request(ECHO, 1)).await;
+    assert_eq!(plain.receive().await, None);
+    assert_eq!(echo_over_tls(&rig, &trusting()).await.unwrap(), "secret");
 }

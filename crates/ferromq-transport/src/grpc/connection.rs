@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, oneshot},
+    sync::oneshot,
     time::{Sleep, sleep},
 };
 use tracing::warn;
@@ -26,6 +26,7 @@ use super::{GrpcLimits, metered::Untaken};
 use crate::{
     ColdHandler,
     budget::Allowance,
+    descriptors::Slot,
     hot::Counters,
     sockets,
     tls::{Tls, opening::Wire},
@@ -72,10 +73,11 @@ impl Connections {
 
     /// Takes a connection, unless too many are open.
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> Option<GrpcStream> {
-        let Ok(slot) = Arc::clone(&self.limits.slots).try_acquire_owned() else {
+        let Some(slot) = self.limits.slots.take() else {
             self.counters.refused_connections.add(1);
+            let limit = self.limits.slots.limit();
             self.limits.refused.say(|left_out| {
-                warn!(%peer, left_out, "connection refused, too many are open; raise max_connections");
+                warn!(%peer, limit, left_out, "connection refused, too many are open; raise max_connections");
             });
             return None;
         };
@@ -109,7 +111,7 @@ struct LinkInner {
     clients: Mutex<HashMap<Box<str>, Arc<()>>>,
     allowance: Arc<Allowance>,
     untaken: Arc<Untaken>,
-    _slot: OwnedSemaphorePermit,
+    _slot: Slot,
 }
 
 impl Link {

@@ -35,11 +35,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 
 use crate::{
     ColdHandler, TransportError,
     budget::Budget,
+    descriptors::Slots,
     hot::{Counters, Hot},
     seldom::Seldom,
     tls::Tls,
@@ -53,8 +54,8 @@ pub use outgoing::encode_message;
 /// What all gRPC connections of a server may cost together.
 #[derive(Debug, Clone)]
 pub struct GrpcLimits {
-    /// One permit a connection; share it with the remoting half.
-    pub slots: Arc<Semaphore>,
+    /// One for each connection, of both protocols.
+    pub(crate) slots: Arc<Slots>,
     /// The memory that connections of both protocols share.
     pub(crate) budget: Arc<Budget>,
     /// How long a client may stop in the middle of a request.
