@@ -15,7 +15,7 @@ from ferromq.broker import name_servers as module
 from ferromq.broker.name_servers import Identity, NameServers
 from ferromq.broker.tables import Content
 from ferromq.broker.topics import TopicConfig, Wait
-from ferromq.errors import ConnectionFailed
+from ferromq.errors import ConnectionFailed, RequestTimeout
 from ferromq.namesrv import registration
 from ferromq.namesrv.route_info import Registration, RouteInfoManager
 from ferromq.route import DataVersion
@@ -48,6 +48,8 @@ class Peers:
         self.routes: dict[str, RouteInfoManager] = {"a:1": RouteInfoManager(), "b:1": RouteInfoManager()}
         self.came: queue.Queue[tuple[str, int, tuple[str, ...]]] = queue.Queue()
         self.failing: dict[str, int] = {}
+        self.late = set[str]()
+        """Those that hear everything, and whose answers come too late."""
         self.takers = set[str]()
         """Those that take several topics for a change, as ferromq's do and RocketMQ's do not."""
         self.open = {address: threading.Event() for address in self.routes}
@@ -55,8 +57,15 @@ class Peers:
             gate.set()
 
     def call(self, address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, timeout: float) -> Answer:
-        """Answer as a name server does; hang while its gate is closed, fail where it is told to."""
+        """Answer as a name server does, or too late."""
         assert timeout > 0
+        answer = self._answer(address, code, fields, body)
+        if address in self.late:
+            raise RequestTimeout(f"{address} did not answer in time")
+        return answer
+
+    def _answer(self, address: str, code: int, fields: Mapping[str, str], body: bytes) -> Answer:
+        """Answer; hang while its gate is closed, fail where it is told to."""
         topics = registration.decode(body, "broker", compressed=False) if code == REGISTER else None
         if topics:
             self.came.put((address, topics.version.counter, tuple(sorted(topics.queues))))
@@ -217,6 +226,18 @@ def test_a_name_server_that_lost_its_table_takes_no_change_for_it(
     assert peers.queues(taker) == {"x": 2, "y": 2, "z": 1}
     assert change(("x", 3), ("y", 3)) == []
     assert peers.queues(taker) == {"x": 3, "y": 3, "z": 1}
+
+
+def test_a_lease_is_renewed_where_all_answers_are_late(told: NameServers, table: Table, peers: Peers) -> None:
+    """A registration does not wait for what is asked before it, again and again."""
+    peers.late.add("a:1")
+    told.register(table.read)
+    peers.came = queue.Queue()
+    table.put(("orders", 1))
+    assert not told.register(table.read).is_complete
+    assert peers.next("a:1")[1] == ("orders", "x", "y", "z")
+    peers.late.clear()
+    assert told.register(table.read).is_complete
 
 
 def test_one_that_hangs_delays_no_other(peers: Peers, change: Callable[..., list[str]]) -> None:

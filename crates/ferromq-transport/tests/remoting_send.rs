@@ -437,16 +437,24 @@ async fn a_message_that_came_too_often_or_shall_not_come_again_is_kept_as_dead()
     let mut peer = connect(&broker).await;
     let (offset, id) = sent_offset(&broker, &mut peer, &[("j", "16")]).await;
     let (fresh, _) = sent_offset(&broker, &mut peer, &[("i", "DELAY\u{1}0\u{2}")]).await;
-    for changes in [
-        &[("offset", offset.as_str())][..],
-        &[("offset", &fresh), ("delayLevel", "-1")],
-        &[("offset", &fresh), ("maxReconsumeTimes", "0")],
+    let (back, up) = ("given back after its last delivery attempt", "given up by its consumer");
+    for (changes, attempts, reason) in [
+        (&[("offset", offset.as_str())][..], "17", back),
+        (&[("offset", &fresh), ("delayLevel", "-1")], "1", up),
+        (&[("offset", &fresh), ("maxReconsumeTimes", "0")], "1", back),
     ] {
         assert_eq!(peer.call(&give_back(changes)).await.code, 0);
         let (topic, _, _, text) = last(&broker);
         assert_eq!(topic, "%DLQ%audit");
         assert_eq!(properties::get(&text, "DELAY"), None);
-        assert_eq!(properties::get(&text, "RETRY_TOPIC"), Some("flights"));
+        for name in ["RETRY_TOPIC", "DLQ_ORIGIN_TOPIC", "DLQ_SOURCE_TOPIC"] {
+            assert_eq!(properties::get(&text, name), Some("flights"));
+        }
+        let ids = ["UNIQ_KEY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_SOURCE_MESSAGE_ID"];
+        let [unique, origin, source] = ids.map(|name| properties::get(&text, name));
+        assert!(unique.is_some() && unique == origin && unique == source, "{text:?}");
+        assert_eq!(properties::get(&text, "DLQ_ATTEMPTS"), Some(attempts));
+        assert_eq!(properties::get(&text, "DLQ_REASON"), Some(reason));
     }
     assert_eq!(peer.call(&give_back(&[("offset", &offset), ("maxReconsumeTimes", "17")])).await.code, 0);
     let (topic, queue_id, times, text) = last(&broker);
@@ -496,16 +504,32 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
         assert_eq!(answer.code, 0, "{answer:?}");
         let (topic, _, stored_times, text) = last(&broker);
         assert_eq!((topic.as_str(), stored_times.to_string().as_str()), (wanted, times));
-        let delay = (wanted != "%DLQ%audit").then_some("4");
-        assert_eq!(properties::get(&text, "DELAY"), delay);
+        let is_dead = wanted == "%DLQ%audit";
+        assert_eq!(properties::get(&text, "DELAY"), (!is_dead).then_some("4"));
+        let told = ["DLQ_SOURCE_TOPIC", "DLQ_SOURCE_MESSAGE_ID", "DLQ_ATTEMPTS", "DLQ_REASON"];
+        let wanted = ["flights", "7F", "17", "given back after its last delivery attempt"];
+        assert_eq!(
+            told.map(|name| properties::get(&text, name)),
+            wanted.map(|value| is_dead.then_some(value))
+        );
     }
+    // What has no room for more is kept all the same.
+    let full = text(&[("UNIQ_KEY", "7F"), ("RETRY_TOPIC", "flights"), ("k", &"x".repeat(32_600))]);
+    let changes = [("b", "%RETRY%audit"), ("e", "-1"), ("i", &full), ("j", "17"), ("l", "16")];
+    let answer = peer.call(&request(SEND, "again", &changes)).await;
+    let (topic, _, _, kept) = last(&broker);
+    assert_eq!((answer.code, topic.as_str()), (0, "%DLQ%audit"), "{answer:?}");
+    assert_eq!(properties::get(&kept, "DLQ_REASON"), None);
     // Java's orderly consumer gives up a message: while its group holds locks of queues, that is its end.
     let now = broker.clock.now_ms();
     broker.server.tables().put_locked("audit", Some(now));
     for wanted in ["%DLQ%audit", "SCHEDULE_TOPIC_XXXX"] {
         let changes = [("b", "%RETRY%audit"), ("e", "-1"), ("i", &given), ("j", "16"), ("l", "16")];
         let answer = peer.call(&request(SEND, "given up", &changes)).await;
-        assert_eq!((answer.code, last(&broker).0.as_str()), (0, wanted), "{answer:?}");
+        let (topic, _, _, text) = last(&broker);
+        assert_eq!((answer.code, topic.as_str()), (0, wanted), "{answer:?}");
+        let reason = (wanted == "%DLQ%audit").then_some("given up by its consumer");
+        assert_eq!(properties::get(&text, "DLQ_REASON"), reason);
         broker.clock.advance(1);
     }
     // It was committed before it was consumed.

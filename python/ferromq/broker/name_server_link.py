@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ferromq.broker.tables import Content
 from ferromq.broker.topics import TopicConfig
+from ferromq.errors import RequestTimeout
 from ferromq.route import MASTER, READ_WRITE, Permission
 
 _log = logging.getLogger("ferromq.broker")
@@ -140,6 +141,8 @@ class Link:
         self.written: Collection[str] = ()
         """The topics whose order configurations this broker wrote there in the round before."""
         self.is_failing = False
+        self.is_late = False
+        """Whether it did not answer in time when it was asked last: what it is told then may arrive all the same."""
         self._tell = tell
         self._lock = threading.Lock()
         self._telling = threading.Lock()
@@ -193,6 +196,7 @@ class Link:
         """Log a failure, as a warning only where it is the first."""
         with self._lock:
             is_new, self.is_failing = not self.is_failing, True
+            self.is_late = isinstance(error.__cause__, RequestTimeout)
         level = logging.WARNING if is_new else logging.DEBUG
         _log.log(level, "name server failed address=%s: %s", self.address, error)
 
@@ -225,7 +229,7 @@ class Link:
             self.note_failure(error)
             return Result(is_done=False)
         with self._lock:
-            was_failing, self.is_failing = self.is_failing, False
+            was_failing, self.is_failing, self.is_late = self.is_failing, False, False
         if was_failing:
             _log.warning("name server is back address=%s", self.address)
         return Result(is_done=True, told=told)

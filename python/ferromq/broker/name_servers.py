@@ -258,7 +258,7 @@ class NameServers:
         now = Known(self._identity, turn.read())
         # Whatever goes wrong from here on, it is not known what the name server has.
         before, link.known = link.known, None
-        told = self._send(link.address, turn.asked, before, now)
+        told = self._send(link, turn.asked, before, now)
         is_taker = before is not None and before.takes_changes
         if told is not None:
             is_taker = told.fields.get(TAKES_CHANGES) == "true"
@@ -277,8 +277,8 @@ class NameServers:
             lambda topic, value: self._put_value(address, ORDER_NAMESPACE, topic, value),
         )
 
-    def _send(self, address: str, asked: Asked, before: Known | None, now: Known) -> Told | None:
-        identity, content = now.identity, now.content
+    def _send(self, link: Link, asked: Asked, before: Known | None, now: Known) -> Told | None:
+        address, identity, content = link.address, now.identity, now.content
         is_same = before is not None and before.identity == identity and before.content is content
         if asked is Asked.CHANGE:
             if is_same:
@@ -290,7 +290,7 @@ class NameServers:
         may_ask = asked is Asked.RENEWAL and is_same and not identity.is_slave
         if may_ask and not self._is_changed(address, content.version):
             return None
-        return self._register(address, now)
+        return self._register(link, now)
 
     def _send_topics(self, address: str, now: Known, before: Known | None) -> Told | None:
         """Register topics that changed; None where there are none, or the name server wants the whole table."""
@@ -361,11 +361,17 @@ class NameServers:
             is_same = False
         return code != ResponseCode.SUCCESS or fields.get("changed") != "false" or not is_same
 
-    def _register(self, address: str, now: Known) -> Told:
+    def _register(self, link: Link, now: Known) -> Told:
+        is_late, is_new = link.is_late, False
         # A slave has its master's name, and the entry is the master's.
-        is_new = not now.identity.is_slave and self._put_grpc_address(address)
+        has_entry = not now.identity.is_slave
+        if has_entry and not is_late:
+            is_new = self._put_grpc_address(link.address)
         body = self._everything(now)
-        told = self._expect(address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
+        told = self._expect(link.address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
+        # One that answers nothing in time may hear all the same: the lease counts more than the entry it has.
+        if has_entry and is_late:
+            is_new = self._put_grpc_address(link.address)
         return told._replace(generation=now.identity.generation, is_new=is_new)
 
     def _put_grpc_address(self, address: str) -> bool:

@@ -31,6 +31,9 @@ const REASON: &str = "DLQ_REASON";
 const EXCEPTION: &str = "DLQ_EXCEPTION";
 /// The reason of a message that no consumer gave up.
 const EXPIRED: &str = "not acknowledged in its last delivery attempt";
+/// The reasons of a message that a remoting consumer gives back; its request has no field for more.
+pub(crate) const GIVEN_BACK: &str = "given back after its last delivery attempt";
+pub(crate) const GIVEN_UP: &str = "given up by its consumer";
 /// The properties of a record hold less than twice as much as all texts together may take.
 const MAX_REASON: usize = 1024;
 
@@ -46,8 +49,8 @@ pub struct Cause {
 }
 
 impl Cause {
-    fn expired() -> Self {
-        Self { reason: EXPIRED.to_owned(), ..Self::default() }
+    pub(crate) fn of(reason: &str) -> Self {
+        Self { reason: reason.to_owned(), ..Self::default() }
     }
 }
 
@@ -62,7 +65,7 @@ fn clean(text: &str) -> String {
 }
 
 /// A dead-letter topic that may be written.
-struct DeadLetters {
+pub(crate) struct DeadLetters {
     name: String,
     entry: TopicEntry,
 }
@@ -178,7 +181,7 @@ impl Hot {
             None => kept.extend(dead.iter().map(|leased| leased.handle)),
             Some(dead_letters) => {
                 let mut end = None;
-                let cause = Cause::expired();
+                let cause = Cause::of(EXPIRED);
                 for Leased { record, handle, attempt } in &dead {
                     match self.append_dead(group, &dead_letters, record, *attempt, &cause) {
                         Ok(its_end) => {
@@ -209,7 +212,7 @@ impl Hot {
     }
 
     /// The dead-letter topic of a group, ready to be written; `None` where the group wants no retries.
-    async fn dead_letters(
+    pub(crate) async fn dead_letters(
         &self,
         peer: SocketAddr,
         group: &str,
@@ -226,15 +229,27 @@ impl Hot {
     fn append_dead(
         &self,
         group: &str,
-        DeadLetters { name, entry }: &DeadLetters,
+        letters: &DeadLetters,
         record: &Record,
         attempt: u32,
         cause: &Cause,
     ) -> Result<u64, TransportError> {
         let message = MessageView::decode(record.bytes(), false)
             .map_err(|_| TransportError::IllegalMessage("the message cannot be read"))?;
-        let reconsume_times = message.reconsume_times.saturating_add_unsigned(attempt);
-        let origin = properties_of_dead(&message, group);
+        let times = message.reconsume_times.saturating_add_unsigned(attempt);
+        self.append_letter(group, letters, &message, times, cause)
+    }
+
+    /// As [`Self::append_dead`], of a message that was delivered `reconsume_times` times in all.
+    pub(crate) fn append_letter(
+        &self,
+        group: &str,
+        DeadLetters { name, entry }: &DeadLetters,
+        message: &MessageView<'_>,
+        reconsume_times: i32,
+        cause: &Cause,
+    ) -> Result<u64, TransportError> {
+        let origin = properties_of_origin(&properties_of_retry(message, 0), group);
         let text = properties_of_cause(&origin, reconsume_times, cause);
         let dead = NewMessage {
             topic: name,
@@ -309,13 +324,19 @@ impl Hot {
     }
 }
 
-/// The properties of a message that is kept as dead, which tell gRPC consumers where it comes from.
-fn properties_of_dead(message: &MessageView<'_>, group: &str) -> Vec<u8> {
-    let text = properties_of_retry(message, 0);
-    let known = |name| properties::get(&text, name);
-    let topic = retried_topic(known("RETRY_TOPIC").unwrap_or(message.topic), group);
+/// The properties of a message that its consumer sends to its retry topic itself, and that is dead.
+pub(crate) fn properties_of_sent(text: &[u8], group: &str, reconsume_times: i32, reason: &str) -> Vec<u8> {
+    properties_of_cause(&properties_of_origin(text, group), reconsume_times, &Cause::of(reason))
+}
+
+/// The properties of a retry with what tells gRPC consumers where a dead message comes from.
+fn properties_of_origin(text: &[u8], group: &str) -> Vec<u8> {
+    let known = |name| properties::get(text, name);
+    let topic = known("RETRY_TOPIC").map_or("", |topic| retried_topic(topic, group));
     let id = known("UNIQ_KEY").or_else(|| known("ORIGIN_MESSAGE_ID")).unwrap_or("");
-    properties::replace(&text, &[], &[("DLQ_ORIGIN_TOPIC", topic), ("DLQ_ORIGIN_MESSAGE_ID", id)])
+    let told = [("DLQ_ORIGIN_TOPIC", topic), ("DLQ_ORIGIN_MESSAGE_ID", id)];
+    let set: Vec<_> = told.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    properties::replace(text, &[], &set)
 }
 
 /// These properties of a dead message, and why it is dead; what another group said of it before is replaced.

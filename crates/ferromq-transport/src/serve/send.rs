@@ -5,7 +5,7 @@
 
 use std::{cell::RefCell, fmt, net::SocketAddr, sync::Arc};
 
-use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, TIMER_TOPIC};
+use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, StoreError, TIMER_TOPIC};
 
 use super::{
     batch, flushed,
@@ -18,7 +18,7 @@ use crate::{
     hot::{
         Hot, SendPolicy,
         batches::{FEW, OF_MESSAGE},
-        dead_letters::{DLQ_PREFIX, DLQ_QUEUES},
+        dead_letters::{DLQ_PREFIX, DLQ_QUEUES, GIVEN_BACK, GIVEN_UP, properties_of_sent},
         half::{HALF_TOPIC, TRANSACTION_BITS},
         recall,
         send::Kept,
@@ -196,9 +196,18 @@ async fn store_retry(
     // It waits no more: it stays where it is until somebody looks at it.
     let mut text = Vec::with_capacity(header.properties.len());
     send_properties::write_if(&mut text, header.properties, |name| name != "DELAY");
-    let properties = String::from_utf8_lossy(&text);
-    let header = SendHeader { topic: &dead, queue_id: -1, properties: &properties, ..*header };
-    store(hot, peer, command, &header, &topic)
+    let reason = if is_ordered { GIVEN_UP } else { GIVEN_BACK };
+    let told = properties_of_sent(&text, name, header.reconsume_times, reason);
+    let store_as = |text: &[u8]| {
+        let properties = String::from_utf8_lossy(text);
+        let header = SendHeader { topic: &dead, queue_id: -1, properties: &properties, ..*header };
+        store(hot, peer, command, &header, &topic)
+    };
+    match store_as(&told) {
+        // Where there is no room to tell why it is dead, it is kept all the same.
+        Err(TransportError::Store(StoreError::TooLarge { what: "properties", .. })) => store_as(&text),
+        stored => stored,
+    }
 }
 
 /// The group a retry topic belongs to; behind a plus sign stands the topic a message was received from.

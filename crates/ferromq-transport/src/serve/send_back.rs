@@ -11,7 +11,7 @@ use crate::{
     TransportError,
     hot::{
         Hot,
-        dead_letters::{DLQ_PREFIX, DLQ_QUEUES, properties_of_retry},
+        dead_letters::{Cause, GIVEN_BACK, GIVEN_UP, properties_of_retry},
         half::HALF_TOPIC,
     },
     remoting::{RemotingCommand, codes::response},
@@ -49,17 +49,22 @@ pub(super) async fn send_back(
         let topic = message.topic.to_owned();
         return Err(TransportError::TopicForbidden { topic, done: "given back from" });
     }
-    let is_dead = message.reconsume_times >= max_times || wanted_level < 0;
+    let times = message.reconsume_times.saturating_add(1);
+    if message.reconsume_times >= max_times || wanted_level < 0 {
+        let reason = if wanted_level < 0 { GIVEN_UP } else { GIVEN_BACK };
+        if let Some(letters) = hot.dead_letters(peer, name).await? {
+            let end = hot.append_letter(name, &letters, &message, times, &Cause::of(reason))?;
+            hot.durable(end).await?;
+        }
+        return Ok(command.respond(response::SUCCESS, None));
+    }
     let level = match wanted_level {
-        _ if is_dead => 0,
         0 => FIRST_LEVEL.saturating_add(message.reconsume_times),
         level => level,
     };
-    let (prefix, queues) =
-        if is_dead { (DLQ_PREFIX, DLQ_QUEUES) } else { (RETRY_PREFIX, group.retry_queues) };
-    let sys_flag = if is_set(command, "unitMode") && !is_dead { UNIT_SUBSCRIPTION } else { 0 };
-    let topic = format!("{prefix}{name}");
-    let entry = hot.topic_of_group(peer, &topic, queues, sys_flag).await?;
+    let sys_flag = if is_set(command, "unitMode") { UNIT_SUBSCRIPTION } else { 0 };
+    let topic = format!("{RETRY_PREFIX}{name}");
+    let entry = hot.topic_of_group(peer, &topic, group.retry_queues, sys_flag).await?;
     let text = properties_of_retry(&message, level);
     let back = NewMessage {
         topic: &topic,
@@ -68,7 +73,7 @@ pub(super) async fn send_back(
         sys_flag: message.sys_flag,
         born_timestamp: message.born_timestamp,
         born_host: message.born_host,
-        reconsume_times: message.reconsume_times.saturating_add(1),
+        reconsume_times: times,
         prepared_transaction_offset: 0,
         body: message.body,
         properties: &text,
