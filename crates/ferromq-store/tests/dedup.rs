@@ -482,7 +482,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(60), max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn a_row_is_stored_where_it_is_higher_than_all_before_it(steps in prop::collection::vec(step(), 1..60)) {

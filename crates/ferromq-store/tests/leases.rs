@@ -588,7 +588,7 @@ fn handle(queue_offset: u64, pop_time: i64) -> ReceiptHandle {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(48), ..ProptestConfig::default() })]
     #[test]
     fn a_group_sees_what_the_model_says_through_restarts_and_kills(steps in prop::collection::vec(step(), 1..40)) {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));

@@ -333,7 +333,7 @@ fn a_range_or_batch_that_cannot_be_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(common::cases(48)))]
 
     #[test]
     fn any_bytes_as_a_file_end_in_rows_and_places_only(

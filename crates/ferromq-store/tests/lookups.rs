@@ -203,13 +203,8 @@ fn places(records: &[ferromq_store::Record]) -> Vec<u64> {
     records.iter().map(place).collect()
 }
 
-/// Each case opens a store: some in the usual run, as many as asked for in the nightly one.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(24), ..ProptestConfig::default() })]
 
     #[test]
     fn every_lookup_answers_like_a_plain_list(

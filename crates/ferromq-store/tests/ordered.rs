@@ -518,7 +518,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(24), ..ProptestConfig::default() })]
     #[test]
     fn a_group_sees_each_queue_in_order_through_restarts_and_kills(steps in prop::collection::vec(step(), 1..40)) {
         let (directory, clock, store) = fresh();

@@ -295,7 +295,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(60), ..ProptestConfig::default() })]
 
     /// On a disk that forgets what was not flushed: nothing answered is lost, nothing comes early, and without a crash
     /// nothing comes twice.

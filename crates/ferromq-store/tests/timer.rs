@@ -297,7 +297,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(50), ..ProptestConfig::default() })]
 
     /// On a disk that forgets what was not flushed: nothing answered is lost, nothing comes early or after it was taken
     /// back, and without a crash nothing comes twice.

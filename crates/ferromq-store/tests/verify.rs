@@ -743,7 +743,7 @@ fn small_store() -> &'static Vec<(PathBuf, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: common::cases(200), ..ProptestConfig::default() })]
 
     /// Whatever the files hold, looking ends and does not panic; where a part that counts was changed it is told.
     #[test]

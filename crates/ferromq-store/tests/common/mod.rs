@@ -14,6 +14,12 @@ use ferromq_store::{
 
 pub const ALL: &MessageFilter = &MessageFilter::All;
 
+/// How many cases a property test runs whose cases open stores: some in the usual run, as many as asked for by
+/// `PROPTEST_CASES` in a long one.
+pub fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
 /// Small files, so that a test rolls them.
 pub fn small(flush: FlushPolicy) -> StoreConfig {
     StoreConfig {
