@@ -420,12 +420,18 @@ impl<D: Disk> Inner<D> {
             return Ok(None);
         }
         if range.end as i64 > self.checkpoint.marks().durable_end || range.end > self.dedup.saved_to() {
-            let written = self.write_checkpoint(false);
-            let needed = self.aside.first_from().map_or(range.end, |from| from.min(range.end));
-            let is_behind = self.checkpoint.marks().durable_end < needed as i64;
+            let is_behind = || {
+                let needed = self.aside.first_from().map_or(range.end, |from| from.min(range.end));
+                self.checkpoint.marks().durable_end < needed as i64
+            };
+            let mut written = self.write_checkpoint(false);
+            if written.is_ok() && is_behind() {
+                // A queue came back while it was written: the next one flushes that queue.
+                written = self.write_checkpoint(false);
+            }
             let last_ms = || self.stored_at(next.start).unwrap_or_else(|| self.clock.now_ms());
             // Nothing else that could not be written needs the file.
-            if is_behind || self.needs_for_sequences(range.end, last_ms()) {
+            if is_behind() || self.needs_for_sequences(range.end, last_ms()) {
                 written?;
             }
         }
