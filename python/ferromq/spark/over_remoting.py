@@ -110,8 +110,16 @@ class RemotingBroker:
             raise ServerError(f"the offsets of topic {topic!r} at {self.endpoint} are no table: {error}") from error
 
 
+_answered: dict[tuple[str, ...], str] = {}
+"""Name servers, and which of them answered last."""
+
+
 class NameServers:
-    """Name servers, of which the first that answers is asked."""
+    """
+    Name servers, of which the first that answers is asked.
+
+    That is the one that answered last in this process: one that hangs is waited for once.
+    """
 
     def __init__(self, addresses: str) -> None:
         self._addresses = parse_endpoints(addresses)
@@ -177,12 +185,14 @@ class NameServers:
     def _ask(self, code: RequestCode, fields: dict[str, str], what: str, *, nothing: bytes | None = None) -> bytes:
         """Ask for *what*; *nothing* is the answer of a server that has none."""
         lost: ConnectionFailed | RequestTimeout | None = None
-        for address in self._addresses:
+        last = _answered.get(self._addresses)
+        for address in sorted(self._addresses, key=lambda address: address != last):
             try:
                 answer, remark, _, body = self._client.call(address, code, fields, timeout=TIMEOUT)
             except (ConnectionFailed, RequestTimeout) as error:
                 lost = error
                 continue
+            _answered[self._addresses] = address
             if answer == ResponseCode.QUERY_NOT_FOUND and nothing is not None:
                 return nothing
             if answer != ResponseCode.SUCCESS:

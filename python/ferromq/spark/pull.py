@@ -33,12 +33,13 @@ def queues(where: Where, topics: Topics, *, is_whole: bool = True) -> list[Queue
     """
     found: list[Queue] = []
     if where.namesrv is not None:
-        # Before: one that comes meanwhile may be missing in a route. After: so may one that leaves.
-        if is_whole:
-            check_whole(where, topics)
-        found = _of_name_servers(where, where.namesrv, topics)
-        if is_whole:
-            check_whole(where, topics)
+        with NameServers(where.namesrv) as name_servers:
+            # Before: one that comes meanwhile may be missing in a route. After: so may one that leaves.
+            if is_whole:
+                name_servers.check_whole(topics)
+            found = _of_name_servers(where, name_servers, topics)
+            if is_whole:
+                name_servers.check_whole(topics)
     elif where.endpoint is not None:
         if topics.pattern is not None:
             raise ConfigError("option 'topicPattern' needs the names of all topics; allowed: with option 'namesrv'")
@@ -47,21 +48,20 @@ def queues(where: Where, topics: Topics, *, is_whole: bool = True) -> list[Queue
     return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
 
 
-def _of_name_servers(where: Where, namesrv: str, topics: Topics) -> list[Queue]:
+def _of_name_servers(where: Where, name_servers: NameServers, topics: Topics) -> list[Queue]:
     found: list[Queue] = []
-    with NameServers(namesrv) as name_servers:
-        names: Sequence[str] = topics.names
-        if topics.pattern is not None:
-            names = topics.choose(name_servers.topics())
-            if not names:
-                raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {where} matches")
-        for topic in names:
-            try:
-                found += name_servers.queues(topic)
-            except TopicNotFound:
-                if topics.pattern is None:
-                    raise
-                # Deleted since the name servers were asked for the list.
+    names: Sequence[str] = topics.names
+    if topics.pattern is not None:
+        names = topics.choose(name_servers.topics())
+        if not names:
+            raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {where} matches")
+    for topic in names:
+        try:
+            found += name_servers.queues(topic)
+        except TopicNotFound:
+            if topics.pattern is None:
+                raise
+            # Deleted since the name servers were asked for the list.
     return found
 
 

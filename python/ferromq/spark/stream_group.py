@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from ferromq._ferromq import RemotingClient
+from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq._proto import messages as pb
 from ferromq.client._connection import OPTIONS, target
 from ferromq.client._protocol import SERVICE, Identity
@@ -36,7 +36,7 @@ class GroupOffsets:
         self._is_failing = False
 
     def write(self, offsets: Iterable[tuple[Queue, int]]) -> None:
-        """Write the next offset to read of each queue; all queues at once, where that goes over gRPC."""
+        """Write the next offset to read of each queue, all queues at once."""
         wanted = [(queue, offset) for queue, offset in offsets if self._written.get(_place(queue)) != offset]
         # Started before the first is waited for.
         asked = [(queue, offset, self._start(queue, offset)) for queue, offset in wanted]
@@ -63,7 +63,7 @@ class GroupOffsets:
             self._remoting = None
 
     def _start(self, queue: Queue, offset: int) -> Any:
-        """Return a gRPC call under way, or what went wrong in words; an empty text where it is done."""
+        """Return a call under way, or what went wrong in words."""
         if queue.protocol == "remoting":
             return self._over_remoting(queue, offset)
         request = pb.UpdateOffsetRequest(
@@ -79,7 +79,7 @@ class GroupOffsets:
         call = channel.unary_unary(SERVICE + "UpdateOffset", response_deserializer=pb.UpdateOffsetResponse.FromString)
         return call.future(request.SerializeToString(), timeout=_TIMEOUT, metadata=self._identity.metadata())
 
-    def _over_remoting(self, queue: Queue, offset: int) -> Any:
+    def _over_remoting(self, queue: Queue, offset: int) -> PendingAnswer | str:
         if self._remoting is None:
             self._remoting = RemotingClient()
         fields = {
@@ -89,14 +89,19 @@ class GroupOffsets:
             "commitOffset": str(offset),
         }
         try:
-            code, remark, _, _ = self._remoting.call(queue.endpoint, _UPDATE_CONSUMER_OFFSET, fields, timeout=_TIMEOUT)
+            return self._remoting.begin(queue.endpoint, _UPDATE_CONSUMER_OFFSET, fields, timeout=_TIMEOUT)
         except FerromqError as error:
             return str(error)
-        return "" if code == 0 else f"code {code}: {remark}"
 
 
 def _problem(call: Any) -> str:
     """Wait for *call* and return what went wrong in words; an empty text where nothing did."""
+    if isinstance(call, PendingAnswer):
+        try:
+            code, remark, _, _ = call.wait()
+        except FerromqError as error:
+            return str(error)
+        return "" if code == 0 else f"code {code}: {remark}"
     try:
         status = call.result().status
     except grpc.RpcError as error:

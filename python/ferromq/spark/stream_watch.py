@@ -36,6 +36,8 @@ _log = logging.getLogger("ferromq.spark")
 RETRIED = (OutcomeUnknown, Throttled, ServerError)
 """What another attempt may overcome."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+_TIMEOUT = 3.0
+"""Seconds that a name server may take to say which brokers are up."""
 
 
 class Patience:
@@ -205,7 +207,7 @@ def registered_brokers(namesrv: str) -> set[str]:
     try:
         for address in parse_endpoints(namesrv):
             try:
-                code, remark, _, body = client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+                code, remark, _, body = client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout=_TIMEOUT)
             except OutcomeUnknown as error:
                 failure = error
                 continue

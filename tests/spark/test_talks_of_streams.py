@@ -1,0 +1,180 @@
+"""What a stream and the pipelines ask besides: what brokers hold, and offsets of groups, of a peer that misbehaves."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from fault_proxy import FAULTS, Fault, FaultProxy
+from machine import in_load
+from ports import kept_port
+
+import ferromq
+from ferromq.errors import ConnectionFailed, OutcomeUnknown
+from ferromq.pipeline import _group_offsets
+from ferromq.spark import over_grpc, over_remoting, pull, stream_group, stream_watch
+from ferromq.spark.options import Where
+from ferromq.spark.plan import Queue
+from ferromq.spark.stream_group import GroupOffsets
+from ferromq.spark.stream_watch import Patience, Watch, registered_brokers
+from ferromq.spark.topics import Topics
+
+ORDERS = Topics(("orders",))
+QUEUES, HELD = 6, 4
+BATCHES = 400
+TIMEOUT = 0.5
+# On an idle machine; what is not bounded, or waited for queue by queue, takes longer.
+SLACK = 1.5
+faults = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+
+
+class Talk:
+    """A broker and a name server behind proxies, and how they are read."""
+
+    def __init__(self, protocol: str, broker: FaultProxy, namesrv: FaultProxy) -> None:
+        self.broker = broker
+        self.namesrv = namesrv
+        is_grpc = protocol == "grpc"
+        self.where = Where(endpoint=broker.address) if is_grpc else Where(namesrv=namesrv.address)
+        self.proxies = [broker] if is_grpc else [broker, namesrv]
+        self.committed = _group_offsets._over_grpc if is_grpc else _group_offsets._over_remoting
+
+    def queues(self) -> list[Queue]:
+        """Return the queues as planning finds them."""
+        return pull.queues(self.where, ORDERS)
+
+
+@pytest.fixture(params=["grpc", "remoting"])
+def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Talk]:
+    """Run a broker with a topic and a group; readers are not as patient as usual."""
+    for module in (over_grpc, over_remoting):
+        monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)
+    for module in (stream_group, stream_watch, _group_offsets):
+        monkeypatch.setattr(module, "_TIMEOUT", TIMEOUT)
+    with kept_port() as one, kept_port() as two, FaultProxy(one) as grpc, FaultProxy(two) as remoting:
+        addresses = {"listen": remoting.target, "advertise": remoting.address, "fast_listen": "off"}
+        addresses |= {"grpc_listen": grpc.target, "grpc_advertise": grpc.address}
+        with ferromq.embedded(**addresses) as mq, FaultProxy(mq.namesrv) as namesrv:
+            with mq.admin() as admin:
+                admin.create_topic("orders", QUEUES)
+                admin.create_group("display")
+            for number in range(QUEUES * HELD):
+                mq.store.append("orders", number % QUEUES, b"m")
+            while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
+                time.sleep(0.001)
+            yield Talk(request.param, grpc if request.param == "grpc" else remoting, namesrv)
+
+
+def in_time(call: Callable[[], object], seconds: float = TIMEOUT) -> None:
+    """Fail where a call takes long."""
+    begin = time.monotonic()
+    call()
+    assert time.monotonic() - begin < seconds + in_load(SLACK)
+
+
+@faults
+def test_offsets_for_display_keep_a_stream_no_longer_than_one_answer(
+    talk: Talk, fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All queues are written at once; what was not written is written the next time, and a failure is logged once."""
+    queues = talk.queues()
+    assert len(queues) == QUEUES
+    group = GroupOffsets("display")
+    fault(talk.broker)
+    for _ in range(2):
+        in_time(lambda: group.write([(queue, 3) for queue in queues]))
+    assert len(caplog.records) == 1
+    assert f"offsets not written for display group=display queues={QUEUES}" in caplog.text
+    talk.broker.resume()
+    # gRPC waits a little before it connects again.
+    for _ in range(BATCHES):
+        group.write([(queue, 3) for queue in queues])
+        written = [talk.committed(queue, "display") for queue in queues]
+        if written == [3] * QUEUES:
+            break
+        time.sleep(0.05)
+    group.close()
+    assert written == [3] * QUEUES
+
+
+@faults
+def test_offsets_of_a_group_are_told_or_fail_in_time(talk: Talk, fault: Fault) -> None:
+    """Never as if the group had committed nothing."""
+    (queue, *_) = talk.queues()
+    group = GroupOffsets("display")
+    group.write([(queue, 3)])
+    group.close()
+    fault(talk.broker)
+
+    def ask() -> None:
+        with pytest.raises(OutcomeUnknown):
+            talk.committed(queue, "display")
+
+    in_time(ask)
+    talk.broker.resume()
+    assert _group_offsets.lags(talk.where, ["orders"], ["display"]) == [("orders", "display", 0, 3, HELD, 1)]
+
+
+@faults
+def test_a_stream_looks_again_until_patience_ends_and_sees_all_afterwards(talk: Talk, fault: Fault) -> None:
+    """Never a part of the queues: what does not answer is out of reach, not gone."""
+    places = [("orders", f"broker-a:{queue}") for queue in range(QUEUES)]
+    for proxy in talk.proxies:
+        fault(proxy)
+        waits: list[float] = []
+        watch = Watch(talk.where, ORDERS, Patience(0.1, clock=lambda: sum(waits), wait=waits.append))  # noqa: B023
+
+        def look() -> None:
+            with pytest.raises(ConnectionFailed, match="Nothing is lost"):
+                watch.look(places, wait=True)  # noqa: B023 (called at once)
+
+        in_time(look, 4 * TIMEOUT)
+        assert sum(waits) == pytest.approx(0.1)
+        proxy.resume()
+        view = watch.look(places, wait=True)
+        assert view.queues.keys() == set(places)
+        assert not view.away(places)
+
+
+@faults
+def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> None:
+    """While it waits, with its checkpoint as it was."""
+    for proxy in talk.proxies:
+        fault(proxy)
+        watch = Watch(talk.where, ORDERS, Patience(60.0, wait=lambda _seconds: proxy.resume()))  # noqa: B023
+        assert len(watch.look([("orders", "broker-a:0")], wait=True).queues) == QUEUES
+
+
+@faults
+@pytest.mark.parametrize("talk", ["remoting"], indirect=True)
+def test_a_name_server_that_misbehaves_is_asked_last(talk: Talk, fault: Fault) -> None:
+    """The one that answered last is asked first, so a hung one is waited for once, not with each question."""
+    with FaultProxy(talk.namesrv.target) as other:
+        both = Where(namesrv=f"{other.address};{talk.namesrv.address}")
+        fault(other)
+        in_time(lambda: pull.queues(both, ORDERS))
+        in_time(lambda: pull.queues(both, ORDERS), 0.0)
+        assert len(pull.queues(both, Topics.matching("ord.*"))) == QUEUES
+        assert registered_brokers(talk.namesrv.address) == {"broker-a"}
+
+
+@faults
+@pytest.mark.parametrize("talk", ["remoting"], indirect=True)
+def test_the_brokers_that_are_up_are_told_or_it_fails_in_time(talk: Talk, fault: Fault) -> None:
+    """A name server that says nothing must not make queues look deleted."""
+    fault(talk.namesrv)
+
+    def ask() -> None:
+        with pytest.raises(OutcomeUnknown):
+            registered_brokers(talk.namesrv.address)
+
+    in_time(ask)
+
+
+def test_many_brokers_that_hang_are_waited_for_together(talk: Talk) -> None:
+    """Offsets for display of all their queues take one answer's time."""
+    (queue, *_) = talk.queues()
+    talk.broker.hang()
+    group = GroupOffsets("display")
+    in_time(lambda: group.write([(replace(queue, queue_id=number), 3) for number in range(50)]))
+    group.close()
