@@ -26,6 +26,8 @@ TIMEOUT = 0.5
 # On an idle machine; what is not bounded, or waited for queue by queue, takes longer.
 SLACK = 1.5
 faults = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+two_faults = pytest.mark.parametrize("fault", [FAULTS["hang"], FAULTS["refuse"]], ids=["hang", "refuse"])
+"""One that is noticed at its end, and one at once."""
 
 
 class Talk:
@@ -136,7 +138,7 @@ def test_a_stream_looks_again_until_patience_ends_and_sees_all_afterwards(talk: 
         assert not view.away(places)
 
 
-@faults
+@two_faults
 def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> None:
     """While it waits, with its checkpoint as it was."""
     for proxy in talk.proxies:
@@ -145,7 +147,7 @@ def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> 
         assert len(watch.look([("orders", "broker-a:0")], wait=True).queues) == QUEUES
 
 
-@faults
+@two_faults
 @pytest.mark.parametrize("talk", ["remoting"], indirect=True)
 def test_a_name_server_that_misbehaves_is_asked_last(talk: Talk, fault: Fault) -> None:
     """The one that answered last is asked first, so a hung one is waited for once, not with each question."""

@@ -105,6 +105,8 @@ def fails_in_time(call: Callable[[], object], seconds: float = TIMEOUT) -> str:
 
 ONCE = dict.fromkeys(range(ROWS), 1)
 faults = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+two_faults = pytest.mark.parametrize("fault", [FAULTS["hang"], FAULTS["cut"]], ids=["hang", "cut"])
+"""One that is noticed at its end, and one at once."""
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_task_waits_for_a_broker_that_restarts(talk: Talk) -> None:
     assert talk.stored() == ONCE
 
 
-@faults
+@two_faults
 def test_layouts_fail_in_time_and_are_those_of_before_afterwards(talk: Talk, fault: Fault) -> None:
     """Neither the plan nor a task goes on with a part; what was under way keeps no other layout."""
     options = talk.options(is_once=True)
@@ -173,7 +175,7 @@ def test_layouts_fail_in_time_and_are_those_of_before_afterwards(talk: Talk, fau
         assert first.of(sender._client, "orders") == planned["orders"] == layouts(options, ["orders"])["orders"]
 
 
-@faults
+@two_faults
 def test_a_replay_fails_in_time_and_the_next_one_stores_what_is_left(
     talk: Talk, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
