@@ -178,5 +178,5 @@ def test_many_brokers_that_hang_are_waited_for_together(talk: Talk) -> None:
     (queue, *_) = talk.queues()
     talk.broker.hang()
     group = GroupOffsets("display")
-    in_time(lambda: group.write([(replace(queue, queue_id=number), 3) for number in range(50)]))
+    in_time(lambda: group.write([(replace(queue, queue_id=number), 3) for number in range(400)]))
     group.close()
