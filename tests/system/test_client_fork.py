@@ -1,7 +1,9 @@
 """Forks: a client made before one is a clear error in the child, and goes on in the parent."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +109,118 @@ with ferromq.embedded() as mq:
 def test_a_producer_that_was_never_used_begins_in_the_child() -> None:
     """Servers load the program, and fork then: each child has it for itself, and so has the parent."""
     subprocess.run([sys.executable, "-c", UNUSED], timeout=60, check=True)
+
+
+GIVING_BACK = """
+import os, sys, threading, time
+import ferromq
+from fault_proxy import FaultProxy
+from ports import kept_port
+
+COUNT = 64
+with kept_port() as address, FaultProxy(address) as proxy:
+    with ferromq.embedded(clock=ferromq.Clock.manual(), grpc_listen=address, grpc_advertise=proxy.address) as mq:
+        with mq.producer() as producer:
+            producer.send_all("t", [b"%d" % number for number in range(COUNT)])
+        consumer = ferromq.Consumer(proxy.address, "g", "t", invisible_duration=600)
+        messages = []
+        while len(messages) < COUNT:
+            messages += consumer.receive(wait=10)
+        proxy.hang()
+        call, under_way = consumer._client.channels.call, threading.Semaphore(0)
+
+        def called(*arguments):
+            under_way.release()
+            return call(*arguments)
+
+        consumer._client.channels.call = called
+        giving = threading.Thread(target=consumer._leases.give_back, args=(messages, time.monotonic() + 60))
+        giving.start()
+        for _ in range(4):
+            assert under_way.acquire(timeout=20)
+        child = os.fork()
+        if child == 0:
+            try:
+                consumer.receive()
+            except ferromq.ForkedProcess as error:
+                print("refused:", error, flush=True)
+            consumer.close()
+            EXIT
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        proxy.resume()
+        giving.join(30)
+        assert not giving.is_alive()
+        consumer.close()
+        again = []
+        with mq.consumer("g", "t") as other:
+            while len(again) < COUNT:
+                some = other.receive(wait=20)
+                assert some, len(again)
+                again += some
+        assert {message.delivery_attempt for message in again} == {1}
+print("parent fine", flush=True)
+"""
+
+IN_USE = """
+import os, sys, threading
+import ferromq
+from fault_proxy import FaultProxy
+from ports import kept_port
+
+with kept_port() as address, FaultProxy(address) as proxy:
+    with ferromq.embedded(clock=ferromq.Clock.manual(), grpc_listen=address, grpc_advertise=proxy.address) as mq:
+        with mq.producer() as producer:
+            producer.send("t", b"x")
+        consumer = ferromq.Consumer(proxy.address, "g", "t", invisible_duration=1)
+        call, under_way = consumer._client.channels.call, threading.Event()
+
+        def called(endpoint, method, *rest):
+            if method == "ChangeInvisibleDuration":
+                proxy.hang()
+                under_way.set()
+            return call(endpoint, method, *rest)
+
+        consumer._client.channels.call = called
+        for message in consumer:
+            assert under_way.wait(20)
+            child = os.fork()
+            if child == 0:
+                break
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0, status
+            proxy.resume()
+            message.ack()
+            break
+        if child == 0:
+            consumer.stop()
+            consumer.close()
+            print("left", flush=True)
+            EXIT
+        consumer.close()
+print("parent fine", flush=True)
+"""
+
+
+def in_program(code: str, leave: str) -> str:
+    """Run a program that uses the kit for talks between processes, and return what it and its child printed."""
+    kit = str(Path(__file__).parents[1] / "faults")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([kit, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", code.replace("EXIT", leave)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
+def test_a_fork_while_messages_are_given_back(leave: str) -> None:
+    """The child is refused and ends; the parent gives back all of them, without an attempt."""
+    output = in_program(GIVING_BACK, leave)
+    assert output.count("refused: this consumer") == 1
+    assert output.endswith("parent fine\n")
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
+def test_a_fork_while_a_lease_is_renewed(leave: str) -> None:
+    """The child leaves the loop at once, although the thread that renews is not there; the parent goes on."""
+    assert in_program(IN_USE, leave) == "left\nparent fine\n"

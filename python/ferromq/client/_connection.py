@@ -26,7 +26,7 @@ from ferromq.client._protocol import (
     transport_error,
 )
 from ferromq.client._tls import Credentials
-from ferromq.errors import ClientClosed, FerromqError
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 
 _MESSAGE_LIMIT = 130 * 1024 * 1024
 LOOK_UP = 0.5
@@ -110,12 +110,21 @@ class Channels:
 
     def call(self, endpoint: str, method: str, request: bytes, timeout: float, metadata: Metadata = ()) -> bytes:
         """Call a method and return the bytes of its answer."""
+        call: Any = None
         try:
-            answer: bytes = self.method(endpoint, method)(request, timeout, (*self.identity.metadata(), *metadata))
+            # Not a call that waits inside gRPC's core: a fork meanwhile would never return in the child.
+            call = self.method(endpoint, method).future(request, timeout, (*self.identity.metadata(), *metadata))
+            answer: bytes = call.result()
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
+        except grpc.FutureCancelledError:
+            raise ConnectionFailed(f"the call of broker {endpoint} was cancelled ({method})") from None
         except ValueError:  # what grpc says of a channel closed meanwhile
             raise ClientClosed("the client was closed meanwhile; make a new one") from None
+        except BaseException:  # interrupted
+            if call is not None:
+                call.cancel()
+            raise
         return answer
 
     def stream(

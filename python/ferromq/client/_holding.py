@@ -366,7 +366,8 @@ class ReceiveAhead:
                 self.end(held, is_used=False)
                 self._leases.give_back([held.message], time.monotonic() + self._client.common.attempt_timeout)
         finally:
-            if held is not None:
+            # In a child that a fork made, threads that are not there may hold the locks.
+            if held is not None and self._client.is_here:
                 self.end(held)
 
     def next(self, before: Held | None = None) -> Held | None:

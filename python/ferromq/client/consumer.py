@@ -167,7 +167,7 @@ class Consumer:
     def stop(self) -> None:
         """End `run`, from any thread: it returns once the handlers under way have ended. The consumer stays usable."""
         runner = self._runner
-        if runner is not None:
+        if runner is not None and self._client.is_here:
             runner.stop()
 
     def queues(self) -> list[Queue]:
