@@ -5,12 +5,15 @@ It asks the name servers where things are, and then the brokers themselves. Whic
 business; how records look, that of the Rust core.
 """
 
+import functools
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args
 
 from ferromq import _broker_removal, _json, _names
 from ferromq._codes import RequestCode, ResponseCode
@@ -30,6 +33,7 @@ from ferromq.errors import (
     IllegalName,
     OutcomeUnknown,
     RequestError,
+    RequestTimeout,
     ServerError,
     StoreFull,
     TopicNotFound,
@@ -39,6 +43,8 @@ from ferromq.route import MASTER, BrokerData, Permission, TopicRoute
 
 __all__ = ["Admin", "MessageType"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MessageType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"]
 """The kinds of messages a topic may take; MIXED takes all, where the broker's options allow such topics."""
 
@@ -57,25 +63,54 @@ _ABOUT_NAME = re.compile(r"\b(topic|group)\b.*\b(name|illegal|characters?|blank|
 _OFFSET_IDS = {32: 4, 56: 16}
 
 
+class _Call(threading.local):
+    """The call of this thread."""
+
+    until: float | None = None
+    """When it ends (monotonic)."""
+
+
+def _bounded(call: Callable[Concatenate["Admin", P], T]) -> Callable[Concatenate["Admin", P], T]:
+    """Let a call end within the administrator's timeout, all that it asks included."""
+
+    @functools.wraps(call)
+    def bounded(self: "Admin", /, *arguments: P.args, **options: P.kwargs) -> T:
+        before = self._call.until
+        if before is None:
+            self._call.until = time.monotonic() + self._timeout
+        try:
+            return call(self, *arguments, **options)
+        finally:
+            self._call.until = before
+
+    return bounded
+
+
 class Admin:
     """
     Looks after topics and consumer groups, and looks up messages. Thread-safe; connections are kept until `close`.
 
     *namesrv* is `host:port` of a name server, or several joined by `;`, of which the first that answers is asked.
+
+    Each call ends within *timeout* (float: seconds), however many servers it asks: `RequestTimeout` where one does not
+    answer, or where there is no time left to ask it. What was done by then stays done.
     """
 
-    def __init__(self, namesrv: str, *, timeout: timedelta | float = 3.0) -> None:
+    def __init__(self, namesrv: str, *, timeout: timedelta | float = 10.0) -> None:
         self._owner = Owner("administrator")
         self._name_servers = parse_endpoints(namesrv)
         self._timeout = seconds(timeout)
         self._client = RemotingClient()
         self._is_closed = False
+        self._call = _Call()
 
+    @_bounded
     def topics(self) -> list[str]:
         """Return the names of all topics, RocketMQ's own included, sorted."""
         body = self._ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(_json.loads_object(body).get("topicList") or ())
 
+    @_bounded
     def create_topic(
         self,
         name: str,
@@ -117,6 +152,7 @@ class Admin:
             elif kind is not None and _type_of(topic) is None:
                 self._put_topic(master, topic, kind)
 
+    @_bounded
     def alter_topic(
         self,
         name: str,
@@ -144,6 +180,7 @@ class Admin:
                 changed = {"readQueueNums": queues, "writeQueueNums": queues} if queues else {}
                 self._put_topic(master, {**topic, **changed}, kind)
 
+    @_bounded
     def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
         """
         Delete a topic and its messages on every master of a cluster, and its route on every name server.
@@ -168,6 +205,7 @@ class Admin:
             self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
             _broker_removal.forget_order(self._ask, address, name, cluster)
 
+    @_bounded
     def order_configurations(self) -> dict[str, dict[str, int]]:
         """Return, for each topic that has one, the queues of each broker that its message groups are spread over."""
         failure: FerromqError | None = None
@@ -179,6 +217,7 @@ class Admin:
         assert failure is not None
         raise failure
 
+    @_bounded
     def take_out_broker(self, name: str) -> list[str]:
         """
         Take a broker that will not come back out of every order configuration, and return the topics that counted it.
@@ -199,6 +238,7 @@ class Admin:
             raise failure
         return sorted(topics)
 
+    @_bounded
     def clean(self, *, cluster: str | None = None) -> None:
         """
         Delete on every master of a cluster the files of the store whose messages have expired, at whatever hour.
@@ -208,6 +248,7 @@ class Admin:
         for master in self._masters(cluster):
             self._ask(master, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
 
+    @_bounded
     def clean_unused_queues(self, *, cluster: str | None = None) -> None:
         """
         Delete on every master of a cluster the queues of topics that it does not have.
@@ -218,6 +259,7 @@ class Admin:
         for master in self._masters(cluster):
             self._ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
 
+    @_bounded
     def create_group(
         self,
         name: str,
@@ -252,6 +294,7 @@ class Admin:
             if group is None:
                 self._put_group(master, fields)
 
+    @_bounded
     def alter_group(
         self,
         name: str,
@@ -278,12 +321,14 @@ class Admin:
             if group is not None:
                 self._put_group(master, {**group, **fields})
 
+    @_bounded
     def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[StoredMessage]:
         """Return messages of *topic* that were sent with *key*, the newest first, at most *max_messages*."""
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
         return self._query(topic, key, max_messages, unique=False)
 
+    @_bounded
     def query_by_id(self, topic: str, message_id: str) -> StoredMessage | None:
         """
         Return the message with this id, if it is stored.
@@ -404,7 +449,7 @@ class Admin:
         self._owner.check()
         if self._is_closed:
             raise ClientClosed("this administrator is closed; make a new one")
-        answer, remark, _, content = self._client.call(address, code, fields, body, timeout=self._timeout)
+        answer, remark, _, content = self._client.call(address, code, fields, body, timeout=self._limit(address, code))
         if answer == ResponseCode.SUCCESS:
             return content
         if answer == also:
@@ -415,6 +460,16 @@ class Admin:
         # RocketMQ has one code for every parameter; names are checked before they are sent, but its rules may differ.
         about_name = answer == ResponseCode.INVALID_PARAMETER and _ABOUT_NAME.search(remark or "")
         raise (IllegalName if about_name else _ERRORS.get(answer, RequestError))(text, answer, remark or "")
+
+    def _limit(self, address: str, code: RequestCode) -> float:
+        """Return the seconds that a request may take; one to a name server leaves time to ask the others."""
+        left = self._timeout if self._call.until is None else self._call.until - time.monotonic()
+        if left <= 0:
+            raise RequestTimeout(
+                f"the call did not end within {self._timeout:g} s; {address} was not asked ({code.name}): "
+                "call it again, or give Admin a longer timeout"
+            )
+        return left / len(self._name_servers) if address in self._name_servers else left
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
@@ -83,3 +84,34 @@ def test_a_broker_that_does_not_answer(mq: ferromq.Embedded, broker_proxy: Fault
         found = admin.query_by_id("orders", receipt.message_id)
         assert found is not None
         assert found.body == b"x"
+
+
+def test_the_timeout_bounds_a_call_of_many_requests(mq: ferromq.Embedded) -> None:
+    """However many servers it asks that hang, one after the other; the last one that answers is reached in time."""
+    with ExitStack() as stack:
+        hung = [stack.enter_context(FaultProxy(mq.namesrv)) for _ in range(8)]
+        for each in hung:
+            each.hang()
+        addresses = ";".join(each.address for each in hung)
+        with ferromq.Admin(addresses, timeout=TIMEOUT) as admin:
+            for call in (
+                admin.topics,
+                admin.order_configurations,
+                lambda: admin.create_topic("orders"),
+                lambda: admin.take_out_broker("gone"),
+            ):
+                fails_in_time(call)
+        two = ";".join(each.address for each in hung[:2])
+        with ferromq.Admin(f"{two};{mq.namesrv}", timeout=9) as admin:
+            admin.create_topic("orders", 1)
+            assert mq.broker.topics.get("orders") is not None
+
+
+def test_what_is_not_asked_for_want_of_time_is_named(mq: ferromq.Embedded, proxy: FaultProxy) -> None:
+    """With the way out."""
+    proxy.hang()
+    with (
+        ferromq.Admin(f"{proxy.address};{proxy.address}", timeout=0) as admin,
+        pytest.raises(ferromq.RequestTimeout, match=r"was not asked \(GET_ALL_TOPIC_LIST.*longer timeout"),
+    ):
+        admin.topics()
