@@ -5,13 +5,14 @@ The synchronous twin is `ferromq.client._connection`; what is sent is decided by
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import grpc
 
 from ferromq._proto import messages as pb
 from ferromq.client._client import Client, Options
-from ferromq.client._connection import failure, has_packed, open_channel
+from ferromq.client._connection import Use, failure, has_packed, open_channel
 from ferromq.client._plans import no_answer
 from ferromq.client._protocol import PACKED, SERVICE, Call, Join, Packets, Pause, Plan, Stream, T
 from ferromq.errors import ClientClosed, FerromqError
@@ -26,6 +27,10 @@ class AsyncClient:
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._use = Use()
+        self._use.is_needed = self.base.channels.use.is_needed
+        self.base.session.on_left = self._left
 
     def check(self) -> None:
         """Raise unless the client may be used here: as the synchronous one, and on the loop of its first use."""
@@ -72,7 +77,23 @@ class AsyncClient:
                 self.base.check()
         return None
 
+    def _left(self, endpoint: str) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._forget, endpoint)
+
+    def _forget(self, endpoint: str) -> None:
+        """Close the channel to *endpoint*; it is made anew where it is needed again."""
+        channel = self._channels.pop(endpoint, None)
+        for key in [key for key in self._methods if key[0] == endpoint]:
+            del self._methods[key]
+        if channel is not None:
+            closing = asyncio.ensure_future(channel.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
     async def _call(self, step: Call | Stream) -> bytes | Packets:
+        self._use.begin(step.endpoint, step.timeout)
         metadata = self.common.identity.metadata()
         if isinstance(step, Call):
             method = self._method(step.endpoint, step.method, "unary_unary")
@@ -89,6 +110,8 @@ class AsyncClient:
             self.base.check()
             channel = self._channels.get(endpoint)
             if channel is None:
+                for idle in self._use.idle(self._channels):
+                    self._forget(idle)
                 channel = self._channels[endpoint] = open_channel(grpc.aio, endpoint, self.base.tls)
             found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
         return found

@@ -74,7 +74,9 @@ class Client:
         """What the servers said last; until then what this client says."""
         self.session = Session(self.channels, settings, self._on_settings)
         common = self.common
-        self.session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
+        session = self.session
+        session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
+        self.channels.use.is_needed = lambda endpoint: session.is_wanted(endpoint) or session.has(endpoint)
         self._runner = Runner(self.channels, self._join)
         self._closing = threading.Lock()
         self.is_closed = False

@@ -6,7 +6,7 @@ What is sent, and what an answer means, is decided by plans; who makes the clien
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -79,6 +79,28 @@ def has_packed(metadata: Any) -> bool:
     return any(key == PACKED for key, _ in metadata or ())
 
 
+class Use:
+    """Which endpoints calls may still be under way to, and which are needed no more; thread-safe."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until: dict[str, float] = {}
+        self.is_needed: Callable[[str], bool] = lambda _endpoint: True
+        """Says whether an endpoint is in a route, or has a session."""
+
+    def begin(self, endpoint: str, timeout: float) -> None:
+        """Note a call that lasts *timeout* seconds at most."""
+        self._until[endpoint] = max(self._until.get(endpoint, 0.0), self._now() + timeout)
+
+    def idle(self, endpoints: Iterable[str]) -> list[str]:
+        """Return those of *endpoints* that are needed no more, and to which no call is under way."""
+        now = self._now()
+        idle = [each for each in endpoints if self._until.get(each, 0.0) < now and not self.is_needed(each)]
+        for each in idle:
+            self._until.pop(each, None)
+        return idle
+
+
 class Channels:
     """One channel an endpoint, made when first needed; thread-safe."""
 
@@ -89,6 +111,7 @@ class Channels:
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
         self._closed = False
+        self.use = Use()
 
     @property
     def is_begun(self) -> bool:
@@ -99,18 +122,23 @@ class Channels:
         """Return the callable of a method; it takes and gives bytes."""
         found = self._methods.get((endpoint, method))
         if found is None:
+            idle: list[str] = []
             with self._lock:
                 if self._closed:
                     raise ClientClosed("the client is closed; make a new one")
                 channel = self._channels.get(endpoint)
                 if channel is None:
+                    idle = self.use.idle(self._channels)
                     channel = self._channels[endpoint] = open_channel(grpc, endpoint, self._tls)
                 found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
+            for each in idle:
+                self.forget(each)
         return found
 
     def call(self, endpoint: str, method: str, request: bytes, timeout: float, metadata: Metadata = ()) -> bytes:
         """Call a method and return the bytes of its answer."""
         call: Any = None
+        self.use.begin(endpoint, timeout)
         try:
             # Not a call that waits inside gRPC's core: a fork meanwhile would never return in the child.
             call = self.method(endpoint, method).future(request, timeout, (*self.identity.metadata(), *metadata))
@@ -132,6 +160,7 @@ class Channels:
     ) -> Packets:
         """Call a method that answers with a stream and return all of it."""
         metadata = (*self.identity.metadata(), (PACKED, "1"))
+        self.use.begin(endpoint, timeout)
         try:
             call = self.method(endpoint, method, "unary_stream")(request, timeout, metadata)
             if cancel is not None:

@@ -42,6 +42,8 @@ class Session:
         self._topics: set[str] = set()
         self.is_wanted: Callable[[str], bool] = lambda _endpoint: True
         """Says whether a broker is in a route; one that is in none and silent is left."""
+        self.on_left: Callable[[str], object] = lambda _endpoint: None
+        """Called with each broker that was left, on a thread of the session."""
         self.on_orphan: Callable[[str, pb.RecoverOrphanedTransactionCommand], None] | None = None
         """Called with the broker and what it asks when it wants to know what became of a transaction."""
 
@@ -81,6 +83,10 @@ class Session:
                     beat = threading.Thread(target=self._beat, args=(endpoint,), name="ferromq-heartbeat", daemon=True)
                     beat.start()
         return stream.known
+
+    def has(self, endpoint: str) -> bool:
+        """Say whether the client is known at a broker, or is about to be."""
+        return endpoint in self._streams
 
     def is_known(self, endpoint: str) -> bool:
         """Say whether the broker has answered once."""
@@ -143,6 +149,7 @@ class Session:
         if stream is not None:
             stream.end()
             self._channels.forget(endpoint)
+            self.on_left(endpoint)
             _log.info("broker left, it is in no route and does not answer endpoint=%s", endpoint)
 
     def close(self, until: float) -> None:
