@@ -23,6 +23,10 @@ impl<D: Disk> Inner<D> {
     ) {
         let attempt_id = order.attempt_id.filter(|id| !id.is_empty() && id.len() <= MAX_ATTEMPT_ID);
         if leases.is_held(taking.now) && !leases.is_repeated(attempt_id) {
+            if leases.order().is_none() {
+                // Leases from before the group was in order: their end is news for whoever waits in order.
+                leases.set_order(Some(Order { attempt_id: None, pop_time: 0 }));
+            }
             return;
         }
         let before = taking.received.messages.len();

@@ -75,6 +75,18 @@ fn fresh() -> (TempDir, Clock, MessageStore) {
 }
 
 #[test]
+fn a_group_that_takes_up_order_hears_when_leases_from_before_it_end() {
+    let (_directory, _clock, store) = fresh();
+    send(&store, 0, 3);
+    let before = store.receive(&ReceiveRequest { order: None, ..request(2, None) }).unwrap().messages;
+    assert_eq!(seen(&before), [(0, 1), (1, 1)]);
+    assert!(receive(&store, 3, None).is_empty());
+    assert_eq!(ack(&store, &before[1]), Some(LEASE), "the first one is still with somebody");
+    assert_eq!(ack(&store, &before[0]), Some(0), "the queue may go on");
+    assert_eq!(seen(&receive(&store, 3, None)), [(2, 1)]);
+}
+
+#[test]
 fn a_queue_has_one_receiver_at_a_time_and_others_do_not_wait_for_it() {
     let (_directory, _clock, store) = fresh();
     send(&store, 0, 3);
