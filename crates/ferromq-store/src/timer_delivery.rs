@@ -4,6 +4,8 @@
 //! was stored before that one's time: so before anything is delivered everything stored by then is in the wheel.
 
 use std::{
+    ops::Range,
+    path::PathBuf,
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
     time::Duration,
 };
@@ -11,7 +13,8 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    Disk, MessageStore, MessageView, NewMessage, Record, Result, StoreError, TIMER_TOPIC, delay,
+    Damage, DamageReason, Disk, MessageStore, MessageView, NewMessage, Record, Result, StoreError,
+    TIMER_TOPIC, delay,
     due::{OUTLIVED, TAKEN_OVER, Target, renewed},
     properties,
     signal::Signal,
@@ -41,6 +44,8 @@ pub(crate) struct Timer<D: Disk> {
     pub(crate) state: Mutex<TimerState<D>>,
     /// Held by whoever writes down how far it is, before `state`.
     pub(crate) persisting: Mutex<()>,
+    /// The file because of which messages wait longer than they should, and what cannot be done with it.
+    held: Mutex<Option<(PathBuf, DamageReason)>>,
     delivered: AtomicU64,
     rolled: AtomicU64,
     recalled: AtomicU64,
@@ -56,6 +61,7 @@ impl<D: Disk> Timer<D> {
             awaited: AtomicU64::new(NOBODY),
             state: Mutex::new(state),
             persisting: Mutex::default(),
+            held: Mutex::default(),
             delivered: AtomicU64::new(0),
             rolled: AtomicU64::new(0),
             recalled: AtomicU64::new(0),
@@ -77,6 +83,12 @@ impl<D: Disk> Timer<D> {
         if self.awaited.load(Ordering::Relaxed) <= end {
             self.due.ring();
         }
+    }
+
+    /// The file because of which messages wait longer than they should; `log` is the range of the log it is about.
+    pub(crate) fn damage(&self, log: Range<u64>) -> Option<Damage> {
+        let held = self.held.lock().clone();
+        held.map(|(file, reason)| Damage { file, range: log, reason })
     }
 
     pub(crate) fn stats(&self) -> TimerStats {
@@ -136,8 +148,9 @@ pub(crate) enum Next {
 /// The delivering thread.
 pub(crate) struct TimerDelivery<'a, D: Disk> {
     inner: &'a Inner<D>,
-    /// A failure was told of, and nothing went well since.
+    /// A failure was logged, and nothing went well since: of what is delivered, and of what is put into the wheel.
     is_stuck: bool,
+    is_unfilled: bool,
     /// Everything stored before this time is in the wheel.
     filled_until: i64,
     /// Once the log is dispatched up to here everything stored before that time can be put into the wheel.
@@ -163,7 +176,7 @@ enum Verdict {
 
 impl<'a, D: Disk> TimerDelivery<'a, D> {
     pub(crate) fn new(inner: &'a Inner<D>) -> Self {
-        Self { inner, is_stuck: false, filled_until: i64::MIN, awaited: None, goal: None }
+        Self { inner, is_stuck: false, is_unfilled: false, filled_until: i64::MIN, awaited: None, goal: None }
     }
 
     pub(crate) fn run(mut self) {
@@ -230,14 +243,40 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
         let has_filled = match state.fill(self.inner) {
             Ok(has_filled) => has_filled,
-            Err(error) => return self.stuck(&error, "timed messages not put into the wheel, trying again"),
+            Err(error) => return self.empty_unfilled(state, now, &error),
         };
+        if std::mem::take(&mut self.is_unfilled) {
+            tracing::info!("timed messages are put into the wheel again");
+            self.inner.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unwritten);
+        }
         if let Some((time, _)) = self.goal.take_if(|(_, end)| state.next_offset >= *end || !has_filled) {
             self.filled_until = time;
         }
         // What comes all the time must not keep what is due waiting.
         let next = self.empty(state, now);
         if has_filled && !matches!(next, Next::AfterPause) { Next::Now } else { next }
+    }
+
+    /// What came cannot be put into the wheel now. What is in it comes all the same, but for what is taken back.
+    fn empty_unfilled(&mut self, state: &mut TimerState<D>, now: i64, error: &StoreError) -> Next {
+        if !std::mem::replace(&mut self.is_unfilled, true) {
+            tracing::error!(%error, "timed messages that came now are not put into the wheel, trying again; others go on");
+        }
+        self.hold(error, DamageReason::Unwritten);
+        state.look_ahead(self.inner);
+        (self.filled_until, self.awaited, self.goal) = (now, None, None);
+        match self.empty(state, now) {
+            Next::Now => Next::Now,
+            _ => Next::AfterPause,
+        }
+    }
+
+    fn hold(&self, error: &StoreError, reason: DamageReason) {
+        let file = match error {
+            StoreError::Io { path, .. } | StoreError::Corrupt { file: path, .. } => path.clone(),
+            _ => return,
+        };
+        *self.inner.timer.held.lock() = Some((file, reason));
     }
 
     /// Delivers of what is due as much as a turn holds.
@@ -248,26 +287,27 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 Some(None) => Next::OnArrival,
                 Some(Some(time)) if time > now => Next::At(time),
                 Some(Some(time)) if time > self.filled_until => self.fill_until(now),
-                Some(Some(time)) => {
-                    state.activate(self.inner, time);
-                    Next::Now
-                }
+                Some(Some(time)) => match state.activate(self.inner, time) {
+                    Ok(()) => self.unstuck(),
+                    Err(error) => self.stuck(&error, "due messages not found in the timer log, trying again"),
+                },
             };
         };
         match active.waiting.peek() {
             Some((due, _)) if due > now => Next::At(due),
             Some((due, _)) if due > self.filled_until => self.fill_until(now),
             Some(_) => match self.deliver(state) {
-                Ok(()) => {
-                    self.is_stuck = false;
-                    Next::Now
-                }
+                Ok(()) => self.unstuck(),
                 Err(error) => self.stuck(&error, "due messages not delivered, trying again"),
             },
             None => {
                 let end = active.time.saturating_add(state.config.precision_ms());
-                if state.refill() {
-                    return Next::Now;
+                match state.refill() {
+                    Ok(true) => return Next::Now,
+                    Ok(false) => {}
+                    Err(error) => {
+                        return self.stuck(&error, "due messages not found in the timer log, trying again");
+                    }
                 }
                 if end > now {
                     return Next::At(end);
@@ -294,7 +334,15 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         if !std::mem::replace(&mut self.is_stuck, true) {
             tracing::warn!(%error, "{what}");
         }
+        self.hold(error, DamageReason::Unreadable);
         Next::AfterPause
+    }
+
+    fn unstuck(&mut self) -> Next {
+        if std::mem::take(&mut self.is_stuck) {
+            self.inner.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unreadable);
+        }
+        Next::Now
     }
 
     /// Delivers what is due of the active slot, as much as a turn holds. An error: nothing of it is, try again.
@@ -305,7 +353,13 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             && taken.len() < TURN_MESSAGES
             && bytes < TURN_BYTES
         {
-            let unit = state.log.read(next.1);
+            let unit = match state.log.read(next.1) {
+                Ok(unit) => unit,
+                Err(error) => {
+                    active.waiting.give_back(taken.iter().map(|(next, _): &((i64, u64), _)| *next));
+                    return Err(error);
+                }
+            };
             bytes += unit.map_or(0, |unit| unit.size as usize);
             taken.push((next, unit));
             active.waiting.pop();
@@ -338,9 +392,16 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         let mut file = None;
         let mut records: Vec<(Unit, Record<D::Region>)> = Vec::with_capacity(taken.len());
         for (next, unit) in taken {
-            let record = match unit {
-                Some(unit) => inner.log.record_in(&mut file, unit.physical_offset, unit.size)?,
-                None => None,
+            let found = unit.map(|unit| inner.log.record_in(&mut file, unit.physical_offset, unit.size));
+            let record = match found.transpose() {
+                Ok(record) => record.flatten(),
+                Err(error) => {
+                    let Some(unit) = unit else { continue };
+                    let end = unit.physical_offset + u64::from(unit.size);
+                    inner.note_unreadable(unit.physical_offset..end, &error);
+                    state.put_off(inner, unit)?;
+                    continue;
+                }
             };
             match unit.zip(record) {
                 Some(found) => records.push(found),
@@ -391,11 +452,8 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             set.push((timer::ROLLS, rolls.as_str()));
             return Verdict::Roll(self.fitting(view, TIMER_TOPIC, &set, &[]));
         }
-        if state
-            .active
-            .as_ref()
-            .is_some_and(|active| !active.recalled.is_empty() && is_recalled(&active.recalled, view))
-        {
+        let mut recalled = state.active.iter().map(|active| &active.recalled).chain([&state.recalled_ahead]);
+        if recalled.any(|recalled| !recalled.is_empty() && is_recalled(recalled, view)) {
             return Verdict::Recalled;
         }
         match self.inner.target(view) {

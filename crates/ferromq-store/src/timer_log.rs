@@ -179,7 +179,7 @@ impl<D: Disk> TimerLog<D> {
     pub(crate) fn trust(&mut self, end: u64) -> Result<bool> {
         let Some(span) = self.files.span() else { return Ok(end == 0) };
         let is_inside = (span.start..=span.end).contains(&end);
-        let has_more = end < span.end && self.read(end).is_some();
+        let has_more = end < span.end && self.read(end)?.is_some();
         if !is_inside || has_more {
             return Ok(false);
         }
@@ -205,9 +205,10 @@ impl<D: Disk> TimerLog<D> {
         Ok(())
     }
 
-    pub(crate) fn read(&self, at: u64) -> Option<Unit> {
-        let file = self.files.find(at)?;
-        Unit::decode(&file.copy::<UNIT>(at).ok()?)
+    /// The unit at `at`, where there is one. Errors: `Io` where its file cannot be read now.
+    pub(crate) fn read(&self, at: u64) -> Result<Option<Unit>> {
+        let Some(file) = self.files.open(at)? else { return Ok(None) };
+        Ok(Unit::decode(&file.copy::<UNIT>(at)?))
     }
 
     /// Where the next unit goes; a blank is written where it does not fit into the file.
@@ -284,7 +285,7 @@ impl<D: Disk> TimerLog<D> {
         let spans = self.files.spans();
         let is_gone = |begin: u64| {
             // The next file's first message is younger than all of this one's.
-            self.read(begin).is_some_and(|unit| unit.physical_offset < log_start)
+            matches!(self.read(begin), Ok(Some(unit)) if unit.physical_offset < log_start)
         };
         let kept = spans.iter().skip(1).take_while(|span| is_gone(span.start)).last();
         if let Some(span) = kept {

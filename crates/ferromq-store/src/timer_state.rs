@@ -24,6 +24,8 @@ use crate::{
 /// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.
 const TURN_MESSAGES: usize = 256;
 const TURN_BYTES: usize = 4 << 20;
+/// How much later a message is tried again whose record cannot be read now.
+const UNREADABLE_PAUSE_MS: i64 = 10_000;
 /// A unit counts the way to its time in 32 bits.
 const MAX_DELAY_MS: i64 = i32::MAX as i64;
 
@@ -82,6 +84,9 @@ pub(crate) struct TimerState<D: Disk> {
     /// While it is not known: no slot before it is used, from `read_time` on.
     looked_to: i64,
     pub(crate) active: Option<Active>,
+    /// What is taken back by messages that cannot be put into the wheel now, and up to where of the queue that is known.
+    pub(crate) recalled_ahead: HashSet<String>,
+    ahead_to: u64,
     /// Messages that are gone: their records or their units.
     pub(crate) lost: u64,
     /// Messages of the wheel's topic that are no timed messages.
@@ -115,6 +120,8 @@ impl<D: Disk> TimerState<D> {
             next_slot: None,
             looked_to: 0,
             active: None,
+            recalled_ahead: HashSet::new(),
+            ahead_to: 0,
             lost: 0,
             strange: 0,
             is_changed: false,
@@ -179,6 +186,9 @@ impl<D: Disk> TimerState<D> {
         }
         self.next_offset = found.next_offset;
         self.redone = self.redone.filter(|(_, end)| self.next_offset < *end);
+        if self.next_offset >= self.ahead_to {
+            self.recalled_ahead.clear();
+        }
         self.is_changed = true;
         Ok(true)
     }
@@ -193,6 +203,23 @@ impl<D: Disk> TimerState<D> {
         if known > end {
             (self.next_offset, self.is_changed) = (end, true);
             tracing::warn!(known, end, "timer's queue offset lies outside of its queue: corrected");
+        }
+    }
+
+    /// Looks through what cannot be put into the wheel now for what it takes back.
+    pub(crate) fn look_ahead(&mut self, inner: &Inner<D>) {
+        self.ahead_to = self.ahead_to.max(self.next_offset);
+        loop {
+            let found = inner.read_all(TIMER_TOPIC, 0, self.ahead_to, TURN_MESSAGES, TURN_BYTES);
+            for (_, record) in &found.messages {
+                if let Ok(view) = MessageView::decode(record.bytes(), false) {
+                    self.recalled_ahead.extend(keys_of(&view).into_iter().flatten());
+                }
+            }
+            if found.messages.is_empty() || found.next_offset <= self.ahead_to {
+                return;
+            }
+            self.ahead_to = found.next_offset;
         }
     }
 
@@ -229,10 +256,8 @@ impl<D: Disk> TimerState<D> {
         // What is late goes with what is due now.
         let time = stop.unwrap_or(out).max(self.read_time);
         let deletes = properties::get(view.properties, timer::DELETES);
-        let at = self.log.next_place()?;
-        let before = wheel.get(time);
         let unit = Unit {
-            before: before.map(|slot| slot.last),
+            before: None,
             magic: Unit::magic(stop.is_some(), deletes.is_some()),
             // The unit holds the time as so many milliseconds from here.
             written_at: written_at.clamp(time - MAX_DELAY_MS, time + MAX_DELAY_MS),
@@ -242,11 +267,7 @@ impl<D: Disk> TimerState<D> {
             topic_hash: topic_hash(topic),
             due: if stop.is_some() { 0 } else { due },
         };
-        self.log.append(&unit)?;
-        if let Err(error) = wheel.put(linked(before, time, at, &unit)) {
-            self.log.take_back(at);
-            return Err(error);
-        }
+        let at = self.enter(unit)?;
         self.metrics.add(topic, if unit.is_delete() { -1 } else { 1 }, inner.clock.now_ms());
         if let Some(active) = self.active.as_mut().filter(|active| active.time == time) {
             match deletes.filter(|_| !unit.is_rolled()) {
@@ -254,10 +275,45 @@ impl<D: Disk> TimerState<D> {
                 None => active.waiting.push((due_of(&unit, precision), at)),
             }
         }
+        Ok(())
+    }
+
+    /// Appends a unit to the timer log and to the chain of its slot. Returns its place.
+    fn enter(&mut self, unit: Unit) -> Result<u64> {
+        let Some(wheel) = &self.wheel else {
+            let (what, reason) = ("timer wheel", "it is not there yet");
+            return Err(StoreError::Invalid { what, reason });
+        };
+        let (time, at) = (unit.time, self.log.next_place()?);
+        let before = wheel.get(time);
+        let unit = Unit { before: before.map(|slot| slot.last), ..unit };
+        self.log.append(&unit)?;
+        if let Err(error) = wheel.put(linked(before, time, at, &unit)) {
+            self.log.take_back(at);
+            return Err(error);
+        }
         match &mut self.next_slot {
             Some(next) => *next = Some(next.map_or(time, |next| next.min(time))),
             None => self.looked_to = self.looked_to.min(time),
         }
+        Ok(at)
+    }
+
+    /// Gives a message of the active slot whose record cannot be read now another unit, some seconds later, with those
+    /// that may take it back: the others do not wait for it.
+    pub(crate) fn put_off(&mut self, inner: &Inner<D>, unit: &Unit) -> Result<()> {
+        let (precision, now) = (self.config.precision_ms(), inner.clock.now_ms());
+        let time = self.floor(now) + UNREADABLE_PAUSE_MS.max(2 * precision) / precision * precision;
+        let mut units = vec![*unit];
+        if let Some(active) = self.active.as_ref().filter(|active| !active.recalled.is_empty()) {
+            let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(active.time));
+            let takes_back = |unit: &&Unit| unit.is_delete() && !unit.is_rolled();
+            self.chain(slot, |_, unit| units.extend(Some(unit).filter(takes_back)))?;
+        }
+        for unit in units {
+            self.enter(Unit { time, written_at: now, due: 0, ..unit })?;
+        }
+        self.is_changed = true;
         Ok(())
     }
 
@@ -293,16 +349,16 @@ impl<D: Disk> TimerState<D> {
         let (Some(due), Some(wheel)) = (due, &self.wheel) else { return Ok(()) };
         let mut is_there = view.queue_offset >= self.next_offset;
         let slot = wheel.get(timer::slot_time(precision, due));
-        self.chain(slot, |_, unit| is_there |= unit.physical_offset == view.physical_offset);
+        self.chain(slot, |_, unit| is_there |= unit.physical_offset == view.physical_offset)?;
         if is_there { Ok(()) } else { self.put(inner, view.queue_offset, view) }
     }
 
     /// Begins to deliver the slot at `time`, whose units are gone through: what they take back is known from here on.
-    pub(crate) fn activate(&mut self, inner: &Inner<D>, time: i64) {
+    /// Errors: `Io` where they cannot be read now; then nothing has begun.
+    pub(crate) fn activate(&mut self, inner: &Inner<D>, time: i64) -> Result<()> {
         let precision = self.config.precision_ms();
         let mut selection = Selection::new(None, self.config.in_memory);
         let mut recalled = HashSet::new();
-        self.read_time = time;
         let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(time));
         let (mut found, mut file) = (0i64, None);
         let end = self.chain(slot, |at, unit| {
@@ -318,7 +374,8 @@ impl<D: Disk> TimerState<D> {
                 selection.offer((due_of(unit, precision), at));
                 found += if unit.is_delete() { -1 } else { 1 };
             }
-        });
+        })?;
+        self.read_time = time;
         if let (Some(place), Some(slot)) = (end, slot) {
             let lost = i64::from(slot.count).saturating_sub(found).max(1).cast_unsigned();
             tracing::error!(
@@ -331,13 +388,15 @@ impl<D: Disk> TimerState<D> {
         }
         self.active = Some(Active { time, waiting: selection.finish(), recalled, is_begun: false });
         self.is_changed = true;
+        Ok(())
     }
 
     /// Looks for the next messages of the active slot where those in memory are done. `false` where none are left.
-    pub(crate) fn refill(&mut self) -> bool {
+    /// Errors: as [`Self::activate`].
+    pub(crate) fn refill(&mut self) -> Result<bool> {
         let Some((time, mut rest)) = self.active.as_ref().and_then(|a| Some((a.time, a.waiting.rest()?)))
         else {
-            return false;
+            return Ok(false);
         };
         let precision = self.config.precision_ms();
         let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(time));
@@ -346,26 +405,26 @@ impl<D: Disk> TimerState<D> {
             if !unit.is_delete() || unit.is_rolled() {
                 rest.offer((due_of(unit, precision), at));
             }
-        });
+        })?;
         if let Some(active) = &mut self.active {
             active.waiting = rest.finish();
         }
-        true
+        Ok(true)
     }
 
     /// Goes over the units of a slot, newest first. Returns the place where the chain breaks.
-    fn chain(&self, slot: Option<Slot>, mut visit: impl FnMut(u64, &Unit)) -> Option<u64> {
-        let slot = slot?;
+    fn chain(&self, slot: Option<Slot>, mut visit: impl FnMut(u64, &Unit)) -> Result<Option<u64>> {
+        let Some(slot) = slot else { return Ok(None) };
         let mut next = Some(slot.last);
         while let Some(at) = next {
-            let unit = self.log.read(at).filter(|unit| self.floor(unit.time) == slot.time);
+            let unit = self.log.read(at)?.filter(|unit| self.floor(unit.time) == slot.time);
             let Some(unit) = unit.filter(|unit| unit.before.is_none_or(|before| before < at)) else {
-                return Some(at);
+                return Ok(Some(at));
             };
             visit(at, &unit);
             next = unit.before;
         }
-        None
+        Ok(None)
     }
 
     /// The record a unit tells of, where the log still holds it.
@@ -399,7 +458,7 @@ impl<D: Disk> TimerState<D> {
         let (is_any, is_pending) = active.waiting.pending();
         let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(active.time));
         let mut units = Vec::new();
-        self.chain(slot, |at, unit| units.push((at, *unit)));
+        self.chain(slot, |at, unit| units.push((at, *unit)))?;
         let is_kept = |at: u64, unit: &Unit| match unit.is_delete() && !unit.is_rolled() {
             true => is_any,
             false => is_pending((due_of(unit, precision), at)),
