@@ -209,6 +209,40 @@ proptest! {
     }
 
     #[test]
+    fn a_harmed_log_that_another_broker_closed_gives_no_offset_out_again(
+        is_killed in any::<bool>(),
+        count in 30u32..260,
+        harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..4),
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(directory.path());
+        let written = fill(&store, 0..count);
+        store.close().unwrap();
+        put_notes_back(directory.path(), &[]);
+        for (which, harm) in &harms {
+            let files = files_under(&directory.path().join("commitlog"));
+            if !matches!(harm, Harm::Shorten { .. } | Harm::Remove) {
+                apply(harm, &files[which.index(files.len())]);
+            }
+        }
+        if is_killed {
+            fs::write(directory.path().join("abort"), "taking over 4711").unwrap();
+        }
+        for round in 0..2 {
+            let store = open(directory.path());
+            prop_assert!(store.stats().max_physical_offset >= written.last().unwrap().end);
+            // The first round of reads finds what no recovery looks at.
+            served(&store);
+            prop_assert_eq!(served(&store), expected(&store, &written));
+            for queue_id in 0..QUEUES {
+                let given = written.iter().filter(|w| w.queue_id == queue_id).count() as u64;
+                prop_assert_eq!(store.max_offset("t", queue_id), given, "round {}", round);
+            }
+            store.close().unwrap();
+        }
+    }
+
+    #[test]
     fn harmed_derived_files_are_redone_and_everything_is_served(
         is_clean in any::<bool>(),
         count in 30u32..260,
