@@ -10,14 +10,14 @@ import pytest
 # What several files need and is no test, as `remoting_peer`.
 sys.path.insert(0, str(Path(__file__).parent))
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 PAUSE = 0.01
 
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], bool]:
     """
-    Return a function that waits until a condition holds, ten seconds at most, and says whether it does.
+    Return a function that waits until a condition holds, thirty seconds at most, and says whether it does.
 
     For what happens without an answer to wait for: dispatch, a closed connection, a process that ends.
     """

@@ -73,10 +73,13 @@ def test_an_offset_is_found_by_time_and_committed_for_the_group(mq: ferromq.Embe
             late.commit_offset(queue, offset)
             assert late.committed_offset(queue) == offset
         seen: list[bytes] = []
-        while messages := late.receive(wait=0.2):
+        while len(seen) < 3:
+            messages = late.receive(wait=10)
+            assert messages
             late.ack(messages)
             seen += [message.body for message in messages]
         assert sorted(seen) == [b"0", b"1", b"2"]
+        assert late.receive(wait=0) == []
 
 
 def test_a_pull_waits_for_the_first_message(mq: ferromq.Embedded) -> None:
