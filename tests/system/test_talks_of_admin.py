@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
@@ -115,3 +116,33 @@ def test_what_is_not_asked_for_want_of_time_is_named(mq: ferromq.Embedded, proxy
         pytest.raises(ferromq.RequestTimeout, match=r"was not asked \(GET_ALL_TOPIC_LIST.*longer timeout"),
     ):
         admin.topics()
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_change_that_may_have_been_made_is_made_again(
+    mq: ferromq.Embedded, broker_proxy: FaultProxy, fault: Fault
+) -> None:
+    """What alters and deletes fails in time, and the same call does the rest, whether or not the broker heard it."""
+    with ferromq.Admin(mq.namesrv, timeout=TIMEOUT) as hasty, ferromq.Admin(mq.namesrv, timeout=60) as patient:
+        patient.create_topic("orders", 1)
+        patient.create_topic("clicks", 1)
+        patient.create_group("billing", retries=1)
+        calls: tuple[Callable[[ferromq.Admin], object], ...] = (
+            lambda admin: admin.alter_topic("orders", queues=3),
+            lambda admin: admin.alter_group("billing", retries=5),
+            lambda admin: admin.clean_unused_queues(),
+            lambda admin: admin.delete_topic("clicks"),
+        )
+        fault(broker_proxy)
+        for call in calls:
+            fails_in_time(partial(call, hasty))
+        broker_proxy.resume()
+        for call in calls:
+            call(patient)
+        topic, group = mq.broker.topics.get("orders"), mq.broker.groups.get("billing")
+        assert topic is not None
+        assert (topic.read_queues, topic.write_queues) == (3, 3)
+        assert group is not None
+        assert group.retries == 5
+        assert mq.broker.topics.get("clicks") is None
+        assert "clicks" not in patient.topics()

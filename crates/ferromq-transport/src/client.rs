@@ -34,9 +34,12 @@ use crate::{
 
 /// A call that had less than this part of its time for its answer, since it had to connect, says nothing of the peer.
 const LEAST_SILENCE: u32 = 4;
-/// How long a silent connection stays open beside the one that takes its place. Name servers forget a broker with the
+/// How long a silent connection stays open beside those that take its place. Name servers forget a broker with the
 /// connection over which it registered: one that was only slow must not, and by then the broker has registered again.
 const LINGER: Duration = Duration::from_secs(120);
+/// Silent connections to a peer that stay open: the first, and the newest. A request may still be on its way on one of
+/// them, and what it asks for would be undone by the end of its connection.
+const SILENT: usize = 16;
 /// Requests waiting to be written to one peer; more wait in their callers.
 const QUEUED_REQUESTS: usize = 256;
 
@@ -50,8 +53,8 @@ struct Inner {
     runtime: Handle,
     limits: Limits,
     peers: Mutex<HashMap<String, Slot>>,
-    /// By peer, a connection on which nothing came for too long: no call is begun on it any more.
-    silent: Mutex<HashMap<String, Arc<Link>>>,
+    /// By peer, connections on which nothing came for too long: no call is begun on them any more.
+    silent: Mutex<HashMap<String, Vec<Arc<Link>>>>,
     closed: AtomicBool,
     next_opaque: AtomicI32,
     tls: Option<Connector>,
@@ -89,7 +92,7 @@ impl RemotingClient {
     /// # Errors
     /// `Timeout` or `Io`, both naming the peer; `FrameTooLarge` for a request that cannot be sent. After a `Timeout`
     /// in which the peer answered nothing else either, the next call makes a new connection; the old one stays open
-    /// for two minutes, the first such one of a peer.
+    /// for two minutes, unless there are many.
     pub async fn call(
         &self,
         address: &str,
@@ -117,23 +120,29 @@ impl RemotingClient {
         Err(timed_out(address, limit))
     }
 
-    /// Begins no call on `link` any more, and ends it: later, unless another one to the same peer waits for that.
+    /// Begins no call on `link` any more, and ends it later.
     fn retire(&self, address: &str, link: &Arc<Link>) {
         link.retired.store(true, Ordering::Release);
         let mut silent = self.0.silent.lock();
-        match silent.get(address) {
-            Some(kept) if Arc::ptr_eq(kept, link) => return,
-            Some(kept) if !kept.is_lost() => return link.end(),
-            _ => {}
+        let kept = silent.entry(address.to_owned()).or_default();
+        kept.retain(|other| !other.is_lost());
+        if kept.iter().any(|other| Arc::ptr_eq(other, link)) {
+            return;
         }
-        silent.insert(address.to_owned(), Arc::clone(link));
+        if kept.len() >= SILENT {
+            kept.remove(1).end();
+        }
+        kept.push(Arc::clone(link));
         let (inner, link, address) = (Arc::downgrade(&self.0), Arc::downgrade(link), address.to_owned());
         self.0.runtime.spawn(async move {
             sleep(LINGER).await;
             let (Some(inner), Some(link)) = (inner.upgrade(), link.upgrade()) else { return };
             let mut silent = inner.silent.lock();
-            if silent.get(&address).is_some_and(|kept| Arc::ptr_eq(kept, &link)) {
-                silent.remove(&address);
+            if let Some(kept) = silent.get_mut(&address) {
+                kept.retain(|other| !Arc::ptr_eq(other, &link));
+                if kept.is_empty() {
+                    silent.remove(&address);
+                }
             }
             link.end();
         });
@@ -142,7 +151,7 @@ impl RemotingClient {
     /// Closes every connection; calls under way fail, and so do later ones.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
-        self.0.silent.lock().drain().for_each(|(_, link)| link.end());
+        self.0.silent.lock().drain().for_each(|(_, kept)| kept.iter().for_each(|link| link.end()));
         for (_, slot) in self.0.peers.lock().drain() {
             // A slot held by a call that connects right now is closed by that call.
             if let Some(link) = slot.try_lock().ok().and_then(|mut link| link.take()) {
