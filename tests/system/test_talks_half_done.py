@@ -1,4 +1,4 @@
-"""What an administrator and a name server ask several others, one of which does not answer: asked again, all is done."""
+"""What an administrator and a name server ask several others, one of which does not answer; and that they ask again."""
 
 import contextlib
 import time
