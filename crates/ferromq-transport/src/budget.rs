@@ -3,10 +3,13 @@
 //!
 //! All connections of a server share a [`Budget`]; each has an [`Allowance`] of it, so that a peer which stops in the
 //! middle of its requests, or reads no answer, has to wait before the others do. Part of the budget is for small
-//! requests alone: they go on while a few peers hold the rest. What is counted carries a [`Share`], and dropping
+//! requests alone: they go on while a few peers hold the rest. Of that rest the connections from one address leave a part
+//! to others, however many they are. What is counted carries a [`Share`], and dropping
 //! that gives it back. What is counted is memory, not bytes on the wire.
 
 use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
     pin::pin,
     sync::{
         Arc,
@@ -16,6 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex as SyncMutex;
 use tokio::{
     sync::{Mutex, Notify},
     time::{Instant, timeout_at},
@@ -31,6 +35,8 @@ const SMALL: usize = 64 << 10;
 /// The part of the budget for small requests, and what one connection may hold to use it.
 const RESERVE: isize = 8;
 const OF_RESERVE: isize = 16;
+/// What the connections from one address may hold of what is for large requests.
+const OF_ADDRESS: [isize; 2] = [3, 4];
 /// Where a request has waited so long, one may go over what is bounded: those that hold the room may be waiting too.
 const STUCK: Duration = Duration::from_secs(1);
 
@@ -41,6 +47,9 @@ pub(crate) struct Budget {
     left: AtomicIsize,
     /// What one connection may hold.
     connection: isize,
+    /// What the connections from one address may hold.
+    address: isize,
+    addresses: SyncMutex<HashMap<IpAddr, Arc<Address>>>,
     /// Only small requests take the last of it.
     reserve: isize,
     /// How many wait for room; [`Self::freed`] is told where there are any.
@@ -53,8 +62,11 @@ pub(crate) struct Budget {
 impl Budget {
     pub(crate) fn new(bytes: usize, connection: usize) -> Arc<Self> {
         let total = signed(bytes);
+        let [part, of] = OF_ADDRESS;
         Arc::new(Self {
             total,
+            address: ((total - total / RESERVE) / of * part).max(signed(connection).min(total)),
+            addresses: SyncMutex::default(),
             left: AtomicIsize::new(total),
             connection: signed(connection).min(total),
             reserve: total / RESERVE,
@@ -64,10 +76,14 @@ impl Budget {
         })
     }
 
-    /// What a new connection may hold.
-    pub(crate) fn allowance(self: &Arc<Self>) -> Arc<Allowance> {
+    /// What a new connection from `peer` may hold.
+    pub(crate) fn allowance(self: &Arc<Self>, peer: IpAddr) -> Arc<Allowance> {
+        let begin = |key| Arc::new(Address { key, left: AtomicIsize::new(self.address) });
+        let key = network(peer);
+        let address = Arc::clone(self.addresses.lock().entry(key).or_insert_with(|| begin(key)));
         Arc::new(Allowance {
             budget: Arc::clone(self),
+            address,
             left: AtomicIsize::new(self.connection),
             streams: AtomicUsize::new(0),
             turn: Mutex::const_new(()),
@@ -89,10 +105,26 @@ impl Budget {
     }
 }
 
+/// What the connections from one address may hold together.
+#[derive(Debug)]
+struct Address {
+    key: IpAddr,
+    left: AtomicIsize,
+}
+
+/// Who has one address of IPv6 has those of its network, too.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
 /// What one connection may hold of the budget.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     budget: Arc<Budget>,
+    address: Arc<Address>,
     left: AtomicIsize,
     streams: AtomicUsize,
     /// A request keeps it while it waits for room: those of a connection wait in a row.
@@ -134,6 +166,16 @@ impl Allowance {
     }
 }
 
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        let mut addresses = self.budget.addresses.lock();
+        // The table's and this one: under the lock no other begins.
+        if Arc::strong_count(&self.address) <= 2 {
+            addresses.remove(&self.address.key);
+        }
+    }
+}
+
 fn signed(bytes: usize) -> isize {
     isize::try_from(bytes).unwrap_or(isize::MAX)
 }
@@ -153,6 +195,8 @@ impl Drop for OpenStream {
 pub(crate) enum Over {
     /// The connection holds what one may, which is so many bytes.
     Connection(isize),
+    /// The connections from the same address hold what they may, which is so many bytes.
+    Address(isize),
     /// The server holds what it may.
     Server,
 }
@@ -163,6 +207,10 @@ impl From<Over> for Status {
             Over::Connection(limit) => Self::resource_exhausted(format!(
                 "the connection holds as many bytes of requests and unread answers as one may, {limit}; read answers \
                  or send less at a time"
+            )),
+            Over::Address(limit) => Self::resource_exhausted(format!(
+                "the connections from this address hold as many bytes of requests and unread answers as they may, \
+                 {limit}; read answers or send less at a time"
             )),
             Over::Server => Self::resource_exhausted("the server holds as many bytes as it may; try again"),
         }
@@ -188,7 +236,7 @@ impl Share {
 
     /// As [`Self::take`]; what a connection holds alone may be larger than it may otherwise hold.
     fn try_take(&self, bytes: usize, may_be_alone: bool) -> Result<(), Over> {
-        let Allowance { budget, left, .. } = &*self.allowance;
+        let Allowance { budget, left, address, .. } = &*self.allowance;
         let (own, wanted) = (self.taken.load(Ordering::Relaxed), signed(bytes));
         let is_over_server = may_be_alone && self.is_overdrawn.load(Ordering::SeqCst);
         let is_over_connection = may_be_alone && self.may_overdraw();
@@ -201,6 +249,15 @@ impl Share {
         let before = before.map_err(|_| Over::Connection(budget.connection))?;
         let holds = budget.connection - before + wanted;
         let may_use_reserve = own + bytes <= SMALL && holds <= budget.reserve / OF_RESERVE;
+        let of_address = |left: isize| {
+            let after = left.checked_sub(wanted)?;
+            let is_alone = may_be_alone && left >= budget.address - signed(own);
+            (may_use_reserve || after >= 0 || is_alone || is_over_server).then_some(after)
+        };
+        if address.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_address).is_err() {
+            left.fetch_add(wanted, Ordering::Relaxed);
+            return Err(Over::Address(budget.address));
+        }
         let floor = if may_use_reserve { 0 } else { budget.reserve };
         let of_server = |left: isize| {
             let after = left.checked_sub(wanted)?;
@@ -209,6 +266,7 @@ impl Share {
         };
         if budget.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, of_server).is_err() {
             left.fetch_add(wanted, Ordering::Relaxed);
+            address.left.fetch_add(wanted, Ordering::Relaxed);
             return Err(Over::Server);
         }
         self.taken.fetch_add(bytes, Ordering::Relaxed);
@@ -252,7 +310,7 @@ impl Share {
     fn overdraw(&self, over: Over) {
         let (is_taken, own) = match over {
             Over::Connection(_) => (&self.allowance.is_overdrawn, &self.is_over_connection),
-            Over::Server => (&self.allowance.budget.is_overdrawn, &self.is_overdrawn),
+            Over::Address(_) | Over::Server => (&self.allowance.budget.is_overdrawn, &self.is_overdrawn),
         };
         if !is_taken.swap(true, Ordering::SeqCst) {
             own.store(true, Ordering::SeqCst);
@@ -261,9 +319,10 @@ impl Share {
 
     /// Takes up to `most` bytes: what there is, or `least` as soon as there is room. Returns how many.
     pub(crate) async fn take_some(&self, least: usize, most: usize) -> usize {
-        let Allowance { budget, left, .. } = &*self.allowance;
+        let Allowance { budget, left, address, .. } = &*self.allowance;
         let of_server = budget.left.load(Ordering::Relaxed) - budget.reserve;
-        let there = usize::try_from(of_server.min(left.load(Ordering::Relaxed))).unwrap_or(0);
+        let of_peer = left.load(Ordering::Relaxed).min(address.left.load(Ordering::Relaxed));
+        let there = usize::try_from(of_server.min(of_peer)).unwrap_or(0);
         let some = most.min(there);
         if some >= least && self.try_take(some, false).is_ok() {
             return some;
@@ -276,6 +335,7 @@ impl Share {
     /// Counts `bytes` that are held already and cannot be refused any more; what comes next waits or is refused.
     pub(crate) fn count(&self, bytes: usize) {
         self.allowance.left.fetch_sub(signed(bytes), Ordering::Relaxed);
+        self.allowance.address.left.fetch_sub(signed(bytes), Ordering::Relaxed);
         self.allowance.budget.left.fetch_sub(signed(bytes), Ordering::SeqCst);
         self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -325,6 +385,7 @@ impl Share {
     fn return_bytes(&self, bytes: usize) {
         if bytes > 0 {
             self.allowance.left.fetch_add(signed(bytes), Ordering::Relaxed);
+            self.allowance.address.left.fetch_add(signed(bytes), Ordering::Relaxed);
             self.allowance.budget.put_back(signed(bytes));
         }
     }
@@ -377,10 +438,64 @@ mod tests {
 
     use super::*;
 
+    impl Budget {
+        /// What a connection from an address without another one may hold.
+        pub(crate) fn of_other(self: &Arc<Self>) -> Arc<Allowance> {
+            static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+            self.allowance(std::net::Ipv4Addr::from_bits(NEXT.fetch_add(1, Ordering::Relaxed)).into())
+        }
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn connections_from_one_address_leave_others_a_part_however_many_they_are() {
+        // 56 MiB are for large requests, of which 42 for an address.
+        let budget = Budget::new(64 << 20, 16 << 20);
+        let stranger = || budget.allowance(address("10.0.0.1")).share();
+        let held: Vec<_> = (0..3).map(|_| stranger()).collect();
+        held.iter().for_each(|share| share.take(14 << 20).unwrap());
+        assert_eq!(stranger().take(1 << 20), Err(Over::Address(42 << 20)));
+        // Small requests go on.
+        stranger().take(SMALL).unwrap();
+        budget.allowance(address("::ffff:10.0.0.2")).share().take(14 << 20).unwrap();
+        budget.allowance(address("10.0.0.2")).share().take(14 << 20).unwrap();
+        drop(held);
+        stranger().take(14 << 20).unwrap();
+        assert_eq!((budget.held(), budget.addresses.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn addresses_of_one_network_of_ipv6_count_together() {
+        let budget = Budget::new(64 << 20, 42 << 20);
+        let first = budget.allowance(address("2001:db8::1")).share();
+        first.take(42 << 20).unwrap();
+        let (near, far) = (address("2001:db8::2"), address("2001:db8:0:1::1"));
+        assert_eq!(budget.allowance(near).share().take(1 << 20), Err(Over::Address(42 << 20)));
+        budget.allowance(far).share().take(1 << 20).unwrap();
+    }
+
+    #[tokio::test]
+    async fn requests_from_one_address_that_wait_for_each_other_come_to_an_end() {
+        let budget = Budget::new(64 << 20, 30 << 20);
+        let shares = [(); 2].map(|()| budget.allowance(address("10.0.0.1")).share());
+        for share in &shares {
+            share.wait(20 << 20).await;
+        }
+        // Each holds what the other needs.
+        let finish = |share: Share| async move { share.wait(4 << 20).await };
+        let [first, second] = shares.map(|share| tokio::spawn(finish(share)));
+        let both = timeout(PATIENCE, async { tokio::join!(first, second) }).await.expect("both");
+        assert!(both.0.is_ok() && both.1.is_ok());
+        assert_eq!((budget.held(), budget.is_overdrawn.load(Ordering::SeqCst)), (0, false));
+    }
+
     #[test]
     fn a_connection_that_has_its_share_is_refused_and_another_is_not() {
         let budget = Budget::new(100, 40);
-        let (first, second) = (budget.allowance(), budget.allowance());
+        let (first, second) = (budget.of_other(), budget.of_other());
         let (a, b) = (first.share(), first.share());
         a.take(30).unwrap();
         assert_eq!(b.take(11), Err(Over::Connection(40)));
@@ -390,7 +505,7 @@ mod tests {
         drop(a);
         b.take(20).unwrap();
         // 70 of 100 are taken, and a third connection may have what is left.
-        let third = budget.allowance().share();
+        let third = budget.of_other().share();
         assert_eq!(third.take(31), Err(Over::Server));
         // The last twelve are for small requests: of a connection that holds hardly anything.
         third.take(18).unwrap();
@@ -399,13 +514,13 @@ mod tests {
     #[test]
     fn streams_are_counted_for_each_connection_and_come_back() {
         let budget = Budget::new(1 << 30, 1 << 30);
-        let allowance = budget.allowance();
+        let allowance = budget.of_other();
         let mut open: Vec<_> = (0..MAX_STREAMS).map(|_| allowance.stream().unwrap()).collect();
         assert!(allowance.stream().is_err());
-        budget.allowance().stream().unwrap();
+        budget.of_other().stream().unwrap();
         open.pop();
         allowance.stream().unwrap();
-        let poor = Budget::new(8 * STREAM, STREAM).allowance();
+        let poor = Budget::new(8 * STREAM, STREAM).of_other();
         let one = poor.stream().unwrap();
         assert!(poor.stream().is_err());
         drop(one);
@@ -416,7 +531,7 @@ mod tests {
     #[test]
     fn the_last_part_is_for_small_requests_of_connections_that_hold_little() {
         let budget = Budget::new(64 << 20, 64 << 20);
-        let (greedy, other) = (budget.allowance(), budget.allowance());
+        let (greedy, other) = (budget.of_other(), budget.of_other());
         let held = greedy.share();
         held.take(56 << 20).unwrap();
         assert_eq!(held.take(1), Err(Over::Server));
@@ -433,7 +548,7 @@ mod tests {
     #[tokio::test]
     async fn requests_that_wait_get_room_in_the_order_of_their_connection() {
         let budget = Budget::new(1 << 20, 512 << 10);
-        let allowance = budget.allowance();
+        let allowance = budget.of_other();
         let held = allowance.share();
         held.wait(512 << 10).await;
         let (order, mut taken) = tokio::sync::mpsc::unbounded_channel();
@@ -458,7 +573,7 @@ mod tests {
     #[tokio::test]
     async fn requests_that_wait_for_each_other_come_to_an_end_one_over_the_budget() {
         let budget = Budget::new(8 << 20, 8 << 20);
-        let shares = [budget.allowance().share(), budget.allowance().share()];
+        let shares = [budget.of_other().share(), budget.of_other().share()];
         for share in &shares {
             share.wait(3 << 20).await;
         }
@@ -473,7 +588,7 @@ mod tests {
 
     /// Small requests of another connection come and go all the time.
     fn small_traffic(budget: &Arc<Budget>) -> tokio::task::JoinHandle<()> {
-        let small = budget.allowance().share();
+        let small = budget.of_other().share();
         tokio::spawn(async move {
             loop {
                 small.wait(1 << 10).await;
@@ -486,7 +601,7 @@ mod tests {
     #[tokio::test]
     async fn small_requests_that_come_and_go_do_not_keep_those_stuck_that_wait_for_each_other() {
         let budget = Budget::new(8 << 20, 8 << 20);
-        let shares = [budget.allowance().share(), budget.allowance().share()];
+        let shares = [budget.of_other().share(), budget.of_other().share()];
         for share in &shares {
             share.wait(3 << 20).await;
         }
@@ -506,7 +621,7 @@ mod tests {
     #[tokio::test]
     async fn requests_of_one_connection_that_wait_for_each_other_come_to_an_end() {
         let budget = Budget::new(64 << 20, 8 << 20);
-        let allowance = budget.allowance();
+        let allowance = budget.of_other();
         let shares = [allowance.share(), allowance.share()];
         for share in &shares {
             share.wait(3 << 20).await;
@@ -527,7 +642,7 @@ mod tests {
         #[test]
         fn whatever_is_taken_comes_back(steps in prop::collection::vec((0u8..5, 0usize..60), 0..60)) {
             let budget = Budget::new(200, 120);
-            let allowance = budget.allowance();
+            let allowance = budget.of_other();
             let mut shares = vec![allowance.share()];
             for (step, bytes) in steps {
                 let last = shares.last().unwrap();

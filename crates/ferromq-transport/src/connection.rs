@@ -538,9 +538,9 @@ mod tests {
     #[tokio::test]
     async fn a_frame_that_gets_no_memory_in_its_time_ends_its_connection() {
         let budget = Budget::new(1 << 20, 1 << 20);
-        let other = budget.allowance().share();
+        let other = budget.of_other().share();
         other.wait(1 << 20).await;
-        let mut incoming = Incoming::new(budget.allowance().share(), Duration::from_millis(20));
+        let mut incoming = Incoming::new(budget.of_other().share(), Duration::from_millis(20));
         incoming.buffer.put_u32(512 << 10);
         incoming.buffer.put_bytes(0, 2 * BEGIN);
         let ended = timeout(Duration::from_secs(60), incoming.make_room()).await.expect("it ends");

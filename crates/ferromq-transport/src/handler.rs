@@ -203,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_counts_before_anybody_has_heard_it_and_until_it_is_dropped() {
         let budget = Budget::new(1 << 20, 1 << 20);
-        let (allowance, body) = (budget.allowance(), Bytes::from(vec![0; 1 << 20]));
+        let (allowance, body) = (budget.of_other(), Bytes::from(vec![0; 1 << 20]));
         let memory = Memory(Some(Arc::clone(&allowance)));
         let answer = |body: &Bytes| Ok(Some(ColdResponse { body: body.clone(), ..ColdResponse::default() }));
         let (reply, told) = Reply::new(&allowance);

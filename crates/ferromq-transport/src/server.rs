@@ -430,7 +430,7 @@ impl Server {
         let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
         let limits = inner.options.connection;
         let (outbox, waiting) = outbox(limits.in_flight);
-        let (allowance, calls) = (inner.budget.allowance(), Calls::new());
+        let (allowance, calls) = (inner.budget.allowance(peer.ip()), Calls::new());
         let handle = Arc::new(Peer {
             address: peer,
             outbox: outbox.downgrade(),

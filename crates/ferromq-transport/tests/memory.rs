@@ -24,6 +24,8 @@ use grpc_support::{
     proto::{ReceiveMessageRequest, SendMessageRequest, message, receive},
 };
 use support::{PATIENCE, Peer};
+#[cfg(target_os = "linux")]
+use tokio::net::TcpSocket;
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 const MIB: usize = 1 << 20;
@@ -38,6 +40,14 @@ impl Rig {
         let broker = Broker::start_limited(Clock::manual(1_700_000_000_000), true, options);
         let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
         Self { broker, address }
+    }
+
+    /// A connection from another address of this machine.
+    #[cfg(target_os = "linux")]
+    async fn connect_from(&self, address: &str) -> Peer {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(address.parse().unwrap()).unwrap();
+        Peer::of(socket.connect(self.address).await.unwrap())
     }
 
     async fn connect(&self) -> Peer {
@@ -274,4 +284,32 @@ async fn a_batch_over_remoting_of_too_many_messages_is_refused_and_one_of_many_i
     let stored = peer.call(&send_batch(20_000)).await;
     assert_eq!(stored.code, response::SUCCESS, "{:?}", stored.remark);
     rig.broker.readable(20_000).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn many_connections_from_one_address_do_not_keep_large_requests_of_another_waiting() {
+    let rig = Rig::start(ServerOptions {
+        memory: 64 * MIB,
+        connection_memory: 16 * MIB,
+        ..ServerOptions::default()
+    });
+    let mut sending = JoinSet::new();
+    for _ in 0..24 {
+        let mut peer = rig.connect().await;
+        sending.spawn(async move {
+            // 16 MiB are announced, and three sent, as far as they are read.
+            let frame = [&(16_777_212_u32).to_be_bytes()[..], &[0, 0, 1, 0], &vec![0; 3 * MIB]].concat();
+            let sent = tokio::io::AsyncWriteExt::write_all(&mut peer.stream, &frame).await;
+            (sent, peer)
+        });
+    }
+    grpc_support::eventually(|| rig.held() > 36 * MIB).await;
+    let mut other = rig.connect_from("127.0.0.2:0").await;
+    for _ in 0..8 {
+        let stored = other.call(&send(&"x".repeat(2 * MIB))).await;
+        assert_eq!(stored.code, response::SUCCESS, "{:?}", stored.remark);
+    }
+    assert!(rig.held() > 36 * MIB, "the frames were gone");
+    assert!(rig.held() <= 50 * MIB, "{} bytes are held for one address", rig.held());
 }

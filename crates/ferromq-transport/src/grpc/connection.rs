@@ -87,7 +87,7 @@ impl Connections {
         self.open.lock().insert(id, keep);
         self.counters.connections.add(1);
         let (connections, clients) = (Arc::clone(self), Mutex::default());
-        let allowance = self.limits.budget.allowance();
+        let allowance = self.limits.budget.allowance(peer.ip());
         let inner =
             LinkInner { id, peer, connections, clients, allowance, untaken: Arc::default(), _slot: slot };
         let link = Link(Arc::new(inner));
