@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ferromq import _json
 from ferromq._proto import messages as pb
-from ferromq.broker.write_layouts import MAX_LAYOUT, Full, WriteLayouts
+from ferromq.broker.write_layouts import MAX_LAYOUT, Full, WriteLayouts, steady
 from ferromq.errors import CorruptStore
 
 WINDOW_MS = 1000
@@ -66,6 +66,26 @@ def test_a_layout_is_forgotten_a_window_after_it_was_asked_for_and_with_its_topi
     for each in (layouts, opened(tmp_path, clock)):
         assert each.keep("w", "orders", 0, None) is None
         assert each.keep("w", "returns", 0, None) == "a:2"
+
+
+def test_steps_of_the_clock_make_no_layout_older_and_keep_none_for_longer(tmp_path: Path) -> None:
+    """Its age is time that passed; one that a clock ahead has dated is as old as the broker's start."""
+    wall, passed = Clock(), [0.0]
+    now_ms = steady(cast("Any", SimpleNamespace(is_manual=False, now_ms=wall)), lambda: passed[0])
+    layouts = opened(tmp_path, now_ms)
+    layouts.keep("w", "orders", 0, "a:0")
+    wall.now += 100 * WINDOW_MS
+    assert layouts.keep("w", "orders", 0, None) == "a:0"
+    passed[0] += WINDOW_MS / 1000
+    assert layouts.keep("w", "orders", 0, None) is None
+    layouts.keep("w", "orders", 0, "a:1")
+    behind = Clock()
+    behind.now = 0
+    layouts = opened(tmp_path, behind)
+    behind.now += WINDOW_MS - 1
+    assert opened(tmp_path, behind).keep("w", "orders", 1, None) is None
+    behind.now += 1
+    assert layouts.keep("w", "orders", 0, None) is None
 
 
 def test_the_limit_refuses_new_writers_until_one_is_out_of_the_window(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from ferromq.broker.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.topics import TopicTable, Wait
 from ferromq.broker.transaction_rooms import TransactionRooms
 from ferromq.broker.whole_routes import WholeRoutes
-from ferromq.broker.write_layouts import WriteLayouts
+from ferromq.broker.write_layouts import WriteLayouts, steady
 from ferromq.config import BrokerConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
 from ferromq.route import Permission
@@ -361,7 +361,7 @@ class BrokerController:
         window_ms = _LAYOUT_WINDOWS * ((storage.dedup_window or _DEDUP_WINDOW) // _MILLISECOND)
         return WriteLayouts(
             Path(self.config.store) / "ferromq" / "layouts.json",
-            self._clock.now_ms,
+            steady(self._clock),
             window_ms=window_ms,
             limit=storage.dedup_writers or _DEDUP_WRITERS,
         )

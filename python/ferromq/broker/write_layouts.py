@@ -9,6 +9,7 @@ What a layout means is the writer's business: here it is a text.
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from ferromq import _json, _names
 from ferromq._ferromq import Request
 from ferromq._proto import messages as pb
 from ferromq._remoting import disk_full
+from ferromq._time import Clock
 from ferromq.broker.table_journal import Changes, Journal
 from ferromq.errors import CorruptStore, IllegalName
 
@@ -35,6 +37,14 @@ _RENEWALS = 8
 
 class Full(Exception):  # noqa: N818 (an answer, not a failure of ours)
     """As many layouts are kept as may be; the text names the limit."""
+
+
+def steady(clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], int]:
+    """Return the milliseconds of *clock* without the steps it makes from now on: a step makes no layout older."""
+    if clock.is_manual:
+        return clock.now_ms
+    begin_ms, begin = clock.now_ms(), monotonic()
+    return lambda: begin_ms + int((monotonic() - begin) * 1000)
 
 
 class _Kept(NamedTuple):
@@ -146,6 +156,9 @@ class WriteLayouts:
                 f"{self._path} has no layouts of writes: {error}; restore it from its .bak, or remove it once no batch "
                 "that is to be stored exactly once is unfinished"
             ) from error
+        # No clock that was ahead keeps a layout for longer.
+        now = self._now_ms()
+        kept = {key: entry._replace(at_ms=min(entry.at_ms, now)) for key, entry in kept.items()}
         if changes or (found is not None and raw is None):
             self._write_whole(kept)
         else:
