@@ -221,7 +221,7 @@ class BrokerConfig(Config):
     """Whether the members of a group are told at once when others come or go; else they find out within 20 s."""
     store_replies: bool = True
     """Whether replies to messages are stored as well as passed on to who asked."""
-    handler_threads: int = 8
+    handler_threads: int = 32
     """Threads that answer the requests of the control plane."""
     archive: str = ""
     """`module:function` that takes each file before it is deleted; with a word behind, the one it returns for that."""
