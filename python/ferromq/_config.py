@@ -29,14 +29,13 @@ _MAX_PORT = 65535
 _OF_KUBERNETES = re.compile(
     r"service_host|service_port(_[a-z0-9_]+)?|port|port_\d+_(tcp|udp|sctp)(_(addr|port|proto))?"
 )
-_HOST_OF_SERVICE = "_service_host"
+_SERVICE_HOST = "service_host"
 
 
 def _is_of_kubernetes(name: str, found: Iterable[str]) -> bool:
     """Say whether Kubernetes set it: of each service it sets where its host is, too."""
-    services = [other.removesuffix(_HOST_OF_SERVICE) for other in found if other.endswith(_HOST_OF_SERVICE)]
-    rests = [name, *(name.removeprefix(f"{service}_") for service in services)]
-    return any(_OF_KUBERNETES.fullmatch(rest) for rest in rests)
+    prefixes = [other.removesuffix(_SERVICE_HOST) for other in found if other.endswith(_SERVICE_HOST)]
+    return any(name.startswith(prefix) and _OF_KUBERNETES.fullmatch(name, len(prefix)) for prefix in prefixes)
 
 
 class Place(NamedTuple):
@@ -179,7 +178,11 @@ class Config:
             for name, value in environment.items()
             if name.startswith(cls.prefix)
         }
-        found = {name: value for name, value in found.items() if name in known or not _is_of_kubernetes(name, found)}
+        passed_over = sorted(name for name in found if name not in known and _is_of_kubernetes(name, found))
+        if passed_over:
+            names = ",".join(f"{cls.prefix}{name.upper()}" for name in passed_over)
+            _log.info("variables that Kubernetes sets for a service are passed over names=%s", names)
+        found = {name: value for name, value in found.items() if name not in passed_over}
         for name in found:
             if name not in known:
                 hint = _hint(name, known, lambda option: f"{cls.prefix}{option.upper()}")

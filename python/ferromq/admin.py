@@ -275,7 +275,8 @@ class Admin:
         *fifo*: it consumes message groups in order; None: no. *retries*: how often a message that failed comes again
         before it is a dead letter; None: 16. *retry_delays*: what a gRPC consumer that calls a handler waits after the
         first failure, the second, and so on, in seconds; the last one goes on. None: RocketMQ's, from 1 s to 2 h.
-        *cluster* may be left out where the name servers know one cluster.
+        Where a master has the group, what is not given is as there. *cluster* may be left out where the name servers
+        know one cluster.
 
         A group that exists is left as it is if it has what was given. Call it again to finish a creation that failed
         halfway.
@@ -289,10 +290,11 @@ class Admin:
         for master, group in found.items():
             if group is not None:
                 _compare("consumer group", name, master, present=_shown_group(group), given=given)
-        fields = _group_fields(name, fifo=bool(fifo), retries=16 if retries is None else retries, delays=retry_delays)
+        new = _group_fields(name, fifo=bool(fifo), retries=16 if retries is None else retries, delays=retry_delays)
+        model = next((group for group in found.values() if group is not None), new)
         for master, group in found.items():
             if group is None:
-                self._put_group(master, fields)
+                self._put_group(master, model)
 
     @_bounded
     def alter_group(

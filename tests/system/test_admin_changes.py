@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ferromq
+from ferromq import _json
 from ferromq._embedded import SMALL_FILES
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
@@ -234,3 +236,22 @@ def test_a_new_broker_gets_a_topic_as_the_others_have_it(tmp_path: Path) -> None
             one.topics.put(TopicConfig("wide", 16, 16), {"message.type": "FIFO"}, "test")
             admin.create_topic("wide")
             assert topic_of(two, "wide") == topic_of(one, "wide")
+
+
+def test_a_new_broker_gets_a_group_as_the_others_have_it(tmp_path: Path) -> None:
+    """The same group may not keep order on one broker and lose it on another."""
+    with closing(NamesrvController(NameServerConfig(listen=FREE))) as name_server:
+        one, two = (broker(tmp_path, name_server.address, name) for name in ("b1", "b2"))
+        with closing(one), closing(two), ferromq.Admin(name_server.address) as admin:
+            fields = {"groupName": "walker", "consumeMessageOrderly": True, "retryMaxTimes": 3, "consumeEnable": False}
+            fields["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [500, 2000]}}
+            assert call(one.address, PUT_GROUP, {}, _json.dumps(fields)) == 0
+            admin.create_group("walker")
+            there = one.groups.get("walker")
+            also = two.groups.get("walker")
+            assert there is not None
+            assert also is not None
+            assert (there.enabled, there.fifo, there.retries) == (False, True, 3)
+            assert replace(also, others={}) == replace(there, others={})
+            with pytest.raises(ferromq.AlreadyExists, match="fifo is True, not False"):
+                admin.create_group("walker", fifo=False)

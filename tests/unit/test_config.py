@@ -1,5 +1,6 @@
 """Configuration: where values come from, who wins, and what an error says."""
 
+import logging
 import re
 from dataclasses import fields
 from datetime import timedelta
@@ -238,7 +239,26 @@ def test_variables_that_kubernetes_sets_for_a_service_are_no_options(kind: type[
         assert kind.load(environment={f"{prefix}{service}{name}": "tcp://10.0.0.1:8081" for name in names}) == kind()
     for name in ("A_PORT", "PORTS", "SERVICE", "PORT_8081", "PORT_8081_TCP_X", "HOST"):
         with pytest.raises(ConfigError, match=f"unknown environment variable {prefix}{name};"):
-            kind.load(environment={f"{prefix}{name}": "1"})
+            kind.load(environment={f"{prefix}SERVICE_HOST": "10.0.0.1", f"{prefix}{name}": "1"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"), [(BrokerConfig, "FERROMQ_BROKER_"), (NameServerConfig, "FERROMQ_NAMESRV_")]
+)
+def test_a_port_that_kubernetes_did_not_set_is_an_error(kind: type[Any], prefix: str) -> None:
+    """It was meant as an option: of each service Kubernetes sets the host, too."""
+    for name in ("PORT", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT_8081_TCP", "0_PORT"):
+        for host in ({}, {f"{prefix}A_SERVICE_HOST": "10.0.0.1"}):
+            with pytest.raises(ConfigError, match=f"unknown environment variable {prefix}{name}"):
+                kind.load(environment={f"{prefix}{name}": "10912", **host})
+
+
+def test_variables_of_kubernetes_are_passed_over_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """One line names them."""
+    caplog.set_level(logging.INFO, "ferromq")
+    BrokerConfig.load(environment={f"FERROMQ_BROKER_{name}": "1" for name in ("SERVICE_HOST", "PORT", "SERVICE_PORT")})
+    (line,) = [record.getMessage() for record in caplog.records if "Kubernetes" in record.getMessage()]
+    assert "FERROMQ_BROKER_PORT,FERROMQ_BROKER_SERVICE_HOST,FERROMQ_BROKER_SERVICE_PORT" in line
 
 
 @pytest.mark.parametrize(
