@@ -20,6 +20,7 @@ from ferromq.broker.assignment import RequestMode, RequestModes, averagely, by_c
 from ferromq.broker.client_rooms import ClientRooms
 from ferromq.broker.clients import Client
 from ferromq.broker.groups import GroupConfig, GroupTable
+from ferromq.broker.heartbeats import MAX_BODY, MAX_GROUPS
 from ferromq.broker.replies import format_properties, parse_properties
 from ferromq.broker.route_cache import RouteCache, Seen
 from ferromq.broker.topics import TopicConfig, TopicTable
@@ -27,6 +28,7 @@ from ferromq.config import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
 from ferromq.route import BrokerData, Permission, QueueData, TopicRoute
 
+ILLEGAL = 13
 SUCCESS, SYSTEM_ERROR, BUSY, NO_PERMISSION, TOPIC_NOT_EXIST, UNREADABLE, NO_GROUP, INVALID = 0, 1, 2, 16, 17, 23, 26, 29
 NOT_ONLINE, TIMEOUT = 206, 207
 NOTIFY, RESET, STATUS, RUNNING, DIRECTLY, PUSH_REPLY = 40, 220, 221, 307, 309, 326
@@ -230,6 +232,41 @@ def test_where_groups_are_not_created_a_heartbeat_makes_none(tmp_path: Path) -> 
     assert broker.rooms.table.members("missing") == []
     assert broker.rooms.table.members("there") == ["a"]
     broker.store.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "limit"),
+    [
+        ({"producerDataSet": [{"groupName": f"p{n}"} for n in range(MAX_GROUPS + 1)]}, f"{MAX_GROUPS} are allowed"),
+        (
+            {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "t"}] * (MAX_GROUPS + 1)}]},
+            f"{MAX_GROUPS} are allowed",
+        ),
+        ({"producerDataSet": [{"groupName": "x" * MAX_BODY}]}, f"{MAX_BODY} are allowed"),
+    ],
+)
+def test_a_heartbeat_that_names_too_much_is_refused(broker: Broker, body: dict[str, Any], limit: str) -> None:
+    """With the limit, and before anything of it is kept."""
+    code, remark, _, _ = broker.ask(broker.rooms.heartbeats.heartbeat, body={"clientID": "a", **body})
+    assert code == ILLEGAL
+    assert remark is not None
+    assert limit in remark
+    assert broker.rooms.table.all_producers() == {}
+    assert broker.groups.get("g") is None
+    assert broker.rooms.table.memory.total == 0
+
+
+def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> None:
+    """Each of them is small; whoever is refused is told the limit, and what it has is renewed."""
+    answers = [
+        broker.ask(
+            broker.rooms.heartbeats.heartbeat,
+            body={"clientID": f"a{n}", "producerDataSet": [{"groupName": "x" * 500_000}]},
+        )
+        for n in range(20)
+    ]
+    assert [code for code, *_ in answers] == [SUCCESS] * 16 + [ILLEGAL] * 4
+    assert "8388608 are allowed" in str(answers[-1][1])
 
 
 def test_members_are_notified_at_once(broker: Broker) -> None:

@@ -1,5 +1,7 @@
 """The table of live clients, and the locks of queues: time is an argument."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ferromq.broker._queues import MessageQueue
+from ferromq.broker.client_memory import ClientMemory, TooMuch
 from ferromq.broker.clients import (
     BROADCASTING,
     Client,
     ClientTable,
+    Group,
     GroupChange,
     Manner,
     Subscription,
@@ -31,9 +35,9 @@ def client(name: str, connection: int, **other: Any) -> Client:
 class Table(ClientTable):
     """A table of clients that notes what it tells."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ClientMemory | None = None) -> None:
         self.told: list[GroupChange] = []
-        super().__init__(LEASE, self.told.append)
+        super().__init__(LEASE, self.told.append, memory)
 
     def take(self) -> list[GroupChange]:
         """Return what was told since the last time."""
@@ -91,6 +95,68 @@ def test_the_subscriptions_of_a_group_end_with_its_last_member() -> None:
     assert table.take() == [GroupChange("g", unsubscribed=("t",), unread=("t",))]
     assert table.group("g") is None
     assert table.members("g") == []
+
+
+def until_refused(act: Callable[[int], object]) -> str:
+    """Do something until clients may not keep more, and return what is said then."""
+    for number in range(100):
+        try:
+            act(number)
+        except TooMuch as error:
+            return str(error)
+    raise AssertionError("nothing was refused")
+
+
+def group_of(table: ClientTable) -> Group:
+    """Return the group g, which is there."""
+    found = table.group("g")
+    assert found is not None
+    return found
+
+
+def test_what_the_clients_of_a_connection_keep_is_bounded() -> None:
+    """Groups, subscriptions and texts count; what was there stays, is renewed, and may become less."""
+    table = Table(ClientMemory(of_connection=10_000))
+    refusal = until_refused(lambda number: table.produce(f"p{number}", client("a", 1), 0))
+    assert re.search(r"of this connection would take \d+ bytes .* 10000 are allowed", refusal)
+    assert 4 < len(table.all_producers()) < 10
+    table.produce("p0", client("a", 1), 5)
+    table.produce("p0", client("b", 2), 5)
+    for wanted in ([Subscription("t", "x" * 10_000)], [Subscription(f"t{number}") for number in range(100)]):
+        with pytest.raises(TooMuch):
+            join(table, "c", 3, subscriptions=wanted)
+    with pytest.raises(TooMuch):
+        join(table, "c" * 10_000, 3)
+    with pytest.raises(TooMuch):
+        table.join_over_grpc("g", client("c", 3, is_grpc=True), 0, subscriptions=[Subscription("t", "x" * 10_000)])
+    assert table.group("g") is None
+    table.close_connection(1)
+    table.close_connection(2)
+    assert table.memory.total == 0
+
+
+def test_what_all_clients_keep_is_bounded() -> None:
+    """The subscriptions that members share count once for all, and for each of their connections."""
+    wanted = [Subscription("t", "x" * 5_000)]
+    table = Table(ClientMemory(of_connection=8_000, of_all=20_000))
+    refusal = until_refused(lambda connection: join(table, "a", connection, subscriptions=wanted))
+    assert re.search(r"of all clients would take \d+ bytes .* 20000 are allowed", refusal)
+    assert 8 < len(group_of(table).members) < 14
+    until_refused(lambda connection: table.produce("p", client("a", connection), 0))
+    join(table, "a", 0, now=1, subscriptions=wanted)
+    with pytest.raises(TooMuch, match="of this connection"):
+        table.join("h", client("a", 0), 0, manner=Manner(), subscriptions=wanted)
+    table.close_connection(0)
+    table.produce("p", client("a", 90), 0)
+
+
+def test_who_leaves_out_its_subscriptions_keeps_the_group_s() -> None:
+    """Another one may have said them, and be gone."""
+    table = Table(ClientMemory(of_connection=8_000))
+    join(table, "a", 1, subscriptions=[Subscription("t", "x" * 5_000)])
+    join(table, "b", 2, subscriptions=None)
+    with pytest.raises(TooMuch):
+        table.join("h", client("b", 2), 0, manner=Manner(), subscriptions=[Subscription("t", "x" * 5_000)])
 
 
 def test_members_that_each_read_everything_are_not_told() -> None:
@@ -431,6 +497,13 @@ class Clients(RuleBasedStateMachine):
             assert self.table.members(group) == sorted(self.model.members(group))
             assert self.heard.get(group, set()) == self.wanted.get(group, set())
             assert (self.table.group(group) is None) == (not self.model.members(group))
+
+    @invariant()
+    def memory_is_counted_while_somebody_is_there(self) -> None:
+        """Whatever came and went before."""
+        there = any(map(self.model.members, ("g", "h"))) or bool(self.table.all_producers())
+        assert (self.table.memory.total > 0) == there
+        assert self.table.memory.total >= 0
 
 
 Clients.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)

@@ -15,7 +15,7 @@ from ferromq.broker._grpc import Refused
 from ferromq.broker.clients import ClientTable
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.grpc_calls import GrpcCalls
-from ferromq.broker.grpc_clients import Clients
+from ferromq.broker.grpc_clients import MAX_SETTINGS, Clients
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
@@ -306,3 +306,30 @@ def test_whatever_a_client_says_it_is_answered_or_refused(
         assert broker.table.all_producers() == {}
     else:
         assert codes in ([], [pb.Code.OK])
+
+
+def test_settings_that_take_too_much_memory_end_their_stream(broker: Broker) -> None:
+    """Large ones at once, small ones where the streams of their connection keep too much; then nothing is kept."""
+    broker.say(1, publishing([f"t{number}" for number in range(MAX_SETTINGS // 8)]))
+    assert broker.sent[1][-1].status.code == pb.Code.BAD_REQUEST
+    assert f"{MAX_SETTINGS} are allowed" in broker.ended[1][1]
+    assert broker.table.memory.total == 0
+    metadata, command = METADATA, publishing(["t"])
+    command.settings.user_agent.hostname = "x" * (MAX_SETTINGS - 100)
+    for stream in range(2, 202):
+        broker.clients.telemetry(stream, 7, "127.0.0.1:9", metadata, command.SerializeToString())
+    refused = sorted(broker.ended)[1:]
+    assert refused == list(range(refused[0], 202))
+    assert 100 < len(range(2, refused[0])) < 130
+    assert broker.sent[201][-1].status.code == pb.Code.TOO_MANY_REQUESTS
+    assert "8388608 are allowed" in broker.ended[201][1]
+    for stream in range(1, 202):
+        broker.say(stream, None)
+    broker.table.close_connection(7)
+    assert broker.table.memory.total == 0
+
+
+def publishing(topics: list[str]) -> pb.TelemetryCommand:
+    """Return the settings of a producer."""
+    named = pb.Publishing(topics=[resource(topic) for topic in topics])
+    return pb.TelemetryCommand(settings=pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=named))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ferromq.broker._places import Key, Places
+from ferromq.broker.client_memory import OF_MEMBER, OF_TOPIC, ClientMemory, size_of_subscriptions, size_of_texts
 
 BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
 ACTIVELY, PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
@@ -43,6 +44,11 @@ class Client:
     def key(self) -> Key:
         """What tells it from others."""
         return self.connection, self.client_id
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it says that may be long."""
+        return self.client_id, self.language
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,9 @@ class _Entry:
     topics: frozenset[str] = frozenset()
     # Of a gRPC client.
     consume_type: str = PASSIVELY
+    # Bytes counted for its connection, and for all: what a group's members share counts for each of their connections.
+    counted: int = 0
+    counted_of_all: int = 0
 
 
 @dataclass(slots=True)
@@ -145,6 +154,8 @@ class _Group:
     # How many remoting members there are, in all and by topic.
     remoting: int = 0
     readers: dict[str, int] = field(default_factory=dict)
+    # Bytes of its own subscriptions.
+    size: int = 0
 
     def all_subscriptions(self) -> dict[str, Subscription]:
         found = {topic: each for entry in self.members.values() for topic, each in entry.subscriptions.items()}
@@ -177,10 +188,14 @@ class ClientTable:
     Knows the members of consumer groups and the producers there are; a lease each, renewed by each sign of life.
 
     Thread-safe. *on_change* hears of each change of a consumer group, in order and with the table locked: it must not
-    come back here, nor wait.
+    come back here, nor wait. *memory* counts what clients keep.
     """
 
-    def __init__(self, lease_ms: int, on_change: Callable[[GroupChange], None]) -> None:
+    def __init__(
+        self, lease_ms: int, on_change: Callable[[GroupChange], None], memory: ClientMemory | None = None
+    ) -> None:
+        self.memory = memory or ClientMemory()
+        """Counts what the table keeps, and what else is kept for the same clients."""
         self._lease_ms = lease_ms
         self._on_change = on_change
         self._lock = threading.Lock()
@@ -207,18 +222,26 @@ class ClientTable:
         Renew a remoting client's lease as a member of a group; *subscriptions* are those of the group from now on.
 
         None leaves them as they are. The answer says whether the client should send them again: because the group's are
-        others than those its *fingerprint* stands for, or because there are none.
+        others than those its *fingerprint* stands for, or because there are none. Raises `TooMuch`, and changes
+        nothing, where clients may not keep more.
         """
         with self._lock:
-            known = self._groups.setdefault(group, _Group(manner))
+            known = self._groups.get(group) or _Group(manner)
+            after, put, removed = _replaced(known.subscriptions, subscriptions)
+            entry = known.members.get(client.key) or _Entry(client, now)
+            size = known.size if subscriptions is None else size_of_subscriptions(after.values())
+            own = OF_MEMBER + size_of_texts(group, *client.texts) + OF_TOPIC * len(after)
+            self._count(entry, own + size, own, shared=size - known.size)
+            self._groups[group] = known
             model_changed = known.manner.message_model != manner.message_model
             known.manner = manner
             is_other = known.fingerprint not in {None, fingerprint} or (
                 subscriptions is None and not known.subscriptions
             )
             known.fingerprint = fingerprint
-            entry, is_new = self._renew(group, known, client, now)
-            put, removed, topics_changed = _replace(known.subscriptions, subscriptions)
+            topics_changed = after.keys() != known.subscriptions.keys()
+            known.subscriptions, known.size = after, size
+            is_new = self._renew(group, known, entry, client, now)
             # Who leaves out what it wants wants what the group does, or what it said before.
             unread = known.read(entry, frozenset(known.subscriptions)) if is_new or subscriptions is not None else ()
             if model_changed:
@@ -243,23 +266,28 @@ class ClientTable:
         """
         Renew a gRPC client's lease as a member of a group; None leaves what it said before.
 
-        Its subscriptions are its own: it names them with each request.
+        Its subscriptions are its own: it names them with each request. Raises `TooMuch`, and changes nothing, where
+        clients may not keep more.
         """
         with self._lock:
-            known = self._groups.setdefault(group, _Group(Manner(consume_type)))
-            entry, is_new = self._renew(group, known, client, now)
-            if subscriptions is not None:
-                entry.subscriptions = {each.topic: each for each in subscriptions}
+            known = self._groups.get(group) or _Group(Manner(consume_type))
+            entry = known.members.get(client.key) or _Entry(client, now)
+            own = entry.subscriptions if subscriptions is None else {each.topic: each for each in subscriptions}
+            self._count(entry, OF_MEMBER + size_of_texts(group, *client.texts) + size_of_subscriptions(own.values()))
+            self._groups[group] = known
+            is_new = self._renew(group, known, entry, client, now)
+            entry.subscriptions = own
             entry.consume_type = consume_type
             self._place_stream(entry, stream)
             if is_new and not known.is_broadcast:
                 self._on_change(GroupChange(group, is_affected=True))
 
     def produce(self, group: str, client: Client, now: int, *, stream: int | None = None) -> None:
-        """Renew a client's lease as a member of a producer group."""
+        """Renew a client's lease as a member of a producer group. Raises `TooMuch` where clients may not keep more."""
         with self._lock:
-            members = self._producers.setdefault(group, {})
-            entry = members.setdefault(client.key, _Entry(client, now))
+            entry = self._producers.get(group, {}).get(client.key) or _Entry(client, now)
+            self._count(entry, OF_MEMBER + size_of_texts(group, *client.texts))
+            self._producers.setdefault(group, {})[client.key] = entry
             entry.client, entry.seen_at = client, now
             self._place_stream(entry, stream)
             self._producing.put(client.key, group)
@@ -407,17 +435,21 @@ class ClientTable:
         """Return the remoting producer with an id; the one that was seen last where it is on two connections."""
         return self._by_id.get(client_id)
 
-    def _renew(self, group: str, known: _Group, client: Client, now: int) -> tuple[_Entry, bool]:
+    def _count(self, entry: _Entry, own: int, of_all: int | None = None, *, shared: int = 0) -> None:
+        """Count what an entry takes from now on, and what its group takes more; raises `TooMuch`."""
+        of_all = own if of_all is None else of_all
+        self.memory.change(entry.client.connection, own - entry.counted, of_all - entry.counted_of_all + shared)
+        entry.counted, entry.counted_of_all = own, of_all
+
+    def _renew(self, group: str, known: _Group, entry: _Entry, client: Client, now: int) -> bool:
         """Take a sign of life of a member, say whether it is new."""
-        entry = known.members.get(client.key)
-        if entry is None:
-            entry = known.members[client.key] = _Entry(client, now)
-            known.remoting += not client.is_grpc
-            self._consuming.put(client.key, group)
-            return entry, True
-        known.remoting += entry.client.is_grpc - client.is_grpc
+        is_new = client.key not in known.members
+        known.remoting += not client.is_grpc if is_new else entry.client.is_grpc - client.is_grpc
         entry.client, entry.seen_at = client, now
-        return entry, False
+        if is_new:
+            known.members[client.key] = entry
+            self._consuming.put(client.key, group)
+        return is_new
 
     def _place_stream(self, entry: _Entry, stream: int | None) -> None:
         if stream is not None:
@@ -438,12 +470,14 @@ class ClientTable:
             known.remoting -= not entry.client.is_grpc
             unread += known.read(entry, frozenset())
             self._consuming.discard(key, group)
+            self._count(entry, 0)
         unsubscribed: tuple[str, ...] = ()
         if had_remoting and not known.remoting:
             # They were the remoting members'; who is left over gRPC has its own.
             unsubscribed = tuple(known.subscriptions)
             consume_type = next((entry.consume_type for entry in known.members.values()), PASSIVELY)
             self._groups[group] = _Group(Manner(consume_type), members=known.members)
+            self.memory.change(keys[0][0], 0, -known.size)
         is_affected = bool(known.members) and not self._groups[group].is_broadcast
         if not known.members:
             del self._groups[group]
@@ -451,8 +485,10 @@ class ClientTable:
 
     def _remove_producer(self, group: str, key: Key) -> None:
         members = self._producers.get(group, {})
-        if members.pop(key, None) is None:
+        entry = members.pop(key, None)
+        if entry is None:
             return
+        self._count(entry, 0)
         self._producing.discard(key, group)
         if not members:
             del self._producers[group]
@@ -461,22 +497,18 @@ class ClientTable:
             del self._by_id[key[1]]
 
 
-def _replace(
+def _replaced(
     present: dict[str, Subscription], wanted: Iterable[Subscription] | None
-) -> tuple[tuple[Subscription, ...], tuple[str, ...], bool]:
-    """Make the subscriptions of a group those *wanted*: what was put, what was removed, whether the topics changed."""
+) -> tuple[dict[str, Subscription], tuple[Subscription, ...], tuple[str, ...]]:
+    """Return the subscriptions of a group that are to be those *wanted*; what is put for that, what is removed."""
     if wanted is None:
-        return (), (), False
+        return present, (), ()
     by_topic = {each.topic: each for each in wanted}
     put = tuple(
         each for topic, each in by_topic.items() if topic not in present or each.version > present[topic].version
     )
-    removed = tuple(topic for topic in present if topic not in by_topic)
-    topics_changed = bool(removed) or any(each.topic not in present for each in put)
-    for topic in removed:
-        del present[topic]
-    present.update({each.topic: each for each in put})
-    return put, removed, topics_changed
+    kept = {topic: each for topic, each in present.items() if topic in by_topic}
+    return {**kept, **{each.topic: each for each in put}}, put, tuple(topic for topic in present if topic not in kept)
 
 
 def _latest(entries: Mapping[Key, _Entry], client_id: str) -> Client | None:

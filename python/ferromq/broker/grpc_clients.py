@@ -20,6 +20,7 @@ from ferromq._seldom import Seldom
 from ferromq.broker import grpc_settings
 from ferromq.broker._grpc import OK, Refused, enum_name, group_name, status, topic_name
 from ferromq.broker._places import Key
+from ferromq.broker.client_memory import TooMuch, size_of_subscriptions, size_of_texts
 from ferromq.broker.clients import ACTIVELY, PASSIVELY, TAG, Client, ClientTable, Subscription
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.grpc_calls import GrpcCalls
@@ -31,6 +32,10 @@ _log = logging.getLogger("ferromq.broker")
 
 CLIENT_ID = "x-mq-client-id"
 _LANGUAGE = "x-mq-language"
+MAX_SETTINGS = 1 << 16
+"""Bytes of the settings of a client."""
+_OF_SETTINGS = 1 << 10
+"""What settings take while they are kept, beside their bytes and texts."""
 _CONSUMERS: Mapping[int, str] = {
     pb.ClientType.PUSH_CONSUMER: PASSIVELY,
     pb.ClientType.SIMPLE_CONSUMER: ACTIVELY,
@@ -65,12 +70,20 @@ class _Said:
 
     stream: int
     key: Key
-    settings: pb.Settings
+    settings: bytes
+    """Encoded: a message of protobuf may take fifty times as much."""
+    client_type: int
     group: str | None = None
     """Of a consumer."""
     subscriptions: tuple[Subscription, ...] = ()
     topics: frozenset[str] = frozenset()
     """Of a producer."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory it takes, about."""
+        texts = size_of_texts(self.key[1], *self.topics)
+        return _OF_SETTINGS + len(self.settings) + texts + size_of_subscriptions(self.subscriptions)
 
 
 class Clients:
@@ -114,17 +127,23 @@ class Clients:
         is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
         group = self._group(message.group, request.peer).name if is_consumer else None
         client, now = _client(request.fields, request.connection, request.peer), self._now_ms()
+        consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
+        try:
+            self._renew(client, group, consume_type, now)
+        except TooMuch as error:
+            raise Refused(pb.Code.TOO_MANY_REQUESTS, str(error)) from error
+        return pb.HeartbeatResponse(status=OK)
+
+    def _renew(self, client: Client, group: str | None, consume_type: str, now: int) -> None:
         with self._telling:  # the stream does not end meanwhile
             said = self._latest.get(client.key)
-            if group is None:
-                self._table.renew_producer(client.client_id, client.connection, now)
-                if said is not None:
-                    self._produce(client, said, now)
-            else:
-                consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
+            if group is not None:
                 own = said if said is not None and said.group == group else None
                 self._join(group, client, own, consume_type, now)
-        return pb.HeartbeatResponse(status=OK)
+                return
+            self._table.renew_producer(client.client_id, client.connection, now)
+            if said is not None:
+                self._produce(client, said, now)
 
     def notify_termination(
         self, _message: pb.NotifyClientTerminationRequest, request: Request
@@ -151,6 +170,7 @@ class Clients:
             command = pb.TelemetryCommand.FromString(message)
             kind = command.WhichOneof("command")
             if kind == "settings":
+                _check_size(command.settings)
                 self._settle(command.settings, stream, connection, peer, metadata)
             elif kind in {"thread_stack_trace", "verify_message_result"}:
                 nonce: str = getattr(command, kind).nonce
@@ -160,6 +180,8 @@ class Clients:
             self._refuse(stream, pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}", peer)
         except Refused as error:
             self._refuse(stream, error.code, str(error), peer)
+        except TooMuch as error:
+            self._refuse(stream, pb.Code.TOO_MANY_REQUESTS, str(error), peer)
         except Exception as error:  # (the client is told whatever happens)
             self._refuse(stream, pb.Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", peer)
             raise
@@ -181,8 +203,10 @@ class Clients:
     def _end(self, stream: int) -> None:
         with self._telling:
             said = self._said.pop(stream, None)
-            if said is not None and self._latest.get(said.key) is said:
-                del self._latest[said.key]
+            if said is not None:
+                self._table.memory.change(said.key[0], -said.size)
+                if self._latest.get(said.key) is said:
+                    del self._latest[said.key]
             self._table.end_stream(stream)
         self._calls.ended(stream)
 
@@ -199,7 +223,8 @@ class Clients:
         client, now = _client(metadata, connection, peer), self._now_ms()
         if kind == "publishing":
             topics = frozenset(topic_name(topic) for topic in settings.publishing.topics)
-            self._keep(_Said(stream, client.key, settings, topics=topics), client, now)
+            said = _Said(stream, client.key, settings.SerializeToString(), settings.client_type, topics=topics)
+            self._keep(said, client, now)
             return
         if kind is None:
             raise Refused(pb.Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
@@ -207,22 +232,28 @@ class Clients:
         if settings.client_type not in _CONSUMERS:
             what = enum_name(pb.ClientType.Name, settings.client_type)
             raise Refused(pb.Code.UNRECOGNIZED_CLIENT_TYPE, f"a client with a subscription is a consumer, not {what}")
-        wanted = [_wanted(entry, now) for entry in settings.subscription.subscriptions]
+        # Of a topic that is named twice the last one counts.
+        wanted = {each.topic: each for each in (_wanted(entry, now) for entry in settings.subscription.subscriptions)}
         config = self._group(settings.subscription.group, peer)
         group = config.name
         if config.retry_queues:
             # Where it is, RocketMQ's tools find the brokers of a group.
             self._topics.ensure_of_group(_names.RETRY_PREFIX + group, config.retry_queues, 0, peer)
-        self._keep(_Said(stream, client.key, settings, group, tuple(wanted)), client, now)
+        said = _Said(
+            *(stream, client.key, settings.SerializeToString(), settings.client_type, group, tuple(wanted.values()))
+        )
+        self._keep(said, client, now)
 
     def _keep(self, said: _Said, client: Client, now: int) -> None:
         """Register the client as it says, and answer with its settings."""
         with self._telling:
+            before = self._said.get(said.stream)
+            self._table.memory.change(client.connection, said.size - (before.size if before else 0))
             self._said[said.stream] = self._latest[said.key] = said
             if said.group is None:
                 self._produce(client, said, now)
             else:
-                self._join(said.group, client, said, _CONSUMERS[said.settings.client_type], now)
+                self._join(said.group, client, said, _CONSUMERS[said.client_type], now)
             self._tell(said)
 
     def _produce(self, client: Client, said: _Said, now: int) -> None:
@@ -237,12 +268,14 @@ class Clients:
     def _tell(self, said: _Said) -> None:
         # Looked up here, with the lock held: whoever comes later tells what is newer.
         if said.group is None:
-            answer = grpc_settings.publishing(said.settings, self._max_body_size, validates=self._validates())
+            answer = grpc_settings.publishing(
+                pb.Settings.FromString(said.settings), self._max_body_size, validates=self._validates()
+            )
         else:
             config = self._groups.get(said.group)
             if config is None:
                 return
-            answer = grpc_settings.subscription(said.settings, config)
+            answer = grpc_settings.subscription(pb.Settings.FromString(said.settings), config)
         self._send(said.stream, answer)
 
     def _send(self, stream: int, command: pb.TelemetryCommand) -> None:
@@ -255,6 +288,15 @@ class Clients:
         if config is None:
             raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(name))
         return config
+
+
+def _check_size(settings: pb.Settings) -> None:
+    size = settings.ByteSize()
+    if size > MAX_SETTINGS:
+        raise Refused(
+            pb.Code.BAD_REQUEST,
+            f"the settings have {size} bytes; {MAX_SETTINGS} are allowed; name fewer topics, or shorter expressions",
+        )
 
 
 def _check_type(kind: int) -> None:

@@ -15,6 +15,7 @@ from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, check_filter
 from ferromq._remoting import Answer, BadRequest, failure, required, success
 from ferromq._seldom import Seldom
+from ferromq.broker.client_memory import TooMuch
 from ferromq.broker.clients import (
     ACTIVELY,
     BROADCASTING,
@@ -44,6 +45,10 @@ _FROM_WHERE = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
+MAX_BODY = 1 << 20
+"""Bytes of a heartbeat, and of a question about a subscription; RocketMQ's clients send a few KiB."""
+MAX_GROUPS = 4096
+"""Groups that one heartbeat names, and subscriptions, each."""
 _UNIT_SUBSCRIPTION = 2
 _SQL = "SQL92"
 _NO_SQL = f"The broker does not support consumer to filter message by {_SQL}; set enablePropertyFilter=true"
@@ -82,8 +87,17 @@ class Heartbeats:
         Answer request 34: renew the leases of a client in all its groups.
 
         A consumer group that does not exist and may not be created is passed over, as in RocketMQ: its pulls are told.
+        What would take too much time or memory is refused with 13; groups before the one that is too much are renewed.
         """
+        try:
+            return self._heartbeat(request)
+        except TooMuch as error:
+            self._seldom.log(logging.WARNING, "heartbeat refused peer=%s: %s", request.peer, error)
+            return failure(ResponseCode.MESSAGE_ILLEGAL, f"heartbeat refused: {error}")
+
+    def _heartbeat(self, request: Request) -> Answer:
         data = _body(request, "heartbeat")
+        _check_counts(data)
         client = _client(_text(data, "clientID"), request)
         fingerprint = _number(data, "heartbeatFingerprint", 0)
         consumers = [_consumer(each) for each in _objects(data, "consumerDataSet")]
@@ -108,7 +122,10 @@ class Heartbeats:
 
     def check(self, request: Request) -> Answer:
         """Answer request 46: whether a subscription can be served; a wrong expression is refused with its position."""
-        data = _body(request, "question about a subscription").get("subscriptionData")
+        try:
+            data = _body(request, "question about a subscription").get("subscriptionData")
+        except TooMuch as error:
+            return failure(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if data is None:
             return success()
         wanted = _subscription(data)
@@ -183,7 +200,21 @@ def _subscription(value: Any) -> Subscription:
     )
 
 
+def _check_counts(data: Mapping[str, Any]) -> None:
+    """Refuse a heartbeat that names too much before more is done for it."""
+    consumers = _objects(data, "consumerDataSet")
+    groups = len(consumers) + len(_objects(data, "producerDataSet"))
+    if groups > MAX_GROUPS:
+        raise TooMuch(f"it names {groups} groups; {MAX_GROUPS} are allowed in one heartbeat; use fewer groups a client")
+    topics = sum(len(_objects(each, "subscriptionDataSet")) for each in consumers)
+    if topics > MAX_GROUPS:
+        raise TooMuch(f"it has {topics} subscriptions; {MAX_GROUPS} are allowed in one heartbeat; subscribe to fewer")
+
+
 def _body(request: Request, what: str) -> dict[str, Any]:
+    size = len(request.body)
+    if size > MAX_BODY:
+        raise TooMuch(f"the body of a {what} has {size} bytes; {MAX_BODY} are allowed; name fewer groups and topics")
     try:
         return _json.loads_object(request.body)
     except ValueError as error:
