@@ -325,7 +325,11 @@ class Admin:
 
     @_bounded
     def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[StoredMessage]:
-        """Return messages of *topic* that were sent with *key*, the newest first, at most *max_messages*."""
+        """
+        Return messages of *topic* that were sent with *key*, the newest first, at most *max_messages*.
+
+        A broker answers at most 4 MiB of them, or one message.
+        """
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
         return self._query(topic, key, max_messages, unique=False)

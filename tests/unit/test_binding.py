@@ -17,7 +17,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any, Self, cast
 
 import grpc
 import pytest
@@ -26,6 +27,7 @@ from ports import kept_port
 import ferromq
 from ferromq import _fork  # noqa: F401 (tells the extension of forks)
 from ferromq._ferromq import Clock, RemotingClient, Request, Server, Store, blocking, crc32, decode_records
+from ferromq.broker.query import MAX_BYTES, Queries
 
 HOT_CODES = [10, 310, 320, 36, 11, 361, 200050, 200051, 200151, 200053, 200052, 200054, 200055, 15]
 HOT_RPCS = [
@@ -662,6 +664,23 @@ def test_a_message_is_stored_and_read_again(store: Store) -> None:
     assert store.query_by_key("orders", "b")[0].body == b"hello"
     assert store.message_at(message.physical_offset) is not None
     assert store.queues() == {"orders": [3]}
+
+
+def test_an_answer_to_a_query_by_key_has_a_bounded_size(store: Store) -> None:
+    """The newest messages, and at least one however large; a broker's answer has at most 4 MiB."""
+    for size in [1_000_000] * 5 + [100]:
+        store.append("orders", 0, bytes(size), {"KEYS": "k", "UNIQ_KEY": "u"})
+    wait_until(lambda: len(store.query_by_key("orders", "k")) == 6)
+    for query, field in ((store.query_by_key, "k"), (store.query_by_unique_key, "u")):
+        sizes = [len(found.body) for found in query("orders", field, max_bytes=MAX_BYTES)]
+        assert sizes == [100] + [1_000_000] * 4
+        assert [len(found.body) for found in query("orders", field, max_bytes=1)] == [100]
+    queries = Queries(store, cast("Any", None))
+    for unique in ("true", "false"):
+        fields = {"topic": "orders", "key": "u", "maxNum": "1000", "_UNIQUE_KEY_QUERY": unique}
+        code, _, _, body = queries.by_key(cast("Any", SimpleNamespace(fields=fields)))
+        assert code == 0
+        assert 4_000_000 < len(body) <= MAX_BYTES
 
 
 def test_a_second_store_on_a_directory_is_refused(store: Store, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ferromq import _json
 from ferromq._proto import messages as pb
-from ferromq.broker.write_layouts import MAX_LAYOUT, Full, WriteLayouts, steady
+from ferromq.broker.write_layouts import MAX_BYTES, MAX_LAYOUT, Full, UnknownTopic, WriteLayouts, steady
 from ferromq.errors import CorruptStore
 
 WINDOW_MS = 1000
@@ -95,13 +95,52 @@ def test_the_limit_refuses_new_writers_until_one_is_out_of_the_window(tmp_path: 
     layouts.keep("v", "orders", 0, "a:0")
     clock.now += WINDOW_MS // 2
     layouts.keep("w", "orders", 0, "a:0")
-    with pytest.raises(Full, match="2 layouts of writers are kept"):
+    with pytest.raises(Full, match="2 layouts of writers are kept; 2 are allowed"):
         layouts.keep("x", "orders", 0, "a:0")
     clock.now += WINDOW_MS // 4
     assert layouts.keep("v", "orders", 1, "a:1") == "a:1"
     clock.now += WINDOW_MS // 4 * 3
     assert layouts.keep("x", "orders", 0, "a:0") == "a:0"
     assert opened(tmp_path, clock, limit=2).keep("v", "orders", 1, None) == "a:1"
+
+
+def test_the_bytes_of_all_layouts_are_bounded(tmp_path: Path) -> None:
+    """Characters that take more memory count as what they take; what goes out of the window makes room."""
+    clock = Clock()
+    layouts = opened(tmp_path, clock, limit=10_000)
+    large = "a" * (MAX_LAYOUT - 1) + chr(0x1F980)
+    there = MAX_BYTES // (4 * MAX_LAYOUT) - 1
+    for number in range(there):
+        layouts.keep(f"w{number}", "orders", 0, large)
+    for again in (layouts, opened(tmp_path, clock, limit=10_000)):
+        with pytest.raises(Full, match=rf"\d+ bytes; {MAX_BYTES} are allowed"):
+            again.keep("x", "orders", 0, large + large)
+        with pytest.raises(Full, match=f"{MAX_BYTES} are allowed"):
+            again.keep("w0", "orders", 1, 3 * large)
+        assert again.keep("w0", "orders", 0, None) == large
+    assert layouts.keep("w0", "orders", 1, "a:0") == "a:0"
+    clock.now += WINDOW_MS
+    assert layouts.keep("x", "orders", 0, large + large) == large + large
+
+
+def test_a_layout_of_no_topic_and_one_without_space_are_refused(tmp_path: Path) -> None:
+    """Asking is not; what is kept is still answered."""
+    topics = {"orders"}
+    kwargs: dict[str, Any] = {"window_ms": WINDOW_MS, "limit": 10, "is_topic": topics.__contains__}
+    layouts = WriteLayouts(tmp_path / "new" / "layouts.json", Clock(), **kwargs)
+    assert layouts.keep("w", "orders", 0, "a:0") == "a:0"
+    with pytest.raises(UnknownTopic, match="the topic returns is not there"):
+        layouts.keep("w", "returns", 0, "a:0")
+    assert layouts.keep("w", "returns", 0, None) is None
+    right = {"writer": "w", "topic": "returns", "epoch": 0, "layout": "a:0"}
+    assert asked(layouts, **right)["code"] == pb.Code.TOPIC_NOT_FOUND
+    layouts.close()
+    layouts = WriteLayouts(tmp_path / "new" / "layouts.json", Clock(), **kwargs, reserve=1 << 62)
+    assert layouts.keep("w", "orders", 0, "a:1") == "a:0"
+    told = asked(layouts, **{**right, "topic": "orders", "epoch": 1})
+    assert told["code"] == pb.Code.INTERNAL_SERVER_ERROR
+    assert "disk_reserve" in told["message"]
+    assert layouts.keep("w", "orders", 1, None) is None
 
 
 def test_nothing_is_kept_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ferromq_store::{
-    Boundary, Damage, MessageFilter, MessageStore, NewMessage, QueueAccess, Result, StoreConfig, StoreError,
-    properties,
+    Boundary, Damage, MessageFilter, MessageStore, NewMessage, QueryResult, QueueAccess, Result, StoreConfig,
+    StoreError, properties,
 };
 use parking_lot::Mutex;
 use pyo3::{
@@ -62,6 +62,12 @@ impl PyStore {
     ) -> PyResult<T> {
         self.run(py, call)?.map_err(|failure| error::of_store(py, &failure))
     }
+}
+
+/// Copies what a query found; called without the interpreter lock, because the records may not be in memory.
+fn copies(mut found: QueryResult, max_bytes: usize) -> PyResult<Vec<PyStoredMessage>> {
+    found.limit_bytes(max_bytes);
+    found.messages.iter().map(|record| PyStoredMessage::new(record.bytes())).collect()
 }
 
 /// Waits as the flush policy promises; a pool's other threads go on meanwhile.
@@ -324,19 +330,20 @@ impl PyStore {
             Some((kind, expression)) => filters::compile(&kind, &expression)?,
             None => MessageFilter::tags(tags),
         };
-        let found =
-            self.run(py, |store| store.get(topic, queue_id, offset, max_count, GET_BYTES, &filter))?;
-        let messages = found.messages.iter().map(|(_, record)| PyStoredMessage::new(record.bytes()));
-        Ok((found.status.name(), messages.collect::<PyResult<_>>()?, found.next_offset))
+        self.run(py, |store| {
+            let found = store.get(topic, queue_id, offset, max_count, GET_BYTES, &filter);
+            let messages = found.messages.iter().map(|(_, record)| PyStoredMessage::new(record.bytes()));
+            Ok((found.status.name(), messages.collect::<PyResult<_>>()?, found.next_offset))
+        })?
     }
 
     /// Return the message whose record begins at *physical_offset*.
     fn message_at(&self, py: Python<'_>, physical_offset: u64) -> PyResult<Option<PyStoredMessage>> {
-        let record = self.attempt(py, |store| match store.message_at(physical_offset) {
+        let found = self.attempt(py, |store| match store.message_at(physical_offset) {
             Err(StoreError::NoRecord { .. }) => Ok(None),
-            found => found.map(Some),
+            found => found.map(|record| Some(PyStoredMessage::new(record.bytes()))),
         })?;
-        record.map(|record| PyStoredMessage::new(record.bytes())).transpose()
+        found.transpose()
     }
 
     /// Return where the message begins that lies at *physical_offset* or nearest to it.
@@ -349,7 +356,8 @@ impl PyStore {
     }
 
     /// Return messages with a unique key, newest first.
-    #[pyo3(signature = (topic, key, max_count=32, begin_ms=0, end_ms=i64::MAX))]
+    #[pyo3(signature = (topic, key, max_count=32, begin_ms=0, end_ms=i64::MAX, *, max_bytes=usize::MAX))]
+    #[allow(clippy::too_many_arguments)] // one a keyword of Python
     fn query_by_unique_key(
         &self,
         py: Python<'_>,
@@ -358,14 +366,16 @@ impl PyStore {
         max_count: usize,
         begin_ms: i64,
         end_ms: i64,
+        max_bytes: usize,
     ) -> PyResult<Vec<PyStoredMessage>> {
-        let found =
-            self.run(py, |store| store.query_by_unique_key(topic, key, max_count, begin_ms, end_ms))?;
-        found.messages.iter().map(|record| PyStoredMessage::new(record.bytes())).collect()
+        self.run(py, |store| {
+            copies(store.query_by_unique_key(topic, key, max_count, begin_ms, end_ms), max_bytes)
+        })?
     }
 
     /// Return messages with a key or unique key, newest first.
-    #[pyo3(signature = (topic, key, max_count=32, begin_ms=0, end_ms=i64::MAX))]
+    #[pyo3(signature = (topic, key, max_count=32, begin_ms=0, end_ms=i64::MAX, *, max_bytes=usize::MAX))]
+    #[allow(clippy::too_many_arguments)] // one a keyword of Python
     fn query_by_key(
         &self,
         py: Python<'_>,
@@ -374,9 +384,9 @@ impl PyStore {
         max_count: usize,
         begin_ms: i64,
         end_ms: i64,
+        max_bytes: usize,
     ) -> PyResult<Vec<PyStoredMessage>> {
-        let found = self.run(py, |store| store.query_by_key(topic, key, max_count, begin_ms, end_ms))?;
-        found.messages.iter().map(|record| PyStoredMessage::new(record.bytes())).collect()
+        self.run(py, |store| copies(store.query_by_key(topic, key, max_count, begin_ms, end_ms), max_bytes))?
     }
 
     /// Return the first queue offset kept.

@@ -150,6 +150,21 @@ pub struct QueryResult<R: Region = <RealDisk as Disk>::Region> {
     pub is_complete: bool,
 }
 
+impl<R: Region> QueryResult<R> {
+    /// Leaves out the older messages where all have more than `max_bytes` together; the newest one stays.
+    pub fn limit_bytes(&mut self, max_bytes: usize) {
+        let mut bytes = 0_usize;
+        let fits = |record: &&Record<R>| {
+            let is_first = bytes == 0;
+            bytes = bytes.saturating_add(record.bytes().len());
+            is_first || bytes <= max_bytes
+        };
+        let count = self.messages.iter().take_while(fits).count();
+        self.is_complete &= count == self.messages.len();
+        self.messages.truncate(count);
+    }
+}
+
 /// Which end of the messages of one time a lookup by time means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Boundary {

@@ -296,9 +296,14 @@ fn a_query_that_meets_too_many_other_messages_says_that_it_gave_up() {
     // All lie in the same second, which is as far as the index tells times apart.
     let found = store.query_by_key("t", "same", 5, START, START);
     assert!(!found.is_complete && found.messages.is_empty());
-    let enough = store.query_by_key("t", "same", 5, START, START + 1);
+    let mut enough = store.query_by_key("t", "same", 5, START, START + 1);
     assert!(enough.is_complete);
     assert_eq!(enough.messages.len(), 5);
+    let size = enough.messages.iter().map(|record| record.bytes().len()).max().unwrap();
+    for (max_bytes, left) in [(5 * size, 5), (3 * size, 3), (3 * size - 1, 2), (1, 1), (0, 1)] {
+        enough.limit_bytes(max_bytes);
+        assert_eq!((enough.messages.len(), enough.is_complete), (left, left == 5), "{max_bytes}");
+    }
 }
 
 #[test]

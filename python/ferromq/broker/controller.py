@@ -364,6 +364,8 @@ class BrokerController:
             steady(self._clock),
             window_ms=window_ms,
             limit=storage.dedup_writers or _DEDUP_WRITERS,
+            is_topic=lambda topic: self.topics.get(topic) is not None,
+            reserve=self.store.options()["disk_reserve"] or 0,
         )
 
     def _options_changed(self, changed: frozenset[str], before: BrokerConfig, after: BrokerConfig) -> None:

@@ -17,6 +17,8 @@ from ferromq.broker.topics import TopicTable
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_MESSAGES = 32
 _LIMIT_FOR_MESSAGES = 1024
+MAX_BYTES = 4 << 20
+"""Bytes of the records in an answer to a query by key, unless the first one alone has more."""
 _END_OF_TIME = 2**63 - 1
 
 
@@ -31,7 +33,11 @@ class Queries:
         self._reads_refused = reads_refused
 
     def by_key(self, request: Request) -> Answer:
-        """Answer request 12: the records of a topic that have a key, one after the other in the body."""
+        """
+        Answer request 12: the records of a topic that have a key, one after the other in the body.
+
+        The newest first, at most `MAX_BYTES`: those that are left out are asked for by an earlier end of the time.
+        """
         fields = request.fields
         topic, key = required(fields, "topic"), required(fields, "key")
         # RocketMQ does the same for a unique key: the client's number is about user keys.
@@ -40,7 +46,7 @@ class Queries:
         begin, end = integer(fields, "beginTimestamp", 0), integer(fields, "endTimestamp", _END_OF_TIME)
         count = min(max(count, 1), _LIMIT_FOR_MESSAGES)
         query = self._store.query_by_unique_key if is_unique else self._store.query_by_key
-        messages = query(topic, key, count, max(begin, 0), max(end, 0))
+        messages = query(topic, key, count, max(begin, 0), max(end, 0), max_bytes=MAX_BYTES)
         if not messages:
             return failure(
                 ResponseCode.QUERY_NOT_FOUND, f"no message of {topic} between {begin} and {end} has the key {key}"

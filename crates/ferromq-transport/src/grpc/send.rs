@@ -4,7 +4,6 @@ use std::{fmt::Write, iter::repeat, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use ferromq_store::{Appended, Location, NewMessage, SEQUENCE};
-use tokio::runtime::Handle;
 use tonic::Status;
 
 use super::{
@@ -69,12 +68,41 @@ async fn store_many(
     share: &Arc<Share>,
 ) -> Result<Answer, Status> {
     let name = SendRequest::first_topic(request).map_err(malformed)?;
-    // The control plane may take its time to make the topic: no turn is taken meanwhile.
-    if let Err(refusal) = topic_of(hot, name, peer).await {
-        return Ok(Err(refusal));
-    }
-    let (own, request, share) = (Arc::clone(hot), request.clone(), Arc::clone(share));
-    let work = move || Handle::current().block_on(store(&own, &request, count, peer, &share));
+    // The control plane may take its time to make the topic, or to give it a type: no turn is taken meanwhile.
+    let topic = match topic_of(hot, name, peer).await {
+        Ok(topic) => topic,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let first = (Arc::clone(hot), request.clone(), Arc::clone(share));
+    let stored = turn(hot, peer, move || {
+        let (hot, request, share) = first;
+        let request = parse(&request, count, &share)?;
+        Ok(store_unless_untyped(&hot, &request, &topic, peer))
+    });
+    let kind = match stored.await? {
+        Ok(Step::Untyped(kind)) => kind,
+        Ok(Step::Stored(answer, end)) => return Ok(Ok((answer, end))),
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let topic = match hot.typed_topic(name, kind, peer).await {
+        Ok(topic) => topic,
+        Err(error) => return Ok(Err(error.into())),
+    };
+    let (own, request) = (Arc::clone(hot), request.clone());
+    turn(hot, peer, move || {
+        // What it takes is counted already.
+        let request = SendRequest::parse(&request).map_err(malformed)?;
+        Ok(append(&own, &request, &topic, peer).map(|stored| answer(&own, &request, &stored)))
+    })
+    .await
+}
+
+/// Does a part of the work on a large request when it is its connection's turn.
+async fn turn<T: Send + 'static>(
+    hot: &Hot,
+    peer: SocketAddr,
+    work: impl FnOnce() -> Result<Result<T, Refusal>, Status> + Send + 'static,
+) -> Result<Result<T, Refusal>, Status> {
     match hot.batches.turn(peer).await {
         Ok(turn) => turn.run(work).await.unwrap_or_else(|closed| Ok(Err(closed.into()))),
         Err(closed) => Ok(Err(closed.into())),
@@ -89,12 +117,17 @@ async fn store(
     peer: SocketAddr,
     share: &Share,
 ) -> Result<Answer, Status> {
+    let request = parse(request, count, share)?;
+    Ok(store_parsed(hot, &request, peer).await)
+}
+
+/// Parses a request of `count` messages once there is room for them.
+fn parse<'a>(request: &'a [u8], count: usize, share: &Share) -> Result<SendRequest<'a>, Status> {
     // Before they are parsed: what there is no room for costs little time, too.
     take(share, SendRequest::memory_of_messages(count))?;
     let request = SendRequest::parse(request).map_err(malformed)?;
     take(share, request.memory_of_texts())?;
-    let stored = store_parsed(hot, &request, peer).await;
-    Ok(stored.map(|stored| (receipts(hot, &request, &stored), stored.appended.end)))
+    Ok(request)
 }
 
 fn take(share: &Share, bytes: usize) -> Result<(), Over> {
@@ -112,19 +145,53 @@ struct Stored {
     chosen: Vec<i32>,
 }
 
-async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Result<Stored, Refusal> {
+/// What became of a request.
+enum Step {
+    /// The answer, which holds once what ends there is durable.
+    Stored(Bytes, u64),
+    /// Nothing yet: its topic is to be given this type first.
+    Untyped(MessageType),
+}
+
+async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Answer {
+    let topic = topic_of(hot, topic_named(request)?, peer).await?;
+    match store_unless_untyped(hot, request, &topic, peer)? {
+        Step::Stored(answer, end) => Ok((answer, end)),
+        Step::Untyped(kind) => {
+            let topic = hot.typed_topic(topic_named(request)?, kind, peer).await?;
+            append(hot, request, &topic, peer).map(|stored| answer(hot, request, &stored))
+        }
+    }
+}
+
+/// Stores the messages of a request, unless they are the first ones of a topic that has no type.
+fn store_unless_untyped(
+    hot: &Hot,
+    request: &SendRequest<'_>,
+    topic: &TopicEntry,
+    peer: SocketAddr,
+) -> Result<Step, Refusal> {
+    topic_named(request)?;
+    if let Some(kind) = send_check::deciding(request, topic, &hot.policy.load())? {
+        return Ok(Step::Untyped(kind));
+    }
+    let (answer, end) = answer(hot, request, &append(hot, request, topic, peer)?);
+    Ok(Step::Stored(answer, end))
+}
+
+fn answer(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> (Bytes, u64) {
+    (receipts(hot, request, stored), stored.appended.end)
+}
+
+/// The topic of all messages of a request.
+fn topic_named<'a>(request: &SendRequest<'a>) -> Result<&'a str, Refusal> {
     let Some(first) = request.messages.first() else {
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "no message to send"));
     };
     if request.messages.iter().any(|message| message.topic != first.topic) {
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the messages of a request have different topics"));
     }
-    let mut topic = topic_of(hot, first.topic, peer).await?;
-    let deciding = send_check::deciding(request, &topic, &hot.policy.load())?;
-    if let Some(kind) = deciding {
-        topic = hot.typed_topic(first.topic, kind, peer).await?;
-    }
-    append(hot, request, &topic, peer)
+    Ok(first.topic)
 }
 
 /// The entry of a topic that clients may write.
