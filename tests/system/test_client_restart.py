@@ -1,5 +1,6 @@
 """Clients survive the brokers: restarts are ridden out, absence is a clear error in time, `close` always returns."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from machine import in_load
 
 import ferromq
+import ferromq.aio
 
 SOON = timedelta(seconds=10)
 
@@ -104,6 +106,34 @@ def test_a_server_that_never_answers_costs_the_timeout_and_no_more(attempts: int
         with pytest.raises(ferromq.OutcomeUnknown, match="QueryRoute"):
             producer.send("orders", b"x")
         assert time.monotonic() - begin < in_load(5)
+
+
+def test_what_is_submitted_fails_in_its_own_time() -> None:
+    """However many batches of its group, or other groups, wait before it for a broker that does not answer."""
+    with silent_server() as endpoint, ferromq.Producer(endpoint, timeout=1) as producer:
+        begin = time.monotonic()
+        futures = [producer.submit("orders", b"x" * 600_000, message_group="one") for _ in range(30)]
+        futures += [producer.submit("orders", b"x", message_group=str(number)) for number in range(100)]
+        futures += [producer.submit("orders", b"x" * 600_000) for _ in range(30)]
+        assert not wait(futures, in_load(6)).not_done
+        assert time.monotonic() - begin >= 1
+        for future in futures:
+            with pytest.raises(ferromq.OutcomeUnknown, match=endpoint):
+                future.result()
+
+
+def test_what_an_asyncio_producer_is_given_fails_in_its_own_time() -> None:
+    """As with the synchronous one."""
+
+    async def submit(endpoint: str) -> None:
+        async with ferromq.aio.Producer(endpoint, timeout=1) as producer:
+            body = b"x" * 600_000
+            futures = [await producer.submit("orders", body, message_group="one") for _ in range(30)]
+            assert not (await asyncio.wait(futures, timeout=in_load(6)))[1]
+            assert all(isinstance(future.exception(), ferromq.OutcomeUnknown) for future in futures)
+
+    with silent_server() as endpoint:
+        asyncio.run(submit(endpoint))
 
 
 def test_nobody_there_is_connection_failed(endpoint: str) -> None:

@@ -179,6 +179,34 @@ def test_submitted_messages_of_other_brokers_do_not_wait(cluster: Cluster) -> No
         }
 
 
+def test_submitted_messages_of_a_broker_that_is_away_leave_room_in_time(cluster: Cluster) -> None:
+    """They fail with its name once their time is over, all of them; what waits for room goes on."""
+    with ferromq.Producer(cluster.a.endpoint, timeout=1, max_pending_bytes=4 << 20) as producer:
+        places(producer, GROUPS)
+        cluster.b.close()
+        late = [producer.submit(TOPIC, b"x" * 600_000, message_group=ON_B[0]) for _ in range(20)]
+        fine = [producer.submit(TOPIC, b"x", message_group=group) for group in ON_A]
+        assert all(future.result(timeout=20).queue_offset for future in fine)
+        for future in late:
+            with pytest.raises(OutcomeUnknown, match=r"on the broker b, .*SendMessage|on the broker b, .*connect"):
+                future.result(timeout=20)
+
+
+def test_a_topic_of_a_broker_that_is_away_holds_up_no_other(cluster: Cluster) -> None:
+    """Neither do messages without a group take all the threads that send."""
+    cluster.b.topics.put(TopicConfig("clicks", 4, 4), {}, "test")
+    endpoints = f"{cluster.a.endpoint};{cluster.b.endpoint}"
+    with ferromq.Producer(endpoints, timeout=30) as producer:
+        places(producer, GROUPS)
+        producer.send("clicks", b"x")
+        cluster.b.close()
+        late = [producer.submit("clicks", b"x" * 600_000) for _ in range(6)]
+        for group in ON_A:
+            producer.submit(TOPIC, b"x", message_group=group).result(timeout=10)
+        assert not any(future.done() for future in late)
+        producer.close(0.1)
+
+
 def test_an_operator_takes_a_broker_out(cluster: Cluster, remoting: RemotingClient) -> None:
     """What mqadmin updateOrderConf writes counts, sorted, for groups of live brokers, too, which are read on."""
     cluster.b.close()

@@ -205,7 +205,7 @@ class Producer:
         """
         Send one message in the background, together with others; the future ends with its receipt or its error.
 
-        Waits while more than *max_pending_bytes* are on their way.
+        Waits while more than *max_pending_bytes* are on their way; what does not get out is as of the synchronous one.
         """
         self._check()
         _names.check_topic(topic)
@@ -235,6 +235,7 @@ class Producer:
             self._timer = asyncio.get_running_loop().call_later(remaining(due), self._send_due)
 
     def _start(self, batch: Gathered[_Receipt]) -> None:
+        batch.until = time.monotonic() + self._client.common.timeout
         before = None if batch.order is None else self._orders.get(batch.order)
         task = asyncio.create_task(self._send_batch(batch, before))
         self._sending.add(task)
@@ -250,7 +251,7 @@ class Producer:
             if before is not None:
                 await asyncio.wait({before})
             closed = ConnectionFailed("the producer was closed while the message was sent")
-            sent = await self._client.run(_send_plans.send(self._client.common, batch.topic, batch.messages))
+            sent = await self._client.run(_send_plans.send_gathered(self._client.common, batch))
         except FerromqError as error:
             if len(batch.messages) > 1 and may_be_one(error):
                 await self._send_apart(batch)
@@ -298,7 +299,11 @@ class Producer:
         return not unfinished
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
-        """Send what `submit` keeps, say good-bye, and end, within about *timeout*. Idempotent."""
+        """
+        Send what `submit` keeps, say good-bye, and end, within about *timeout*. Idempotent.
+
+        What did not get out is as of the synchronous one.
+        """
         until = time.monotonic() + seconds(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
             return

@@ -4,6 +4,7 @@ Messages gathered into batches, without I/O and without threads.
 The limits are RocketMQ's habits: a request stays small enough that others get their turn on the connection.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -110,11 +111,13 @@ class Gathered(Generic[F]):
     messages: list[Sendable] = field(default_factory=list)
     futures: list[F] = field(default_factory=list)
     bytes: int = 0
+    until: float = math.inf
+    """When it fails (monotonic) if its broker does not answer."""
 
     def apart(self) -> "list[Gathered[F]]":
         """Return each message as a batch of its own, the last one first."""
         each = zip(self.messages, self.futures, strict=True)
-        return [Gathered(self.topic, self.due, self.lane, [m], [f], size(m)) for m, f in each][::-1]
+        return [Gathered(self.topic, self.due, self.lane, [m], [f], size(m), self.until) for m, f in each][::-1]
 
     @property
     def order(self) -> tuple[str, str] | None:

@@ -140,6 +140,7 @@ class Routes:
         self._routes: dict[str, tuple[Route, float]] = {}
         # When those that failed last are worth another try.
         self._failing: dict[str, float] = {}
+        self._given_up: set[str] = set()
         self.on_failed: Callable[[str], object] = lambda _endpoint: None
         """Called with each broker that did not answer."""
 
@@ -174,9 +175,19 @@ class Routes:
 
     def answered(self, endpoint: str) -> None:
         """Note that a broker answered."""
-        if endpoint in self._failing:
+        if endpoint in self._failing or endpoint in self._given_up:
             with self._lock:
                 self._failing.pop(endpoint, None)
+                self._given_up.discard(endpoint)
+
+    def give_up(self, endpoints: Iterable[str]) -> None:
+        """Note that a send failed for good because brokers did not answer."""
+        with self._lock:
+            self._given_up |= self._failing.keys() & set(endpoints)
+
+    def given_up(self) -> set[str]:
+        """Return the brokers for which a send failed for good, and which did not answer a moment ago."""
+        return self.failing() & self._given_up if self._given_up else set()
 
     def failing(self) -> set[str]:
         """Return the brokers that did not answer a moment ago."""

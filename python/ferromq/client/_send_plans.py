@@ -5,11 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageIds
 from ferromq._order_configuration import text_of
 from ferromq._proto import messages as pb
+from ferromq.client._batching import Gathered, group_of, is_ordered
 from ferromq.client._plans import Common, Tries
 from ferromq.client._protocol import Call, Plan, check, error_of, named, resource
 from ferromq.client._routes import Queue
@@ -165,6 +167,48 @@ def send(
     except FerromqError as error:
         ours = error if group is None or chosen is None else of_group_error(error, topic, group, chosen, counted)
         raise which.all(ours) from error.__cause__
+
+
+def send_gathered(common: Common, batch: Gathered[Any]) -> Plan[Batch]:
+    """
+    Send what was submitted.
+
+    Once a batch has failed because its broker does not answer, those behind it have waited as long as it has: each has
+    what is left of its own time, and fails at once where that is over.
+    """
+    limit = None
+    brokers = brokers_of(common, batch)
+    if (lost := common.routes.given_up()) and brokers <= lost:
+        limit = batch.until - common.now()
+        if limit <= 0:
+            raise _not_begun(common, batch, brokers)
+    try:
+        return (yield from send(common, batch.topic, batch.messages, timeout=limit))
+    except (ConnectionFailed, RequestTimeout):
+        common.routes.give_up(brokers_of(common, batch))
+        raise
+
+
+def brokers_of(common: Common, batch: Gathered[Any]) -> set[str]:
+    """Return the endpoints of the brokers that may store a batch; before any answered, those the client was given."""
+    route = common.routes.known(batch.topic)
+    if route is None or not route.in_order:
+        return {*common.endpoints}
+    if batch.lane is not None and is_ordered(batch.lane):
+        return {route.of_group(group_of(batch.lane)).endpoint}
+    return {queue.endpoint for queue in route.writable}
+
+
+def _not_begun(common: Common, batch: Gathered[Any], brokers: set[str]) -> FerromqError:
+    where = ", ".join(sorted(brokers))
+    error = RequestTimeout(
+        f"SendMessage to {where} was not begun within {common.timeout:g} s: the broker did not answer those before it"
+    )
+    route = common.routes.known(batch.topic)
+    if route is None or not route.in_order or batch.lane is None or not is_ordered(batch.lane):
+        return error
+    group = group_of(batch.lane)
+    return of_group_error(error, batch.topic, group, route.of_group(group), route.writable)
 
 
 def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue, counted: Sequence[Queue]) -> FerromqError:

@@ -19,7 +19,7 @@ from typing import Self, TypedDict, TypeVar, Unpack
 from ferromq import _names
 from ferromq._time import Clock
 from ferromq.client import _send_plans
-from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, group_of, is_ordered, size
+from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, is_ordered, size
 from ferromq.client._client import Client, Options
 from ferromq.client._connection import remaining
 from ferromq.client._protocol import may_be_one, seconds
@@ -218,7 +218,8 @@ class Producer:
         Send one message in the background, together with others; the future ends with its receipt or its error.
 
         Waits while more than *max_pending_bytes* are on their way. The messages of a group are sent in the order of the
-        calls; one that fails is missing among them.
+        calls; one that fails is missing among them. Where its broker does not answer, a message fails *timeout* after
+        it was to go, however many wait before it.
         """
         self._client.check()
         if self._client.common.routes.known(topic) is None:
@@ -234,7 +235,8 @@ class Producer:
         """
         Send what `submit` keeps, say good-bye, and end; returns within about *timeout* whatever the brokers do.
 
-        Futures of messages that did not get out end with `ConnectionFailed`. Idempotent.
+        Futures of messages that were on their way end with `ConnectionFailed`, those of messages that were never sent
+        with `ClientClosed`. Idempotent.
         """
         until = time.monotonic() + seconds(timeout)
         if not self._client.is_closed and self._client.is_here:
@@ -339,10 +341,8 @@ class _Submitted:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ready: deque[Gathered[Future[SendReceipt]]] = deque()
-        self._busy: set[tuple[str, str]] = set()
-        """Orders of which a batch is under way; the next ones wait."""
-        self._late: set[tuple[str, str]] = set()
-        """Those of them whose broker did not answer when they were begun."""
+        self._sending: list[Gathered[Future[SendReceipt]]] = []
+        """Those under way; the next ones of the same order wait."""
         self._idle = 0
         self._bytes = 0
         self._unfinished = 0
@@ -366,14 +366,22 @@ class _Submitted:
             full = self._linger.add(topic, message, length, future, time.monotonic())
             self._bytes += length
             self._unfinished += 1
-            self._ready += full
+            if full:
+                self._hand(full)
             if full or was_empty:
                 self._changed.notify_all()
         return future
 
+    def _hand(self, gathered: Iterable[Gathered[Future[SendReceipt]]]) -> None:
+        """Give batches to the senders: the time that each has begins."""
+        until = time.monotonic() + self._client.common.timeout
+        for batch in gathered:
+            batch.until = until
+            self._ready.append(batch)
+
     def flush(self, until: float | None) -> bool:
         with self._changed:
-            self._ready += self._linger.all()
+            self._hand(self._linger.all())
             self._changed.notify_all()
             timeout = None if until is None else remaining(until)
             return self._changed.wait_for(lambda: self._unfinished == 0, timeout)
@@ -400,17 +408,24 @@ class _Submitted:
         self._threads.append(thread)
         thread.start()
 
-    def _failed(self, endpoint: str) -> None:
-        """Note which groups wait for a broker that does not answer, and keep a thread for the others."""
+    def _failed(self, _endpoint: str) -> None:
+        """Keep a thread for other brokers where one does not answer."""
         with self._changed:
-            self._late |= {order for order in self._busy if self._endpoint(order) == endpoint}
-            if self._late and not self._idle and len(self._threads) < _MOST_SENDERS and not self._closed:
+            late = self._late(self._client.common.routes.failing())
+            if late and not self._idle and len(self._threads) < _MOST_SENDERS and not self._closed:
                 self._start_one()
+
+    def _late(self, failing: set[str]) -> int:
+        """Return how many of the batches under way are for brokers that are *failing*."""
+        return sum(self._is_late(batch, failing) for batch in self._sending)
+
+    def _is_late(self, batch: Gathered[Future[SendReceipt]], failing: set[str]) -> bool:
+        return bool(failing) and _send_plans.brokers_of(self._client.common, batch) <= failing
 
     def _next(self) -> Gathered[Future[SendReceipt]] | None:
         with self._changed:
             while True:
-                self._ready += self._linger.due(time.monotonic())
+                self._hand(self._linger.due(time.monotonic()))
                 if (batch := self._take()) is not None:
                     return batch
                 if self._closed:
@@ -421,31 +436,26 @@ class _Submitted:
                 self._idle -= 1
 
     def _take(self) -> Gathered[Future[SendReceipt]] | None:
-        failing = self._client.common.routes.failing()
+        failing, given_up = (routes := self._client.common.routes).failing(), routes.given_up()
+        has_thread = self._late(failing) < len(self._threads) - 1
+        busy = {batch.order for batch in self._sending} - {None}
+        now = time.monotonic()
         for index, batch in enumerate(self._ready):
-            order = batch.order
-            if order is None or order not in self._busy:
-                if order is not None:
-                    is_late = bool(failing) and self._endpoint(order) in failing
-                    if is_late and len(self._late) >= len(self._threads) - 1:
-                        continue  # a thread is left for those whose brokers answer
-                    self._busy.add(order)
-                    if is_late:
-                        self._late.add(order)
-                del self._ready[index]
-                return batch
+            if batch.order in busy:
+                continue
+            # A thread is left for those whose brokers answer; what only fails takes no time.
+            is_over = batch.until <= now and self._is_late(batch, given_up)
+            if not has_thread and not is_over and self._is_late(batch, failing):
+                continue
+            self._sending.append(batch)
+            del self._ready[index]
+            return batch
         return None
-
-    def _endpoint(self, order: tuple[str, str]) -> str | None:
-        """Return the broker of a message group, where its queue is known."""
-        topic, lane = order
-        route = self._client.common.routes.known(topic)
-        return route.of_group(group_of(lane)).endpoint if route and route.in_order else None
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
             try:
-                sent = self._client.run(_send_plans.send(self._client.common, batch.topic, batch.messages))
+                sent = self._client.run(_send_plans.send_gathered(self._client.common, batch))
             except FerromqError as error:
                 if len(batch.messages) > 1 and may_be_one(error):
                     self._again(batch)
@@ -463,9 +473,7 @@ class _Submitted:
 
     def _leave(self, batch: Gathered[Future[SendReceipt]]) -> None:
         """Let the next batch of its order go."""
-        if batch.order is not None:
-            self._busy.discard(batch.order)
-            self._late.discard(batch.order)
+        self._sending = [other for other in self._sending if other is not batch]
         self._changed.notify_all()
 
     def _finish(self, batch: Gathered[Future[SendReceipt]], outcome: Batch | Exception) -> None:
