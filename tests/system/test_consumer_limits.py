@@ -57,6 +57,7 @@ def test_acknowledgements_that_hang_do_not_hold_up_a_receive(proxy: GrpcProxy, s
         proxy.release()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("call", ["ack", "forward"])
 def test_other_calls_end_within_the_timeout(proxy: GrpcProxy, shell: Shell, call: str) -> None:
     """Repetitions included, with an error that leaves the outcome open."""
@@ -70,6 +71,7 @@ def test_other_calls_end_within_the_timeout(proxy: GrpcProxy, shell: Shell, call
         proxy.release()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("state", ["new", "idle", "acknowledges", "iterates", "waits", "runs"])
 def test_closing_keeps_its_time(proxy: GrpcProxy, shell: Shell, state: str) -> None:
     """Whatever the consumer does, and though nothing is answered any more."""

@@ -303,12 +303,15 @@ def test_a_receipt_names_the_queue_the_message_is_in(cluster: Cluster) -> None:
     """Producer and broker choose a group's queue each by a hash of its own; the broker's counts."""
     with ferromq.Producer(cluster.a.endpoint) as producer:
         receipts = {g: producer.send(TOPIC, g.encode(), message_group=g) for g in GROUPS}
-        many = producer.send_all(TOPIC, [ferromq.Message(b"x", message_group=GROUPS[0])] * 3)
-    for broker in (cluster.a, cluster.b):
-        with ferromq.Consumer(broker.endpoint, "g", TOPIC) as consumer:
-            for message in consumer.receive(32, wait=1):
-                if message.body == b"x":
-                    assert message.queue_id == many[0].queue_id == receipts[GROUPS[0]].queue_id
-                    continue
-                receipt = receipts[message.body.decode()]
-                assert (message.queue_id, message.queue_offset) == (receipt.queue_id, receipt.queue_offset)
+        many = producer.send_all(TOPIC, [ferromq.Message(b"%d" % n, message_group=GROUPS[0]) for n in range(3)])
+    sent = {g.encode(): receipt for g, receipt in receipts.items()}
+    sent |= {b"%d" % number: receipt for number, receipt in enumerate(many)}
+    received: dict[bytes, tuple[int, int]] = {}
+    with ferromq.Consumer(cluster.a.endpoint, "g", TOPIC) as consumer:
+        while len(received) < len(sent):
+            batch = consumer.receive(32, wait=20)
+            assert batch
+            received |= {message.body: (message.queue_id, message.queue_offset) for message in batch}
+            consumer.ack(batch)
+    assert received == {body: (receipt.queue_id, receipt.queue_offset) for body, receipt in sent.items()}
+    assert {receipt.queue_id for receipt in many} == {receipts[GROUPS[0]].queue_id}

@@ -12,6 +12,7 @@ import ferromq
 import ferromq.aio
 from ferromq.errors import FerromqError, OutcomeUnknown
 
+pytestmark = pytest.mark.alone
 LATE = 0.2
 
 
