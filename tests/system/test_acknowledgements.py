@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, AioShell, Shell, SyncShell
 from grpc_proxy import GrpcProxy
 
 import ferromq
+from ferromq.client import _plans
 
 pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 
@@ -36,6 +38,50 @@ def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded,
                 consumer.ack([stale])
         consumer.ack(message)
         assert mq.broker._server.stats()["acked"] == 1
+
+
+def test_an_acknowledgement_has_one_timeout_for_all_it_waits_for(
+    mq: ferromq.Embedded, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What those on their way took is no longer there for the others."""
+    limits: list[float | None] = []
+
+    def noted(*given: Any, timeout: float | None = None) -> Any:
+        limits.append(timeout)
+        return ack(*given, timeout=timeout)
+
+    ack = _plans.ack
+    monkeypatch.setattr(_plans, "ack", noted)
+    with mq.producer() as producer:
+        producer.send("orders", b"y")
+    with shell(mq, "billing", "orders", timeout=PATIENCE) as consumer:
+        one, two = *consumer.receive(1, wait=PATIENCE), *consumer.receive(1, wait=PATIENCE)
+        consumer.ack_later(one)
+        consumer.ack([one, two])
+    alone, rest = limits
+    assert alone is None
+    assert rest is not None
+    assert 0 < rest < PATIENCE
+
+
+def test_the_thread_of_a_broker_that_is_gone_ends(
+    mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """Once it has sent what it was given; a later acknowledgement for the same address begins another one."""
+    if shell is AioShell:
+        pytest.skip("has no threads")
+    with mq.producer() as producer:
+        producer.send("orders", b"y")
+    with mq.consumer("billing", "orders") as consumer:
+        for _ in range(2):
+            (message,) = consumer.receive(1, wait=PATIENCE)
+            message.ack()
+            lanes = consumer._leases._lanes
+            assert [*lanes] == [message.endpoint]
+            consumer._client.session.on_left(message.endpoint)
+            assert eventually(lambda lanes=lanes: not lanes)
+        consumer.flush()
+    assert mq.broker._server.stats()["acked"] == 2
 
 
 def test_a_second_acknowledgement_returns_without_a_call(mq: ferromq.Embedded, shell: Shell) -> None:

@@ -67,15 +67,16 @@ class Leases:
 
     async def ack(self, messages: Sequence[MessageView]) -> None:
         """Acknowledge messages at once, unless they are already; raises the first refusal."""
+        timeout = self._client.common.timeout
+        until = time.monotonic() + timeout
         if any(message.is_settled for message in messages):
-            timeout = self._client.common.timeout
             # One of them may be on its way.
-            waiting = await self.flush(time.monotonic() + timeout, {message.endpoint for message in messages})
+            waiting = await self.flush(until, {message.endpoint for message in messages})
             if waiting:
                 raise _plans.no_answer("sending the acknowledgements before", timeout)
         for message in messages:
             self._leave(message)
-        refused = await self._send([message for message in messages if message.settle()])
+        refused = await self._send([message for message in messages if message.settle()], until)
         if refused:
             raise refused[0][1]
 
@@ -169,16 +170,19 @@ class Leases:
         except FerromqError as error:
             _log.debug("not given back, the lease expires message_id=%s: %s", message.message_id, error)
 
-    async def _send(self, messages: Sequence[MessageView]) -> list[tuple[int, FerromqError]]:
+    async def _send(self, messages: Sequence[MessageView], until: float) -> list[tuple[int, FerromqError]]:
         """Send acknowledgements, to all brokers at once, and return each failure and how many messages it concerns."""
         grouped = by_endpoint(messages)
-        results = await asyncio.gather(*(self._send_to(endpoint, some) for endpoint, some in grouped.items()))
+        results = await asyncio.gather(*(self._send_to(endpoint, some, until) for endpoint, some in grouped.items()))
         return [failure for result in results for failure in result]
 
-    async def _send_to(self, endpoint: str, messages: list[MessageView]) -> list[tuple[int, FerromqError]]:
+    async def _send_to(
+        self, endpoint: str, messages: list[MessageView], until: float | None = None
+    ) -> list[tuple[int, FerromqError]]:
         try:
             await self._renewals_of(messages)
-            plan = _plans.ack(self._client.common, self._subscription, endpoint, messages)
+            timeout = None if until is None else remaining(until)
+            plan = _plans.ack(self._client.common, self._subscription, endpoint, messages, timeout=timeout)
             refused = await self._client.run(plan)
         except FerromqError as error:
             for message in messages:

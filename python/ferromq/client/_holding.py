@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -57,6 +58,8 @@ class _Lane:
     messages: list[MessageView] = field(default_factory=list)
     under_way: int = 0
     ended: int = 0
+    is_left: bool = False
+    """Whether the broker is gone: the thread ends once there is nothing to send."""
 
     @property
     def taken(self) -> int:
@@ -86,6 +89,8 @@ class Leases:
         self.in_order: InOrder | None = None
         """What loops that keep order know of the messages they used."""
         client.before_exit(self._finish_at_exit)
+        reference = weakref.WeakMethod(self._left)
+        client.session.on_left = lambda endpoint: (left := reference()) and left(endpoint)
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement; called by the message."""
@@ -107,15 +112,16 @@ class Leases:
 
     def ack(self, messages: Sequence[MessageView]) -> None:
         """Acknowledge messages at once, unless they are already; raises the first refusal."""
+        timeout = self._client.common.timeout
+        until = time.monotonic() + timeout
         if any(message.is_settled for message in messages):
-            timeout = self._client.common.timeout
             # One of them may be on its way.
-            waiting = self.flush(time.monotonic() + timeout, {message.endpoint for message in messages})
+            waiting = self.flush(until, {message.endpoint for message in messages})
             if waiting:
                 raise _plans.no_answer("sending the acknowledgements before", timeout)
         for message in messages:
             self._leave(message)
-        refused = self._send([message for message in messages if message.settle()])
+        refused = self._send([message for message in messages if message.settle()], until)
         if refused:
             raise refused[0][1]
 
@@ -161,26 +167,31 @@ class Leases:
             raise
         self._is_done([message])
 
-    def _send(self, messages: Sequence[MessageView]) -> list[tuple[int, FerromqError]]:
+    def _send(self, messages: Sequence[MessageView], until: float) -> list[tuple[int, FerromqError]]:
         """Send acknowledgements, to all brokers at once, and return each failure and how many messages it concerns."""
         failures: list[tuple[int, FerromqError]] = []
         (first, *others) = by_endpoint(messages).items() or [("", [])]
-        threads = [
-            threading.Thread(target=lambda each=each: failures.extend(self._send_to(*each)), daemon=True)
-            for each in others
-        ]
+
+        def send(endpoint: str, some: list[MessageView]) -> None:
+            failures.extend(self._send_to(endpoint, some, until))
+
+        threads = [threading.Thread(target=send, args=each, daemon=True) for each in others]
         for thread in threads:
             thread.start()
-        failures += self._send_to(*first)
+        send(*first)
         for thread in threads:
             thread.join()
         return failures
 
-    def _send_to(self, endpoint: str, messages: list[MessageView]) -> list[tuple[int, FerromqError]]:
+    def _send_to(
+        self, endpoint: str, messages: list[MessageView], until: float | None = None
+    ) -> list[tuple[int, FerromqError]]:
         if not messages:
             return []
+        timeout = None if until is None else remaining(until)
         try:
-            refused = self._client.run(_plans.ack(self._client.common, self._subscription, endpoint, messages))
+            plan = _plans.ack(self._client.common, self._subscription, endpoint, messages, timeout=timeout)
+            refused = self._client.run(plan)
         except FerromqError as error:
             for message in messages:
                 message.unsettle()
@@ -276,6 +287,13 @@ class Leases:
         with self._changed:
             return self._refusals.take()
 
+    def _left(self, endpoint: str) -> None:
+        """End the thread of a broker that is gone; another acknowledgement for it begins a new one."""
+        with self._changed:
+            if endpoint in self._lanes:
+                self._lanes[endpoint].is_left = True
+                self._changed.notify_all()
+
     def _open(self, endpoint: str) -> _Lane:
         lane = self._lanes[endpoint] = _Lane(endpoint)
         threading.Thread(target=self._run, args=(lane,), name="ferromq-ack", daemon=True).start()
@@ -284,8 +302,11 @@ class Leases:
     def _run(self, lane: _Lane) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: lane.messages or self._stopped)
+                self._changed.wait_for(lambda: lane.messages or lane.is_left or self._stopped)
                 if self._stopped:
+                    return
+                if not lane.messages:
+                    del self._lanes[lane.endpoint]
                     return
                 self._changed.wait_for(
                     lambda: len(lane.messages) >= FLUSH_COUNT or self._hurry or self._stopped, FLUSH_AFTER

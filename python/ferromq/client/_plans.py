@@ -180,7 +180,8 @@ class Common:
                 return (yield from self._ask_route(topic, endpoint, max(0.001, min(self.attempt_timeout, left))))
             except (*RETRYABLE,) as error:
                 failure = error
-                self.routes.failed(endpoint)
+                if isinstance(error, OutcomeUnknown):  # else it answers, though it does not know
+                    self.routes.failed(endpoint)
         if old is None:
             assert failure is not None
             raise failure
@@ -336,9 +337,19 @@ def _receive_once(
 
 
 def ack(
-    common: Common, subscription: Subscription, endpoint: str, messages: Sequence[MessageView]
+    common: Common,
+    subscription: Subscription,
+    endpoint: str,
+    messages: Sequence[MessageView],
+    *,
+    timeout: float | None = None,
 ) -> Plan[list[tuple[str, FerromqError]]]:
-    """Acknowledge messages of one broker and return the ids of those that were refused, and why."""
+    """
+    Acknowledge messages of one broker and return the ids of those that were refused, and why.
+
+    *timeout*: seconds for all of it; None: the client's.
+    """
+    limit = common.timeout if timeout is None else timeout
     request = _ferromq.encode_acks(subscription.group, subscription.topic, messages)
     lost: OutcomeUnknown | None = None
 
@@ -354,7 +365,7 @@ def ack(
             raise error_of(code, text)
         return [(message_id, _refusal(error_of(code, text), lost)) for message_id, code, text in refused]
 
-    return (yield from common.attempt(subscription.topic, once, timeout=common.timeout))
+    return (yield from common.attempt(subscription.topic, once, timeout=limit))
 
 
 def _refusal(error: FerromqError, lost: OutcomeUnknown | None) -> FerromqError:
