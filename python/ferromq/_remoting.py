@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request
+from ferromq._seldom import Seldom
 from ferromq.errors import IllegalName, StoreFull
 
 _log = logging.getLogger("ferromq.remoting")
+_FAILED = "request failed code=%s peer=%s"
 
 Answer = tuple[int, str | None, dict[str, str], bytes]
 Handler = Callable[[Request], Answer]
@@ -74,8 +76,9 @@ def disk_full(error: Exception) -> str | None:
     return f"disk full: {error}; nothing was changed; free some space and try again" if is_full else None
 
 
-def guarded(handler: Handler) -> Handler:
-    """Turn the exceptions of *handler* into answers; what is unexpected is logged."""
+def guarded(handler: Handler, seldom: Seldom | None = None) -> Handler:
+    """Turn the exceptions of *handler* into answers; what is unexpected is logged, each handler's a few times."""
+    seldom = seldom or Seldom(_log)
 
     def handle(request: Request) -> Answer:
         try:
@@ -85,12 +88,12 @@ def guarded(handler: Handler) -> Handler:
         except (OSError, StoreFull) as error:
             why = disk_full(error)
             if why is None:
-                _log.exception("request failed code=%s peer=%s", request.route, request.peer)
+                seldom.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
                 return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-            _log.warning("request refused code=%s peer=%s: %s", request.route, request.peer, why)
+            seldom.log(logging.WARNING, "request refused code=%s peer=%s: %s", request.route, request.peer, why)
             return failure(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         except Exception as error:  # noqa: BLE001 (the peer gets an answer whatever happens)
-            _log.exception("request failed code=%s peer=%s", request.route, request.peer)
+            seldom.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
             return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     return handle

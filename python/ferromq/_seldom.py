@@ -24,8 +24,12 @@ class Seldom:
         self._said = 0
         self._left_out = 0
 
-    def log(self, level: int, text: str, *given: object) -> bool:
-        """Write one line, unless there were enough for now; says whether it was written."""
+    def log(self, level: int, text: str, *given: object, exc_info: bool = False) -> bool:
+        """
+        Write one line, unless there were enough for now; says whether it was written.
+
+        *exc_info*: with the traceback of the exception that is being handled.
+        """
         with self._lock:
             now = self._now()
             if now - self._begun >= _WHILE:
@@ -37,5 +41,5 @@ class Seldom:
             left_out, self._left_out = self._left_out, 0
         if left_out:
             text, given = f"{text} left_out=%d", (*given, left_out)
-        self._log.log(level, text, *given)
+        self._log.log(level, text, *given, exc_info=exc_info)
         return True

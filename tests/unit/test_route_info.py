@@ -11,6 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from ferromq.namesrv.route_info import (
     BrokerAddress,
     MinimumChange,
+    OrderChange,
+    OrderDeletion,
     Registered,
     RegisteredTopics,
     Registration,
@@ -432,3 +434,21 @@ def test_a_renewal_changes_no_route() -> None:
     assert told == []
     routes.register(broker(), topics(3, t=5), now=90_000)
     assert told == ["t"]
+
+
+def test_brokers_that_are_away_are_forgotten_unless_an_order_configuration_has_them() -> None:
+    """However many names are registered: those that come back, and those that stay, are known with their cluster."""
+    changes: list[OrderChange | OrderDeletion] = []
+    ordered = {f"o{number}" for number in range(100)}
+    routes = RouteInfoManager(LEASE, on_order=changes.extend, in_order_configurations=lambda: ordered)
+    routes.register(broker("stays", "h:9"), topics(name="stays"), 0)
+    names = sorted(ordered) + [f"b{number}" for number in range(10_000)]
+    for connection, name in enumerate(names):
+        routes.register(broker(name), topics(name=name), 0, connection)
+        routes.close_connection(connection)
+    changes.clear()
+    routes.delete_topic("t", "c")
+    (deletion,) = changes
+    assert isinstance(deletion, OrderDeletion)
+    assert deletion.goes >= ordered | {"stays"}
+    assert len(deletion.goes) < 1_000

@@ -1,10 +1,18 @@
 """Log lines that clients can cause as often as they like."""
 
 import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ferromq._codes import ResponseCode
+from ferromq._proto import messages as pb
+from ferromq._remoting import guarded
 from ferromq._seldom import Seldom
+from ferromq.broker._grpc import rpc
+from ferromq.namesrv.route_info import RegisteredTopics, Registration, RouteInfoManager
 
 
 def test_a_flood_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
@@ -19,3 +27,44 @@ def test_a_flood_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -
         for number in range(2):
             seldom.log(logging.INFO, "again number=%d", number)
     assert [record.getMessage() for record in caplog.records[5:]] == ["again number=0 left_out=995", "again number=1"]
+
+
+FAILURES = [OSError(28, "full"), OSError(5, "broken"), RuntimeError("broken")]
+REQUEST: Any = SimpleNamespace(route="1", peer="here", body=b"")
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    """Return a handler that fails."""
+
+    def handler(*_: object) -> Any:
+        raise error
+
+    return handler
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_requests_that_fail_are_answered_each_and_logged_a_few_times(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over both protocols; an unexpected failure with its traceback."""
+    remoting = guarded(failing(error))
+    over_grpc = rpc(pb.HeartbeatRequest, pb.HeartbeatResponse, failing(error))
+    for _ in range(100):
+        assert remoting(REQUEST)[0] != ResponseCode.SUCCESS
+        assert pb.HeartbeatResponse.FromString(over_grpc(REQUEST)).status.code == pb.Code.INTERNAL_SERVER_ERROR
+    is_full = error is FAILURES[0]
+    for name in ("ferromq.remoting", "ferromq.grpc"):
+        records = [record for record in caplog.records if record.name == name]
+        assert len(records) == 5
+        assert all(bool(record.exc_info) is not is_full for record in records)
+
+
+def test_registrations_that_are_refused_are_logged_a_few_times(caplog: pytest.LogCaptureFixture) -> None:
+    """Each names a broker, which may have a very long name."""
+    routes = RouteInfoManager()
+    for number in range(100):
+        broker = Registration("c", "h:1", f"{number}" + "x" * 10_000, 0)
+        assert routes.register(broker, RegisteredTopics(is_change=True), 0) is None
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 5
+    assert max(map(len, lines)) < 500

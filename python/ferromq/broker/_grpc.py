@@ -14,6 +14,7 @@ from ferromq import _names
 from ferromq._ferromq import Request
 from ferromq._proto import messages as pb
 from ferromq._remoting import disk_full
+from ferromq._seldom import Seldom
 from ferromq.errors import IllegalName
 
 _log = logging.getLogger("ferromq.grpc")
@@ -54,6 +55,7 @@ def enum_name(name: Callable[[int], str], number: int) -> str:
 
 def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer: Callable[[Q, Request], Any]) -> Rpc:
     """Make a function from bytes to bytes of *answer*, which gets the decoded message and returns the response."""
+    seldom = Seldom(_log)
 
     def handle(request: Request) -> bytes:
         try:
@@ -65,9 +67,10 @@ def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer
         except Exception as error:  # noqa: BLE001 (the client gets an answer whatever happens)
             text = disk_full(error) or f"{type(error).__name__}: {error}"
             if disk_full(error):
-                _log.warning("request refused rpc=%s peer=%s: %s", request.route, request.peer, text)
+                seldom.log(logging.WARNING, "request refused rpc=%s peer=%s: %s", request.route, request.peer, text)
             else:
-                _log.exception("request failed rpc=%s peer=%s", request.route, request.peer)
+                failed = "request failed rpc=%s peer=%s"
+                seldom.log(logging.ERROR, failed, request.route, request.peer, exc_info=True)
             response = response_type(status=status(pb.Code.INTERNAL_SERVER_ERROR, text))
         encoded: bytes = response.SerializeToString()
         return encoded

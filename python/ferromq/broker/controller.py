@@ -17,6 +17,7 @@ from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq._fork import Owner
 from ferromq._listener_config import RELOAD_INTERVAL, naming
 from ferromq._membership_config import MembershipConfig
+from ferromq._seldom import Seldom
 from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
 from ferromq.broker.addresses import fast_address, identify, reserved, store_host, unheard
@@ -86,6 +87,7 @@ class BrokerController:
         )
         self._archive = _hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
+        self._seldom = Seldom(_log)
         self._role = threading.Lock()
         """Held where the role changes, and where what was told of it is taken over."""
         self._master: Master | None = None
@@ -445,7 +447,8 @@ class BrokerController:
             _log.debug("%s not created peer=%s: %s", kind, peer, error)
             return False
         except OSError as error:
-            _log.error("%s not created, its table cannot be written name=%s peer=%s: %s", kind, name, peer, error)
+            text = "%s not created, its table cannot be written name=%s peer=%s: %s"
+            self._seldom.log(logging.ERROR, text, kind, name, peer, error)
             return None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq import _names
+from ferromq._seldom import Seldom
 from ferromq.broker import retry_policy
 from ferromq.broker.attributes import OF_GROUPS, PRIORITY_FACTOR, altered
 from ferromq.broker.retry_policy import DEFAULT, RetryPolicy
@@ -176,6 +177,7 @@ class GroupTable:
         # What is pushed last is what holds.
         self._forbidding = threading.Lock()
         self._listeners: list[Callable[[str], None]] = []
+        self._seldom = Seldom(_log)
         self._table = MetadataTable(directory / "config" / "subscriptionGroup.json", _FORM, now_ms, push)
         self._table.seed({name: GroupConfig(name) for name in _names.SYSTEM_GROUPS}, frozenset(), now_ms())
 
@@ -242,7 +244,8 @@ class GroupTable:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            _log.warning("group not on disk yet, it is written with the next change group=%s: %s", name, error)
+            text = "group not on disk yet, it is written with the next change group=%s: %s"
+            self._seldom.log(logging.WARNING, text, name, error)
             self._table.add_unwritten(name, GroupConfig(name))
             return self.get(name)
 

@@ -12,6 +12,7 @@ from ferromq import _names
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, BadRequest, failure, integer, required
+from ferromq._seldom import Seldom
 from ferromq.broker.clients import ClientTable, Pusher
 from ferromq.broker.topics import TopicTable
 from ferromq.errors import MessageTooLarge, StoreError
@@ -58,6 +59,7 @@ class Replies:
         self._address = address
         self._now_ms = now_ms
         self._keep = keep
+        self._seldom = Seldom(_log)
 
     def reply(self, request: Request) -> Answer:
         """
@@ -131,7 +133,8 @@ class Replies:
                 reconsume_times=integer(header, "reconsumeTimes", 0),
             )
         except (StoreError, ValueError, OverflowError) as error:
-            _log.warning("reply not stored topic=%s queue_id=%d: %s", topic, queue_id, error)
+            text = "reply not stored topic=%s queue_id=%d: %s"
+            self._seldom.log(logging.WARNING, text, topic, queue_id, error)
             return {}
         message = self._store.message_at(physical_offset)
         return {"msgId": message.offset_message_id if message else "0", "queueOffset": str(offset)}

@@ -22,6 +22,11 @@ class Orders:
         self._kv_config = kv_config
         self._on_change = on_change
 
+    def brokers(self) -> set[str]:
+        """Return the brokers that are in some order configuration."""
+        configurations = self._kv_config.namespace(ORDER_NAMESPACE) or {}
+        return set().union(*map(all_parts, configurations.values()))
+
     def follow(self, changes: Sequence[OrderChange | OrderDeletion]) -> None:
         """Take over changes, as `RouteInfoManager` tells them: several brokers may register at once."""
         by_topic: dict[str, list[OrderChange | OrderDeletion]] = {}

@@ -13,11 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ferromq._seldom import Seldom
 from ferromq.route import MASTER, READ_WRITE, BrokerData, DataVersion, Permission, QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.namesrv")
 
 DEFAULT_LEASE_MS = 120_000
+_LEAST_NAMES = 256
+"""Names of brokers among which none is looked for that can be forgotten."""
 _MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
@@ -141,7 +144,8 @@ class RouteInfoManager:
     Thread-safe. The tables are RocketMQ's: `topic_queue_table`, `broker_addr_table`, `cluster_addr_table`,
     `broker_live_table`, `filter_server_table`. Before a change is answered, *on_order* is called with what it means for
     order configurations, *on_change* with the topics whose routes are not what they were, and *on_minimum* with each
-    change of a lowest broker id.
+    change of a lowest broker id. *in_order_configurations* returns the broker names that order configurations have; it
+    must not come back here.
     """
 
     def __init__(
@@ -151,6 +155,7 @@ class RouteInfoManager:
         on_change: Callable[[Collection[str]], object] = lambda _topics: None,
         on_minimum: Callable[[MinimumChange], object] = lambda _change: None,
         on_order: Callable[[Sequence[OrderChange | OrderDeletion]], object] = lambda _changes: None,
+        in_order_configurations: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.acting_master = False
         """Whether the first slave of a lost master is shown in its place, where the broker allows it."""
@@ -162,6 +167,7 @@ class RouteInfoManager:
         self._on_minimum = on_minimum
         self._on_order = on_order
         self._lock = threading.Lock()
+        self._seldom = Seldom(_log)
         self.topic_queue_table: dict[str, dict[str, QueueData]] = {}
         self.broker_addr_table: dict[str, _Broker] = {}
         self.cluster_addr_table: dict[str, set[str]] = {}
@@ -173,8 +179,10 @@ class RouteInfoManager:
         self._changed: set[str] = set()
         self._minimum_changes: list[MinimumChange] = []
         self._order_changes: list[OrderChange | OrderDeletion] = []
-        # Also of brokers that are away.
+        # Also of brokers that are away, while an order configuration may name them.
         self._cluster_of: dict[str, str] = {}
+        self._forget_away_at = _LEAST_NAMES
+        self._in_order_configurations = in_order_configurations
         self._in_order: set[str] = set()
         self._of_other_types: dict[str, set[str]] = {}
 
@@ -209,6 +217,7 @@ class RouteInfoManager:
                 self._forget(broker.key, before.broker_name)
             self.cluster_addr_table.setdefault(broker.cluster, set()).add(broker.broker_name)
             self._cluster_of[broker.broker_name] = broker.cluster
+            self._forget_away()
             known = self.broker_addr_table.setdefault(broker.broker_name, _Broker(broker.cluster))
             is_first = self._put_address(broker, known)
             if broker.broker_id == MASTER:
@@ -235,20 +244,31 @@ class RouteInfoManager:
         current = known.addresses.get(broker.broker_id) if known else None
         if current is None or known is None:
             if topics.is_change or len(topics.queues) == 1:
-                _log.warning("change of an unregistered broker refused broker=%s", broker.broker_name)
+                self._refuse("change of an unregistered broker refused", broker)
                 return True
             return False
         if current == broker.address:
             return False
         if topics.is_change:
-            _log.warning("change of a broker refused, another one has its place broker=%s", broker.broker_name)
+            self._refuse("change of a broker refused, another one has its place", broker)
             return True
         rival = self.broker_live_table.get(BrokerAddress(known.cluster, current))
         if rival is not None and rival.version.state_version > topics.version.state_version:
-            _log.warning("older broker refused broker=%s address=%s", broker.broker_name, broker.address)
+            self._refuse("older broker refused", broker)
             self._forget(broker.key, broker.broker_name)
             return True
         return False
+
+    def _forget_away(self) -> None:
+        """Forget the clusters of brokers that are away and in no order configuration, once there are many names."""
+        if len(self._cluster_of) < self._forget_away_at:
+            return
+        needed = set().union(self._in_order_configurations(), *self.cluster_addr_table.values())
+        self._cluster_of = {name: cluster for name, cluster in self._cluster_of.items() if name in needed}
+        self._forget_away_at = _LEAST_NAMES + 2 * len(self._cluster_of)
+
+    def _refuse(self, why: str, broker: Registration) -> None:
+        self._seldom.log(logging.WARNING, "%s broker=%.200s address=%.200s", why, broker.broker_name, broker.address)
 
     def _put_address(self, broker: Registration, known: _Broker) -> bool:
         """Give the broker its place among those of its name; say whether nobody had it."""

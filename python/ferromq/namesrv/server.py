@@ -52,11 +52,13 @@ class NamesrvController:
                 notices.tell(change)
 
         self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
+        orders = Orders(self.kv_config, server.drop_routes)
         self.routes = RouteInfoManager(
             config.lease // _MILLISECOND,
             on_change=lambda topics: server.drop_routes(list(topics)),
             on_minimum=minimum_changed,
-            on_order=Orders(self.kv_config, server.drop_routes).follow,
+            on_order=orders.follow,
+            in_order_configurations=orders.brokers,
         )
         self._notices = notices
         requests = Requests(self._server, self.routes, self.kv_config, self.settings, self._clock)
