@@ -1,6 +1,6 @@
 """Bindings of the Rust core. No logic lives here; `ferromq` re-exports what users need."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, final, type_check_only
@@ -1023,11 +1023,11 @@ class MessageView:
         Nothing happens for a message that this client has acknowledged already.
         """
 
-    def change_invisible_duration(self, duration: timedelta | float) -> Any:
+    def change_invisible_duration(self, duration: timedelta | float) -> Awaitable[None] | Any:
         """
         Let the lease end *duration* (float: seconds) from now; zero gives the message back at once.
 
-        Of a consumer of `ferromq.aio`: await it. Raises `LeaseExpired` where the lease is no longer held.
+        Returns None; of a consumer of `ferromq.aio` what is to be awaited. Raises `LeaseExpired` where the lease is no longer held.
         """
 
     def renew(self, receipt_handle: str) -> None:

@@ -56,8 +56,16 @@ def test_a_name_server_that_does_not_answer(mq: ferromq.Embedded, proxy: FaultPr
     ):
         admin.create_topic("orders", 1)
         fault(proxy)
-        fails_in_time(admin.topics)
-        fails_in_time(lambda: admin.create_group("billing"))
+        for call in (
+            admin.topics,
+            lambda: admin.create_group("billing"),
+            lambda: admin.alter_group("billing", retries=1),
+            lambda: admin.alter_topic("orders", queues=2),
+            lambda: admin.delete_topic("orders"),
+            lambda: admin.take_out_broker("gone"),
+            admin.order_configurations,
+        ):
+            fails_in_time(call)
         assert "orders" in with_two.topics()
         with_two.create_topic("clicks", 1)
         proxy.resume()
