@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ferromq.client._ahead import MAX_BATCH, Ahead, Held, check_prefetch
-from ferromq.errors import ConfigError
+from ferromq.client._ahead import MAX_BATCH, Ahead, Held, check_prefetch, sort_out
+from ferromq.errors import ConfigError, LeaseExpired, OutcomeUnknown
 
 LEASE = 30.0
 
@@ -127,3 +127,25 @@ def test_at_least_one_message_is_held(prefetch: int) -> None:
     """A bound of none would receive nothing."""
     with pytest.raises(ConfigError, match="at least 1"):
         check_prefetch(prefetch)
+
+
+@pytest.mark.parametrize(
+    ("failed", "in_order", "sorted_out"),
+    [
+        ({}, True, ("abc", "", "")),
+        ({"a": LeaseExpired}, False, ("bc", "", "")),
+        ({"a": LeaseExpired}, True, ("", "", "bc")),
+        ({"b": LeaseExpired}, True, ("a", "", "c")),
+        ({"b": OutcomeUnknown}, False, ("ac", "b", "")),
+        ({"b": OutcomeUnknown}, True, ("a", "bc", "")),
+        ({"a": OutcomeUnknown, "b": LeaseExpired}, True, ("", "a", "c")),
+    ],
+)
+def test_what_is_in_order_never_goes_before_what_comes_again(
+    failed: dict[Any, Any], in_order: bool, sorted_out: tuple[str, str, str]
+) -> None:
+    """What could not be changed is kept, what had expired is redelivered; in order, what follows waits for it."""
+    taken: list[Any] = [SimpleNamespace(message=name) for name in "abc"]
+    failures = {name: error("why") for name, error in failed.items()}
+    parts = sort_out(taken, failures, in_order=in_order)
+    assert tuple("".join(str(held.message) for held in part) for part in parts) == sorted_out

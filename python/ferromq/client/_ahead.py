@@ -198,20 +198,25 @@ class Ahead:
 
 def sort_out(
     taken: list[Held], failures: Mapping[MessageView, FerromqError], *, in_order: bool
-) -> tuple[list[Held], list[Held]]:
+) -> tuple[list[Held], list[Held], list[Held]]:
     """
-    Return which of the messages may be used whose leases were changed, and which are to be kept.
+    Return which of the messages may be used whose leases were changed, which are kept, and which are given back.
 
-    One whose lease had ended is neither: it is redelivered. *in_order* nothing is used behind one that is not.
+    One whose lease had ended is none of them: it is redelivered. *in_order* nothing is used behind one that is not, and
+    what follows one that is redelivered is given back, so that it comes behind it.
     """
     used: list[Held] = []
     kept: list[Held] = []
-    has_failed = False
+    behind: list[Held] = []
+    comes_again = False
     for held in taken:
         failure = failures.get(held.message)
-        has_failed = has_failed or failure is not None
-        if failure is None and not (in_order and has_failed):
+        if isinstance(failure, LeaseExpired):
+            comes_again = in_order
+        elif comes_again:
+            behind.append(held)
+        elif failure is None and not (in_order and kept):
             used.append(held)
-        elif not isinstance(failure, LeaseExpired):
+        else:
             kept.append(held)
-    return used, kept
+    return used, kept, behind

@@ -470,20 +470,22 @@ class ReceiveAhead:
         return [held.message for held in taken] or None
 
     def _change(self, taken: list[Held], invisible: float, until: float) -> list[Held]:
-        kept = taken  # all, where it is interrupted
+        kept, behind = taken, list[Held]()  # all, where it is interrupted
         try:
             failures = self._leases.change_all([held.message for held in taken], invisible, until)
             for held in taken:
                 if held.message not in failures:
                     held.renewed(time.monotonic(), invisible)
-            taken, kept = sort_out(taken, failures, in_order=self._is_fifo())
+            taken, kept, behind = sort_out(taken, failures, in_order=self._is_fifo())
         finally:
             with self._changed:
-                if not self._stopped:
+                if self._stopped:
+                    behind = [*kept, *behind]
+                else:
                     self._ahead.put_back(kept)
                     self._changed.notify_all()
-            if self._stopped:
-                self._leases.give_back([held.message for held in kept], until)
+            if behind:
+                self._leases.give_back([held.message for held in behind], until)
         if kept and not taken:
             raise failures[kept[0].message]
         return taken
