@@ -22,7 +22,7 @@ from ferromq.broker.clients import (
     Subscription,
     java_hash,
 )
-from ferromq.broker.queue_locks import LOCK_MS, QueueLocks
+from ferromq.broker.queue_locks import LOCK_MS, MAX_BYTES, QueueLocks
 
 LEASE = 100
 
@@ -157,6 +157,26 @@ def test_who_leaves_out_its_subscriptions_keeps_the_group_s() -> None:
     join(table, "b", 2, subscriptions=None)
     with pytest.raises(TooMuch):
         table.join("h", client("b", 2), 0, manner=Manner(), subscriptions=[Subscription("t", "x" * 5_000)])
+
+
+def test_the_memory_of_locks_is_bounded() -> None:
+    """Those that are there are renewed; one that ended, or was freed, makes room."""
+    locks, queue = QueueLocks(), MessageQueue("t", "a", 0)
+    other = MessageQueue("x" * (MAX_BYTES // 2), "a", 0)
+    assert locks.lock("g", [queue, other], "a", 0) == [queue, other]
+    for client_id in ("b", "a"):
+        with pytest.raises(TooMuch, match=f"{MAX_BYTES} are allowed"):
+            locks.lock("h", [other], client_id, 0)
+    assert locks.lock("g", [queue, other], "a", 1) == [queue, other]
+    locks.unlock("g", [other], "a")
+    assert locks.lock("h", [other, other], "b", 1) == [other]
+    with pytest.raises(TooMuch):
+        locks.lock("g", [other], "a", 1)
+    assert locks.lock("h", [other], "c", LOCK_MS + 2) == [other]
+    locks.expire(LOCK_MS + LOCK_MS + 3)
+    assert locks.lock("g", [other], "a", LOCK_MS) == [other]
+    locks.expire(3 * LOCK_MS)
+    assert locks._size == 0
 
 
 def test_members_that_each_read_everything_are_not_told() -> None:
