@@ -1,6 +1,7 @@
 """What a broker answers about live remoting clients, and what it tells them; time is moved by hand."""
 
 import contextlib
+import errno
 import json
 import queue
 import threading
@@ -18,6 +19,7 @@ from ferromq._ferromq import Clock, Store
 from ferromq._remoting import Answer, guarded
 from ferromq.broker._queues import MessageQueue, dump_offsets, load_offsets
 from ferromq.broker.assignment import RequestMode, RequestModes, averagely, by_circle, share_to_pop
+from ferromq.broker.client_memory import MAX_OF_CONNECTION
 from ferromq.broker.client_rooms import ClientRooms
 from ferromq.broker.clients import Client
 from ferromq.broker.groups import GroupConfig, GroupTable
@@ -29,7 +31,7 @@ from ferromq.config import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
 from ferromq.route import BrokerData, Permission, QueueData, TopicRoute
 
-ILLEGAL = 13
+ILLEGAL, UNAVAILABLE = 13, 14
 SUCCESS, SYSTEM_ERROR, BUSY, NO_PERMISSION, TOPIC_NOT_EXIST, UNREADABLE, NO_GROUP, INVALID = 0, 1, 2, 16, 17, 23, 26, 29
 NOT_ONLINE, TIMEOUT = 206, 207
 NOTIFY, RESET, STATUS, RUNNING, DIRECTLY, PUSH_REPLY = 40, 220, 221, 307, 309, 326
@@ -258,16 +260,84 @@ def test_a_heartbeat_that_names_too_much_is_refused(broker: Broker, body: dict[s
 
 
 def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> None:
-    """Each of them is small; whoever is refused is told the limit, and what it has is renewed."""
-    answers = [
-        broker.ask(
-            broker.rooms.heartbeats.heartbeat,
-            body={"clientID": f"a{n}", "producerDataSet": [{"groupName": "x" * 500_000}]},
-        )
-        for n in range(20)
-    ]
-    assert [code for code, *_ in answers] == [SUCCESS] * 16 + [ILLEGAL] * 4
-    assert "8388608 are allowed" in str(answers[-1][1])
+    """Each of them is small; whoever is refused is told the limit, and what the others have is renewed."""
+
+    def beat() -> list[Answer]:
+        return [
+            broker.ask(
+                broker.rooms.heartbeats.heartbeat,
+                body={"clientID": f"a{n}", "producerDataSet": [{"groupName": "x" * 500_000}]},
+            )
+            for n in range(20)
+        ]
+
+    for _ in range(3):
+        answers = beat()
+        assert [code for code, *_ in answers] == [SUCCESS] * 16 + [ILLEGAL] * 4
+        assert "8388608 are allowed" in str(answers[-1][1])
+        assert 8_000_000 < broker.rooms.table.memory.total <= 8 << 20
+        broker.now += 100_000
+        broker.rooms.expire(broker.now)
+        assert [len(members) for members in broker.rooms.table.all_producers().values()] == [16]
+    broker.rooms.table.close_connection(1)
+    assert broker.rooms.table.memory.total == 0
+
+
+def fill(broker: Broker) -> None:
+    """Leave the connection 1 no room for another group."""
+    broker.rooms.table.memory.change(1, MAX_OF_CONNECTION - broker.rooms.table.memory.total)
+
+
+def test_a_group_that_is_refused_keeps_no_other_from_being_renewed(broker: Broker) -> None:
+    """Consumer groups and producer groups behind it, with subscriptions or without; nothing is left of the refused."""
+
+    def beat(*groups: str, **more: Any) -> Answer:
+        consumers = [{"groupName": group, "subscriptionDataSet": [subscription("t")]} for group in groups]
+        producers = [{"groupName": group} for group in groups]
+        body = {"clientID": "a", "consumerDataSet": consumers, "producerDataSet": producers, **more}
+        return broker.ask(broker.rooms.heartbeats.heartbeat, body=body)
+
+    assert beat("g", "h")[0] == SUCCESS
+    fill(broker)
+    for more in ({}, {"heartbeatFingerprint": 7, "withoutSub": True}):
+        broker.now += 100_000
+        code, remark, _, _ = beat("g", "new", "h", "newer", **more)
+        assert (code, f"{MAX_OF_CONNECTION} are allowed" in str(remark)) == (ILLEGAL, True)
+        broker.rooms.expire(broker.now + 100_000)
+        table = broker.rooms.table
+        assert [table.members(group) for group in ("g", "new", "h", "newer")] == [["a"], [], ["a"], []]
+        assert set(table.all_producers()) == {"g", "h"}
+    assert broker.groups.get("new") is None
+    assert broker.topics.get("%RETRY%new") is None
+
+
+def test_a_member_whose_new_subscription_is_refused_is_renewed(broker: Broker) -> None:
+    """It stays with the subscriptions it had."""
+    broker.heartbeat("a", 1, "t")
+    fill(broker)
+    broker.now += 100_000
+    assert broker.heartbeat("a", 1, "t", "u")[0] == ILLEGAL
+    broker.rooms.expire(broker.now + 100_000)
+    assert broker.rooms.table.members("g") == ["a"]
+    assert set(broker.server.subscriptions) == {("g", "t")}
+
+
+def test_a_group_that_cannot_be_written_keeps_no_other_from_being_renewed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk no retry topic can be created."""
+    producer = {"producerDataSet": [{"groupName": "p"}]}
+    broker.heartbeat("a", 1, more=producer)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "a full disk that was ordered")
+
+    monkeypatch.setattr(broker.topics, "ensure_of_group", fail)
+    broker.now += 100_000
+    code, remark, _, _ = broker.heartbeat("a", 1, "t", more=producer)
+    assert (code, "disk full" in str(remark)) == (UNAVAILABLE, True)
+    broker.rooms.expire(broker.now + 100_000)
+    assert set(broker.rooms.table.all_producers()) == {"p"}
 
 
 def test_members_are_notified_at_once(broker: Broker) -> None:

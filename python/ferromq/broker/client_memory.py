@@ -50,24 +50,32 @@ class ClientMemory:
 
         Raises `TooMuch`, and counts nothing, where that is over a limit. What is not more is never refused.
         """
-        shared = own if shared is None else shared
         with self._lock:
-            kept, kept_by_all = self._connections.get(connection, 0) + own, self._all + shared
-            if own > 0 and kept > self._of_connection:
-                raise TooMuch(
-                    f"the groups, subscriptions and settings of the clients of this connection would take {kept} bytes "
-                    f"of the broker's memory; {self._of_connection} are allowed; name fewer groups and topics"
-                )
-            if shared > 0 and kept_by_all > self._of_all:
-                raise TooMuch(
-                    f"the groups, subscriptions and settings of all clients would take {kept_by_all} bytes of the "
-                    f"broker's memory; {self._of_all} are allowed; try again when some are gone"
-                )
-            self._all = kept_by_all
+            kept, self._all = self._after(connection, own, own if shared is None else shared)
             if kept:
                 self._connections[connection] = kept
             else:
                 self._connections.pop(connection, None)
+
+    def check(self, connection: int, more: int) -> None:
+        """Raise `TooMuch` where `change` would for so many more bytes of a connection; count nothing."""
+        with self._lock:
+            self._after(connection, more, more)
+
+    def _after(self, connection: int, own: int, shared: int) -> tuple[int, int]:
+        """Return what the connection and all keep after a change; raises `TooMuch`."""
+        kept, kept_by_all = self._connections.get(connection, 0) + own, self._all + shared
+        if own > 0 and kept > self._of_connection:
+            raise TooMuch(
+                f"the groups, subscriptions and settings of the clients of this connection would take {kept} bytes "
+                f"of the broker's memory; {self._of_connection} are allowed; name fewer groups and topics"
+            )
+        if shared > 0 and kept_by_all > self._of_all:
+            raise TooMuch(
+                f"the groups, subscriptions and settings of all clients would take {kept_by_all} bytes of the "
+                f"broker's memory; {self._of_all} are allowed; try again when some are gone"
+            )
+        return kept, kept_by_all
 
 
 def size_of_texts(*texts: str) -> int:

@@ -222,16 +222,16 @@ class ClientTable:
         Renew a remoting client's lease as a member of a group; *subscriptions* are those of the group from now on.
 
         None leaves them as they are. The answer says whether the client should send them again: because the group's are
-        others than those its *fingerprint* stands for, or because there are none. Raises `TooMuch`, and changes
-        nothing, where clients may not keep more.
+        others than those its *fingerprint* stands for, or because there are none. Raises `TooMuch`, and renews
+        the lease of a member alone, where clients may not keep more.
         """
         with self._lock:
             known = self._groups.get(group) or _Group(manner)
             after, put, removed = _replaced(known.subscriptions, subscriptions)
             entry = known.members.get(client.key) or _Entry(client, now)
             size = known.size if subscriptions is None else size_of_subscriptions(after.values())
-            own = OF_MEMBER + size_of_texts(group, *client.texts) + OF_TOPIC * len(after)
-            self._count(entry, own + size, own, shared=size - known.size)
+            own = _size_of_member(group, client) + OF_TOPIC * len(after)
+            self._count(entry, now, own + size, own, shared=size - known.size)
             self._groups[group] = known
             model_changed = known.manner.message_model != manner.message_model
             known.manner = manner
@@ -253,6 +253,12 @@ class ClientTable:
                 self._on_change(GroupChange(group, put, removed, is_affected, known.is_broadcast, unread))
             return is_other
 
+    def check_room(self, group: str, client: Client, subscriptions: Iterable[Subscription]) -> None:
+        """Raise `TooMuch` where `join` would for a group that has no members yet."""
+        wanted = {each.topic: each for each in subscriptions}
+        size = _size_of_member(group, client) + OF_TOPIC * len(wanted) + size_of_subscriptions(wanted.values())
+        self.memory.check(client.connection, size)
+
     def join_over_grpc(
         self,
         group: str,
@@ -266,14 +272,14 @@ class ClientTable:
         """
         Renew a gRPC client's lease as a member of a group; None leaves what it said before.
 
-        Its subscriptions are its own: it names them with each request. Raises `TooMuch`, and changes nothing, where
-        clients may not keep more.
+        Its subscriptions are its own: it names them with each request. Raises `TooMuch`, and renews the lease of a
+        member alone, where clients may not keep more.
         """
         with self._lock:
             known = self._groups.get(group) or _Group(Manner(consume_type))
             entry = known.members.get(client.key) or _Entry(client, now)
             own = entry.subscriptions if subscriptions is None else {each.topic: each for each in subscriptions}
-            self._count(entry, OF_MEMBER + size_of_texts(group, *client.texts) + size_of_subscriptions(own.values()))
+            self._count(entry, now, _size_of_member(group, client) + size_of_subscriptions(own.values()))
             self._groups[group] = known
             is_new = self._renew(group, known, entry, client, now)
             entry.subscriptions = own
@@ -286,7 +292,7 @@ class ClientTable:
         """Renew a client's lease as a member of a producer group. Raises `TooMuch` where clients may not keep more."""
         with self._lock:
             entry = self._producers.get(group, {}).get(client.key) or _Entry(client, now)
-            self._count(entry, OF_MEMBER + size_of_texts(group, *client.texts))
+            self._count(entry, now, _size_of_member(group, client))
             self._producers.setdefault(group, {})[client.key] = entry
             entry.client, entry.seen_at = client, now
             self._place_stream(entry, stream)
@@ -435,9 +441,9 @@ class ClientTable:
         """Return the remoting producer with an id; the one that was seen last where it is on two connections."""
         return self._by_id.get(client_id)
 
-    def _count(self, entry: _Entry, own: int, of_all: int | None = None, *, shared: int = 0) -> None:
-        """Count what an entry takes from now on, and what its group takes more; raises `TooMuch`."""
-        of_all = own if of_all is None else of_all
+    def _count(self, entry: _Entry, now: int, own: int, of_all: int | None = None, *, shared: int = 0) -> None:
+        """Count what an entry takes from now on, and what its group takes more; raises `TooMuch`, its lease renewed."""
+        entry.seen_at, of_all = now, own if of_all is None else of_all
         self.memory.change(entry.client.connection, own - entry.counted, of_all - entry.counted_of_all + shared)
         entry.counted, entry.counted_of_all = own, of_all
 
@@ -470,7 +476,7 @@ class ClientTable:
             known.remoting -= not entry.client.is_grpc
             unread += known.read(entry, frozenset())
             self._consuming.discard(key, group)
-            self._count(entry, 0)
+            self._count(entry, entry.seen_at, 0)
         unsubscribed: tuple[str, ...] = ()
         if had_remoting and not known.remoting:
             # They were the remoting members'; who is left over gRPC has its own.
@@ -488,13 +494,18 @@ class ClientTable:
         entry = members.pop(key, None)
         if entry is None:
             return
-        self._count(entry, 0)
+        self._count(entry, entry.seen_at, 0)
         self._producing.discard(key, group)
         if not members:
             del self._producers[group]
         latest = self._by_id.get(key[1])
         if latest is not None and latest.key == key and not self._producing.groups(key):
             del self._by_id[key[1]]
+
+
+def _size_of_member(group: str, client: Client) -> int:
+    """Return the bytes that a client takes in a group, beside its topics."""
+    return OF_MEMBER + size_of_texts(group, *client.texts)
 
 
 def _replaced(

@@ -220,11 +220,12 @@ class GroupTable:
         for group in _forbidden(self.content):
             self._push_forbidden(group)
 
-    def ensure(self, name: str, peer: str) -> GroupConfig | None:
+    def ensure(self, name: str, peer: str, check: Callable[[], None] = lambda: None) -> GroupConfig | None:
         """
         Return the group, created where it is missing and groups may be created on first use; else None.
 
         On a full disk it is kept in memory, so that a new group can read, and written with the next change.
+        *check* is called before it is created: where that raises, no group is.
 
         Raises `IllegalName` for a name that breaks the rules.
         """
@@ -235,6 +236,7 @@ class GroupTable:
         # A slave has those of its master.
         if not self._config().auto_create_groups or self._config().membership.is_slave:
             return None
+        check()
 
         def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
             return Change({} if name in content.entries else {name: GroupConfig(name)})

@@ -6,8 +6,9 @@ use.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ferromq import _json, _names
@@ -87,7 +88,8 @@ class Heartbeats:
         Answer request 34: renew the leases of a client in all its groups.
 
         A consumer group that does not exist and may not be created is passed over, as in RocketMQ: its pulls are told.
-        What would take too much time or memory is refused with 13; groups before the one that is too much are renewed.
+        Where clients may not keep more, a new group is refused with 13, and the others are renewed. A heartbeat with
+        too many bytes, groups or subscriptions is refused as a whole.
         """
         try:
             return self._heartbeat(request)
@@ -103,11 +105,11 @@ class Heartbeats:
         consumers = [_consumer(each) for each in _objects(data, "consumerDataSet")]
         producers = [_text(each, "groupName") for each in _objects(data, "producerDataSet")]
         is_without = fingerprint != 0 and data.get("withoutSub") is True
-        is_changed = [self._join(client, each, fingerprint, is_without=is_without) for each in consumers]
-        for group in producers:
-            self._table.produce(group, client, self._now_ms())
+        joins = [partial(self._join, client, each, fingerprint, is_without=is_without) for each in consumers]
+        produces = [partial(self._table.produce, group, client, self._now_ms()) for group in producers]
+        is_changed = any(_each([*joins, *produces]))
         # Without a fingerprint the client cannot leave out subscriptions: it is to send them again.
-        is_other = fingerprint == 0 or any(is_changed)
+        is_other = fingerprint == 0 or is_changed
         return success({"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(is_other).lower()})
 
     def unregister(self, request: Request) -> Answer:
@@ -138,8 +140,10 @@ class Heartbeats:
         return success()
 
     def _join(self, client: Client, consumer: _Consumer, fingerprint: int, *, is_without: bool) -> bool:
+        subscriptions = None if is_without else consumer.subscriptions
+        check = partial(self._table.check_room, consumer.group, client, subscriptions or ())
         try:
-            group = self._groups.ensure(consumer.group, client.peer)
+            group = self._groups.ensure(consumer.group, client.peer, check)
         except IllegalName as error:
             text = "heartbeat of an illegal group passed over peer=%s: %s"
             self._seldom.log(logging.WARNING, text, client.peer, error)
@@ -153,7 +157,7 @@ class Heartbeats:
             client,
             self._now_ms(),
             manner=consumer.manner,
-            subscriptions=None if is_without else consumer.subscriptions,
+            subscriptions=subscriptions,
             fingerprint=fingerprint,
         )
 
@@ -170,6 +174,19 @@ class Heartbeats:
             peer,
             order=any(each is not None and each.order for each in subscribed),
         )
+
+
+def _each(acts: Iterable[Callable[[], bool | None]]) -> list[bool | None]:
+    """Do all, whatever becomes of one, and return what they say; then raise the first `TooMuch` or `OSError`."""
+    said, failures = list[bool | None](), list[TooMuch | OSError]()
+    for act in acts:
+        try:
+            said.append(act())
+        except (TooMuch, OSError) as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return said
 
 
 def _client(client_id: str, request: Request) -> Client:
