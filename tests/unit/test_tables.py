@@ -558,3 +558,28 @@ def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> No
     request: Any = SimpleNamespace(peer="peer")
     assert Administration(store, table, groups(tmp_path)).clean_unused(request)[0] == 0
     assert deleted == ["unused"]
+
+
+def test_a_disk_that_takes_no_change_keeps_no_topic_from_being_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is kept beside the messages of one stays, the topics behind it are deleted, and the log says so."""
+    table, deleted = topics(tmp_path), list[str]()
+    for name in ("t", "%RETRY%g_t"):
+        table.put(TopicConfig(name, 1, 1), {}, "test")
+
+    def fail(_topic: str) -> None:
+        raise OSError(errno.ENOSPC, "a full disk that was ordered")
+
+    store: Any = SimpleNamespace(
+        committed_offsets=lambda topic: [f"{topic}@g"],
+        queues=lambda: ["one", "two"],
+        delete_topic=lambda name: deleted.append(name) or 1,
+    )
+    administration = Administration(store, table, groups(tmp_path), deleted=fail)
+    request: Any = SimpleNamespace(peer="peer", fields={"topic": "t"})
+    assert administration.delete_topic(request)[0] == 0
+    assert administration.clean_unused(request)[0] == 0
+    assert deleted == ["t", "%RETRY%g_t", "one", "two"]
+    assert [name for name in deleted if f"topic={name}:" in caplog.text] == deleted
+    assert "a full disk that was ordered" in caplog.text

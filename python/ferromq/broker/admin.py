@@ -14,6 +14,7 @@ from ferromq import _json, _names
 from ferromq._codes import ResponseCode
 from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, BadRequest, boolean, failure, flag, integer, required, success
+from ferromq._seldom import Seldom
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.topics import TopicConfig, TopicTable
 from ferromq.errors import RequestError
@@ -37,11 +38,12 @@ class Administration:
         *,
         deleted: Callable[[str], object] = lambda _topic: None,
     ) -> None:
-        """Take the tables; *deleted* is called with each topic whose messages were deleted."""
+        """Take the tables; *deleted* is called with each topic whose messages were deleted, and may raise `OSError`."""
         self._store = store
         self._topics = topics
         self._groups = groups
         self._deleted = deleted
+        self._seldom = Seldom(_log)
 
     def put_topic(self, request: Request) -> Answer:
         """Answer request 17: create a topic, or change it. Done when the name servers that answer know it."""
@@ -127,14 +129,19 @@ class Administration:
         """Answer request 316: delete the queues of topics that are not in the table."""
         topics = self._topics
         unused = [name for name in self._store.queues() if topics.find(name) is None and not topics.is_system(name)]
-        # One may have been created on first use since, and hold messages.
+        # One may have been created on first use since, and hold messages, and layouts of their writes.
         deleted = [name for name in unused if topics.while_absent(name, partial(self._delete, name))]
         _log.info("unused topics deleted topics=%d peer=%s", len(deleted), request.peer)
         return success()
 
     def _delete(self, topic: str) -> int:
         queues = self._store.delete_topic(topic)
-        self._deleted(topic)
+        try:
+            self._deleted(topic)
+        except OSError as error:
+            # With layouts that are left over a write to a new topic of this name can fail, and loses nothing.
+            text = "layouts of writes to a deleted topic are left over topic=%s: %s"
+            self._seldom.log(logging.WARNING, text, topic, error)
         return queues
 
     def clean(self, _request: Request) -> Answer:
