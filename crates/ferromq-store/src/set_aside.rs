@@ -276,13 +276,11 @@ impl<D: Disk> Inner<D> {
     /// All that is known to be wrong: with the log, and with what is derived from it.
     pub(crate) fn all_damages(&self) -> Vec<Damage> {
         let (log, aside) = (self.log.damages.all(), self.aside_damages());
+        let unreadable = self.unreadable_damages();
+        let is_known = |file: &PathBuf| unreadable.iter().any(|known| known.file == *file);
         let timers = self.timer.damage(self.log.start()..self.log.written());
-        log.into_iter()
-            .chain(timers)
-            .chain(aside)
-            .chain(self.unreadable_damages())
-            .chain(self.sequences_damage())
-            .collect()
+        let timers = timers.filter(|damage| !is_known(&damage.file));
+        log.into_iter().chain(timers).chain(aside).chain(unreadable).chain(self.sequences_damage()).collect()
     }
 
     /// What is set aside, and what was lost meanwhile, as [`crate::MessageStore::damages`] tells it.

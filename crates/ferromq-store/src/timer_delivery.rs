@@ -7,7 +7,7 @@ use std::{
     ops::Range,
     path::PathBuf,
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use crate::{
     store::Inner,
     timer,
     timer_log::Unit,
-    timer_state::{TimerState, TimerStats},
+    timer_state::{TimerState, TimerStats, record_of},
 };
 
 /// Most messages and bytes stored at once: bounds how long a send waits for its turn.
@@ -188,7 +188,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             match next {
                 Next::Now => {}
                 Next::OnArrival => timer.due.wait(asked, None),
-                Next::AfterPause => timer.due.wait(|| false, Some(RETRY_PAUSE)),
+                Next::AfterPause => self.pause(),
                 Next::At(_) if self.inner.clock.is_manual() => timer.due.wait(asked, None),
                 Next::At(time) => {
                     let left = time.saturating_sub(self.inner.clock.now_ms());
@@ -202,6 +202,16 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             }
         }
         self.stop();
+    }
+
+    /// Waits before another try. What comes meanwhile makes it no shorter, a stop does.
+    fn pause(&self) {
+        let (due, begin) = (&self.inner.timer.due, Instant::now());
+        while let Some(left) = RETRY_PAUSE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero())
+            && !due.is_stopped()
+        {
+            due.wait(|| false, Some(left));
+        }
     }
 
     /// A stop is clean where nothing comes twice after it.
@@ -222,7 +232,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         if state.is_unrecovered {
             match state.recover(self.inner) {
                 Ok(()) if state.is_unrecovered => return Next::AfterPause,
-                Ok(()) => {}
+                Ok(()) => {
+                    self.unstuck();
+                }
                 Err(error) => return self.stuck(&error, "timers not recovered, trying again"),
             }
         }
@@ -243,7 +255,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
         let has_filled = match state.fill(self.inner) {
             Ok(has_filled) => has_filled,
-            Err(error) => return self.empty_unfilled(state, now, &error),
+            Err(error) => return self.unfilled(&error),
         };
         if std::mem::take(&mut self.is_unfilled) {
             tracing::info!("timed messages are put into the wheel again");
@@ -257,18 +269,13 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         if has_filled && !matches!(next, Next::AfterPause) { Next::Now } else { next }
     }
 
-    /// What came cannot be put into the wheel now. What is in it comes all the same, but for what is taken back.
-    fn empty_unfilled(&mut self, state: &mut TimerState<D>, now: i64, error: &StoreError) -> Next {
+    /// What came cannot be put into the wheel now. It may take back what is in there, so nothing is delivered meanwhile.
+    fn unfilled(&mut self, error: &StoreError) -> Next {
         if !std::mem::replace(&mut self.is_unfilled, true) {
-            tracing::error!(%error, "timed messages that came now are not put into the wheel, trying again; others go on");
+            tracing::error!(%error, "timed messages are not put into the wheel now: all wait, trying again");
         }
         self.hold(error, DamageReason::Unwritten);
-        state.look_ahead(self.inner);
-        (self.filled_until, self.awaited, self.goal) = (now, None, None);
-        match self.empty(state, now) {
-            Next::Now => Next::Now,
-            _ => Next::AfterPause,
-        }
+        Next::AfterPause
     }
 
     fn hold(&self, error: &StoreError, reason: DamageReason) {
@@ -303,8 +310,10 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             None => {
                 let end = active.time.saturating_add(state.config.precision_ms());
                 match state.refill() {
-                    Ok(true) => return Next::Now,
-                    Ok(false) => {}
+                    Ok(true) => return self.unstuck(),
+                    Ok(false) => {
+                        self.unstuck();
+                    }
                     Err(error) => {
                         return self.stuck(&error, "due messages not found in the timer log, trying again");
                     }
@@ -340,6 +349,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 
     fn unstuck(&mut self) -> Next {
         if std::mem::take(&mut self.is_stuck) {
+            tracing::info!("timed messages are delivered again");
             self.inner.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unreadable);
         }
         Next::Now
@@ -392,16 +402,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         let mut file = None;
         let mut records: Vec<(Unit, Record<D::Region>)> = Vec::with_capacity(taken.len());
         for (next, unit) in taken {
-            let found = unit.map(|unit| inner.log.record_in(&mut file, unit.physical_offset, unit.size));
-            let record = match found.transpose() {
-                Ok(record) => record.flatten(),
-                Err(error) => {
-                    let Some(unit) = unit else { continue };
-                    let end = unit.physical_offset + u64::from(unit.size);
-                    inner.note_unreadable(unit.physical_offset..end, &error);
-                    state.put_off(inner, unit)?;
-                    continue;
-                }
+            let record = match unit {
+                Some(unit) => record_of(inner, &mut file, unit)?,
+                None => None,
             };
             match unit.zip(record) {
                 Some(found) => records.push(found),
@@ -452,8 +455,11 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             set.push((timer::ROLLS, rolls.as_str()));
             return Verdict::Roll(self.fitting(view, TIMER_TOPIC, &set, &[]));
         }
-        let mut recalled = state.active.iter().map(|active| &active.recalled).chain([&state.recalled_ahead]);
-        if recalled.any(|recalled| !recalled.is_empty() && is_recalled(recalled, view)) {
+        if state
+            .active
+            .as_ref()
+            .is_some_and(|active| !active.recalled.is_empty() && is_recalled(&active.recalled, view))
+        {
             return Verdict::Recalled;
         }
         match self.inner.target(view) {

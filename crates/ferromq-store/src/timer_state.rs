@@ -24,8 +24,6 @@ use crate::{
 /// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.
 const TURN_MESSAGES: usize = 256;
 const TURN_BYTES: usize = 4 << 20;
-/// How much later a message is tried again whose record cannot be read now.
-const UNREADABLE_PAUSE_MS: i64 = 10_000;
 /// A unit counts the way to its time in 32 bits.
 const MAX_DELAY_MS: i64 = i32::MAX as i64;
 
@@ -84,9 +82,6 @@ pub(crate) struct TimerState<D: Disk> {
     /// While it is not known: no slot before it is used, from `read_time` on.
     looked_to: i64,
     pub(crate) active: Option<Active>,
-    /// What is taken back by messages that cannot be put into the wheel now, and up to where of the queue that is known.
-    pub(crate) recalled_ahead: HashSet<String>,
-    ahead_to: u64,
     /// Messages that are gone: their records or their units.
     pub(crate) lost: u64,
     /// Messages of the wheel's topic that are no timed messages.
@@ -120,8 +115,6 @@ impl<D: Disk> TimerState<D> {
             next_slot: None,
             looked_to: 0,
             active: None,
-            recalled_ahead: HashSet::new(),
-            ahead_to: 0,
             lost: 0,
             strange: 0,
             is_changed: false,
@@ -186,9 +179,6 @@ impl<D: Disk> TimerState<D> {
         }
         self.next_offset = found.next_offset;
         self.redone = self.redone.filter(|(_, end)| self.next_offset < *end);
-        if self.next_offset >= self.ahead_to {
-            self.recalled_ahead.clear();
-        }
         self.is_changed = true;
         Ok(true)
     }
@@ -203,23 +193,6 @@ impl<D: Disk> TimerState<D> {
         if known > end {
             (self.next_offset, self.is_changed) = (end, true);
             tracing::warn!(known, end, "timer's queue offset lies outside of its queue: corrected");
-        }
-    }
-
-    /// Looks through what cannot be put into the wheel now for what it takes back.
-    pub(crate) fn look_ahead(&mut self, inner: &Inner<D>) {
-        self.ahead_to = self.ahead_to.max(self.next_offset);
-        loop {
-            let found = inner.read_all(TIMER_TOPIC, 0, self.ahead_to, TURN_MESSAGES, TURN_BYTES);
-            for (_, record) in &found.messages {
-                if let Ok(view) = MessageView::decode(record.bytes(), false) {
-                    self.recalled_ahead.extend(keys_of(&view).into_iter().flatten());
-                }
-            }
-            if found.messages.is_empty() || found.next_offset <= self.ahead_to {
-                return;
-            }
-            self.ahead_to = found.next_offset;
         }
     }
 
@@ -299,24 +272,6 @@ impl<D: Disk> TimerState<D> {
         Ok(at)
     }
 
-    /// Gives a message of the active slot whose record cannot be read now another unit, some seconds later, with those
-    /// that may take it back: the others do not wait for it.
-    pub(crate) fn put_off(&mut self, inner: &Inner<D>, unit: &Unit) -> Result<()> {
-        let (precision, now) = (self.config.precision_ms(), inner.clock.now_ms());
-        let time = self.floor(now) + UNREADABLE_PAUSE_MS.max(2 * precision) / precision * precision;
-        let mut units = vec![*unit];
-        if let Some(active) = self.active.as_ref().filter(|active| !active.recalled.is_empty()) {
-            let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(active.time));
-            let takes_back = |unit: &&Unit| unit.is_delete() && !unit.is_rolled();
-            self.chain(slot, |_, unit| units.extend(Some(unit).filter(takes_back)))?;
-        }
-        for unit in units {
-            self.enter(Unit { time, written_at: now, due: 0, ..unit })?;
-        }
-        self.is_changed = true;
-        Ok(())
-    }
-
     /// When the next used slot begins, `Some(None)` where none is used; `None` where that needs another look: one look
     /// goes over so many slots that nobody waits long.
     pub(crate) fn next_slot(&mut self) -> Option<Option<i64>> {
@@ -354,20 +309,25 @@ impl<D: Disk> TimerState<D> {
     }
 
     /// Begins to deliver the slot at `time`, whose units are gone through: what they take back is known from here on.
-    /// Errors: `Io` where they cannot be read now; then nothing has begun.
+    /// Errors: `Io` where they, or what takes back, cannot be read now; then nothing has begun.
     pub(crate) fn activate(&mut self, inner: &Inner<D>, time: i64) -> Result<()> {
         let precision = self.config.precision_ms();
         let mut selection = Selection::new(None, self.config.in_memory);
         let mut recalled = HashSet::new();
         let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(time));
-        let (mut found, mut file) = (0i64, None);
+        let (mut found, mut file, mut unread) = (0i64, None, None);
         let end = self.chain(slot, |at, unit| {
+            if unread.is_some() {
+                return;
+            }
             if unit.is_delete() && !unit.is_rolled() {
-                let record = self.record(inner, &mut file, unit);
-                if let Some(record) = record
-                    && let Ok(view) = MessageView::decode(record.bytes(), false)
-                {
-                    recalled.extend(keys_of(&view).into_iter().flatten());
+                match record_of(inner, &mut file, unit) {
+                    Ok(Some(record)) => {
+                        let view = MessageView::decode(record.bytes(), false).ok();
+                        recalled.extend(view.iter().filter_map(keys_of).flatten());
+                    }
+                    Ok(None) => {}
+                    Err(error) => unread = Some(error),
                 }
                 found -= 1;
             } else {
@@ -375,6 +335,9 @@ impl<D: Disk> TimerState<D> {
                 found += if unit.is_delete() { -1 } else { 1 };
             }
         })?;
+        if let Some(error) = unread {
+            return Err(error);
+        }
         self.read_time = time;
         if let (Some(place), Some(slot)) = (end, slot) {
             let lost = i64::from(slot.count).saturating_sub(found).max(1).cast_unsigned();
@@ -425,16 +388,6 @@ impl<D: Disk> TimerState<D> {
             next = unit.before;
         }
         Ok(None)
-    }
-
-    /// The record a unit tells of, where the log still holds it.
-    fn record(
-        &self,
-        inner: &Inner<D>,
-        file: &mut Option<Arc<MappedFile<D::Region>>>,
-        unit: &Unit,
-    ) -> Option<Record<D::Region>> {
-        inner.log.record_in(file, unit.physical_offset, unit.size).ok().flatten()
     }
 
     /// The slot that was delivered is done.
@@ -512,6 +465,27 @@ fn kept_slots(config: &StoreConfig) -> i64 {
     };
     let spans = age.as_millis() * 2 / 3 / config.timer.precision.as_millis().max(1);
     i64::try_from(spans).unwrap_or(i64::MAX).max(2)
+}
+
+/// The record a unit leads to, where the log still holds it; looks first into the file of the one before.
+///
+/// Errors: `Io` where it cannot be read now, which is noted.
+pub(crate) fn record_of<D: Disk>(
+    inner: &Inner<D>,
+    file: &mut Option<Arc<MappedFile<D::Region>>>,
+    unit: &Unit,
+) -> Result<Option<Record<D::Region>>> {
+    let (begin, end) = (unit.physical_offset, unit.physical_offset.saturating_add(unit.size.into()));
+    match inner.log.record_in(file, begin, unit.size) {
+        Ok(record) => {
+            inner.unreadable.clear_record(begin);
+            Ok(record)
+        }
+        Err(error) => {
+            inner.note_unreadable(begin..end, &error);
+            Err(error)
+        }
+    }
 }
 
 /// The slot with one unit more.
