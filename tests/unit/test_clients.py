@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ferromq.broker._queues import MessageQueue
-from ferromq.broker.client_memory import ClientMemory, TooMuch
+from ferromq.broker.client_memory import MAX_OF_ALL, ClientMemory, TooMuch, limit_of_all
 from ferromq.broker.clients import (
     BROADCASTING,
     Client,
@@ -133,6 +133,13 @@ def test_what_the_clients_of_a_connection_keep_is_bounded() -> None:
     table.close_connection(1)
     table.close_connection(2)
     assert table.memory.total == 0
+
+
+@pytest.mark.parametrize(("gib", "mib"), [(0, 256), (1, 256), (2, 512), (4, 1024), (64, 1024)])
+def test_all_clients_keep_a_quarter_of_the_memory(gib: int, mib: int) -> None:
+    """At least 256 MiB, at most 1 GiB."""
+    assert limit_of_all(gib << 30) == mib << 20
+    assert 256 << 20 <= MAX_OF_ALL <= 1 << 30
 
 
 def test_what_all_clients_keep_is_bounded() -> None:
