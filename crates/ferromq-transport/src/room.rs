@@ -33,6 +33,11 @@ pub(crate) async fn take(bytes: usize) {
     }
 }
 
+/// Takes room for `bytes` where there is some now; says whether it did.
+pub(crate) fn try_take(bytes: usize) -> bool {
+    share().is_none_or(|share| share.take(bytes).is_ok())
+}
+
 /// Takes room for up to `most` bytes of an answer, and for at least one small message. Returns how much.
 pub(crate) async fn take_some(most: usize) -> usize {
     match share() {

@@ -286,6 +286,57 @@ async fn a_batch_over_remoting_of_too_many_messages_is_refused_and_one_of_many_i
     rig.broker.readable(20_000).await;
 }
 
+/// Frames of 16 MiB from as many connections of one address: three are sent, as far as they are read.
+#[cfg(target_os = "linux")]
+async fn begin_frames(rig: &Rig, connections: usize) -> JoinSet<Peer> {
+    let mut sending = JoinSet::new();
+    for _ in 0..connections {
+        let mut peer = rig.connect().await;
+        sending.spawn(async move {
+            let frame = [&(16_777_212_u32).to_be_bytes()[..], &[0, 0, 1, 0], &vec![0; 3 * MIB]].concat();
+            _ = tokio::io::AsyncWriteExt::write_all(&mut peer.stream, &frame).await;
+            peer
+        });
+    }
+    sending
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_that_waits_for_room_keeps_no_turn() {
+    // The frame of so many is a small request; what they take until they are stored is none.
+    const MESSAGES: usize = 2_400;
+    let rig = Rig::start(ServerOptions {
+        memory: 64 * MIB,
+        connection_memory: 16 * MIB,
+        ..ServerOptions::default()
+    });
+    let frames = begin_frames(&rig, 24).await;
+    // One of them is over what an address may hold, so that there is room for nothing else.
+    grpc_support::eventually(|| rig.held() > 42 * MIB).await;
+    let held = rig.held();
+    let mut stuck = Vec::new();
+    // As many as are worked on at once at most.
+    for _ in 0..4 {
+        let mut peer = rig.connect().await;
+        peer.send(&send_batch(MESSAGES)).await;
+        stuck.push(peer);
+    }
+    grpc_support::eventually(|| rig.held() > held + 4 * 26 * MESSAGES).await;
+    let mut other = rig.connect_from("127.0.0.2:0").await;
+    for _ in 0..4 {
+        let stored = other.call(&send_batch(MESSAGES)).await;
+        assert_eq!(stored.code, response::SUCCESS, "{:?}", stored.remark);
+    }
+    assert!(rig.held() > 42 * MIB, "the frames were gone");
+    drop(frames);
+    for mut peer in stuck {
+        let answer = peer.receive().await.expect("an answer");
+        assert_eq!(answer.code, response::SUCCESS, "{:?}", answer.remark);
+    }
+    rig.broker.readable(8 * MESSAGES as u64).await;
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn many_connections_from_one_address_do_not_keep_large_requests_of_another_waiting() {
@@ -294,16 +345,7 @@ async fn many_connections_from_one_address_do_not_keep_large_requests_of_another
         connection_memory: 16 * MIB,
         ..ServerOptions::default()
     });
-    let mut sending = JoinSet::new();
-    for _ in 0..24 {
-        let mut peer = rig.connect().await;
-        sending.spawn(async move {
-            // 16 MiB are announced, and three sent, as far as they are read.
-            let frame = [&(16_777_212_u32).to_be_bytes()[..], &[0, 0, 1, 0], &vec![0; 3 * MIB]].concat();
-            let sent = tokio::io::AsyncWriteExt::write_all(&mut peer.stream, &frame).await;
-            (sent, peer)
-        });
-    }
+    let _frames = begin_frames(&rig, 24).await;
     grpc_support::eventually(|| rig.held() > 36 * MIB).await;
     let mut other = rig.connect_from("127.0.0.2:0").await;
     for _ in 0..8 {

@@ -160,8 +160,14 @@ async fn store_many(
     topic: TopicEntry,
     count: usize,
 ) -> Result<Stored, TransportError> {
-    let turn = hot.batches.turn(peer).await?;
-    room::take(count * OF_MESSAGE).await;
+    let memory = count * OF_MESSAGE;
+    let mut turn = hot.batches.turn(peer).await?;
+    if !room::try_take(memory) {
+        // Room may be long in coming: large requests of others have the turn meanwhile.
+        drop(turn);
+        room::take(memory).await;
+        turn = hot.batches.turn(peer).await?;
+    }
     let (hot, command) = (Arc::clone(hot), command.clone());
     let work = move || {
         let header = SendHeader::parse(&command)?;
