@@ -8,7 +8,7 @@
 //! that gives it back. What is counted is memory, not bytes on the wire.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::{IpAddr, Ipv6Addr},
     pin::pin,
     sync::{
@@ -49,7 +49,7 @@ pub(crate) struct Budget {
     connection: isize,
     /// What the connections from one address may hold.
     address: isize,
-    addresses: SyncMutex<HashMap<IpAddr, Arc<Address>>>,
+    addresses: SyncMutex<HashMap<IpAddr, Connections>>,
     /// Only small requests take the last of it.
     reserve: isize,
     /// How many wait for room; [`Self::freed`] is told where there are any.
@@ -78,17 +78,27 @@ impl Budget {
 
     /// What a new connection from `peer` may hold.
     pub(crate) fn allowance(self: &Arc<Self>, peer: IpAddr) -> Arc<Allowance> {
-        let begin = |key| Arc::new(Address { key, left: AtomicIsize::new(self.address) });
-        let key = network(peer);
-        let address = Arc::clone(self.addresses.lock().entry(key).or_insert_with(|| begin(key)));
         Arc::new(Allowance {
+            address: self.address_of(network(peer)),
             budget: Arc::clone(self),
-            address,
             left: AtomicIsize::new(self.connection),
             streams: AtomicUsize::new(0),
             turn: Mutex::const_new(()),
             is_overdrawn: AtomicBool::new(false),
         })
+    }
+
+    /// The address of one more connection.
+    fn address_of(&self, key: IpAddr) -> Arc<Address> {
+        let begin = || {
+            let left = AtomicIsize::new(self.address);
+            let address = Arc::new(Address { key, left, is_overdrawn: AtomicBool::new(false) });
+            Connections { count: 0, address }
+        };
+        let mut addresses = self.addresses.lock();
+        let connections = addresses.entry(key).or_insert_with(begin);
+        connections.count += 1;
+        Arc::clone(&connections.address)
     }
 
     /// Bytes that are counted now.
@@ -110,6 +120,15 @@ impl Budget {
 struct Address {
     key: IpAddr,
     left: AtomicIsize,
+    /// One request is over what they may hold.
+    is_overdrawn: AtomicBool,
+}
+
+/// The connections from one address; its last one takes it out of the table.
+#[derive(Debug)]
+struct Connections {
+    count: usize,
+    address: Arc<Address>,
 }
 
 /// Who has one address of IPv6 has those of its network, too.
@@ -136,12 +155,7 @@ pub(crate) struct Allowance {
 impl Allowance {
     /// Nothing taken yet.
     pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share {
-            allowance: Arc::clone(self),
-            taken: AtomicUsize::new(0),
-            is_overdrawn: AtomicBool::new(false),
-            is_over_connection: AtomicBool::new(false),
-        }
+        Share { allowance: Arc::clone(self), taken: AtomicUsize::new(0), over: Overdrawn::default() }
     }
 
     /// One more stream that stays open.
@@ -169,9 +183,11 @@ impl Allowance {
 impl Drop for Allowance {
     fn drop(&mut self) {
         let mut addresses = self.budget.addresses.lock();
-        // The table's and this one: under the lock no other begins.
-        if Arc::strong_count(&self.address) <= 2 {
-            addresses.remove(&self.address.key);
+        if let Entry::Occupied(mut connections) = addresses.entry(self.address.key) {
+            connections.get_mut().count -= 1;
+            if connections.get().count == 0 {
+                connections.remove();
+            }
         }
     }
 }
@@ -222,10 +238,36 @@ impl From<Over> for Status {
 pub(crate) struct Share {
     allowance: Arc<Allowance>,
     taken: AtomicUsize,
-    /// It is the one that may go over the budget, and over what its connection may hold.
-    is_overdrawn: AtomicBool,
-    /// It is the one that may go over what its connection may hold.
-    is_over_connection: AtomicBool,
+    over: Overdrawn,
+}
+
+/// Of what a share is the one that may go over it. Who may go over the larger part may go over the smaller ones, too:
+/// else two that have a mark each could wait for each other.
+#[derive(Debug, Default)]
+struct Overdrawn {
+    connection: AtomicBool,
+    address: AtomicBool,
+    server: AtomicBool,
+}
+
+impl Overdrawn {
+    fn is_over_connection(&self) -> bool {
+        self.connection.load(Ordering::SeqCst) || self.is_over_address()
+    }
+
+    fn is_over_address(&self) -> bool {
+        self.address.load(Ordering::SeqCst) || self.is_over_server()
+    }
+
+    fn is_over_server(&self) -> bool {
+        self.server.load(Ordering::SeqCst)
+    }
+
+    /// Hands its marks on.
+    fn take(&self) -> Self {
+        let take = |mark: &AtomicBool| AtomicBool::new(mark.swap(false, Ordering::SeqCst));
+        Self { connection: take(&self.connection), address: take(&self.address), server: take(&self.server) }
+    }
 }
 
 impl Share {
@@ -238,8 +280,9 @@ impl Share {
     fn try_take(&self, bytes: usize, may_be_alone: bool) -> Result<(), Over> {
         let Allowance { budget, left, address, .. } = &*self.allowance;
         let (own, wanted) = (self.taken.load(Ordering::Relaxed), signed(bytes));
-        let is_over_server = may_be_alone && self.is_overdrawn.load(Ordering::SeqCst);
-        let is_over_connection = may_be_alone && self.may_overdraw();
+        let is_over_server = may_be_alone && self.over.is_over_server();
+        let is_over_address = may_be_alone && self.over.is_over_address();
+        let is_over_connection = may_be_alone && self.over.is_over_connection();
         let of_connection = |left: isize| {
             let after = left.checked_sub(wanted)?;
             let is_alone = may_be_alone && left >= budget.connection - signed(own);
@@ -252,7 +295,7 @@ impl Share {
         let of_address = |left: isize| {
             let after = left.checked_sub(wanted)?;
             let is_alone = may_be_alone && left >= budget.address - signed(own);
-            (may_use_reserve || after >= 0 || is_alone || is_over_server).then_some(after)
+            (may_use_reserve || after >= 0 || is_alone || is_over_address).then_some(after)
         };
         if address.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_address).is_err() {
             left.fetch_add(wanted, Ordering::Relaxed);
@@ -276,15 +319,17 @@ impl Share {
     /// Takes `bytes` more as soon as there is room.
     ///
     /// The requests of a connection wait one after the other. After a while one of a connection goes over what that
-    /// may hold, and one of the server over its budget, so that requests which wait for each other's room come to an
-    /// end.
+    /// may hold, one of an address over its part, and one of the server over its budget, so that requests which wait
+    /// for each other's room come to an end.
     pub(crate) async fn wait(&self, bytes: usize) {
-        let is_first = || bytes <= SMALL || self.may_overdraw() || self.allowance.turn.try_lock().is_ok();
+        let is_first =
+            || bytes <= SMALL || self.over.is_over_connection() || self.allowance.turn.try_lock().is_ok();
         if is_first() && self.try_take(bytes, true).is_ok() {
             return;
         }
         // The request that has the turn may wait for what this one holds.
-        let _turn = if self.may_overdraw() { None } else { Some(self.allowance.turn.lock().await) };
+        let _turn =
+            if self.over.is_over_connection() { None } else { Some(self.allowance.turn.lock().await) };
         let budget = &self.allowance.budget;
         let _waiting = Waiting::new(&budget.waiting);
         // Small requests give room back all the time: that another one ended begins no new wait.
@@ -301,16 +346,13 @@ impl Share {
         }
     }
 
-    /// Says whether it may go over what its connection may hold.
-    fn may_overdraw(&self) -> bool {
-        self.is_over_connection.load(Ordering::SeqCst) || self.is_overdrawn.load(Ordering::SeqCst)
-    }
-
     /// Lets it go over what it waits for, unless another one does.
     fn overdraw(&self, over: Over) {
+        let Allowance { budget, address, is_overdrawn, .. } = &*self.allowance;
         let (is_taken, own) = match over {
-            Over::Connection(_) => (&self.allowance.is_overdrawn, &self.is_over_connection),
-            Over::Address(_) | Over::Server => (&self.allowance.budget.is_overdrawn, &self.is_overdrawn),
+            Over::Connection(_) => (is_overdrawn, &self.over.connection),
+            Over::Address(_) => (&address.is_overdrawn, &self.over.address),
+            Over::Server => (&budget.is_overdrawn, &self.over.server),
         };
         if !is_taken.swap(true, Ordering::SeqCst) {
             own.store(true, Ordering::SeqCst);
@@ -365,8 +407,7 @@ impl Share {
         Self {
             allowance: Arc::clone(&self.allowance),
             taken: AtomicUsize::new(self.less(bytes)),
-            is_overdrawn: AtomicBool::new(self.is_overdrawn.swap(false, Ordering::SeqCst)),
-            is_over_connection: AtomicBool::new(self.is_over_connection.swap(false, Ordering::SeqCst)),
+            over: self.over.take(),
         }
     }
 
@@ -393,11 +434,14 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if *self.is_overdrawn.get_mut() {
-            self.allowance.budget.is_overdrawn.store(false, Ordering::SeqCst);
-        }
-        if *self.is_over_connection.get_mut() {
-            self.allowance.is_overdrawn.store(false, Ordering::SeqCst);
+        let Allowance { budget, address, is_overdrawn, .. } = &*self.allowance;
+        let Overdrawn { connection, address: of_address, server } = &mut self.over;
+        for (own, is_taken) in
+            [(connection, is_overdrawn), (of_address, &address.is_overdrawn), (server, &budget.is_overdrawn)]
+        {
+            if *own.get_mut() {
+                is_taken.store(false, Ordering::SeqCst);
+            }
         }
         let taken = std::mem::take(self.taken.get_mut());
         self.return_bytes(taken);
@@ -489,7 +533,52 @@ mod tests {
         let [first, second] = shares.map(|share| tokio::spawn(finish(share)));
         let both = timeout(PATIENCE, async { tokio::join!(first, second) }).await.expect("both");
         assert!(both.0.is_ok() && both.1.is_ok());
+        assert_eq!((budget.held(), budget.addresses.lock().len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn an_address_over_its_part_keeps_no_others_stuck_that_wait_for_each_other() {
+        let budget = Budget::new(64 << 20, 30 << 20);
+        let of_address = [(); 2].map(|()| budget.allowance(address("10.0.0.1")).share());
+        for share in &of_address {
+            share.wait(20 << 20).await;
+        }
+        // It goes over the 42 MiB of an address, and holds that from then on.
+        timeout(PATIENCE, of_address[0].wait(4 << 20)).await.expect("room");
+        assert_eq!(budget.held(), 44 << 20);
+        let shares = [(); 2].map(|()| budget.of_other().share());
+        for share in &shares {
+            share.wait(5 << 20).await;
+        }
+        // 54 of the 56 MiB for large requests are taken: each holds what the other needs.
+        let finish = |share: Share| async move { share.wait(4 << 20).await };
+        let [first, second] = shares.map(|share| tokio::spawn(finish(share)));
+        let both = timeout(PATIENCE, async { tokio::join!(first, second) }).await.expect("both");
+        assert!(both.0.is_ok() && both.1.is_ok());
+        drop(of_address);
         assert_eq!((budget.held(), budget.is_overdrawn.load(Ordering::SeqCst)), (0, false));
+    }
+
+    #[test]
+    fn connections_from_an_address_that_end_at_once_leave_nothing() {
+        let budget = Budget::new(64 << 20, 30 << 20);
+        let begun = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for number in 0..2_000_u16 {
+                        let [high, low] = number.to_be_bytes();
+                        let allowance = budget.allowance([10, 0, high, low].into());
+                        begun.fetch_add(1, Ordering::SeqCst);
+                        while begun.load(Ordering::SeqCst) < 2 * (usize::from(number) + 1) {
+                            std::thread::yield_now();
+                        }
+                        drop(allowance);
+                    }
+                });
+            }
+        });
+        assert_eq!(budget.addresses.lock().len(), 0);
     }
 
     #[test]

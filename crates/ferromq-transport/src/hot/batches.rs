@@ -3,7 +3,12 @@
 //! One request of 65,536 messages takes as long as a thousand small ones. Many of them at once would keep every thread of
 //! the network busy for seconds, and all other requests waiting. What is done with the messages is the verbs' business.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, thread};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+};
 
 use ferromq_store::StoreError;
 use parking_lot::Mutex;
@@ -20,7 +25,12 @@ pub(crate) const OF_MESSAGE: usize = 640;
 /// More at once would only wait for each other: the log takes one append after the other.
 const MOST: usize = 4;
 
-type Row = Arc<AsyncMutex<()>>;
+/// The batches of a connection that wait or are worked on; the last one takes the row out of the table.
+#[derive(Default)]
+struct Row {
+    count: usize,
+    first: Arc<AsyncMutex<()>>,
+}
 
 /// Bounds how many large batches are worked on at once.
 pub(crate) struct Batches {
@@ -47,12 +57,19 @@ impl Batches {
     /// # Errors
     /// `Closed` where the server ends.
     pub(crate) async fn turn(&self, peer: SocketAddr) -> Result<Turn<'_>, StoreError> {
-        let row = Arc::clone(self.rows.lock().entry(peer).or_default());
-        let mut row = Waiting { batches: self, peer, row, first: None };
-        row.first = Some(Arc::clone(&row.row).lock_owned().await);
+        let (mut row, first) = self.wait(peer);
+        row.first = Some(first.lock_owned().await);
         // The semaphore is never closed.
         let permit = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         Ok(Turn { permit, _row: row })
+    }
+
+    /// One more batch of the connection from `peer`, and what the first of its row holds.
+    fn wait(&self, peer: SocketAddr) -> (Waiting<'_>, Arc<AsyncMutex<()>>) {
+        let mut rows = self.rows.lock();
+        let row = rows.entry(peer).or_default();
+        row.count += 1;
+        (Waiting { batches: self, peer, first: None }, Arc::clone(&row.first))
     }
 }
 
@@ -80,11 +97,10 @@ impl Turn<'_> {
     }
 }
 
-/// A batch of a connection that waits or is worked on; the last one forgets the connection's row.
+/// A batch of a connection that waits or is worked on.
 struct Waiting<'a> {
     batches: &'a Batches,
     peer: SocketAddr,
-    row: Row,
     /// It is the first of its row.
     first: Option<OwnedMutexGuard<()>>,
 }
@@ -93,16 +109,21 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.first = None;
         let mut rows = self.batches.rows.lock();
-        // The table's and this one: under the lock no other begins.
-        if Arc::strong_count(&self.row) <= 2 {
-            rows.remove(&self.peer);
+        if let Entry::Occupied(mut row) = rows.entry(self.peer) {
+            row.get_mut().count -= 1;
+            if row.get().count == 0 {
+                row.remove();
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    };
 
     use tokio::{task::JoinSet, time::Duration};
 
@@ -150,6 +171,27 @@ mod tests {
         let order: Vec<u16> = done.try_iter().collect();
         let last = order.iter().rposition(|of| *of != 1).unwrap();
         assert!(last <= 3, "{order:?}");
+        assert!(batches.rows.lock().is_empty());
+    }
+
+    #[test]
+    fn batches_of_a_connection_that_end_at_once_leave_no_row() {
+        let batches = Batches::new(1);
+        let begun = AtomicU16::new(0);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for port in 1..=2_000 {
+                        let waiting = batches.wait(peer(port));
+                        begun.fetch_add(1, Ordering::SeqCst);
+                        while begun.load(Ordering::SeqCst) < 2 * port {
+                            thread::yield_now();
+                        }
+                        drop(waiting);
+                    }
+                });
+            }
+        });
         assert!(batches.rows.lock().is_empty());
     }
 
