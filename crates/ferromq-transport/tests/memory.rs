@@ -227,13 +227,13 @@ async fn batch(rig: &Rig, topic: &str, count: usize) -> impl Future<Output = i32
 async fn large_batches_whose_topic_waits_for_its_type_keep_no_other_waiting() {
     let rig = Rig::start(ServerOptions::default());
     let undecided = TopicEntry { message_type: MessageType::Undecided, ..grpc_support::TOPIC };
-    rig.broker.server.tables().put_topic("held", undecided);
     // As many as are worked on at once at most: the control plane does not answer them yet, and they keep no turn.
     let mut waiting = JoinSet::new();
-    for _ in 0..4 {
-        waiting.spawn(batch(&rig, "held", 300).await);
+    for topic in ["held-1", "held-2", "held-3", "held-4"] {
+        rig.broker.server.tables().put_topic(topic, undecided);
+        waiting.spawn(batch(&rig, topic, 300).await);
     }
-    grpc_support::eventually(|| !rig.broker.control.held.lock().is_empty()).await;
+    grpc_support::eventually(|| rig.broker.control.held.lock().len() == 4).await;
     let mut remoting = rig.connect().await;
     remoting.send(&send_batch(300)).await;
     let other = batch(&rig, "flights", 300).await;

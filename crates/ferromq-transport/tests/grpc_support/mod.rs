@@ -66,16 +66,16 @@ pub struct Control {
     pub telemetry: mpsc::UnboundedSender<Telemetry>,
     pub closed: mpsc::UnboundedSender<u64>,
     pub unanswered: Mutex<Vec<(Option<Instant>, Reply)>>,
-    /// Who asked for the type of the topic `held`, until [`Self::release`].
-    pub held: Mutex<Vec<(MessageType, oneshot::Sender<Demoted>)>>,
+    /// Who asked for the type of which topic that begins with `held`, until [`Self::release`].
+    pub held: Mutex<Vec<(String, MessageType, oneshot::Sender<Demoted>)>>,
 }
 
 impl Control {
-    /// Gives the topic `held` the type that was asked for.
+    /// Gives the topics that begin with `held` the types that were asked for.
     pub fn release(&self) {
-        for (message_type, done) in self.held.lock().drain(..) {
+        for (topic, message_type, done) in self.held.lock().drain(..) {
             let server = self.server.lock().clone().expect("a server");
-            server.tables().put_topic("held", TopicEntry { message_type, ..TOPIC });
+            server.tables().put_topic(&topic, TopicEntry { message_type, ..TOPIC });
             let _ = done.send(Demoted::Done);
         }
     }
@@ -118,8 +118,8 @@ impl ColdHandler for Control {
             }
             Missing::Group(name) if name.starts_with("auto") => server.tables().put_group(&name, GROUP),
             Missing::TopicOfGroup { name, .. } => server.tables().put_topic(&name, TOPIC),
-            Missing::TypeOfTopic { name, kind } if name == "held" => {
-                self.held.lock().push((kind, done));
+            Missing::TypeOfTopic { name, kind } if name.starts_with("held") => {
+                self.held.lock().push((name, kind, done));
                 return;
             }
             Missing::TypeOfTopic { name, kind } => {
