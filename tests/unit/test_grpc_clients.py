@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ferromq._proto import messages as pb
 from ferromq.broker._grpc import Refused
+from ferromq.broker.client_memory import MAX_OF_CONNECTION
 from ferromq.broker.clients import ClientTable
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.grpc_calls import GrpcCalls
@@ -333,3 +334,20 @@ def publishing(topics: list[str]) -> pb.TelemetryCommand:
     """Return the settings of a producer."""
     named = pb.Publishing(topics=[resource(topic) for topic in topics])
     return pb.TelemetryCommand(settings=pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=named))
+
+
+def test_a_group_that_is_refused_is_not_created(broker: Broker) -> None:
+    """Neither by a heartbeat nor by settings, and its retry topic is not either; a member is renewed all the same."""
+    broker.consume(1, "g")
+    broker.table.memory.change(1, MAX_OF_CONNECTION - broker.table.memory.total)
+    broker.now = 100_000
+    assert broker.beat(2, "g").status.code == pb.Code.OK
+    with pytest.raises(Refused, match=f"{MAX_OF_CONNECTION} are allowed"):
+        broker.beat(2, "new")
+    # There is room for the member, and none for its settings.
+    broker.table.memory.change(2, MAX_OF_CONNECTION - 2_500)
+    broker.consume(2, "new", client_id="other")
+    assert broker.sent[2][-1].status.code == pb.Code.TOO_MANY_REQUESTS
+    assert (broker.groups.get("new"), broker.topics.get("%RETRY%new")) == (None, None)
+    broker.table.expire(200_000)
+    assert broker.table.members("g") == ["me"]

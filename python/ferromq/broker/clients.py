@@ -253,11 +253,11 @@ class ClientTable:
                 self._on_change(GroupChange(group, put, removed, is_affected, known.is_broadcast, unread))
             return is_other
 
-    def check_room(self, group: str, client: Client, subscriptions: Iterable[Subscription]) -> None:
-        """Raise `TooMuch` where `join` would for a group that has no members yet."""
+    def check_room(self, group: str, client: Client, subscriptions: Iterable[Subscription], more: int = 0) -> None:
+        """Raise `TooMuch` where a client may not keep a group without members yet, and *more* bytes beside it."""
         wanted = {each.topic: each for each in subscriptions}
         size = _size_of_member(group, client) + OF_TOPIC * len(wanted) + size_of_subscriptions(wanted.values())
-        self.memory.check(client.connection, size)
+        self.memory.check(client.connection, size + more)
 
     def join_over_grpc(
         self,

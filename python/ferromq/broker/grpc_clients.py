@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -125,10 +126,12 @@ class Clients:
         """
         _check_type(message.client_type)
         is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
-        group = self._group(message.group, request.peer).name if is_consumer else None
+        group = group_name(message.group) if is_consumer else None
         client, now = _client(request.fields, request.connection, request.peer), self._now_ms()
         consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
         try:
+            if group is not None:
+                self._ensure(group, client)
             self._renew(client, group, consume_type, now)
         except TooMuch as error:
             raise Refused(pb.Code.TOO_MANY_REQUESTS, str(error)) from error
@@ -234,14 +237,14 @@ class Clients:
             raise Refused(pb.Code.UNRECOGNIZED_CLIENT_TYPE, f"a client with a subscription is a consumer, not {what}")
         # Of a topic that is named twice the last one counts.
         wanted = {each.topic: each for each in (_wanted(entry, now) for entry in settings.subscription.subscriptions)}
-        config = self._group(settings.subscription.group, peer)
-        group = config.name
-        if config.retry_queues:
-            # Where it is, RocketMQ's tools find the brokers of a group.
-            self._topics.ensure_of_group(_names.RETRY_PREFIX + group, config.retry_queues, 0, peer)
+        group = group_name(settings.subscription.group)
         said = _Said(
             *(stream, client.key, settings.SerializeToString(), settings.client_type, group, tuple(wanted.values()))
         )
+        config = self._ensure(group, client, said)
+        if config.retry_queues:
+            # Where it is, RocketMQ's tools find the brokers of a group.
+            self._topics.ensure_of_group(_names.RETRY_PREFIX + group, config.retry_queues, 0, peer)
         self._keep(said, client, now)
 
     def _keep(self, said: _Said, client: Client, now: int) -> None:
@@ -282,9 +285,11 @@ class Clients:
         if not self._server.send_telemetry(stream, command.SerializeToString()):
             _log.debug("telemetry stream ended before its settings stream=%d", stream)
 
-    def _group(self, resource: pb.Resource, peer: str) -> GroupConfig:
-        name = group_name(resource)
-        config = self._groups.ensure(name, peer)
+    def _ensure(self, name: str, client: Client, said: _Said | None = None) -> GroupConfig:
+        """Return a group, created on first use where that is allowed and the client may keep it."""
+        wanted, more = (said.subscriptions, said.size) if said else ((), 0)
+        check = partial(self._table.check_room, name, client, wanted, more)
+        config = self._groups.ensure(name, client.peer, check)
         if config is None:
             raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(name))
         return config
