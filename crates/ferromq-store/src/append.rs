@@ -170,8 +170,9 @@ impl<D: Disk> Inner<D> {
         let inner = self;
         let open = if self.is_closed() { Err(StoreError::Closed) } else { self.check_dispatch() };
         let is_to_wait = |message: &NewMessage<'_>| message.topic == SCHEDULE_TOPIC;
-        let open = open
-            .and_then(|()| if messages.iter().any(is_to_wait) { self.correct_schedule() } else { Ok(()) });
+        // Almost never wrong: a load is less than a look at each topic.
+        let is_wrong = self.schedule.is_file_wrong() && messages.iter().any(is_to_wait);
+        let open = open.and_then(|()| if is_wrong { self.correct_schedule() } else { Ok(()) });
         let appended = open.and_then(|()| {
             SCRATCH.with_borrow_mut(|bytes| {
                 bytes.clear();

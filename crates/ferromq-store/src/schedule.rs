@@ -79,6 +79,11 @@ impl Schedule {
         self.due.ring();
     }
 
+    /// Says whether the offsets on disk are to be corrected before a message comes to wait.
+    pub(crate) fn is_file_wrong(&self) -> bool {
+        self.is_file_wrong.load(Ordering::Acquire)
+    }
+
     pub(crate) fn stats(&self) -> ScheduleStats {
         ScheduleStats {
             delivered: self.delivered.load(Ordering::Relaxed),
@@ -137,7 +142,7 @@ impl<D: Disk> MessageStore<D> {
         self.end_schedule(&mut self.schedule_threads());
         let written = inner.persist_schedule().and(inner.persist_timers());
         // What is wrong on disk is still to be corrected before a message comes to wait.
-        if !inner.schedule.is_file_wrong.load(Ordering::Acquire) {
+        if !inner.schedule.is_file_wrong() {
             *inner.schedule.offsets.lock() = None;
         }
         written
@@ -205,7 +210,7 @@ impl<D: Disk> Inner<D> {
     /// Writes the offsets where those on disk lie past the end of their queues. To be asked before a message comes to wait;
     /// costs a load where they are right. `Full` where there is no space.
     pub(crate) fn correct_schedule(&self) -> Result<()> {
-        if !self.schedule.is_file_wrong.load(Ordering::Acquire) {
+        if !self.schedule.is_file_wrong() {
             return Ok(());
         }
         self.persist_schedule().map_err(|error| self.log.full_or(error, 0))
@@ -382,7 +387,7 @@ impl<D: Disk> Delivery<'_, D> {
         let now = self.inner.clock.now_ms();
         let latest = now.saturating_add(self.inner.config.delay_levels.duration_ms(level).unwrap_or(0));
         let (mut count, mut next) = (0, Next::OnArrival);
-        queue.walk(from, |at, entry| {
+        let walked = queue.walk_to(from, u64::MAX, |at, entry| {
             let mut due_at = entry.filter(|entry| !entry.leads_nowhere()).map_or(now, |entry| entry.tag_hash);
             if due_at > latest {
                 let seen = self.seen.entry(level).or_default();
@@ -395,7 +400,15 @@ impl<D: Disk> Delivery<'_, D> {
             count += 1;
             count < TURN_MESSAGES
         });
-        (count, next)
+        match walked {
+            // What can be read of them comes first.
+            _ if count > 0 => (count, next),
+            Ok(()) => (0, next),
+            Err(error) => {
+                self.inner.note_unreadable_entry(queue, from, &error);
+                (0, Next::AfterPause)
+            }
+        }
     }
 
     /// Stores messages that are due. All that can be are stored when this returns; an error: none is, try again.

@@ -3,15 +3,27 @@
 
 mod common;
 
-use std::{fs, os::unix::fs::FileExt, path::Path, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use common::{
     ALL,
     delays::{START, config, delivered, open, send, texts},
-    fake_disk::FakeDisk,
+    fake_disk::{FakeDisk, Op},
     settle,
+    timers::wait_until,
 };
-use ferromq_store::{Clock, MessageStore, MessageView, QueueAccess, SCHEDULE_TOPIC, StoreConfig, StoreError};
+use ferromq_store::{
+    Clock, GetStatus, MessageStore, MessageView, QueueAccess, SCHEDULE_TOPIC, StoreConfig, StoreError,
+};
 
 /// Moves time on in small steps until a level is delivered up to `offset`; says how long that took.
 fn waited(store: &MessageStore, clock: &Clock, level: u32, offset: u64) -> i64 {
@@ -139,4 +151,37 @@ fn a_listener_is_told_of_what_was_delivered_and_of_nothing_else() {
     delivered(&store, 1, 2);
     let size = store.get("orders", 0, 0, 1, 1 << 20, ALL).messages[0].1.bytes().len();
     assert_eq!(*told.lock().unwrap(), [("orders".to_owned(), size as u32)]);
+}
+
+#[test]
+fn messages_of_a_level_whose_queue_could_not_be_read_for_a_while_come_without_an_arrival() {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
+    let config = StoreConfig { mapped_bytes: 0, open_files: 1, ..config() };
+    let open = || MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone());
+    let store = open().unwrap();
+    let count = config.consume_queue_file_entries + 10;
+    (0..count).for_each(|_| send(&store, "orders", 0, "one", 1));
+    store.close().unwrap();
+    drop(store);
+    clock.advance(1_000);
+    let store = open().unwrap();
+    let failures = Arc::new(AtomicU64::new(0));
+    let (seen, file) = (Arc::clone(&failures), format!("consumequeue/{SCHEDULE_TOPIC}/0/{:020}", 0));
+    disk.set_hook(move |op, path| match op == Op::Open && path.ends_with(&file) {
+        true => {
+            seen.fetch_add(1, Ordering::SeqCst);
+            Err(std::io::Error::from_raw_os_error(5))
+        }
+        false => Ok(()),
+    });
+    let status = |offset| store.get(SCHEDULE_TOPIC, 0, offset, 1, 1 << 20, ALL).status;
+    // What was opened of the first file is closed for the other one.
+    wait_until(|| status(count - 1) == GetStatus::Found && status(0) == GetStatus::MessageUnreadable);
+    let before = failures.load(Ordering::SeqCst);
+    store.start_schedule().unwrap();
+    wait_until(|| failures.load(Ordering::SeqCst) > before);
+    assert_eq!(store.max_offset("orders", 0), 0);
+    disk.clear_hook();
+    delivered(&store, 1, count);
+    assert_eq!(texts(&store, "orders", 0).len() as u64, count);
 }
