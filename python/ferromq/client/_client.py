@@ -5,6 +5,7 @@ Shared by the synchronous client and `ferromq.aio`.
 """
 
 import atexit
+import logging
 import threading
 import time
 import weakref
@@ -24,6 +25,8 @@ from ferromq.client._routes import Routes
 from ferromq.client._session import Session
 from ferromq.client._tls import Tls, TlsFile, read_tls
 from ferromq.errors import ClientClosed, ConfigError
+
+_log = logging.getLogger("ferromq.client")
 
 _AT_EXIT = 2.0
 
@@ -143,8 +146,11 @@ class Client:
         if self._owner.is_here and not self.is_closed:
             for reference in self._at_exit:
                 finish = reference()
-                if finish is not None:
-                    finish(until)
+                try:
+                    if finish is not None:
+                        finish(until)
+                except Exception:  # noqa: BLE001 (the others end, too)
+                    _log.exception("this %s did not end what it had begun before the program ended", self._what)
         self.close(until)
 
     def close(self, until: float) -> bool:

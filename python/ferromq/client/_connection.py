@@ -74,6 +74,11 @@ def failure(error: Any, endpoint: str, method: str, timeout: float) -> FerromqEr
     return transport_error(error.code().name, error.details(), endpoint, method, timeout)
 
 
+def is_ending() -> bool:
+    """Say whether the interpreter ends: from Python 3.12 on it starts no more threads then, and forks no more."""
+    return not threading.main_thread().is_alive()
+
+
 def has_packed(metadata: Any) -> bool:
     """Say whether the server confirmed packed streams."""
     return any(key == PACKED for key, _ in metadata or ())
@@ -112,6 +117,8 @@ class Channels:
         self._methods: dict[tuple[str, str], Any] = {}
         self._closed = False
         self.use = Use()
+        self.streaming: set[str] = set()
+        """To which the session's stream is open: the thread of grpcio that serves it serves other calls, too."""
 
     @property
     def is_begun(self) -> bool:
@@ -135,13 +142,26 @@ class Channels:
                 self.forget(each)
         return found
 
+    def check_threads(self, endpoint: str) -> None:
+        """Raise `ConnectionFailed` where a stream needs a thread of grpcio that starts no more: it would never end."""
+        if endpoint in self.streaming or not is_ending():
+            return
+        try:
+            threading.Thread(target=bool, daemon=True).start()
+        except RuntimeError as error:
+            raise ConnectionFailed(f"no stream of broker {endpoint} begins as the program ends: {error}") from None
+
     def call(self, endpoint: str, method: str, request: bytes, timeout: float, metadata: Metadata = ()) -> bytes:
         """Call a method and return the bytes of its answer."""
         call: Any = None
         self.use.begin(endpoint, timeout)
+        sent = (*self.identity.metadata(), *metadata)
         try:
+            if is_ending():  # a future may need a new thread of grpcio
+                last: bytes = self.method(endpoint, method)(request, timeout, sent)
+                return last
             # Not a call that waits inside gRPC's core: a fork meanwhile would never return in the child.
-            call = self.method(endpoint, method).future(request, timeout, (*self.identity.metadata(), *metadata))
+            call = self.method(endpoint, method).future(request, timeout, sent)
             answer: bytes = call.result()
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
@@ -161,6 +181,7 @@ class Channels:
         """Call a method that answers with a stream and return all of it."""
         metadata = (*self.identity.metadata(), (PACKED, "1"))
         self.use.begin(endpoint, timeout)
+        self.check_threads(endpoint)
         try:
             call = self.method(endpoint, method, "unary_stream")(request, timeout, metadata)
             if cancel is not None:

@@ -249,13 +249,16 @@ class _Stream:
         try:
             if self._closed.is_set():
                 return
+            self._channels.check_threads(self.endpoint)
             for answer in method(_until_none(outgoing), metadata=self._channels.identity.metadata()):
+                self._channels.streaming.add(self.endpoint)
                 self._take(pb.TelemetryCommand.FromString(answer))
         except grpc.RpcError as error:
             raise failure(error, self.endpoint, "Telemetry", 0) from None
         except ValueError:  # what grpc says of a channel closed meanwhile
             raise ClientClosed("the client was closed meanwhile") from None
         finally:
+            self._channels.streaming.discard(self.endpoint)
             outgoing.put(None)
 
     def _take(self, command: pb.TelemetryCommand) -> None:

@@ -1,0 +1,70 @@
+"""A program that ends without closing its clients: they end in their time, with and without a broker."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from ferromq.client._client import Client, Options
+
+PATIENCE = 60
+CODE = """
+import atexit, logging, sys, threading, ferromq
+from ferromq.client import _client
+
+logging.basicConfig()
+_client._AT_EXIT = 0.5
+mq = ferromq.embedded()
+producer, consumer = ferromq.Producer(mq.endpoint, timeout=5), ferromq.Consumer(mq.endpoint, "g", "t")
+producer.send_all("t", [b"a"] * 3)
+messages = []
+for message in consumer:
+    messages.append(message)
+    if len(messages) == 3:
+        break
+if sys.argv[1] == "down":
+    mq.close()
+    messages[0].ack()
+producer.submit("t", b"late")
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+# As the interpreter does from Python 3.12 on.
+atexit.register(setattr, threading.Thread, "start", refuse)
+atexit.register(lambda: print("ends", flush=True))
+"""
+
+
+@pytest.mark.parametrize("broker", ["up", "down"])
+def test_a_program_ends_in_its_time_where_no_thread_starts_any_more(broker: str) -> None:
+    """Clients say good-bye on the threads there are; no error of the interpreter is shown."""
+    run = subprocess.run(
+        [sys.executable, "-c", CODE, broker], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (run.returncode, run.stdout) == (0, "ends\n"), run.stderr
+    assert "RuntimeError" not in run.stderr
+    assert ("submitted messages were not sent" in run.stderr) == (broker == "down")
+
+
+def test_what_could_not_be_finished_at_exit_keeps_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """The error is in the log; the other finishers run, and the client is closed."""
+
+    class Work:
+        ended = False
+
+        def fail(self, _until: float) -> None:
+            raise RuntimeError("can't create new thread")
+
+        def end(self, _until: float) -> None:
+            self.ended = True
+
+    work, client = Work(), Client("producer", Options("127.0.0.1:1", 1, 1))
+    client.before_exit(work.fail)
+    client.before_exit(work.end)
+    with caplog.at_level(logging.ERROR):
+        client._close_at_exit()
+    assert work.ended
+    assert client.is_closed
+    assert ["can't create new thread" in (record.exc_text or "") for record in caplog.records] == [True]
