@@ -372,6 +372,10 @@ class ReceiveAhead:
         self._renewer: threading.Thread | None = None
         self._giving: list[threading.Thread] = []
         self._renew_soon = threading.Event()
+        self._renewing: set[str] = set()
+        """Brokers at which a thread renews leases just now."""
+        self._silent: set[str] = set()
+        """Brokers that did not answer the last renewal."""
         self._seldom = Seldom(_log)
         self._is_over = False
         client.before_exit(self._finish_at_exit)
@@ -561,7 +565,6 @@ class ReceiveAhead:
 
     def _renew(self) -> None:
         period = self._invisible / RENEWALS / 2
-        silent: set[str] = set()
         while True:
             self._renew_soon.wait(period)
             self._renew_soon.clear()
@@ -577,30 +580,44 @@ class ReceiveAhead:
                 giving = threading.Thread(target=self._leases.give_back, args=(given, until), daemon=True)
                 giving.start()
                 self._giving = [each for each in (*self._giving, giving) if each.is_alive()]
-            silent = self._renew_all(renewed, silent, max(period, _RENEWAL))
+            self._renew_all(renewed, max(period, _RENEWAL))
 
-    def _renew_all(self, renewed: list[Held], silent: set[str], timeout: float) -> set[str]:
-        """Renew leases, each broker's beside the others', and return who did not answer; *silent* did not before."""
+    def _renew_all(self, renewed: list[Held], timeout: float) -> None:
+        """Begin to renew leases, each broker's on a thread of its own; a broker that is still busy is left out."""
         brokers: dict[str, list[Held]] = {}
         for held in renewed:
             brokers.setdefault(held.message.endpoint, []).append(held)
-        failed: set[str] = set()
+        for endpoint in brokers.keys() - self._renewing:
+            self._renewing.add(endpoint)
+            # What ends first comes first, and what is not reached in a share of the lease is sorted anew.
+            some = sorted(brokers[endpoint], key=lambda held: held.until)
+            until = time.monotonic() + self._invisible / RENEWALS
+            work = endpoint, some, timeout, until
+            try:
+                threading.Thread(target=self._renew_at, args=work, name="ferromq-renew-at", daemon=True).start()
+            except RuntimeError:  # the interpreter ends: it starts no more threads
+                self._renew_at(*work)
 
-        def renew(endpoint: str) -> None:
-            for held in brokers[endpoint]:
+    def _renew_at(self, endpoint: str, some: list[Held], timeout: float, until: float) -> None:
+        """Renew leases of one broker, one after the other, as long as it answers and until *until* (monotonic)."""
+        was_silent = endpoint in self._silent
+        self._silent.discard(endpoint)
+        try:
+            for held in some:
+                if not remaining(until):
+                    return
                 error = self._renew_one(held, timeout)
-                if error is not None and endpoint not in silent:
+                if error is not None and not was_silent:
                     self._seldom.log(logging.WARNING, NOT_RENEWED, held.message.message_id, error)
                 if isinstance(error, OutcomeUnknown):
-                    failed.add(endpoint)
+                    self._silent.add(endpoint)
                     return
-
-        at_once(renew, brokers, len(brokers), time.monotonic() + self._invisible)
-        return failed
+        finally:
+            self._renewing.discard(endpoint)
 
     def _renew_one(self, held: Held, timeout: float) -> FerromqError | None:
         with held.renewing or threading.RLock():
-            if held.is_over or held.message.is_settled or self._is_over:
+            if held.is_over or held.message.is_settled or self._is_over or held.renew_from > time.monotonic():
                 return None
             try:
                 self._leases.change(held.message, self._invisible, timeout)

@@ -1,0 +1,137 @@
+"""Leases of a consumer are renewed at each broker by itself: one that is slow costs no other one its messages."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferromq.client._ahead import Held
+from ferromq.client._holding import ReceiveAhead
+from ferromq.errors import RequestTimeout
+
+PATIENCE = 30
+LEASE = 3600.0
+
+
+class Brokers:
+    """Stands for brokers that renew leases; one that hangs answers a call when it may."""
+
+    def __init__(self) -> None:
+        self.hung = {"slow:1"}
+        self.may_answer = threading.Semaphore(0)
+        self.asked: queue.Queue[Any] = queue.Queue()
+        self.failing = set[str]()
+
+    def change(self, message: Any, _duration: float, _timeout: float) -> None:
+        """Renew a lease."""
+        self.asked.put(message)
+        if message.endpoint in self.hung:
+            assert self.may_answer.acquire(timeout=PATIENCE)
+        if message.endpoint in self.failing:
+            raise RequestTimeout("no answer")
+
+    def next(self) -> Any:
+        """Return the message that is renewed next."""
+        return self.asked.get(timeout=PATIENCE)
+
+
+def due(endpoint: str, until: float = 0.0) -> Held:
+    """Return a message in use whose lease is to be renewed; one whose lease ends first is renewed first."""
+    now = time.monotonic()
+    message: Any = SimpleNamespace(endpoint=endpoint, is_settled=False, message_id=endpoint)
+    return Held(message, now, now + LEASE + until, now)
+
+
+def renewed_next(brokers: Brokers, ahead: ReceiveAhead, helds: list[Held]) -> Any:
+    """Begin rounds until a message is renewed: the round before may end a moment after its last answer."""
+    for _ in range(PATIENCE * 20):
+        ahead._renew_all(helds, PATIENCE)
+        with suppress(queue.Empty):
+            return brokers.asked.get(timeout=0.05)
+    raise AssertionError("no lease was renewed")
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    """Yield brokers, of which none hangs in the end."""
+    brokers = Brokers()
+    yield brokers
+    brokers.hung.clear()
+    brokers.may_answer.release(100)
+
+
+@pytest.fixture
+def ahead(brokers: Brokers) -> ReceiveAhead:
+    """Return what renews leases at them."""
+    client: Any = SimpleNamespace(before_exit=lambda _finish: None)
+    leases: Any = brokers
+    subscription: Any = None
+    return ReceiveAhead(client, subscription, leases, LEASE)
+
+
+def test_a_broker_that_answers_slowly_delays_no_renewal_at_another(brokers: Brokers, ahead: ReceiveAhead) -> None:
+    """Meanwhile it is asked no more often: one renewal after the other."""
+    slow = [due("slow:1", 1), due("slow:1", 0)]
+    ahead._renew_all(slow, PATIENCE)
+    assert brokers.next() is slow[1].message
+    for _ in range(3):
+        fine = due("fine:1")
+        assert renewed_next(brokers, ahead, [*slow, fine]) is fine.message
+    brokers.may_answer.release()
+    assert brokers.next() is slow[0].message
+    assert brokers.asked.empty()
+
+
+def test_a_lease_that_was_renewed_meanwhile_is_not_renewed_again(brokers: Brokers, ahead: ReceiveAhead) -> None:
+    """It is due again after a share of the lease."""
+    renewed, held = due("fine:1"), due("fine:1")
+    renewed.renewed(time.monotonic(), LEASE)
+    ahead._renew_at("fine:1", [renewed, held], PATIENCE, time.monotonic() + PATIENCE)
+    assert brokers.next() is held.message
+    assert brokers.asked.empty()
+
+
+def test_a_round_of_renewals_ends_in_its_time(brokers: Brokers, ahead: ReceiveAhead) -> None:
+    """What is not reached is sorted anew, by when the leases end."""
+    ahead._renew_at("fine:1", [due("fine:1")], PATIENCE, time.monotonic())
+    assert brokers.asked.empty()
+
+
+def test_a_broker_that_does_not_answer_is_in_the_log_once(
+    brokers: Brokers, ahead: ReceiveAhead, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it has answered again."""
+    brokers.failing.add("fine:1")
+
+    def renew() -> None:
+        ahead._renew_at("fine:1", [due("fine:1"), due("fine:1")], PATIENCE, time.monotonic() + PATIENCE)
+
+    renew()
+    renew()
+    assert brokers.asked.qsize() == 2
+    assert len(caplog.records) == 1
+    brokers.failing.clear()
+    renew()
+    brokers.failing.add("fine:1")
+    renew()
+    assert len(caplog.records) == 2
+
+
+def test_leases_are_renewed_where_no_thread_starts_any_more(
+    brokers: Brokers, ahead: ReceiveAhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter ends, and messages are in use until it has."""
+
+    def refuse(_thread: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for _ in range(2):
+        held = due("fine:1")
+        ahead._renew_all([held], PATIENCE)
+        assert brokers.next() is held.message
