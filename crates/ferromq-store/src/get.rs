@@ -265,8 +265,9 @@ impl<'a, D: Disk> Reading<'a, D> {
             Ok(record) => record,
             Err(error) => return self.end_before_unreadable(entry, &error),
         };
-        if self.source != Source::Anywhere {
-            self.inner.unreadable.clear_record(entry.physical_offset);
+        // Of the others only parts are there: the rest may still be what cannot be read.
+        if record.is_none() || self.looks_at_all(queue_offset) {
+            self.clear_unreadable(entry);
         }
         let is_other = |record: &Record<D::Region>| !record.is_at(entry.physical_offset, entry.size);
         if self.source == Source::Memory
@@ -313,12 +314,24 @@ impl<'a, D: Disk> Reading<'a, D> {
         let Some(file) = &self.file else { return Ok(true) };
         let whole = entry.physical_offset..entry.end();
         // A record that was there when the store was opened is checked as a whole.
-        if *self.filter == MessageFilter::All || self.queue.is_unchecked(queue_offset) {
+        if self.looks_at_all(queue_offset) {
             return is_there(&mut self.known, file, whole, self.source);
         }
         let [head, tail] = parts_of_filter(whole);
         Ok(is_there(&mut self.known, file, head, self.source)?
             && is_there(&mut self.known, file, tail, self.source)?)
+    }
+
+    /// Says whether a record is looked at as a whole before it is known to be wanted.
+    fn looks_at_all(&self, queue_offset: u64) -> bool {
+        *self.filter == MessageFilter::All || self.queue.is_unchecked(queue_offset)
+    }
+
+    /// The whole record was read, or is gone.
+    fn clear_unreadable(&self, entry: Entry) {
+        if self.source != Source::Anywhere {
+            self.inner.unreadable.clear_record(entry.physical_offset);
+        }
     }
 
     fn is_done(&self, queue_offset: u64) -> bool {
@@ -354,7 +367,7 @@ impl<'a, D: Disk> Reading<'a, D> {
             let whole = entry.physical_offset..entry.end();
             if let Some(file) = self.file.as_ref().filter(|_| self.source != Source::Anywhere) {
                 match is_there(&mut self.known, file, whole, self.source) {
-                    Ok(true) => {}
+                    Ok(true) => self.clear_unreadable(entry),
                     Ok(false) => {
                         self.result.is_cold = true;
                         return Step::Ends;

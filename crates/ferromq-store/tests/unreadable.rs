@@ -19,9 +19,10 @@ use common::{
     message, settle,
 };
 use ferromq_store::{
-    Begin, Clock, DamageReason, GetRequest, GetResult, GetStatus, MessageStore, Ordered, ReceiveRequest,
-    Received, Region, Source, StoreConfig,
+    Begin, Clock, DamageReason, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, Ordered,
+    ReceiveRequest, Received, Region, Source, StoreConfig,
 };
+use tracing::{Event, Metadata, Subscriber, span};
 
 const START: i64 = 1_700_000_000_000;
 const COUNT: usize = 200;
@@ -150,6 +151,64 @@ fn a_read_ends_before_a_message_that_cannot_be_read_and_the_file_is_a_damage_unt
         assert_eq!(read(&store, 3, disk_source()).messages.len(), 4);
         assert_eq!(store.damages(), []);
     }
+}
+
+/// Counts what is logged.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicUsize>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().ends_with("unreadable")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn a_message_of_which_a_filter_finds_its_parts_but_not_the_rest_is_logged_once() {
+    let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
+    let open = || MessageStore::open_on(disk.clone(), Path::new("/store"), asynchronous(), clock.clone());
+    let store = open().unwrap();
+    store.append(&[message("t", 0, &[7; 100], b"TAGS\x01a\x02")]).unwrap();
+    settle(&store);
+    let filter = &MessageFilter::tags("a");
+    let (topic, queue_id, offset, max_count, max_bytes) = ("t", 0, 0, 4, 1 << 20);
+    let get = || {
+        let source = disk_source();
+        store.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source }).status
+    };
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.clone(), || {
+        for _ in 0..3 {
+            // Its head and its tail are read, and then all of it.
+            let reads = AtomicUsize::new(0);
+            disk.set_hook(move |op, _| {
+                let is_third = op == Op::ReadAt && reads.fetch_add(1, Ordering::SeqCst) == 2;
+                if is_third { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
+            });
+            assert_eq!(get(), GetStatus::MessageUnreadable);
+        }
+        assert_eq!(lines.0.load(Ordering::SeqCst), 1);
+        disk.clear_hook();
+        assert_eq!(get(), GetStatus::Found);
+        assert_eq!(lines.0.load(Ordering::SeqCst), 2, "it can be read again");
+    });
+    assert_eq!(store.damages(), []);
 }
 
 #[test]
