@@ -1,5 +1,6 @@
 """Which channels of a client are closed: idle ones, of endpoints that are needed no more; time is given."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,11 @@ import pytest
 from ferromq.client import _connection
 from ferromq.client._connection import Channels, Use
 from ferromq.client._protocol import Identity
+from ferromq.errors import ClientClosed, ConnectionFailed
+
+PATIENCE = 30
+MOMENT = 0.2
+"""Seconds that another thread has for what it must not do."""
 
 
 def test_an_endpoint_is_idle_when_no_call_to_it_can_be_under_way() -> None:
@@ -45,3 +51,75 @@ def test_a_new_channel_takes_the_place_of_idle_ones(monkeypatch: pytest.MonkeyPa
     assert closed == ["a:1"]
     channels.close()
     assert sorted(closed) == ["a:1", "b:1", "c:1", "d:1"]
+
+
+def test_the_longer_of_two_calls_counts_that_begin_at_once() -> None:
+    """Also where the second one begins while the first one is noted."""
+    others: list[threading.Thread] = []
+
+    def now() -> float:
+        if not others:
+            others.append(threading.Thread(target=use.begin, args=("a", 60)))
+            others[0].start()
+            others[0].join(MOMENT)
+        return clock[0]
+
+    clock = [0.0]
+    use = Use(now)
+    use.is_needed = lambda _endpoint: False
+    use.begin("a", 3)
+    others[0].join(PATIENCE)
+    clock[0] = 30
+    assert use.idle(["a"]) == []
+
+
+def test_a_call_that_begins_as_its_channel_is_found_idle_has_an_open_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The channel that is closed is not found any more."""
+    closed: list[Any] = []
+    found: list[Any] = []
+    others: list[threading.Thread] = []
+    begun = threading.Event()
+
+    def open_channel(_module: Any, _endpoint: str, _tls: object) -> Any:
+        channel: Any = SimpleNamespace(close=lambda: closed.append(channel))
+        channel.unary_unary = lambda _path: channel
+        return channel
+
+    def begin() -> None:
+        channels.use.begin("a:1", 60)
+        found.append(channels.method("a:1", "QueryRoute"))
+        begun.set()
+
+    def is_needed(_endpoint: str) -> bool:
+        if not others:
+            others.append(threading.Thread(target=begin))
+            others[0].start()
+            begun.wait(MOMENT)
+        return False
+
+    monkeypatch.setattr(_connection, "open_channel", open_channel)
+    channels = Channels(Identity(), None)
+    first = channels.method("a:1", "QueryRoute")
+    channels.use.is_needed = is_needed
+    channels.use.begin("b:1", 60)
+    channels.method("b:1", "QueryRoute")
+    others[0].join(PATIENCE)
+    assert closed == [first]
+    assert found[0] is not first
+
+
+def test_a_channel_closed_before_its_call_is_no_closed_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker left: plans ask another one."""
+
+    def refuse(*_arguments: object) -> None:
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    method = SimpleNamespace(future=refuse)
+    channel = SimpleNamespace(unary_unary=lambda _path: method, close=lambda: None)
+    monkeypatch.setattr(_connection, "open_channel", lambda *_arguments: channel)
+    channels = Channels(Identity(), None)
+    with pytest.raises(ConnectionFailed, match="connection to broker a:1 was given up"):
+        channels.call("a:1", "QueryRoute", b"", 1)
+    channels._closed = True
+    with pytest.raises(ClientClosed):
+        channels.call("a:1", "QueryRoute", b"", 1)

@@ -89,20 +89,28 @@ class Use:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._lock = threading.Lock()
         self._until: dict[str, float] = {}
         self.is_needed: Callable[[str], bool] = lambda _endpoint: True
         """Says whether an endpoint is in a route, or has a session."""
 
     def begin(self, endpoint: str, timeout: float) -> None:
-        """Note a call that lasts *timeout* seconds at most."""
-        self._until[endpoint] = max(self._until.get(endpoint, 0.0), self._now() + timeout)
+        """Note a call that lasts *timeout* seconds at most, before its channel is looked up."""
+        with self._lock:
+            self._until[endpoint] = max(self._until.get(endpoint, 0.0), self._now() + timeout)
 
-    def idle(self, endpoints: Iterable[str]) -> list[str]:
-        """Return those of *endpoints* that are needed no more, and to which no call is under way."""
-        now = self._now()
-        idle = [each for each in endpoints if self._until.get(each, 0.0) < now and not self.is_needed(each)]
-        for each in idle:
-            self._until.pop(each, None)
+    def idle(self, endpoints: Iterable[str], take: Callable[[str], object] = bool) -> list[str]:
+        """
+        Return those of *endpoints* that are needed no more, and to which no call is under way.
+
+        *take* is called with each, and takes its channel away before another call begins.
+        """
+        with self._lock:
+            now = self._now()
+            idle = [each for each in endpoints if self._until.get(each, 0.0) < now and not self.is_needed(each)]
+            for each in idle:
+                self._until.pop(each, None)
+                take(each)
         return idle
 
 
@@ -129,17 +137,17 @@ class Channels:
         """Return the callable of a method; it takes and gives bytes."""
         found = self._methods.get((endpoint, method))
         if found is None:
-            idle: list[str] = []
+            idle: list[Any] = []
             with self._lock:
                 if self._closed:
                     raise ClientClosed("the client is closed; make a new one")
                 channel = self._channels.get(endpoint)
                 if channel is None:
-                    idle = self.use.idle(self._channels)
+                    self.use.idle(list(self._channels), lambda each: idle.append(self._take(each)))
                     channel = self._channels[endpoint] = open_channel(grpc, endpoint, self._tls)
                 found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
             for each in idle:
-                self.forget(each)
+                each.close()
         return found
 
     def check_threads(self, endpoint: str) -> None:
@@ -168,7 +176,7 @@ class Channels:
         except grpc.FutureCancelledError:
             raise ConnectionFailed(f"the call of broker {endpoint} was cancelled ({method})") from None
         except ValueError:  # what grpc says of a channel closed meanwhile
-            raise ClientClosed("the client was closed meanwhile; make a new one") from None
+            raise self._gone(endpoint, method) from None
         except BaseException:  # interrupted
             if call is not None:
                 call.cancel()
@@ -190,16 +198,25 @@ class Channels:
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
         except ValueError:
-            raise ClientClosed("the client was closed meanwhile; make a new one") from None
+            raise self._gone(endpoint, method) from None
 
     def forget(self, endpoint: str) -> None:
         """Close the channel to *endpoint*; it is made anew where it is needed again."""
         with self._lock:
-            channel = self._channels.pop(endpoint, None)
-            for key in [key for key in self._methods if key[0] == endpoint]:
-                del self._methods[key]
+            channel = self._take(endpoint)
         if channel is not None:
             channel.close()
+
+    def _take(self, endpoint: str) -> Any:
+        for key in [key for key in self._methods if key[0] == endpoint]:
+            del self._methods[key]
+        return self._channels.pop(endpoint, None)
+
+    def _gone(self, endpoint: str, method: str) -> FerromqError:
+        """Return why a channel was closed between its look-up and a call; nothing was sent."""
+        if self._closed:
+            return ClientClosed("the client was closed meanwhile; make a new one")
+        return ConnectionFailed(f"the connection to broker {endpoint} was given up, the broker left ({method})")
 
     def close(self) -> None:
         """End everything under way."""
