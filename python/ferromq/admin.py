@@ -90,7 +90,8 @@ class Admin:
     """
     Looks after topics and consumer groups, and looks up messages. Thread-safe; connections are kept until `close`.
 
-    *namesrv* is `host:port` of a name server, or several joined by `;`, of which the first that answers is asked.
+    *namesrv* is `host:port` of a name server, or several joined by `;`, of which the first that answers is asked, and
+    goes on being asked as long as it answers.
 
     Each call ends within *timeout* (float: seconds), however many servers it asks: `RequestTimeout` where one does not
     answer, or where there is no time left to ask it. What was done by then stays done.
@@ -99,6 +100,8 @@ class Admin:
     def __init__(self, namesrv: str, *, timeout: timedelta | float = 10.0) -> None:
         self._owner = Owner("administrator")
         self._name_servers = parse_endpoints(namesrv)
+        self._answered: str | None = None
+        """The name server that answered last."""
         self._timeout = seconds(timeout)
         self._client = RemotingClient()
         self._is_closed = False
@@ -209,7 +212,7 @@ class Admin:
     def order_configurations(self) -> dict[str, dict[str, int]]:
         """Return, for each topic that has one, the queues of each broker that its message groups are spread over."""
         failure: FerromqError | None = None
-        for address in self._name_servers:
+        for address in self._in_turn():
             try:
                 return _broker_removal.order_configurations(self._ask, address)
             except OutcomeUnknown as error:
@@ -438,15 +441,25 @@ class Admin:
 
     def _ask_name_servers(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
         failure: FerromqError | None = None
-        for address in self._name_servers:
+        for address in self._in_turn():
             try:
-                return self._ask(address, code, fields or {})
+                body = self._ask(address, code, fields or {})
             except OutcomeUnknown as error:
                 failure = error
                 if isinstance(error, ConnectionFailed) and "lost" in str(error):
                     failure = ConnectionFailed(f"{error}; is this a name server's port (9876)?")
+            except RequestError:  # an answer, too
+                self._answered = address
+                raise
+            else:
+                self._answered = address
+                return body
         assert failure is not None
         raise failure
+
+    def _in_turn(self) -> list[str]:
+        """Return the name servers, the one that answered last first: one that hangs costs a call its time once."""
+        return sorted(self._name_servers, key=lambda address: address != self._answered)
 
     def _ask(
         self, address: str, code: RequestCode, fields: Mapping[str, str], also: int = 0, *, body: bytes = b""
