@@ -47,10 +47,10 @@ def due(endpoint: str, until: float = 0.0) -> Held:
     return Held(message, now, now + LEASE + until, now)
 
 
-def renewed_next(brokers: Brokers, ahead: ReceiveAhead, helds: list[Held]) -> Any:
+def renewed_next(brokers: Brokers, ahead: ReceiveAhead, held: list[Held]) -> Any:
     """Begin rounds until a message is renewed: the round before may end a moment after its last answer."""
     for _ in range(PATIENCE * 20):
-        ahead._renew_all(helds, PATIENCE)
+        ahead._renew_all(held, PATIENCE)
         with suppress(queue.Empty):
             return brokers.asked.get(timeout=0.05)
     raise AssertionError("no lease was renewed")
