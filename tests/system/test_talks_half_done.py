@@ -180,7 +180,8 @@ def test_notices_go_on_where_a_broker_does_not_answer(told: Told, fault: Fault, 
         assert eventually(lambda: other.notices == ["0", "1"])
         proxy.resume()
         out.tell(MinimumChange("b", 2, "h:1", None, None, (proxy.address, other.address)))
-        assert eventually(lambda: other.notices == ["0", "1", "2"] and told.notices[-1:] == ["2"])
+        # What hung may come after it.
+        assert eventually(lambda: other.notices == ["0", "1", "2"] and "2" in told.notices)
 
 
 def test_notices_end_at_once(no_thread_left: None, told: Told) -> None:
