@@ -14,42 +14,28 @@ each knew the topic that was created meanwhile. Exit code 1 where a route was mi
 
 import argparse
 import contextlib
-import os
 import queue
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
+from routes import free_port, start
 
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
 from ferromq.client._protocol import SERVICE, Identity
 
+if TYPE_CHECKING:
+    import subprocess
+
 ROUTE, SUCCESS, UNKNOWN, PUT_TOPIC = 105, 0, 17, 17
 PAUSE = 0.02
-
-
-def free_address() -> str:
-    """Return an address with a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-def start(*arguments: str) -> "subprocess.Popen[bytes]":
-    """Start a server and wait until it is ready."""
-    environment = {**os.environ, "FERROMQ_LOG": "error", "FERROMQ_BROKER_COMMIT_LOG_FILE_SIZE": "16MiB"}
-    command = [sys.executable, "-m", "ferromq.cli", *arguments]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    assert server.stdout is not None
-    if not any(line.startswith(b"ready") for line in server.stdout):
-        raise RuntimeError(f"{arguments[0]} did not start")
-    return server
 
 
 class LatePath:
@@ -154,7 +140,7 @@ def at_broker(channel: grpc.Channel) -> Callable[[str], bool]:
 
 def broker(name: str, namesrv: str, directory: str, interval: float) -> tuple["subprocess.Popen[bytes]", str, str]:
     """Start a broker that creates no topics on first use; return it, its address, and that of its gRPC."""
-    address, endpoint = free_address(), free_address()
+    address, endpoint = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     given = {"--listen": address, "--grpc-listen": endpoint, "--name": name, "--namesrv": namesrv}
     given["--store"] = str(Path(directory) / name)
     options = ("fast_listen=off", f"register_interval={interval}s", "auto_create_topics=false")
@@ -173,7 +159,7 @@ def put(client: RemotingClient, address: str, topic: str) -> float:
 
 def run(given: argparse.Namespace, directory: str, stack: contextlib.ExitStack) -> list[Watch]:
     """Let registrations be late while routes are asked for."""
-    names = [free_address(), free_address()]
+    names = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     for address in names:
         stack.callback(start("namesrv", "--listen", address).kill)
     path = LatePath(names[0])

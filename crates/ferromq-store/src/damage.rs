@@ -36,8 +36,8 @@ pub enum DamageReason {
     SetAside,
     /// The file holds these messages and cannot be read now. They are kept, and come once it can be read.
     Unreadable,
-    /// The file cannot be written now, and is tried again. It tells of this range of the log, which holds the same: until
-    /// then what depends on the file goes on with what is in memory.
+    /// The file cannot be written now, and the store tries again. Nothing is lost: this range of the log holds the same.
+    /// Until then the store goes on with what is in memory.
     Unwritten,
     /// Retention removed these messages of the consume queue named, before the queue could be written again.
     Removed {

@@ -24,7 +24,7 @@ impl<D: Disk> Inner<D> {
         let attempt_id = order.attempt_id.filter(|id| !id.is_empty() && id.len() <= MAX_ATTEMPT_ID);
         if leases.is_held(taking.now) && !leases.is_repeated(attempt_id) {
             if leases.order().is_none() {
-                // Leases from before the group was in order: their end is news for whoever waits in order.
+                // These leases began before the group was in order. Their end must wake the receives that wait in order.
                 leases.set_order(Some(Order { attempt_id: None, pop_time: 0 }));
             }
             return;

@@ -81,7 +81,7 @@ fn a_group_that_takes_up_order_hears_when_leases_from_before_it_end() {
     let before = store.receive(&ReceiveRequest { order: None, ..request(2, None) }).unwrap().messages;
     assert_eq!(seen(&before), [(0, 1), (1, 1)]);
     assert!(receive(&store, 3, None).is_empty());
-    assert_eq!(ack(&store, &before[1]), Some(LEASE), "the first one is still with somebody");
+    assert_eq!(ack(&store, &before[1]), Some(LEASE), "the first one is still leased");
     assert_eq!(ack(&store, &before[0]), Some(0), "the queue may go on");
     assert_eq!(seen(&receive(&store, 3, None)), [(2, 1)]);
 }
@@ -97,7 +97,7 @@ fn a_queue_has_one_receiver_at_a_time_and_others_do_not_wait_for_it() {
     let Received { messages, next_expiry_ms, .. } = store.receive(&both).unwrap();
     assert_eq!((messages[0].handle.queue_id, messages.len()), (1, 1));
     assert_eq!(next_expiry_ms, Some(START + LEASE));
-    assert_eq!(ack(&store, &first[1]), Some(LEASE), "the first one is still with somebody");
+    assert_eq!(ack(&store, &first[1]), Some(LEASE), "the first one is still leased");
     assert!(seen(&receive(&store, 10, None)).is_empty());
     assert_eq!(ack(&store, &first[0]), Some(0), "the queue may go on");
     assert_eq!(seen(&receive(&store, 10, None)), [(2, 1)]);

@@ -110,8 +110,8 @@ impl Reply {
         (Self { told, memory: Arc::clone(memory) }, answer)
     }
 
-    /// Answers. From here on the answer counts, so that the next request finds less room; whoever asks [`Memory::has_room`]
-    /// before each makes at most one answer too many on each thread. `false` where the connection is gone.
+    /// Answers, and counts the answer at once, so that the next request finds less room. A thread that asks
+    /// [`Memory::has_room`] before each answer makes at most one too many. `false` if the connection is gone.
     #[allow(clippy::must_use_candidate)] // most handlers have nothing to do then
     pub fn send(self, answer: Result<Option<ColdResponse>, TransportError>) -> bool {
         let memory = self.memory.share();
@@ -214,7 +214,7 @@ mod tests {
         assert!(memory.has_room());
         let (reply, told) = Reply::new(&allowance);
         drop(told);
-        assert!(!reply.send(answer(&body)), "nobody waits for it");
+        assert!(!reply.send(answer(&body)), "its receiver is gone");
         assert!(memory.has_room());
         let (reply, told) = Reply::new(&allowance);
         drop(reply);

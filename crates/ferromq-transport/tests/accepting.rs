@@ -35,7 +35,7 @@ fn a_fleet_that_connects_at_once_waits_to_be_accepted() {
     let _alone = ALONE.lock();
     let most = fs::read_to_string("/proc/sys/net/core/somaxconn");
     let count = most.map_or(0, |most| most.trim().parse().unwrap()).min(WAITING);
-    // Nobody runs its tasks: nothing is accepted.
+    // No thread runs its tasks, so the server accepts nothing.
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
     let rig = Rig::new();

@@ -304,7 +304,7 @@ async fn begin_frames(rig: &Rig, connections: usize) -> JoinSet<Peer> {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_batch_that_waits_for_room_keeps_no_turn() {
-    // The frame of so many is a small request; what they take until they are stored is none.
+    // The frame with so many messages is a small request. The memory they take until they are stored is a large one.
     const MESSAGES: usize = 2_400;
     let rig = Rig::start(ServerOptions {
         memory: 64 * MIB,

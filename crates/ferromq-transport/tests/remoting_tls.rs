@@ -259,7 +259,7 @@ async fn a_handshake_that_takes_too_long_is_ended_also_one_that_goes_on_slowly()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_record_keeps_nobody_waiting_and_its_connection_is_idle() {
+async fn half_a_record_keeps_no_other_waiting_and_its_connection_is_idle() {
     let connection = ConnectionLimits { idle: Duration::from_millis(500), ..ConnectionLimits::default() };
     let rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
     rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();

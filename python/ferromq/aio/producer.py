@@ -300,7 +300,7 @@ class Producer:
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
-        Send what `submit` keeps, say good-bye, and end, within about *timeout*. Idempotent.
+        Send what `submit` keeps, tell the brokers of the end, and close, within about *timeout*. Idempotent.
 
         What did not get out is as of the synchronous one.
         """

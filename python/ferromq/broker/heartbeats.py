@@ -177,7 +177,7 @@ class Heartbeats:
 
 
 def _each(acts: Iterable[Callable[[], bool | None]]) -> list[bool | None]:
-    """Do all, whatever becomes of one, and return what they say; then raise the first `TooMuch` or `OSError`."""
+    """Call each act, whichever fails, and return the results; at the end raise the first `TooMuch` or `OSError`."""
     said, failures = list[bool | None](), list[TooMuch | OSError]()
     for act in acts:
         try:

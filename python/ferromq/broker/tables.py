@@ -238,6 +238,7 @@ class MetadataTable(Generic[T]):
 
     def add_unwritten(self, name: str, entry: T) -> None:
         """Add an entry where there is none of its name, on a full disk: it is written with the next change."""
+        # `Content.since` may miss it: only the table of topics is asked that.
         with self._writing:
             with self._lock:
                 waiting = self._batch.content

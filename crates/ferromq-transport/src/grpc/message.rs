@@ -91,7 +91,7 @@ impl<'a> SendRequest<'a> {
         count * OF_MESSAGE
     }
 
-    /// The topic of the first message of an encoded request; empty where there is none.
+    /// The topic of the first message of an encoded request; empty if the request has no message.
     ///
     /// # Errors
     /// What [`Self::parse`] finds wrong with that message.

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_whose_caller_left_is_not_begun_and_keeps_nobody_waiting() {
+    async fn a_batch_whose_caller_left_is_not_begun_and_keeps_no_other_waiting() {
         let batches = Arc::new(Batches::new(1));
         let (release, released) = mpsc::channel::<()>();
         let first = Arc::clone(&batches);
