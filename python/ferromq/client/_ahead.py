@@ -202,8 +202,8 @@ def sort_out(
     """
     Return which of the messages may be used whose leases were changed, which are kept, and which are given back.
 
-    One whose lease had ended is none of them: it is redelivered. *in_order* nothing is used behind one that is not, and
-    what follows one that is redelivered is given back, so that it comes behind it.
+    One whose lease had ended is left out: it is redelivered. *in_order* no message is used behind one that is not, and
+    what follows a redelivered message is given back, so that it comes behind it.
     """
     used: list[Held] = []
     kept: list[Held] = []

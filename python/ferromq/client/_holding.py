@@ -215,7 +215,7 @@ class Leases:
         """
         Have sent what there is now, at most *until* (monotonic), and return how many of it are not through.
 
-        Of the brokers *endpoints* only, unless it is None.
+        *endpoints* limits it to these brokers; None means all.
         """
         with self._changed:
             awaited = [
