@@ -273,7 +273,8 @@ def boolean(value: Any) -> bool:
     raise ValueError("true or false is expected")
 
 
-def _duration(value: Any) -> timedelta:
+def duration(value: Any) -> timedelta:
+    """Take a duration: `500ms`, `30s`, a number of seconds, or `forever`."""
     if isinstance(value, timedelta):
         return value
     if value == "forever":
@@ -291,13 +292,14 @@ def _age(value: Any) -> timedelta:
         return timedelta.max
     if re.fullmatch(r"-?\d+(\.\d+)?", text):
         raise ValueError(f"an age needs a unit; say {text}h or {text}s")
-    age = _duration(value)
+    age = duration(value)
     if age <= timedelta():
         raise ValueError("an age must be more than 0; to keep everything, say forever")
     return age
 
 
-def _or_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def or_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Take what *convert* takes, or `none`."""
     return lambda value: None if value == "none" else convert(value)
 
 
@@ -365,8 +367,8 @@ _CONVERTERS: Mapping[Any, Callable[[Any], Any]] = {
     str | None: _text,
     bool | None: boolean,
     bool: boolean,
-    timedelta: _duration,
-    timedelta | None: _duration,
+    timedelta: duration,
+    timedelta | None: duration,
     tuple[str, ...]: split_list,
     tuple[str, ...] | None: split_list,
     tuple[int, ...] | None: _hours,
@@ -376,8 +378,8 @@ _CONVERTERS: Mapping[Any, Callable[[Any], Any]] = {
 }
 RETENTION_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "retention_age": _age,
-    "retention_total_bytes": _or_none(_CONVERTERS[int]),
-    "retention_disk_usage": _or_none(_CONVERTERS[tuple[float, ...] | None]),
+    "retention_total_bytes": or_none(_CONVERTERS[int]),
+    "retention_disk_usage": or_none(_CONVERTERS[tuple[float, ...] | None]),
 }
 """Of options that say `none` where nothing is to be deleted for them."""
 

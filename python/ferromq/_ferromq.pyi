@@ -720,6 +720,22 @@ class Server:
         check_types: over which protocols a message must be of its topic's type: none, grpc (as with RocketMQ) or all.
         """
 
+    def set_client_policy(
+        self,
+        *,
+        min_invisible_ms: int = 1,
+        max_invisible_ms: int = 43_200_000,
+        max_delay_ms: int | None = None,
+        creates_topics: bool = True,
+        redelivers_from_first: bool = False,
+    ) -> None:
+        """
+        What clients may ask for over gRPC, and what comes again in an ordered group; what is left out has its default.
+
+        creates_topics: off, a send to an unknown topic is of the wrong type, as with RocketMQ.
+        redelivers_from_first: all messages from the first one that is not acknowledged, not those alone that are not.
+        """
+
     def refuse_reads(self, refuses: bool) -> None:
         """Refuse consumers from now on, as a slave does, or serve them; over remoting with SYSTEM_BUSY."""
 

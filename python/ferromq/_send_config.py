@@ -28,6 +28,8 @@ class SendConfig(Config):
     """What messages of remoting clients are stamped with as the region they were sent in."""
     sql_filters: bool = True
     """Whether pull and push consumers over remoting may choose messages by SQL92; RocketMQ has it off."""
+    store_replies: bool = True
+    """Whether replies to messages are stored as well as passed on to the client that asked."""
     trace: bool = True
     """Whether the traces of messages are worth keeping, which their senders are told."""
 
@@ -37,6 +39,7 @@ class SendConfig(Config):
         "enableTopicMessageTypeCheck": lambda text: {"check_types": "all" if boolean(text) else "none"},
         "recallMessageEnable": lambda text: {"recall": boolean(text)},
         "regionId": lambda text: {"region": text},
+        "storeReplyMessageEnable": lambda text: {"store_replies": boolean(text)},
         "traceOn": lambda text: {"trace": boolean(text)},
     }
 

@@ -35,6 +35,7 @@ _DEV_NAMESRV = "127.0.0.1:9876"
 _FLAGS = (
     *("store", "listen", "grpc_listen", "advertise", "grpc_advertise", "name", "cluster", "namesrv"),
     *("flush", "retention_age", "retention_total_bytes", "fast_boot", "auto_create_topics", "auto_create_groups"),
+    "compat",
 )
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -208,6 +209,7 @@ def _add_broker_options(parser: argparse.ArgumentParser) -> None:
     add("--retention-age", metavar="AGE", help="delete files whose messages are older: 72h, 30d, forever")
     add("--retention-total-bytes", metavar="SIZE", help="delete the oldest files above this size of the log: 500GiB")
     add("--fast-boot", action=argparse.BooleanOptionalAction, default=None, help="open after a kill without checking")
+    add("--compat", metavar="SIDE", help="what is allowed: generous (the default), or as in Apache RocketMQ: rocketmq")
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="any option by its name; may be repeated")
     add("--auto-create-topics", action=argparse.BooleanOptionalAction, default=None, help="create topics on first use")
     add("--auto-create-groups", action=argparse.BooleanOptionalAction, default=None, help="create groups on first use")

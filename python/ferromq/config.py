@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from ferromq import _names
+from ferromq._compat_config import CompatConfig
 from ferromq._config import (
     RETENTION_CONVERTERS,
     Config,
@@ -38,6 +39,7 @@ from ferromq.errors import ConfigError, IllegalName
 __all__ = [
     "LIMIT_FOR_QUEUES",
     "BrokerConfig",
+    "CompatConfig",
     "GrpcConfig",
     "MembershipConfig",
     "NameServerConfig",
@@ -219,8 +221,6 @@ class BrokerConfig(Config):
     """How long a client without a heartbeat counts as there."""
     notify_consumers: bool = True
     """Whether the members of a group are told at once when others come or go; else they find out within 20 s."""
-    store_replies: bool = True
-    """Whether replies to messages are stored as well as passed on to who asked."""
     handler_threads: int = 32
     """Threads that answer the requests of the control plane."""
     archive: str = ""
@@ -235,6 +235,8 @@ class BrokerConfig(Config):
     """The options for messages that are sent to it; they too are named without `sends`."""
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
     """The options of its gRPC listener; they too are named without `grpc`."""
+    compatibility: CompatConfig = field(default_factory=CompatConfig)
+    """The options where RocketMQ allows less, `compat` among them; they too are named without `compatibility`."""
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     """The options for transactions; they too are named without `transactions`."""
     storage: StoreConfig = field(default_factory=StoreConfig)
@@ -260,12 +262,12 @@ class BrokerConfig(Config):
         "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
         **SendConfig.properties,
+        **CompatConfig.properties,
         **TimerConfig.properties,
         **TransactionConfig.properties,
         **MembershipConfig.properties,
         "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
         "notifyConsumerIdsChangedEnable": lambda text: {"notify_consumers": boolean(text)},
-        "storeReplyMessageEnable": lambda text: {"store_replies": boolean(text)},
         **ListenerConfig.properties,
         **StoreConfig.properties,
     }
@@ -282,6 +284,7 @@ class BrokerConfig(Config):
         "connections": ListenerConfig,
         "sends": SendConfig,
         "grpc": GrpcConfig,
+        "compatibility": CompatConfig,
         "timers": TimerConfig,
         "transactions": TransactionConfig,
         "storage": StoreConfig,

@@ -130,7 +130,7 @@ class Broker:
         self.server, self.now = FakeServer(), START
         self.route: TopicRoute | None = None
         self.asked: list[str] = []
-        config = BrokerConfig(store=str(directory), **options)
+        config = BrokerConfig.from_options({"store": str(directory), **options})
         self.store = Store(str(directory), Clock.manual(START), commit_log_file_size=1 << 20)
         self.topics = TopicTable(lambda: config, directory, self.now_ms, lambda *_: None, lambda *_: None)
         self.groups = GroupTable(lambda: config, directory, self.now_ms, lambda *_: None)

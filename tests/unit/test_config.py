@@ -15,6 +15,7 @@ from ferromq.broker.addresses import fast_address
 from ferromq.config import (
     LIMIT_FOR_QUEUES,
     BrokerConfig,
+    CompatConfig,
     MembershipConfig,
     NameServerConfig,
     SendConfig,
@@ -464,7 +465,17 @@ def test_every_option_of_the_store_is_in_the_quickstart() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [BrokerConfig, MembershipConfig, NameServerConfig, SendConfig, StoreConfig, TimerConfig, TransactionConfig]
+    "kind",
+    [
+        BrokerConfig,
+        CompatConfig,
+        MembershipConfig,
+        NameServerConfig,
+        SendConfig,
+        StoreConfig,
+        TimerConfig,
+        TransactionConfig,
+    ],
 )
 def test_options_stay_few(kind: type) -> None:
     """At most 25 a group, and each has a default."""

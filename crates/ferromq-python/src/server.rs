@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use ferromq_transport::{
     Route, Seldom, Server, ServerOptions, dispatcher,
-    hot::SendPolicy,
+    hot::{ClientPolicy, SendPolicy},
     subscriptions::Subscription,
     tables::{GroupEntry, MessageType, TopicEntry},
     tls::{ClientAuth, GrpcTls, ServerTls, TlsMode},
@@ -425,6 +425,29 @@ impl PyServer {
             policy.rejects_transactions = reject_transactions;
             policy.type_checks = type_checks;
             hot.policy.store(Arc::new(policy));
+        }
+        Ok(())
+    }
+
+    /// Set what clients may ask for.
+    #[pyo3(signature = (*, min_invisible_ms=1, max_invisible_ms=43_200_000, max_delay_ms=None,
+        creates_topics=true, redelivers_from_first=false))]
+    fn set_client_policy(
+        &self,
+        min_invisible_ms: u64,
+        max_invisible_ms: u64,
+        max_delay_ms: Option<u64>,
+        creates_topics: bool,
+        redelivers_from_first: bool,
+    ) -> PyResult<()> {
+        if let Some(hot) = self.0.get()?.server.hot() {
+            hot.client_policy.store(Arc::new(ClientPolicy {
+                min_invisible: Duration::from_millis(min_invisible_ms),
+                max_invisible: Duration::from_millis(max_invisible_ms),
+                max_delay: max_delay_ms.map_or(Duration::MAX, Duration::from_millis),
+                creates_topics,
+                redelivers_from_first,
+            }));
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ from ferromq.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
 
+_MILLISECOND = timedelta(milliseconds=1)
 _RETRY = timedelta(seconds=2)
 _SHORTEST, _LONGEST = timedelta(seconds=10), timedelta(seconds=60)
 
@@ -133,6 +134,17 @@ class Announcer:
     def push_filter_policy(self, config: BrokerConfig) -> None:
         """Tell the hot path how messages may be filtered."""
         self._server.put_sql_filters(config.sends.sql_filters)
+
+    def push_client_policy(self, config: BrokerConfig) -> None:
+        """Tell the hot path what clients may ask for."""
+        used = config.compatibility.used
+        self._server.set_client_policy(
+            min_invisible_ms=used["min_invisible_time"] // _MILLISECOND,
+            max_invisible_ms=used["max_invisible_time"] // _MILLISECOND,
+            max_delay_ms=used["max_delay_time"] // _MILLISECOND,
+            creates_topics=used["grpc_creates_topics"],
+            redelivers_from_first=used["ordered_redelivery"] == "from_first",
+        )
 
     def push_send_policy(self, config: BrokerConfig) -> None:
         """Tell the hot path what messages are stamped with, and which are taken."""

@@ -82,7 +82,7 @@ class ClientRooms:
             store=store,
             topics=topics,
             now_ms=now_ms,
-            keep=lambda: config().store_replies,
+            keep=lambda: config().sends.store_replies,
         )
         self.resets = Resets(server, identity.name, table=table, store=store, topics=topics, groups=groups)
 

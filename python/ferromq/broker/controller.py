@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from ferromq._compat_config import CompatConfig
 from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq._fork import Owner
 from ferromq._listener_config import RELOAD_INTERVAL, naming
@@ -205,6 +206,7 @@ class BrokerController:
         )
         self._announcer.push_send_policy(self.config)
         self._announcer.push_filter_policy(self.config)
+        self._announcer.push_client_policy(self.config)
         self._announcer.push_role(membership)
         self._make_rooms(started)
         if not membership.is_slave:
@@ -380,6 +382,8 @@ class BrokerController:
             self._announcer.push_send_policy(after)
         if "sql_filters" in changed:
             self._announcer.push_filter_policy(after)
+        if changed & frozenset(CompatConfig.names()):
+            self._announcer.push_client_policy(after)
         if "check_types" in changed:
             self._clients.grpc.sends_changed()
         self._transactions.options_changed(changed, after)

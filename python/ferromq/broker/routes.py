@@ -310,7 +310,8 @@ def missing_group(name: str) -> str:
 def unknown_topic(name: str) -> str:
     """Return what to tell who asks for a topic that is not there and may not be created on first use."""
     return (
-        f"the topic {name} does not exist, and topics are not created on first use here (auto_create_topics is off); "
+        f"the topic {name} does not exist, and topics are not created on first use here (auto_create_topics or "
+        f"grpc_creates_topics is off, or compat is rocketmq); "
         f"create it: ferromq.Admin(...).create_topic({name!r}), or mqadmin updateTopic -c CLUSTER -t {name}"
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ferromq import _json, _names
 from ferromq._codes import ResponseCode
+from ferromq._compat_config import CompatConfig, effective, in_milliseconds
 from ferromq._config import check_known, parse_lines
 from ferromq._config_file import keep
 from ferromq._ferromq import Request, Store
@@ -36,6 +37,7 @@ _CHANGEABLE = frozenset(
     | {"permission", "force_register", "sync_interval", "register_interval"}
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
     | {"recall", "reject_transactions", "sql_filters"}
+    | (frozenset(CompatConfig.names()) - {"compat"})
     | {name for name in StoreConfig.names() if name.startswith("retention_")}
 )
 """The options that can change while the broker runs."""
@@ -103,7 +105,8 @@ class Settings:
             now |= {name: value for name, value in self._of_store().items() if name in now}
             before = flat(BrokerConfig.from_options(now))
             # Who sends back what he was shown changes nothing.
-            wanted = {key: text for key, text in wanted.items() if shown.get(key) != text}
+            told = {**{name: own_text(value) for name, value in effective(now).items()}, **shown}
+            wanted = {key: text for key, text in wanted.items() if told.get(key) != text}
             meant = _translate(wanted, shown)
             given = {name: value for of_key in meant.values() for name, value in of_key.items()}
             after = BrokerConfig.from_options({**now, **given})
@@ -187,7 +190,7 @@ def as_lines(options: Mapping[str, Any], shown: Mapping[str, str] | None = None)
     """Return lines NAME=VALUE of every option, RocketMQ's names first; *shown* where they are known already."""
     lines = [
         *(shown or rocketmq_names(options)).items(),
-        *((name, own_text(value)) for name, value in sorted(options.items())),
+        *((name, own_text(value)) for name, value in sorted({**options, **effective(options)}.items())),
     ]
     return "".join(f"{name}={value}\n" for name, value in lines)
 
@@ -227,7 +230,7 @@ def _duration(value: timedelta) -> str:
 def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
     """Return what RocketMQ calls the options, and how it writes them."""
     host, _, port = options["listen"].rpartition(":")
-    age = options["retention_age"]
+    age, used = options["retention_age"], effective(options)
     named = {
         "autoCreateSubscriptionGroup": own_text(options["auto_create_groups"]),
         "autoCreateTopicEnable": own_text(options["auto_create_topics"]),
@@ -251,10 +254,13 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "listenPort": port,
         "mappedFileSizeCommitLog": str(options["commit_log_file_size"]),
         "mappedFileSizeConsumeQueue": str(options["consume_queue_file_entries"] * _ENTRY_BYTES),
+        "maxDelayTimeMills": in_milliseconds(used["max_delay_time"]),
         "maxHashSlotNum": str(options["index_slots"]),
         "maxIndexNum": str(options["index_entries"]),
+        "maxInvisibleTimeMills": in_milliseconds(used["max_invisible_time"]),
         "maxMessageSize": str(options["max_message_size"]),
         "messageDelayLevel": options.get("delay_levels") or "",
+        "minInvisibleTimeMillsForRecv": in_milliseconds(used["min_invisible_time"]),
         "msgTraceTopicName": options["trace_topic"] or _names.TRACE_TOPIC,
         "namesrvAddr": ";".join(options["namesrv"]),
         "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),

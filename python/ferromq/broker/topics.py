@@ -190,7 +190,7 @@ class TopicTable:
 
     def ensure(self, name: str, peer: str, wait: Wait = Wait.NOTHING) -> TopicConfig | None:
         """
-        Return the topic, created where it is missing and topics may be created on first use; else None.
+        Return the topic, created where it is missing and gRPC clients may create topics on first use; else None.
 
         A retry or dead-letter topic is its group's and never created so, see `ensure_of_group`. What is created is
         registered with name servers as *wait* says.
@@ -201,7 +201,9 @@ class TopicTable:
         if topic is not None:
             return topic
         _names.check_topic(name)
-        if not self.may_create(name) or name.startswith((_names.RETRY_PREFIX, _names.DLQ_PREFIX)):
+        if name.startswith((_names.RETRY_PREFIX, _names.DLQ_PREFIX)):
+            return None
+        if not self.may_create(name) or not self._config().compatibility.used["grpc_creates_topics"]:
             return None
         queues = self._config().default_queues
         return self.create(TopicConfig(name, queues, queues), peer, wait)

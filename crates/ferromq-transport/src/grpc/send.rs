@@ -14,6 +14,7 @@ use super::{
     wire::{CHOSEN_QUEUE, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 use crate::{
+    TransportError,
     budget::{Over, Share},
     hot::{Hot, batches::FEW, message_group::queue_of_group, recall, send::Kept},
     tables::{MessageType, TopicEntry},
@@ -197,9 +198,25 @@ fn topic_named<'a>(request: &SendRequest<'a>) -> Result<&'a str, Refusal> {
 /// The entry of a topic that clients may write.
 async fn topic_of(hot: &Hot, name: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
     check_topic(name)?;
-    let topic = hot.topic(name, peer).await?;
+    let topic = hot.topic(name, peer).await.map_err(|error| unknown(hot, error))?;
     topic.check_writable(name)?;
     Ok(topic)
+}
+
+/// Where topics are not created over gRPC, RocketMQ's proxy holds a message's type against that of the topic first.
+fn unknown(hot: &Hot, error: TransportError) -> Refusal {
+    match error {
+        TransportError::NoSuchTopic(topic)
+            if !hot.client_policy.load().creates_topics && hot.policy.load().type_checks.grpc =>
+        {
+            let why = format!(
+                "TopicMessageType validate failed, the expected type is UNSPECIFIED: the topic {topic} does not exist; \
+                 create it"
+            );
+            Refusal::new(code::MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, why)
+        }
+        error => error.into(),
+    }
 }
 
 /// Checks all messages, then appends them. Nothing is borrowed from the request afterwards.

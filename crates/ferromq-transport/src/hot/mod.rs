@@ -33,7 +33,7 @@ use arc_swap::ArcSwap;
 use ferromq_store::{Clock, MessageStore};
 
 pub use counters::{Counter, Counters};
-pub use policy::{SendPolicy, TypeChecks};
+pub use policy::{ClientPolicy, SendPolicy, TypeChecks};
 pub use traffic::{Tally, Traffic, TrafficSnapshot};
 
 use crate::{
@@ -63,6 +63,8 @@ pub struct Hot {
     pub broker_name: String,
     /// How messages are taken, as the control plane last set it.
     pub policy: ArcSwap<SendPolicy>,
+    /// What clients may ask for, as the control plane last set it.
+    pub client_policy: ArcSwap<ClientPolicy>,
     /// Messages and bytes that went in and out, by topic and group.
     pub traffic: Arc<Traffic>,
     /// Nothing is read here, nor noted as read.
@@ -115,6 +117,7 @@ impl Hot {
             counters,
             broker_name,
             policy: ArcSwap::default(),
+            client_policy: ArcSwap::default(),
             traffic,
             refuses_reads,
             unique_keys,

@@ -1,9 +1,10 @@
-//! What a broker says of itself to those who send: its cluster and region, and what it takes.
+//! What a broker says of itself to those who send: its cluster and region, and what it takes; and what clients may ask
+//! for.
 //!
 //! The control plane sets it; where the values come from is its business. What the broker's own permission and role
 //! forbid is in the permissions of the topics it pushes.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use ferromq_store::properties;
 
@@ -83,5 +84,35 @@ impl Default for SendPolicy {
     /// RocketMQ's own names.
     fn default() -> Self {
         Self::new("DefaultCluster", "DefaultRegion", true)
+    }
+}
+
+/// What clients may ask for over gRPC, and what comes again in an ordered group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientPolicy {
+    /// Shortest invisible duration of a receive that is not renewed.
+    pub min_invisible: Duration,
+    /// Longest invisible duration of a receive or a change.
+    pub max_invisible: Duration,
+    /// How far ahead a time of delivery may be; the store has a limit for both protocols.
+    pub max_delay: Duration,
+    /// The control plane creates topics on first use where it may: a send to an unknown one is told that it does not exist,
+    /// not, as by RocketMQ's proxy, that it is of the wrong type.
+    pub creates_topics: bool,
+    /// An ordered group gets all messages again from the first one that is not acknowledged, not those alone that are
+    /// not.
+    pub redelivers_from_first: bool,
+}
+
+impl Default for ClientPolicy {
+    /// Generous: RocketMQ allows less.
+    fn default() -> Self {
+        Self {
+            min_invisible: Duration::from_millis(1),
+            max_invisible: Duration::from_secs(12 * 60 * 60),
+            max_delay: Duration::MAX,
+            creates_topics: true,
+            redelivers_from_first: false,
+        }
     }
 }
