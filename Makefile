@@ -12,11 +12,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; those that gain from it run in parallel themselves.
 .NOTPARALLEL:
-.PHONY: help demo test check fmt setup unit rust-test system compat spark bench bench-peers proto jars node-client nightly soak fuzz clean
+.PHONY: help demo test check fmt setup unit rust-test system compat matrix spark bench bench-peers proto jars node-client nightly soak fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt unit rust-test system compat spark proto jars node-client nightly soak fuzz clean"
+	@echo "also: setup fmt unit rust-test system compat matrix spark proto jars node-client nightly soak fuzz clean"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -68,6 +68,12 @@ compat: setup
 
 spark: setup
 	$(BIN)/pytest tests/spark
+
+# Clients of RocketMQ, of all kinds and versions, against the original and against ours; prints a table.
+ONLY ?=
+COMPAT ?=
+matrix: setup jars
+	$(BIN)/python tests/matrix/run.py --only "$(ONLY)" --compat "$(COMPAT)"
 
 # --- checks --------------------------------------------------------------------------------------------------
 
@@ -128,6 +134,8 @@ nightly: setup
 	FERROMQ_CLUSTER_FILES=1 $(BIN)/pytest tests/spark/test_cluster.py
 	FERROMQ_AUDIT_ROUNDS=30 $(BIN)/pytest tests/spark/test_audit.py
 	FERROMQ_LIFE_CASES=500 $(BIN)/pytest tests/system/test_delivery_life.py --timeout=7200
+	$(MAKE) matrix
+	$(MAKE) matrix COMPAT=rocketmq
 	$(MAKE) fuzz
 
 # Every kind of message for half an hour, a broker that is killed at random moments, and an account of every message.

@@ -6,6 +6,7 @@ there and its logs below `home`.
 """
 
 import contextlib
+import json
 import os
 import random
 import socket
@@ -26,7 +27,6 @@ _PORTS = range(12_000, 30_000, 10)
 _BOOT_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _PAUSE = 0.1
-_READY = "boot success"
 _CLUSTERS = 106
 """GET_BROKER_CLUSTER_INFO."""
 
@@ -54,23 +54,30 @@ def _java(directory: Path, heap: Sequence[str]) -> list[str]:
     ]
 
 
+def _configured(directory: Path, config: Mapping[str, object]) -> list[str]:
+    """Write a server's configuration, and return the words that name it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "server.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+    return ["-c", str(file)]
+
+
 class JavaProcess:
     """A server of RocketMQ; it serves when the constructor returns. Raises `RuntimeError` with its output otherwise."""
 
-    def __init__(self, directory: Path, main: str, config: Mapping[str, object], heap: Sequence[str]) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    _ready = "boot success"
+
+    def __init__(self, directory: Path, main: str, words: Sequence[str], heap: Sequence[str]) -> None:
         self.directory = directory
         self._output = directory / "output"
-        file = directory / "server.conf"
-        file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
-                [*_java(directory, heap), main, "-c", str(file)],
+                [*_java(directory, heap), main, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                env={**os.environ, "ROCKETMQ_HOME": str(directory)},
+                env={**os.environ, "ROCKETMQ_HOME": str(directory), "RMQ_PROXY_HOME": str(directory)},
             )
         self._wait_until_ready()
 
@@ -100,7 +107,7 @@ class JavaProcess:
     def _wait_until_ready(self) -> None:
         pause = threading.Event()
         for _ in range(int(_BOOT_SECONDS / _PAUSE)):
-            if _READY in self.output():
+            if self._ready in self.output():
                 return
             if self._process.poll() is not None:
                 break
@@ -122,7 +129,8 @@ class JavaNameServer(JavaProcess):
             "configStorePath": directory / "namesrv.properties",
             **options,
         }
-        super().__init__(directory, "org.apache.rocketmq.namesrv.NamesrvStartup", config, ("-Xms64m", "-Xmx256m"))
+        words = _configured(directory, config)
+        super().__init__(directory, "org.apache.rocketmq.namesrv.NamesrvStartup", words, ("-Xms64m", "-Xmx256m"))
 
 
 class JavaBroker(JavaProcess):
@@ -155,7 +163,8 @@ class JavaBroker(JavaProcess):
             **options,
         }
         heap = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g")
-        super().__init__(directory, "org.apache.rocketmq.broker.BrokerStartup", config, heap)
+        words = _configured(directory, config)
+        super().__init__(directory, "org.apache.rocketmq.broker.BrokerStartup", words, heap)
         for name_server in namesrv.split(";"):
             self._wait_until_known(name_server)
 
@@ -172,6 +181,31 @@ class JavaBroker(JavaProcess):
                 if self.address.encode() in client.call(name_server, _CLUSTERS, {}, timeout=20)[3]:
                     return
                 pause.wait(_PAUSE)
+
+
+class JavaProxy(JavaProcess):
+    """RocketMQ's gRPC proxy in cluster mode, for the brokers that a name server knows."""
+
+    _ready = "startup successfully"
+
+    def __init__(self, directory: Path, namesrv: str, **options: object) -> None:
+        port = free_port()
+        self.address = f"{_HOST}:{port}"
+        """`host:port` of its gRPC listener."""
+        config = {
+            "rocketMQClusterName": "DefaultCluster",
+            "proxyMode": "cluster",
+            "namesrvAddr": namesrv,
+            "grpcServerPort": port,
+            "remotingListenPort": port + 1,
+            **options,
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / "proxy.json"
+        file.write_text(json.dumps(config))
+        words = ("-pm", "cluster", "-n", namesrv, "-pc", str(file))
+        heap = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g")
+        super().__init__(directory, "org.apache.rocketmq.proxy.ProxyStartup", words, heap)
 
 
 def mqadmin(directory: Path, *words: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,132 @@
+"""How clients are fetched and programs compiled, each once, into `.cache/matrix`."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rows import CannotFetchError
+
+ROOT: Final = Path(__file__).parents[2]
+CACHE: Final = ROOT / ".cache" / "matrix"
+PROGRAMS: Final = Path(__file__).parent / "programs"
+_LIMIT_S: Final = 1_200.0
+
+
+def run(*words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    """Run a command. Raises `CannotFetchError` with the end of its output if it fails."""
+    command = [str(word) for word in words]
+    if shutil.which(command[0]) is None:
+        raise CannotFetchError(f"no {command[0]} on the PATH")
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            timeout=_LIMIT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotFetchError(f"`{' '.join(command[:4])}` took more than {_LIMIT_S:.0f} s") from error
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())[-500:]
+        raise CannotFetchError(f"`{' '.join(command[:4])}` failed: {said}")
+
+
+def sources(folder: str, *endings: str) -> list[Path]:
+    """Return the files of a program whose names end so, those of folders below it too."""
+    return sorted(path for path in (PROGRAMS / folder).rglob("*") if path.is_file() and path.name.endswith(endings))
+
+
+def once(directory: Path, name: str, given: Iterable[str | Path], make: Callable[[Path], None]) -> Path:
+    """
+    Return the folder *name* in *directory*, which *make* fills; anew where what is *given* has changed.
+
+    Runs that go beside each other wait for each other.
+    """
+    digest = hashlib.sha256()
+    for each in given:
+        digest.update(each.read_bytes() if isinstance(each, Path) else each.encode())
+        digest.update(b"\0")
+    folder, stamp = directory / name, directory / f"{name}.stamp"
+    with _locked(directory / f"{name}.lock"):
+        if not stamp.is_file() or stamp.read_text() != digest.hexdigest():
+            stamp.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            make(folder)
+            stamp.write_text(digest.hexdigest())
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>ferromq</groupId><artifactId>matrix</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>{}</dependencies>
+</project>
+"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+def jars(directory: Path, *coordinates: str) -> Path:
+    """Fetch `GROUP:ARTIFACT:VERSION` and what they need from Maven; return the folder of the jars."""
+    pom = _POM.format("".join(_DEPENDENCY.format(*each.split(":")) for each in coordinates))
+
+    def fetch(folder: Path) -> None:
+        (folder / "pom.xml").write_text(pom)
+        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime")
+        run("mvn", "-q", "-B", "-ntp", "-f", folder / "pom.xml", *goal)
+
+    return once(directory, "jars", [pom], fetch)
+
+
+def java_program(directory: Path, files: Sequence[Path], main: str, *coordinates: str) -> list[str]:
+    """Fetch jars, compile a Java program against them, and return the command that runs it."""
+    library = jars(directory, *coordinates)
+
+    def compile_all(folder: Path) -> None:
+        run("javac", "-nowarn", "-proc:none", "-cp", f"{library}/*", "-d", folder, *files)
+
+    classes = once(directory, "classes", [*coordinates, *files], compile_all)
+    # The clients write their logs below the home directory, which is the run's own.
+    options = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Duser.home=.")
+    return ["java", *options, "-cp", f"{classes}:{library}/*", main]
+
+
+def venv(directory: Path, *requirements: str) -> Path:
+    """Make a virtual environment with *requirements*; return its Python."""
+
+    def fill(folder: Path) -> None:
+        run(sys.executable, "-m", "venv", folder)
+        run(folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+
+    return once(directory, "venv", requirements, fill) / "bin" / "python"
+
+
+def copied(directory: Path, name: str, files: Iterable[Path], build: Callable[[Path], None]) -> Path:
+    """Copy *files* flat into the folder *name*, and build there; once for each version of them."""
+    files = list(files)
+
+    def make(folder: Path) -> None:
+        for file in files:
+            shutil.copy(file, folder)
+        build(folder)
+
+    return once(directory, name, files, make)

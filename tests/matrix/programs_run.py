@@ -1,0 +1,81 @@
+"""Runs the program of a row against a side, and reads what it checked."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rows import Row
+from sides import Side
+
+_LINE: Final = re.compile(r"CHECK (\w+) (ok|FAILED)(?: (.*))?")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found."""
+
+    passed: bool
+    seen: str
+
+
+def run_program(row: Row, command: Sequence[str], side: Side, run: str, directory: Path) -> dict[str, Verdict]:
+    """
+    Run the program once and return what each check of the row found.
+
+    Its output goes to `output` in *directory*, which is its working and its home directory.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    output = directory / "output"
+    environment = {
+        "MATRIX_ENDPOINT": side.endpoint,
+        "MATRIX_NAMESRV": side.namesrv,
+        "MATRIX_RUN": run,
+        "MATRIX_CHECKS": " ".join(row.checks),
+        "HOME": str(directory),
+    }
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+    end = _end(process, row.limit_s)
+    return read_checks(row, output.read_text(errors="replace"), end)
+
+
+def _end(process: subprocess.Popen[bytes], limit_s: float) -> str:
+    """Wait until it ends, or end it and what it started; say how it ended."""
+    try:
+        return f"the program ended with {process.wait(limit_s)}"
+    except subprocess.TimeoutExpired:
+        return f"the program did not end in {limit_s:.0f} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def read_checks(row: Row, output: str, end: str) -> dict[str, Verdict]:
+    """Read the `CHECK` lines; a check of the row without a line was not reached."""
+    found: dict[str, Verdict] = {}
+    for match in filter(None, map(_LINE.fullmatch, output.splitlines())):
+        name, verdict, seen = match.groups()
+        if name in found:
+            found[name] = Verdict(passed=False, seen="the program printed two verdicts")
+        else:
+            found[name] = Verdict(verdict == "ok", seen or "")
+    unknown = found.keys() - set(row.checks)
+    if unknown:
+        raise RuntimeError(f"{row.client} {row.version} prints checks that the row does not list: {sorted(unknown)}")
+    not_reached = Verdict(passed=False, seen=f"not reached: {end}")
+    return {name: found.get(name, not_reached) for name in row.checks}

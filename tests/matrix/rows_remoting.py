@@ -1,0 +1,5 @@
+"""The rows of remoting clients."""
+
+from rows import Row
+
+ROWS: tuple[Row, ...] = ()

@@ -1,0 +1,124 @@
+"""The two sides of the matrix, each a name server, a broker and its gRPC door as processes of their own."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from java_processes import JavaBroker, JavaNameServer, JavaProxy, free_port
+from rows import DEAD_AFTER, ORDERED, RETRY_DELAYS, Row
+
+import ferromq
+
+_HOST: Final = "127.0.0.1"
+_QUEUES: Final = 4
+_START_S: Final = 60.0
+_PAUSE_S: Final = 0.1
+# The same on both sides. RocketMQ looks for open transactions every 30 s. The original writes ends of transactions down
+# after 3 s, so less than 6 s before it asks about one would make it ask about those that have ended.
+_BROKER: Final[Mapping[str, object]] = {
+    "transactionTimeOut": 6_000,
+    "transactionCheckInterval": 3_000,
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: where its clients find it."""
+
+    name: str
+    """`original` or `ours`."""
+    namesrv: str
+    endpoint: str
+
+    def create(self, row: Row, run: str) -> None:
+        """Create the topics and groups of a row."""
+        with ferromq.Admin(self.namesrv) as admin:
+            created = []
+            for name, kind in row.kinds().items():
+                word = f"{name}_{run}"
+                admin.create_group(
+                    word, fifo=name in ORDERED, retries=DEAD_AFTER.get(name), retry_delays=list(RETRY_DELAYS)
+                )
+                if kind is not None:
+                    admin.create_topic(word, _QUEUES, message_type=kind)
+                    created.append(word)
+            self._wait_for(admin, set(created))
+
+    def _wait_for(self, admin: ferromq.Admin, topics: set[str]) -> None:
+        """Wait until the name server knows the topics: what the original's proxy does not find, it remembers."""
+        pause = threading.Event()
+        for _ in range(int(_START_S / _PAUSE_S)):
+            if topics <= set(admin.topics()):
+                return
+            pause.wait(_PAUSE_S)
+        raise RuntimeError(f"the name server of {self.name} does not know {topics - set(admin.topics())}")
+
+
+@contextlib.contextmanager
+def original(directory: Path) -> Iterator[Side]:
+    """Run RocketMQ's name server, broker and proxy in cluster mode."""
+    with contextlib.ExitStack() as stack:
+        namesrv = stack.enter_context(JavaNameServer(directory / "namesrv"))
+        stack.enter_context(JavaBroker(directory / "broker", namesrv.address, **_BROKER))
+        proxy = stack.enter_context(JavaProxy(directory / "proxy", namesrv.address))
+        yield Side("original", namesrv.address, proxy.address)
+    shutil.rmtree(directory / "broker" / "store", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ours(directory: Path, compat: str) -> Iterator[Side]:
+    """Run `ferromq namesrv` and `ferromq broker`; *compat* is the broker's option, "" for its default."""
+    directory.mkdir(parents=True, exist_ok=True)
+    namesrv, broker, endpoint = (f"{_HOST}:{free_port()}" for _ in range(3))
+    config = directory / "broker.conf"
+    config.write_text("".join(f"{key}={value}\n" for key, value in _BROKER.items()))
+    listeners = ("--listen", broker, "--grpc-listen", endpoint, "--store", str(directory / "store"))
+    options = ("--set", f"compat={compat}") if compat else ()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_process(directory, "namesrv", namesrv, "--listen", namesrv))
+        stack.enter_context(
+            _process(directory, "broker", endpoint, "--namesrv", namesrv, "-c", str(config), *listeners, *options)
+        )
+        yield Side("ours", namesrv, endpoint)
+    shutil.rmtree(directory / "store", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _process(directory: Path, command: str, address: str, *words: str) -> Iterator[None]:
+    """Run a command of `ferromq` that listens on *address*."""
+    output = directory / f"{command}.log"
+    with output.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ferromq", command, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        _wait_until_open(process, address, output)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(_START_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_open(process: subprocess.Popen[bytes], address: str, output: Path) -> None:
+    host, _, port = address.rpartition(":")
+    pause = threading.Event()
+    for _ in range(int(_START_S / _PAUSE_S)):
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+            return
+        if process.poll() is not None:
+            break
+        pause.wait(_PAUSE_S)
+    raise RuntimeError(f"nothing listens on {address}: {output.read_text()[-2_000:]}")
