@@ -38,6 +38,16 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
+# What RocketMQ's clients and tools write themselves: benchmarks, traces, marks of when something was.
+_WRITTEN_BY_CLIENTS = frozenset({BENCHMARK_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC"})
+# Of the names with the prefix, those that a broker of RocketMQ writes. All others are open to clients, as its
+# `rmq_sys_TRACE_DATA_REGION` is.
+_WRITTEN_BY_BROKERS = (
+    TIMER_TOPIC,
+    f"{SYSTEM_PREFIX}REVIVE_LOG_",
+    f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_",
+    f"{SYSTEM_PREFIX}INDEX",
+)
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group RocketMQ's tools read with."""
@@ -79,7 +89,9 @@ def is_system_topic(name: str) -> bool:
 
 def is_internal_topic(name: str) -> bool:
     """Say whether only brokers themselves write to the topic; clients may read it."""
-    return is_system_topic(name) and name not in {BENCHMARK_TOPIC, TRACE_TOPIC}
+    if name in SYSTEM_TOPICS:
+        return name not in _WRITTEN_BY_CLIENTS
+    return name.startswith(_WRITTEN_BY_BROKERS)
 
 
 def _check_text(kind: str, name: object) -> None:

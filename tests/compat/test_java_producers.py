@@ -30,7 +30,7 @@ def producer(clients: Clients, mq: ferromq.Embedded) -> str:
 
 def stored(mq: ferromq.Embedded, topic: str) -> list[StoredMessage]:
     """Return the messages of a topic, queue by queue."""
-    known = mq.broker.topics.get(topic)
+    known = mq.broker.topics.find(topic)
     found: list[StoredMessage] = []
     for queue in range(known.read_queues if known else 0):
         offset = mq.store.min_offset(topic, queue)
@@ -109,3 +109,21 @@ def test_a_delayed_message_is_stored_with_its_level_and_comes_when_it_is_over(
     for each in arrived:
         assert each.store_timestamp - stored[each.body] >= 1_000
         assert "DELAY" not in each.properties
+
+
+def test_the_trace_of_a_message_is_kept_and_found_by_mqadmin(mq: ferromq.Embedded, clients: Clients) -> None:
+    """Without an option of the broker's: the topic of traces is made for the first client that writes one."""
+    clients.start("traced", "traced", mq.namesrv, "traced-producers")
+    assert clients.send("traced", "sync", "traced-from-java", "m-", 1, 0) == 1
+    (message,) = all_of(mq, "traced-from-java", 1)
+    # Before the client ends: it sends its traces a while later, and its end cuts what is on the way.
+    (trace,) = all_of(mq, "RMQ_SYS_TRACE_TOPIC", 1)
+    clients.ask("close", "traced")
+    unique = message.properties["UNIQ_KEY"]
+    assert unique in trace.keys
+    printed = clients.admin("queryMsgTraceById", "-i", unique, "-n", mq.namesrv)
+    assert "traced-producers" in printed, printed
+    assert "success" in printed
+    made = mq.broker.topics.find("RMQ_SYS_TRACE_TOPIC")
+    assert made is not None
+    assert (made.read_queues, made.write_queues) == (4, 4)

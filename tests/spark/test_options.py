@@ -60,6 +60,7 @@ def test_topics_are_named_listed_or_matched() -> None:
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", True),
         ("SCHEDULE_TOPIC_XXXX", True),
         ("rmq_sys_wheel_timer", True),
+        ("RMQ_SYS_TRACE_TOPIC", True),
         ("%RETRY%group", True),
         ("%DLQ%group", False),
         ("BenchmarkTest", False),

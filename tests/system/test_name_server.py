@@ -111,6 +111,12 @@ def test_a_registered_broker_is_found_until_it_says_goodbye(
     assert remark is not None
     assert "orders" in remark
     assert "create it" in remark
+    # Other advice where that one would be refused.
+    code, remark, _, _ = client.call(name_server.address, ROUTE, {"topic": "RMQ_SYS_TRACE_TOPIC"})
+    assert code == TOPIC_NOT_EXIST
+    assert remark is not None
+    assert "trace_topic" in remark
+    assert "mqadmin updateTopic" not in remark
 
 
 def test_a_silent_broker_is_forgotten_after_its_lease(

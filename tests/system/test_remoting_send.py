@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from remoting_peer import Frame, Peer
@@ -11,7 +12,7 @@ from ferromq._time import Clock
 
 SUCCESS, ILLEGAL, FORBIDDEN, NO_TOPIC, NO_GROUP, INVALID = 0, 13, 16, 17, 26, 29
 SEND, SEND_BATCH, GIVE_BACK, PULL, MAX_OFFSET = 310, 320, 36, 11, 30
-LOCK, UNLOCK = 41, 42
+LOCK, UNLOCK, QUERY = 41, 42, 12
 BORN = 1_700_000_000_000
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -98,6 +99,30 @@ def test_a_topic_is_made_after_the_default_topic_with_as_many_queues_as_the_prod
     answer = peer.call(SEND, fields("other", c="nothing-of-the-kind"), b"x")
     assert (answer.code, mq.broker.topics.find("other")) == (NO_TOPIC, None)
     assert "other" in (answer.remark or "")
+
+
+def test_traces_of_a_client_are_kept_and_found_by_the_key_of_the_message(
+    mq: ferromq.Embedded, peer: Peer, eventually: Eventually
+) -> None:
+    """RocketMQ's clients write them to a system topic, which their first use makes, and its tools ask by key."""
+    topic = "RMQ_SYS_TRACE_TOPIC"
+    answer = send(peer, topic, b"Pub\x011700000000000\x01", UNIQ_KEY="7F02", KEYS="7F01 order-1")
+    assert answer.code == SUCCESS, answer.remark
+    made = mq.broker.topics.find(topic)
+    assert made is not None
+    assert (made.read_queues, made.write_queues, int(made.permission)) == (4, 4, 6)
+    asked = {"topic": topic, "key": "7F01", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+    assert eventually(lambda: b"Pub" in (peer.call(QUERY, asked).body or b""))
+    # Its answer is the same for the next, which finds the topic there, and other names stay closed.
+    assert send(peer, topic, b"more").code == SUCCESS
+    refused = send(peer, "rmq_sys_REVIVE_LOG_other", b"no")
+    assert (refused.code, mq.broker.topics.find("rmq_sys_REVIVE_LOG_other")) == (NO_TOPIC, None)
+
+
+def test_a_topic_of_traces_under_a_name_of_the_system_is_written(tmp_path: Path) -> None:
+    """Whatever `msgTraceTopicName` says: the broker makes it at start, for clients."""
+    with ferromq.embedded(tmp_path, trace_topic="rmq_sys_TRACE_DATA_eu") as mq, Peer(mq.remoting) as peer:
+        assert send(peer, "rmq_sys_TRACE_DATA_eu", b"trace").code == SUCCESS
 
 
 def test_no_topic_is_made_where_that_is_off() -> None:

@@ -114,6 +114,25 @@ def test_system_topics_are_not_for_clients(tmp_path: Path, name: str) -> None:
     assert name not in [topic.name for topic in table.all()]
 
 
+@pytest.mark.parametrize("name", ["RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC", "rmq_sys_TRACE_DATA_eu"])
+def test_a_system_topic_that_clients_write_is_made_for_the_first_of_them(tmp_path: Path, name: str) -> None:
+    """As other topics over remoting: after a default topic, and only where topics are created on first use."""
+    table = topics(tmp_path)
+    assert table.ensure_to_send(name, "TBW102", 4, 0, "peer") == TopicConfig(name, 4, 4)
+    assert table.push_again(name)
+    assert table.get(name) is None
+    off = topics(tmp_path / "off", auto_create_topics=False)
+    assert off.ensure_to_send(name, "DefaultCluster", 4, 0, "peer") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["rmq_sys_REVIVE_LOG_other", "rmq_sys_SYNC_BROKER_MEMBER_b", "TRANS_CHECK_MAX_TIME_TOPIC"]
+)
+def test_no_client_makes_a_topic_that_brokers_write(tmp_path: Path, name: str) -> None:
+    """What another broker of RocketMQ keeps there is none of the clients' business."""
+    assert topics(tmp_path).ensure_to_send(name, "TBW102", 4, 0, "peer") is None
+
+
 def test_an_illegal_name_creates_nothing(tmp_path: Path) -> None:
     """Not even a file."""
     table = topics(tmp_path)

@@ -185,8 +185,11 @@ class TopicTable:
 
     def may_create(self, name: str) -> bool:
         """Say whether a topic of this name may be created on first use; a slave has those of its master."""
+        return self._creates() and not self.is_system(name)
+
+    def _creates(self) -> bool:
         config = self._config()
-        return config.auto_create_topics and not config.membership.is_slave and not self.is_system(name)
+        return config.auto_create_topics and not config.membership.is_slave
 
     def ensure(self, name: str, peer: str, wait: Wait = Wait.NOTHING) -> TopicConfig | None:
         """
@@ -210,7 +213,7 @@ class TopicTable:
 
     def push_again(self, name: str) -> bool:
         """Push a topic, and say whether it is there, for somebody who met it missing a moment ago."""
-        return not self.is_system(name) and self._table.push_again(name)
+        return self._table.push_again(name)
 
     def push_all(self) -> None:
         """Push every topic, system topics included."""
@@ -248,14 +251,17 @@ class TopicTable:
         """
         Return the topic a producer of remoting sends to, as RocketMQ creates it: after a *default_topic*; else None.
 
-        It gets that topic's permission, and as many queues as it has, but at most *queues*. Raises as `create` does.
+        It gets that topic's permission, and as many queues as it has, but at most *queues*. So may a topic of the
+        system that clients write, as that of their traces. Raises as `create` does.
         """
         topic = self.find(name)
         if topic is not None:
             return topic
         _names.check_topic(name)
         model = self.find(default_topic)
-        if model is None or not model.permission & Permission.INHERIT or not self.may_create(name):
+        if model is None or not model.permission & Permission.INHERIT:
+            return None
+        if not self._creates() or _names.is_internal_topic(name):
             return None
         count = max(1, min(queues, model.write_queues))
         permission = model.permission & READ_WRITE

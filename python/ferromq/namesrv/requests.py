@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 
-from ferromq import _json, _remoting
+from ferromq import _json, _names, _remoting
 from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Server
 from ferromq._order_configuration import all_parts, canonical, parts
@@ -138,11 +138,7 @@ class Requests:
         generation = self._server.routes_generation()
         route = self._routes.lookup(topic)
         if route is None:
-            return failure(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"no registered broker has the topic {topic}: create it (ferromq.Admin(...).create_topic({topic!r}), "
-                f"or mqadmin updateTopic -c CLUSTER -t {topic}), or let a broker create topics on first use",
-            )
+            return failure(ResponseCode.TOPIC_NOT_EXIST, _unknown_topic(topic))
         if config.order_messages:
             order = self._kv_config.get(ORDER_NAMESPACE, topic)
             # Where no broker has queues that count, RocketMQ's clients would find none at all.
@@ -275,4 +271,18 @@ def _registration(fields: dict[str, str]) -> Registration:
         zone=fields.get("__ZONE_NAME"),
         lease_ms=integer(fields, "heartbeatTimeoutMillis", 0) or None,
         enable_acting_master=flag(fields, "enableActingMaster"),
+    )
+
+
+def _unknown_topic(topic: str) -> str:
+    """Say how a topic comes to be that no registered broker has."""
+    if _names.is_system_topic(topic):
+        return (
+            f"no registered broker has {topic}, a topic of the system, which updateTopic does not create: a broker "
+            "makes it for the first client that writes to it, where topics are made on first use, or has it from its "
+            f"start on (trace_topic; traceTopicEnable=true, msgTraceTopicName={topic})"
+        )
+    return (
+        f"no registered broker has the topic {topic}: create it (ferromq.Admin(...).create_topic({topic!r}), "
+        f"or mqadmin updateTopic -c CLUSTER -t {topic}), or let a broker create topics on first use"
     )

@@ -54,5 +54,6 @@ class Topics:
 
 
 def is_internal(name: str) -> bool:
-    """Say whether the topic holds what brokers keep for themselves: half and op messages, delays, timers, retries."""
-    return _names.is_internal_topic(name) or name.startswith(_names.RETRY_PREFIX)
+    """Say whether the topic holds what RocketMQ keeps for itself: half and op messages, delays, retries, traces."""
+    is_system = _names.is_system_topic(name) and name != _names.BENCHMARK_TOPIC
+    return is_system or name.startswith(_names.RETRY_PREFIX)

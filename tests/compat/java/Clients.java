@@ -9,6 +9,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  *
  * <pre>
  * producer NAME NAMESRV GROUP              a DefaultMQProducer; see {@link Sender} for what it is told
+ * traced NAME NAMESRV GROUP                one that traces what it sends
  * transactions NAME NAMESRV GROUP          a TransactionMQProducer
  * push NAME NAMESRV GROUP TOPIC MODE FAIL [KIND EXPRESSION]
  *                                          a DefaultMQPushConsumer: concurrent, orderly, broadcast or pop, that chooses by
@@ -28,6 +29,7 @@ public final class Clients {
   private static String run(Map<String, Driven> clients, String command, String name, String[] args) throws Exception {
     switch (command) {
       case "producer":
+      case "traced":
       case "transactions":
         clients.put(name, Sender.start(command, name, args));
         return "";

@@ -40,7 +40,10 @@ final class Sender implements Clients.Driven {
 
   static Sender start(String command, String name, String[] args) throws Exception {
     boolean isTransactional = command.equals("transactions");
-    DefaultMQProducer producer = isTransactional ? new TransactionMQProducer(args[1]) : new DefaultMQProducer(args[1]);
+    DefaultMQProducer producer =
+        isTransactional
+            ? new TransactionMQProducer(args[1])
+            : new DefaultMQProducer(args[1], command.equals("traced"), null);
     Sender sender = new Sender(producer);
     producer.setNamesrvAddr(args[0]);
     producer.setInstanceName(name);
