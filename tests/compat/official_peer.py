@@ -77,7 +77,7 @@ class Official(Driven):
         *,
         expression: str = "*",
         kind: str = "tag",
-        wait_ms: int = 1_000,
+        wait_ms: int = 5_000,
         security: str = "plain",
     ) -> None:
         """Start a simple consumer; *kind* is `tag` or `sql`."""

@@ -5,7 +5,7 @@ Each method is one call, and returns what the server answered; what it *should* 
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -38,6 +38,8 @@ class GrpcPeer:
     def __init__(self, endpoint: str, *, client_id: str = "peer@1") -> None:
         self._channel = grpc.insecure_channel(endpoint)
         self._metadata = (("x-mq-client-id", client_id), ("x-mq-language", "PYTHON"))
+        # Packed answers come after any wait, also one below RocketMQ's five seconds.
+        self._any_wait = (*self._metadata, ("x-ferromq-packed", "1"))
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -97,9 +99,9 @@ class GrpcPeer:
         request.invisible_duration.FromMilliseconds(int(invisible * 1000))
         request.long_polling_timeout.FromMilliseconds(int(wait * 1000))
         call = self._channel.unary_stream(f"{_SERVICE}/ReceiveMessage")
-        parts = call(request.SerializeToString(), metadata=self._metadata, timeout=wait + _PATIENCE)
+        packets = call(request.SerializeToString(), metadata=self._any_wait, timeout=wait + _PATIENCE)
         received: list[Received] = []
-        for part in map(pb.ReceiveMessageResponse.FromString, parts):
+        for part in map(pb.ReceiveMessageResponse.FromString, _unpacked(packets)):
             if part.WhichOneof("content") == "status":
                 assert part.status.code in {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}, part.status
             elif part.WhichOneof("content") == "message":
@@ -160,6 +162,19 @@ def timestamp(at_ms: int) -> Any:
     stamp = pb.SystemProperties().delivery_timestamp
     stamp.FromMilliseconds(at_ms)
     return stamp
+
+
+def _unpacked(packets: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the responses of a packed stream; each is after a varint that says its length."""
+    for packet in packets:
+        at = 0
+        while at < len(packet):
+            length = shift = 0
+            while packet[at] & 0x80:
+                length, shift, at = length | (packet[at] & 0x7F) << shift, shift + 7, at + 1
+            length, at = length | packet[at] << shift, at + 1
+            yield packet[at : at + length]
+            at += length
 
 
 def _received(message: Any) -> Received:

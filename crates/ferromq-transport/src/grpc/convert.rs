@@ -33,6 +33,7 @@ pub mod code {
     pub const MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: i32 = 40_014;
     pub const MESSAGE_CORRUPTED: i32 = 40_016;
     pub const CLIENT_ID_REQUIRED: i32 = 40_017;
+    pub const ILLEGAL_POLLING_TIME: i32 = 40_018;
     pub const ILLEGAL_OFFSET: i32 = 40_019;
     pub const FORBIDDEN: i32 = 40_300;
     pub const MESSAGE_NOT_FOUND: i32 = 40_401;

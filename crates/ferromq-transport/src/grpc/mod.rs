@@ -14,6 +14,7 @@ mod health;
 pub mod message;
 mod metered;
 mod outgoing;
+mod polling;
 pub mod proto;
 mod receive;
 mod reflection;

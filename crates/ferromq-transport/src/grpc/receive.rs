@@ -12,7 +12,10 @@ use super::{
     connection::Link,
     convert::{Refusal, check_group, check_topic, code, put_status, put_timestamp},
     outgoing::{BodyDigest, LeaseInfo, MessageWriter},
-    proto::{FilterExpression, MessageQueue, PullMessageRequest, ReceiveMessageRequest, Resource},
+    polling::Polling,
+    proto::{
+        FilterExpression, MessageQueue, ProtoDuration, PullMessageRequest, ReceiveMessageRequest, Resource,
+    },
     stream::{Packer, ResponseStream, ReturnTo},
     wire::{Malformed, bytes_field_len, put_len_prefix, put_varint_field, varint_len},
 };
@@ -38,11 +41,6 @@ const MAX_BYTES: usize = 4 << 20;
 /// RocketMQ's defaults and limits.
 const DEFAULT_INVISIBLE: Duration = Duration::from_secs(60);
 const MAX_INVISIBLE: Duration = Duration::from_secs(12 * 3_600);
-const DEFAULT_POLL: Duration = Duration::from_secs(20);
-/// A time this far ahead exists on every clock; what a client asks for may not.
-const MAX_POLL: Duration = Duration::from_secs(3_600);
-/// An answer that says "nothing" must arrive before the client gives up.
-const ANSWER_TIME: Duration = Duration::from_millis(100);
 const SQL: i32 = 2;
 
 /// What a request says beside its message.
@@ -51,6 +49,8 @@ pub(super) struct Terms {
     pub form: Form,
     /// How long the client waits for the answer.
     pub deadline: Option<Duration>,
+    /// How long it waits for messages.
+    pub polling: Polling,
 }
 
 /// How messages are laid out in an answer.
@@ -110,10 +110,8 @@ impl Terms {
         }
     }
 
-    /// How long to wait for a message: what was asked, but not past the client's own patience.
-    fn wait(&self, asked: Option<Duration>) -> Duration {
-        let patience = self.deadline.map(|left| left.saturating_sub(ANSWER_TIME.min(left / 2)));
-        asked.unwrap_or(DEFAULT_POLL).min(patience.unwrap_or(MAX_POLL)).min(MAX_POLL)
+    fn wait(&self, asked: Option<ProtoDuration>) -> Result<Duration, Refusal> {
+        self.polling.wait(asked.map(|wait| wait.get().unwrap_or_default()), self.deadline)
     }
 
     /// How long to look at messages that are not wanted: as always, but well within the client's own patience.
@@ -176,6 +174,8 @@ async fn receive(
     request: &ReceiveMessageRequest,
     terms: &Terms,
 ) -> Result<(Vec<Leased>, bool), Refusal> {
+    // As in RocketMQ's proxy, before any other check.
+    let wait = terms.wait(request.long_polling_timeout)?;
     let (topic, group) = (topic_name(request.message_queue.as_ref()), name(request.group.as_ref()));
     check_topic(topic)?;
     check_group(group)?;
@@ -211,7 +211,7 @@ async fn receive(
         max_attempts: group_entry.deliveries(),
         by_priority: order.is_none() && hot.is_by_priority(&entry, &group_entry),
         peer: terms.peer,
-        wait: terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default())),
+        wait,
         patience: terms.patience(),
     };
     Ok((hot.receive(&receive).await?.messages, order.is_some()))
@@ -344,7 +344,7 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
     let offset = u64::try_from(request.offset).map_err(|_| {
         Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))
     })?;
-    let wait = terms.wait(request.long_polling_timeout.map(|wait| wait.get().unwrap_or_default()));
+    let wait = terms.wait(request.long_polling_timeout)?;
     let (max_bytes, patience, filter) = (MAX_BYTES, terms.patience(), &filter);
     let found =
         hot.pull(&Pull { topic, queue_id, offset, max_count, max_bytes, filter, wait, patience }).await;
@@ -409,22 +409,4 @@ pub(super) fn name(resource: Option<&Resource>) -> &str {
 /// The topic of a queue, empty where there is none.
 pub(super) fn topic_name(queue: Option<&MessageQueue>) -> &str {
     queue.map_or("", |queue| name(queue.topic.as_ref()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_poll_ends_before_the_client_gives_up() {
-        let terms =
-            |deadline| Terms { peer: SocketAddr::from(([127, 0, 0, 1], 1)), form: Form::Single, deadline };
-        let seconds = Duration::from_secs;
-        assert_eq!(terms(None).wait(Some(seconds(5))), seconds(5));
-        assert_eq!(terms(Some(seconds(30))).wait(Some(seconds(5))), seconds(5));
-        assert!(terms(Some(seconds(3))).wait(Some(seconds(5))) < seconds(3));
-        assert_eq!(terms(Some(Duration::from_millis(20))).wait(None), Duration::from_millis(10));
-        assert_eq!(terms(None).wait(Some(Duration::MAX)), MAX_POLL);
-        assert_eq!(terms(Some(Duration::MAX)).wait(Some(Duration::MAX)), MAX_POLL);
-    }
 }

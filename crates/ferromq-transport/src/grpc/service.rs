@@ -20,6 +20,7 @@ use super::{
     deadline::Deadline,
     extras,
     metered::{Held, Metered, Unread, Untaken},
+    polling::Polling,
     receive::{self, Client, Form, Terms},
     stream::{Packer, ResponseStream},
     together::Apart,
@@ -48,7 +49,7 @@ const OUT_OF_RANGE: &str = "11";
 /// Answers to a single call that are no larger are bounded by the number of calls on a connection.
 pub(super) const SMALL: usize = 4 << 10;
 /// Who calls.
-const CLIENT_ID: &str = "x-mq-client-id";
+pub(super) const CLIENT_ID: &str = "x-mq-client-id";
 /// Asks for, and announces, a packed stream.
 const PACKED: &str = "x-ferromq-packed";
 /// The first offset that a pulled queue holds: nothing from there on had aged out when it was read.
@@ -129,7 +130,8 @@ async fn answer(
             Apart::default().await;
             let is_pull = method == "PullMessage";
             let untaken = Arc::clone(call.link.untaken());
-            held(grpc.server_streaming(HotStream { hot, call, is_pull }, request).await, &untaken)
+            let stream = HotStream { server: Arc::clone(&server), hot, call, is_pull };
+            held(grpc.server_streaming(stream, request).await, &untaken)
         }
         (dispatcher::Path::Cold, _) => {
             let untaken = Arc::clone(call.link.untaken());
@@ -164,6 +166,7 @@ fn single(body: Bytes, memory: Share) -> Response<Bytes> {
 
 /// A hot method that answers with a stream.
 struct HotStream {
+    server: Arc<Inner>,
     hot: Arc<Hot>,
     call: Call,
     is_pull: bool,
@@ -181,7 +184,14 @@ impl ServerStreamingService<Bytes> for HotStream {
         let deadline = self.call.deadline;
         let refusal = without_client(request.metadata().as_ref());
         let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
-        let terms = Terms { peer: self.call.link.peer(), form, deadline: deadline.left() };
+        let polling = match is_pull || form.is_packed() {
+            true => Polling::Asked,
+            false => {
+                let request_timeout = self.server.telemetry.request_timeout(&client.id);
+                Polling::bounded(**self.hot.waits.load(), request_timeout, request.metadata().as_ref())
+            }
+        };
+        let terms = Terms { peer: self.call.link.peer(), form, deadline: deadline.left(), polling };
         let body = request.into_inner();
         let share = Arc::new(self.call.link.allowance().share());
         Box::pin(room::scope(Arc::clone(&share), async move {

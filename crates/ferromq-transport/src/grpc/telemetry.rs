@@ -6,16 +6,21 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status, Streaming};
 
 use super::{
     connection::Link,
     metered::{Answer, PREFIX, Unread},
+    proto::ProtoDuration,
+    service::CLIENT_ID,
+    wire::{self, Malformed},
 };
 use crate::{
     ColdHandler,
@@ -40,13 +45,38 @@ struct Registered {
 /// The open telemetry streams of a server, by number.
 pub(super) struct TelemetryStreams {
     open: Mutex<HashMap<u64, Registered>>,
+    /// The `request_timeout` of each client's settings, with the stream on which it came.
+    request_timeouts: RwLock<HashMap<Box<str>, (u64, Duration)>>,
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
 }
 
 impl TelemetryStreams {
     pub(super) fn new(cold: Arc<dyn ColdHandler>, counters: Arc<Counters>) -> Arc<Self> {
-        Arc::new(Self { open: Mutex::default(), cold, counters })
+        Arc::new(Self { open: Mutex::default(), request_timeouts: RwLock::default(), cold, counters })
+    }
+
+    /// How long a client says that it waits for an answer, as long as its stream is open.
+    pub(super) fn request_timeout(&self, client: &str) -> Option<Duration> {
+        self.request_timeouts.read().get(client).map(|(_, timeout)| *timeout)
+    }
+
+    /// Keeps what a client's settings say for its receives.
+    fn note(&self, stream: u64, fields: &Fields, command: &[u8]) {
+        let client = fields.get(CLIENT_ID).unwrap_or("").trim_ascii();
+        // What cannot be read, the control plane refuses.
+        if let (false, Ok(Some(timeout))) = (client.is_empty(), request_timeout(command)) {
+            self.request_timeouts.write().insert(client.into(), (stream, timeout));
+        }
+    }
+
+    fn forget(&self, stream: u64, fields: &Fields) {
+        let client = fields.get(CLIENT_ID).unwrap_or("").trim_ascii();
+        let mut timeouts = self.request_timeouts.write();
+        // The client may have come back on another stream before this one ended.
+        if timeouts.get(client).is_some_and(|(of, _)| *of == stream) {
+            timeouts.remove(client);
+        }
     }
 
     /// Sends a command to a client; false where the stream is gone or the client reads too slowly.
@@ -100,6 +130,7 @@ impl TelemetryStreams {
                 let command = match command {
                     Ok(Some(command)) => {
                         share.give_back(PREFIX);
+                        streams.note(stream, &fields, &command);
                         // It is counted until the control plane is done with it.
                         let waiting = share.split(command.len());
                         kept(command, waiting)
@@ -138,7 +169,38 @@ struct Ended<'a> {
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
         self.streams.open.lock().remove(&self.stream);
+        self.streams.forget(self.stream, self.fields);
         self.streams.counters.telemetry_streams.sub(1);
         self.streams.cold.telemetry(self.stream, self.link.id(), self.link.peer(), self.fields, None);
+    }
+}
+
+/// The `request_timeout` of the settings in a `TelemetryCommand`, where there is one.
+fn request_timeout(command: &[u8]) -> Result<Option<Duration>, Malformed> {
+    let mut timeout = None;
+    for field in wire::Fields::new(command) {
+        let (2, settings) = field? else { continue };
+        for field in wire::Fields::new(settings.bytes()?) {
+            let (4, duration) = field? else { continue };
+            let duration = ProtoDuration::decode(duration.bytes()?);
+            timeout = duration.ok().and_then(ProtoDuration::get).filter(|timeout| !timeout.is_zero());
+        }
+    }
+    Ok(timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_timeout_is_read_from_settings_alone() {
+        let settings = b"\x08\x03\x22\x05\x08\x02\x10\xf4\x03";
+        let command = [&[0x12, 9], settings.as_slice()].concat();
+        assert_eq!(request_timeout(&command), Ok(Some(Duration::new(2, 500))));
+        let answer = [&[0x1a, 9], settings.as_slice()].concat();
+        assert_eq!(request_timeout(&answer), Ok(None));
+        assert_eq!(request_timeout(&[0x12, 2, 0x22, 0]), Ok(None), "no time at all");
+        assert!(request_timeout(&[0x12, 9]).is_err());
     }
 }

@@ -33,7 +33,7 @@ use arc_swap::ArcSwap;
 use ferromq_store::{Clock, MessageStore};
 
 pub use counters::{Counter, Counters};
-pub use policy::{ClientPolicy, SendPolicy, TypeChecks};
+pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
 pub use traffic::{Tally, Traffic, TrafficSnapshot};
 
 use crate::{
@@ -65,6 +65,8 @@ pub struct Hot {
     pub policy: ArcSwap<SendPolicy>,
     /// What clients may ask for, as the control plane last set it.
     pub client_policy: ArcSwap<ClientPolicy>,
+    /// How long receives of other clients than our own wait over gRPC.
+    pub waits: ArcSwap<Waits>,
     /// Messages and bytes that went in and out, by topic and group.
     pub traffic: Arc<Traffic>,
     /// Nothing is read here, nor noted as read.
@@ -118,6 +120,7 @@ impl Hot {
             broker_name,
             policy: ArcSwap::default(),
             client_policy: ArcSwap::default(),
+            waits: ArcSwap::default(),
             traffic,
             refuses_reads,
             unique_keys,

@@ -116,3 +116,19 @@ impl Default for ClientPolicy {
         }
     }
 }
+
+/// How long a receive may wait for messages over gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waits {
+    /// The shortest wait, whatever is asked for; a client with less time is refused.
+    pub min: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+impl Default for Waits {
+    /// RocketMQ's own.
+    fn default() -> Self {
+        Self { min: Duration::from_secs(5), max: Duration::from_secs(20) }
+    }
+}

@@ -26,6 +26,7 @@ use ferromq_transport::{
     ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Server, ServerOptions,
     TransportError,
     grpc::codec::BytesCodec,
+    hot::Waits,
     remoting::Fields,
     tables::{GroupEntry, MessageType, TopicEntry},
 };
@@ -47,6 +48,8 @@ use proto::{ReceiveMessageResponse, SendMessageRequest, SendMessageResponse};
 
 pub const TOPIC: TopicEntry =
     TopicEntry { read_queues: 4, write_queues: 4, permission: 6, message_type: MessageType::Normal };
+/// Receives wait as long as a test asks for.
+pub const ANY_WAIT: Waits = Waits { min: Duration::ZERO, max: Duration::from_secs(3_600) };
 pub const GROUP: GroupEntry = GroupEntry {
     enabled: true,
     max_attempts: 17,
@@ -192,6 +195,9 @@ impl Broker {
         let served = with_store.then(|| (Arc::clone(&store), "broker-a".to_owned()));
         let server = Server::new(Handle::current(), options, clock.clone(), served, control.clone());
         *control.server.lock() = Some(server.clone());
+        if let Some(hot) = server.hot() {
+            hot.waits.store(Arc::new(ANY_WAIT));
+        }
         let address = server.listen_grpc(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
         server.tables().put_topic("flights", TOPIC);
         server.tables().put_group("audit", GROUP);
