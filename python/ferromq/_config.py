@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ _log = logging.getLogger("ferromq.config")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
@@ -47,10 +48,6 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"line {self.line} of {self.source}" if self.line else self.source
 
-    def logged(self) -> str:
-        """Return it as a log shows it."""
-        return f"line={self.line} file={self.source}" if self.line else f"source={self.source}"
-
 
 class Config:
     """Reads a configuration from files, environment and flags."""
@@ -59,10 +56,8 @@ class Config:
     """Names of environment variables begin with it."""
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]]
     """RocketMQ's keys, and the fields they set."""
-    ignored: ClassVar[frozenset[str]] = frozenset()
-    """RocketMQ's keys that have no meaning here; a file written for RocketMQ may keep them."""
     without_effect: ClassVar[Mapping[str, str]] = {}
-    """RocketMQ's keys that do nothing here, and why; each is warned of."""
+    """RocketMQ's keys that do nothing here, and why; a line of the log names those of a file."""
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {}
     """RocketMQ's keys that say one thing together, and the fields they set."""
     parts: ClassVar[Mapping[str, "type[Config]"]] = {}
@@ -138,28 +133,53 @@ class Config:
         """
         Return the options that RocketMQ's *keys* set; with each value comes the place where it stands.
 
-        A key that does nothing here is warned of. Raises `ConfigError` for one that is unknown, or has a wrong value.
+        One warning names the keys that do nothing here. Raises `ConfigError` that names all keys that are unknown, or
+        have a wrong value.
         """
+        known = cls.keys_known()
+        wrong = [str(_unknown(key, known, f"key in {place}")) for key, (_, place) in keys.items() if key not in known]
         values: dict[str, Any] = {}
+        for read, given, where in cls._readings(keys):
+            try:
+                values |= cls._translated(read, given, where)
+            except ConfigError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise ConfigError("\n".join(wrong))
+        cls._name_without_effect(keys)
+        return values
+
+    @classmethod
+    def _readings(
+        cls, keys: Mapping[str, tuple[str, "Place"]]
+    ) -> Iterator[tuple[Callable[[Any], dict[str, Any]], Any, str]]:
+        """Yield what reads each of the *keys*, its value and where it stands; keys of one group together."""
         for key, (value, place) in keys.items():
-            check_known({key: value}, cls.keys_known(), f"key in {place.source}")
-            if key in cls.without_effect:
-                _log.warning("key has no effect, %s key=%s %s", cls.without_effect[key], key, place.logged())
-            elif key in cls.properties:
-                values |= cls._translated(cls.properties[key], value, f"{key}={value} in {place}")
+            if key in cls.properties:
+                yield cls.properties[key], value, f"{key}={value} in {place}"
         for group, read in cls.joined.items():
             given = {key: keys[key][0] for key in group if key in keys}
             if given:
                 shown = ", ".join(f"{key}={value}" for key, value in given.items())
                 sources = dict.fromkeys(keys[key][1].source for key in given)
-                values |= cls._translated(read, given, f"{shown} in {' and '.join(sources)}")
-        return values
+                yield read, given, f"{shown} in {' and '.join(sources)}"
+
+    @classmethod
+    def _name_without_effect(cls, keys: Mapping[str, tuple[str, "Place"]]) -> None:
+        found = [key for key in keys if key in cls.without_effect]
+        if found:
+            reasons = dict.fromkeys(cls.without_effect[key] for key in found)
+            by_reason = (
+                ", ".join(key for key in found if cls.without_effect[key] == why) + f": {why}" for why in reasons
+            )
+            sources = dict.fromkeys(keys[key][1].source for key in found)
+            _log.warning("keys have no effect here, %s source=%s", "; ".join(by_reason), ",".join(sources))
 
     @classmethod
     def keys_known(cls) -> list[str]:
         """Return RocketMQ's keys that may stand in a file."""
         joined = (key for keys in cls.joined for key in keys)
-        return [*cls.properties, *joined, *cls.ignored, *cls.without_effect]
+        return [*cls.properties, *joined, *cls.without_effect]
 
     @classmethod
     def _translated(cls, read: Callable[[Any], dict[str, Any]], value: Any, where: str) -> dict[str, Any]:
@@ -231,13 +251,22 @@ def _read(path: str | Path) -> str:
 def parse_lines(text: str, source: str) -> dict[str, tuple[int, str]]:
     """Return each key of `KEY=VALUE` lines with the number of its first line, and the last of its values."""
     lines: dict[str, tuple[int, str]] = {}
+    in_comment = False
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
-        if not line or line.startswith(("#", "!")):
+        # Files that RocketMQ ships begin with their licence as a comment of XML.
+        is_comment = in_comment or line.startswith("<!--")
+        in_comment = is_comment and "-->" not in line
+        if not line or line.startswith(("#", "!")) or (is_comment and "=" not in line):
             continue
         key, separator, value = (part.strip() for part in line.partition("="))
         if not separator:
             raise ConfigError(f"line {number} of {source} is not KEY=VALUE: {line}")
+        if "\\" in value:
+            raise ConfigError(
+                f"line {number} of {source} has a backslash, which RocketMQ's files take for an escape: {line}; "
+                "write the value on one line without it"
+            )
         lines[key] = (lines[key][0] if key in lines else number, value)
     return lines
 
@@ -246,7 +275,11 @@ def check_known(values: Mapping[str, Any], known: list[str], what: str) -> None:
     """Raise `ConfigError` with the nearest name for the first value that is not known; *what* names their kind."""
     for name in values:
         if name not in known:
-            raise ConfigError(f"unknown {what}: {name}{_hint(name, known)}")
+            raise _unknown(name, known, what)
+
+
+def _unknown(name: str, known: list[str], what: str) -> ConfigError:
+    return ConfigError(f"unknown {what}: {name}{_hint(name, known)}")
 
 
 def _hint(name: str, known: list[str], show: Callable[[str], str] = str) -> str:
@@ -262,7 +295,14 @@ def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
         raise ConfigError(f"{name} is {value!r}: {error}") from error
 
 
-def boolean(value: Any) -> bool:
+def boolean(text: str) -> bool:
+    """Take true or false of RocketMQ's files; Java takes any other word for false, so it is refused."""
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"true or false is expected; RocketMQ takes {text or 'nothing'} for false")
+    return text.lower() == "true"
+
+
+def _boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).lower()
@@ -305,10 +345,9 @@ def or_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def whole(text: str) -> int:
     """Take a whole number of RocketMQ's files."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("a whole number is expected, without a unit") from None
+    if _WHOLE.fullmatch(text) is None:
+        raise ValueError("a whole number is expected, without a unit")
+    return int(text)
 
 
 def number(text: str) -> float:
@@ -365,8 +404,8 @@ _CONVERTERS: Mapping[Any, Callable[[Any], Any]] = {
     int: _size,
     int | None: _size,
     str | None: _text,
-    bool | None: boolean,
-    bool: boolean,
+    bool | None: _boolean,
+    bool: _boolean,
     timedelta: duration,
     timedelta | None: duration,
     tuple[str, ...]: split_list,

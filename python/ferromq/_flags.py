@@ -23,8 +23,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type[Config]) -> None:
     for name in kind.names():
         _add(group, taken, name.replace("_", "-"), _OPTION + name, None)
     for key in kind.keys_known():
-        has_effect = key not in kind.without_effect and key not in kind.ignored
-        _add(group, taken, key, _KEY + key, None if has_effect else argparse.SUPPRESS)
+        _add(group, taken, key, _KEY + key, argparse.SUPPRESS if key in kind.without_effect else None)
 
 
 def _add(group: Any, taken: set[str], flag: str, target: str, shown: str | None) -> None:

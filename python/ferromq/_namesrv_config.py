@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq._config import Config, boolean, check_address, check_positive, only, split_list, whole
+from ferromq._config import Config, boolean, check_address, check_positive, split_list, whole
 from ferromq._listener_config import ListenerConfig
 from ferromq._rocketmq import NAME_SERVER_REFUSED, NAME_SERVER_WITHOUT_EFFECT
 
@@ -77,8 +77,6 @@ class NameServerConfig(Config):
         "needWaitForService": lambda text: {"wait_for_service": boolean(text)},
         "waitSecondsForService": lambda text: {"service_wait": whole(text) * _SECOND},
         "configBlackList": lambda text: {"protected_keys": split_list(text)},
-        "clusterTest": lambda text: only(text, "false", "routes are not taken from another environment"),
-        "enableControllerInNamesrv": lambda text: only(text, "false", "there is no controller in this name server"),
         **NAME_SERVER_REFUSED,
         **ListenerConfig.properties,
     }
@@ -87,7 +85,6 @@ class NameServerConfig(Config):
         **ListenerConfig.joined,
     }
     parts: ClassVar[Mapping[str, type[Config]]] = {"connections": ListenerConfig}
-    ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome", "configStorePath", "productEnvName"})
     without_effect: ClassVar[Mapping[str, str]] = {**NAME_SERVER_WITHOUT_EFFECT, **ListenerConfig.without_effect}
 
     def __post_init__(self) -> None:

@@ -13,6 +13,18 @@ from typing import Any, ClassVar
 from ferromq._config import Config, boolean, whole
 from ferromq._ferromq import Store
 
+_PRECISIONS_MS = (100, 200, 500, 1000)
+
+
+def _precision(text: str) -> dict[str, Any]:
+    """Return the span of a slot; RocketMQ takes the next lower of four for any other."""
+    milliseconds = whole(text)
+    if milliseconds not in _PRECISIONS_MS:
+        nearest = max((known for known in _PRECISIONS_MS if known <= milliseconds), default=_PRECISIONS_MS[0])
+        known = ", ".join(map(str, _PRECISIONS_MS))
+        raise ValueError(f"RocketMQ takes {text} for {nearest}; use one of {known}, which its store directory has, too")
+    return {"timer_precision": timedelta(milliseconds=milliseconds)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimerConfig(Config):
@@ -34,7 +46,7 @@ class TimerConfig(Config):
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "timerWheelEnable": lambda text: {"timer_enabled": boolean(text)},
         "timerMaxDelaySec": lambda text: {"timer_max_delay": timedelta(seconds=whole(text))},
-        "timerPrecisionMs": lambda text: {"timer_precision": timedelta(milliseconds=whole(text))},
+        "timerPrecisionMs": _precision,
         "timerRollWindowSlot": lambda text: {"timer_roll_window": whole(text)},
         "mappedFileSizeTimerLog": lambda text: {"timer_log_file_size": whole(text)},
     }

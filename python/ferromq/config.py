@@ -20,7 +20,6 @@ from ferromq._config import (
     check_address,
     check_positive,
     number,
-    only,
     split_advertised,
     split_list,
     whole,
@@ -61,8 +60,16 @@ _FLUSH_COMMIT_LOG = {
     "flushCommitLogLeastPages": "0",
     "flushCommitLogThoroughInterval": "10000",
 }
+# RocketMQ's keys of when an asynchronous flush begins: at its times alone, or at each message, too, which takes both.
+_WAKE_FLUSH = {"flushCommitLogTimed": "true", "wakeFlushWhenPutMessage": "false"}
 # RocketMQ's keys of the steps of disk usage in percent, and their defaults there.
 _DISK_USAGE = {"diskMaxUsedSpaceRatio": "75", "diskSpaceCleanForciblyRatio": "85", "diskSpaceWarningLevelRatio": "90"}
+# What RocketMQ makes of other percentages: the nearest of these.
+_DISK_LIMITS = {
+    "diskMaxUsedSpaceRatio": (10, 95),
+    "diskSpaceCleanForciblyRatio": (30, 85),
+    "diskSpaceWarningLevelRatio": (35, 90),
+}
 
 
 def _flush(given: Mapping[str, str]) -> dict[str, Any]:
@@ -72,6 +79,12 @@ def _flush(given: Mapping[str, str]) -> dict[str, Any]:
         return {"flush": "group"}
     if kind != "ASYNC_FLUSH":
         raise ValueError(f"{kind} is no flushDiskType; it may be ASYNC_FLUSH or SYNC_FLUSH")
+    timed, woken = (boolean(given.get(key, default)) for key, default in _WAKE_FLUSH.items())
+    if woken and not timed:
+        raise ValueError(
+            "the log is flushed at its times, not at each message as flushCommitLogTimed=false with "
+            "wakeFlushWhenPutMessage=true asks; use flushDiskType=SYNC_FLUSH, or a smaller flushIntervalCommitLog"
+        )
     interval, pages, thorough = (whole(given.get(key, default)) for key, default in _FLUSH_COMMIT_LOG.items())
     # Without pages to leave there is nothing for the thorough flush to find.
     least = f" pages {pages} thorough {thorough}ms" if pages else ""
@@ -80,6 +93,12 @@ def _flush(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _disk_usage(given: Mapping[str, str]) -> dict[str, Any]:
     """Return RocketMQ's steps of disk usage, which delete messages that have not expired, where they are asked for."""
+    for key, (least, most) in _DISK_LIMITS.items():
+        if key in given and not least <= number(given[key]) <= most:
+            raise ValueError(
+                f"{key} is {given[key]}, which RocketMQ takes for {least if number(given[key]) < least else most}; "
+                f"use {least} to {most}, or ferromq's retention_disk_usage, which has no such limits, in TOML"
+            )
     expired, anything, refuse = (number(given.get(key, default)) for key, default in _DISK_USAGE.items())
     if not boolean(given.get("cleanFileForciblyEnable", "true")):
         if given.keys() == {"cleanFileForciblyEnable"}:
@@ -148,7 +167,7 @@ class StoreConfig(Config):
         "readOnlyCommitLogStorePaths": lambda text: {"read_only_commit_log_paths": split_list(text)},
         "maxMessageSize": lambda text: {"max_message_size": whole(text)},
         "mappedFileSizeCommitLog": lambda text: {"commit_log_file_size": whole(text)},
-        "mappedFileSizeConsumeQueue": lambda text: {"consume_queue_file_entries": whole(text) // _ENTRY_BYTES},
+        "mappedFileSizeConsumeQueue": lambda text: {"consume_queue_file_entries": -(-whole(text) // _ENTRY_BYTES)},
         "maxHashSlotNum": lambda text: {"index_slots": whole(text)},
         "maxIndexNum": lambda text: {"index_entries": whole(text)},
         "messageDelayLevel": lambda text: {"delay_levels": text},
@@ -157,7 +176,7 @@ class StoreConfig(Config):
         "flushConsumerOffsetInterval": lambda text: {"progress_interval": timedelta(milliseconds=whole(text))},
     }
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
-        ("flushDiskType", *_FLUSH_COMMIT_LOG): _flush,
+        ("flushDiskType", *_FLUSH_COMMIT_LOG, *_WAKE_FLUSH): _flush,
         ("cleanFileForciblyEnable", *_DISK_USAGE): _disk_usage,
     }
 
@@ -248,13 +267,7 @@ class BrokerConfig(Config):
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "brokerName": lambda text: {"name": text},
         "brokerClusterName": lambda text: {"cluster": text},
-        "aclEnable": lambda text: only(text, "false", "who may do what is not checked"),
-        "authenticationEnabled": lambda text: only(text, "false", "who may do what is not checked"),
-        "authorizationEnabled": lambda text: only(text, "false", "who may do what is not checked"),
         **REFUSED,
-        "enableDLegerCommitLog": lambda text: only(text, "false", "logs are not replicated"),
-        "enableControllerMode": lambda text: only(text, "false", "there is no controller that chooses masters"),
-        "storeType": lambda text: only(text, "default", "only the store of files is served"),
         "namesrvAddr": lambda text: {"namesrv": split_list(text)},
         "brokerIP1": lambda text: {"advertise": text},
         "storePathRootDir": lambda text: {"store": text},
@@ -289,7 +302,6 @@ class BrokerConfig(Config):
         "transactions": TransactionConfig,
         "storage": StoreConfig,
     }
-    ignored: ClassVar[frozenset[str]] = frozenset({"rocketmqHome"})
     without_effect: ClassVar[Mapping[str, str]] = {**WITHOUT_EFFECT, **ListenerConfig.without_effect}
 
     def __post_init__(self) -> None:

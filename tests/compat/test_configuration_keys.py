@@ -4,24 +4,53 @@ import re
 import subprocess
 
 import compat_peer
+import pytest
 
-from ferromq.config import BrokerConfig
+from ferromq._config import Config
+from ferromq._rocketmq import NAME_SERVER_REFUSED, REFUSED
+from ferromq.config import BrokerConfig, NameServerConfig
 
-CLASSES = (
+_REMOTING = (
+    "org.apache.rocketmq.remoting.netty.NettyServerConfig",
+    "org.apache.rocketmq.remoting.netty.NettyClientConfig",
+)
+BROKER = (
     "org.apache.rocketmq.common.BrokerConfig",
     "org.apache.rocketmq.common.BrokerIdentity",
     "org.apache.rocketmq.store.config.MessageStoreConfig",
-    "org.apache.rocketmq.remoting.netty.NettyServerConfig",
-    "org.apache.rocketmq.remoting.netty.NettyClientConfig",
     "org.apache.rocketmq.auth.config.AuthConfig",
+    *_REMOTING,
+)
+# A name server reads the keys of the controller that may run in it from the same file.
+NAME_SERVER = (
+    "org.apache.rocketmq.common.namesrv.NamesrvConfig",
+    "org.apache.rocketmq.common.ControllerConfig",
+    "org.apache.rocketmq.common.JraftConfig",
+    *_REMOTING,
 )
 
 
-def test_no_key_of_a_broker_is_unknown() -> None:
-    """Each has an effect here, or is warned of; a broker.conf that starts a Java broker names none else."""
+def keys_of(classes: tuple[str, ...]) -> set[str]:
+    """Return the keys that RocketMQ finds a setter for, the first letter of its name large."""
     jars = ":".join(map(str, sorted(compat_peer.JARS.glob("rocketmq-*.jar"))))
-    shown = subprocess.run(["javap", "-cp", jars, "-public", *CLASSES], capture_output=True, text=True, check=True)
-    setters = set(re.findall(r"void set(\w+)\(", shown.stdout))
-    assert len(setters) > 400
-    # RocketMQ finds the setter by the key, its first letter large.
-    assert {name[0].lower() + name[1:] for name in setters} - set(BrokerConfig.keys_known()) == set()
+    shown = subprocess.run(["javap", "-cp", jars, "-public", *classes], capture_output=True, text=True, check=True)
+    return {name[0].lower() + name[1:] for name in re.findall(r"void set(\w+)\(", shown.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes", "refused", "least"),
+    [
+        (BrokerConfig, BROKER, REFUSED.keys(), 500),
+        (NameServerConfig, NAME_SERVER, NAME_SERVER_REFUSED.keys(), 80),
+    ],
+)
+def test_every_key_is_of_one_class(
+    kind: type[Config], classes: tuple[str, ...], refused: frozenset[str], least: int
+) -> None:
+    """It has an effect, is refused but for the value that says how it is here, or is named as having no effect."""
+    keys = keys_of(classes)
+    assert len(keys) > least
+    joined = [key for group in kind.joined for key in group]
+    of_class = [*(kind.properties.keys() - refused), *joined, *refused, *kind.without_effect]
+    assert sorted(of_class) == sorted(set(of_class))
+    assert keys - set(of_class) == set()

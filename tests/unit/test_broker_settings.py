@@ -86,7 +86,7 @@ def test_the_store_is_told_what_is_its_own(tmp_path: Path) -> None:
         ("maxMessageSize", "1000", "maxMessageSize cannot change"),
         ("autoCreateTopicEnabled", "true", "did you mean autoCreateTopicEnable"),
         ("longPollingEnable", "true", "longPollingEnable has no effect"),
-        ("rocketmqHome", "x", "rocketmqHome means nothing"),
+        ("rocketmqHome", "x", "rocketmqHome has no effect"),
         ("defaultTopicQueueNums", "many", "defaultTopicQueueNums=many"),
         ("defaultTopicQueueNums", "0", "default_queues is 0"),
         ("flushDiskType", "LATER", "LATER"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ferromq._ferromq import Clock, Store
-from ferromq._rocketmq import WITHOUT_EFFECT
+from ferromq._rocketmq import REFUSED, WITHOUT_EFFECT
 from ferromq.broker.addresses import fast_address
 from ferromq.config import (
     LIMIT_FOR_QUEUES,
@@ -100,6 +100,8 @@ def test_rocketmqs_keys_of_flush_make_one_policy(tmp_path: Path, lines: str, flu
         ("maxMessageSize=1000", "max_message_size", 1000),
         ("mappedFileSizeCommitLog=1048576", "commit_log_file_size", 1 << 20),
         ("mappedFileSizeConsumeQueue=6000000", "consume_queue_file_entries", 300_000),
+        ("mappedFileSizeConsumeQueue=300001", "consume_queue_file_entries", 15_001),
+        ("timerPrecisionMs=500", "timer_precision", timedelta(milliseconds=500)),
         ("maxHashSlotNum=500", "index_slots", 500),
         ("maxIndexNum=2000", "index_entries", 2000),
         ("flushConsumerOffsetInterval=5000", "progress_interval", timedelta(seconds=5)),
@@ -119,7 +121,7 @@ def test_rocketmqs_keys_of_flush_make_one_policy(tmp_path: Path, lines: str, flu
 def test_a_key_of_rocketmqs_store_is_an_option(tmp_path: Path, line: str, option: str, value: object) -> None:
     """By the name it has here."""
     config = BrokerConfig.from_properties(write(tmp_path / "b.conf", line))
-    assert config.storage.overrides() == {option: value}
+    assert {**config.storage.overrides(), **config.timers.overrides()} == {option: value}
 
 
 def test_retention_is_written_as_people_say_it(tmp_path: Path) -> None:
@@ -159,16 +161,17 @@ def test_a_name_servers_file_is_read(tmp_path: Path) -> None:
     assert config.scan_interval == timedelta(milliseconds=700)
 
 
-def test_a_key_without_effect_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who relies on it hears why; keys that mean nothing here are let be."""
-    text = "rocketmqHome=/opt\nslaveReadEnable=true\nslaveTimeout=3000\nslaveReadEnable=false\n"
+def test_keys_without_effect_are_named_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each once, with the reason."""
+    text = "brokerName=b\nslaveReadEnable=true\nslaveTimeout=3000\nhaMasterAddress=h:1\nslaveReadEnable=false\n"
     file = write(tmp_path / "broker.conf", text)
     BrokerConfig.from_properties(file)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert lines == [
-        f"key has no effect, slaves have no messages of their master yet key=slaveReadEnable line=2 file={file}",
-        f"key has no effect, ferromq has no such option key=slaveTimeout line=3 file={file}",
-    ]
+    assert len(lines) == 1
+    assert lines[0] == (
+        "keys have no effect here, slaveReadEnable: slaves have no messages of their master yet; "
+        f"slaveTimeout, haMasterAddress: logs are not replicated yet source={file}"
+    )
 
 
 def test_no_key_with_an_effect_is_warned_of() -> None:
@@ -192,26 +195,108 @@ def test_an_unknown_key_is_an_error_with_the_nearest_name(tmp_path: Path, text: 
         BrokerConfig.load(write(tmp_path / f"x{suffix}", text), environment={})
 
 
-@pytest.mark.parametrize(
-    ("asked", "works"),
-    [
-        *(f"{name}=2 {name}=1".split() for name in ("inSyncReplicas", "minInSyncReplicas", "totalReplicas")),
-        *(
-            f"{name}=true {name}=false".split()
-            for name in ("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable", "useTLS")
+# Each refused key with a value that is refused, and the one that says how it works here.
+REFUSALS = {
+    **dict.fromkeys(
+        (
+            *("aclEnable", "authenticationEnabled", "authorizationEnabled", "useTLS"),
+            *("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable", "lockInStrictMode"),
+            *("enableSlaveActingMaster", "enableRemoteEscape", "enableDLegerCommitLog", "enableControllerMode"),
+            *("inBrokerContainer", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup"),
+            *("timerRocksDBEnable", "transRocksDBEnable", "indexRocksDBEnable", "rocksdbCQDoubleWriteEnable"),
+            *("transientStorePoolEnable", "enableConsumeQueueExt", "forceVerifyPropCRC"),
+            *("enableLmq", "enableMultiDispatch", "rejectPullConsumerEnable", "disableConsumeIfConsumerReadSlowly"),
+            *("enablePopMessageThreshold", "timerStopEnqueue"),
         ),
-        *(f"{name}=true {name}=false".split() for name in ("enableSlaveActingMaster", "enableRemoteEscape")),
-        *(f"{name}=true {name}=false".split() for name in ("enableLmq", "enableMultiDispatch")),
-        ("rejectPullConsumerEnable=true", "rejectPullConsumerEnable=false"),
-        ("clearRetryTopicWhenDeleteTopic=false", "clearRetryTopicWhenDeleteTopic=true"),
+        ("true", "false"),
+    ),
+    **dict.fromkeys(
+        (
+            *("transWriteOriginTransHalfEnable", "clearRetryTopicWhenDeleteTopic", "litePullMessageEnable"),
+            *("serverLoadBalancerEnable", "priorityOrderAsc", "allowRecallWhenBrokerNotWriteable"),
+            *("enableRegisterProducer", "validateSystemTopicWhenUpdateTopic"),
+        ),
+        ("false", "true"),
+    ),
+    **dict.fromkeys(("inSyncReplicas", "minInSyncReplicas", "totalReplicas", "replicasPerDiskPartition"), ("2", "1")),
+    "storeType": ("defaultRocksDB", "default"),
+    "configManagerVersion": ("v2", "v1"),
+    "messageStorePlugIn": ("org.apache.rocketmq.tieredstore.TieredMessageStore", ""),
+    "defaultMessageRequestMode": ("POP", "PULL"),
+    "timerCongestNumEachSlot": ("1000", "2147483647"),
+    "startAcceptSendRequestTimeStamp": ("1", "0"),
+    "metricsExporterType": ("PROM", "DISABLE"),
+}
+
+
+@pytest.mark.parametrize("key", sorted(REFUSALS))
+def test_a_key_that_would_promise_less_than_it_asks_for_is_refused(tmp_path: Path, key: str) -> None:
+    """With the value that says how it works here, which starts."""
+    asked, works = REFUSALS[key]
+    file = write(tmp_path / "b.conf", f"brokerName=b\n{key}={asked}\n")
+    with pytest.raises(ConfigError, match=rf"^{key}={asked} in line 2 of .*b\.conf: .* is asked, but .*; use {works}"):
+        BrokerConfig.from_properties(file)
+    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", f"{key}={works}")) == BrokerConfig()
+
+
+def test_every_refusal_is_shown() -> None:
+    """A container's keys have no value that works."""
+    containers = {"brokerConfigPaths", "brokerContainerIP"}
+    assert REFUSED.keys() - containers == REFUSALS.keys()
+    for key in containers:
+        with pytest.raises(ValueError, match="start one broker for each of their files"):
+            REFUSED[key]("/a:/b")
+
+
+def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
+    """Unknown keys, refused ones and wrong values, each with its line."""
+    text = "brokerNmae=b\nenableDLegerCommitLog=true\ndLegerGroup=g\nbrokerRole=SYNC_MASTER\n"
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig.from_properties(write(tmp_path / "b.conf", text))
+    wrong = str(raised.value).splitlines()
+    assert [line.partition(":")[0] for line in wrong] == [
+        f"unknown key in line 1 of {tmp_path / 'b.conf'}",
+        f"enableDLegerCommitLog=true in line 2 of {tmp_path / 'b.conf'}",
+        f"brokerRole=SYNC_MASTER in {tmp_path / 'b.conf'}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("autoCreateTopicEnable=yes", "RocketMQ takes yes for false"),
+        ("traceOn=1", "RocketMQ takes 1 for false"),
+        ("enableLmq=", "RocketMQ takes nothing for false"),
+        ("defaultTopicQueueNums=1_000", "a whole number is expected"),
+        ("maxMessageSize=4M", "a whole number is expected, without a unit"),
+        ("brokerName=a\\u0062", "backslash"),
+        ("namesrvAddr=a:1;\\\nb:2", "line 1 of .*backslash"),
+        ("timerPrecisionMs=300", "RocketMQ takes 300 for 200; use one of 100, 200, 500, 1000"),
+        ("timerPrecisionMs=50", "RocketMQ takes 50 for 100"),
+        ("diskMaxUsedSpaceRatio=5", "takes for 10; use 10 to 95"),
+        ("diskSpaceCleanForciblyRatio=90", "takes for 85; use 30 to 85"),
+        ("diskSpaceWarningLevelRatio=95", "takes for 90; use 35 to 90, or ferromq's retention_disk_usage"),
+        ("flushCommitLogTimed=false\nwakeFlushWhenPutMessage=true", "use flushDiskType=SYNC_FLUSH, or a smaller"),
+        ("fileReservedTime=0", "an age must be more than 0"),
+        ("deleteWhen=24", "retention_hours"),
+        ("deleteWhen=4 pm", "hours of the day"),
+        ("flushIntervalCommitLog=0", "flushIntervalCommitLog=0"),
+        ("timerMaxDelaySec=-1", "timerMaxDelaySec=-1"),
+        ("serverChannelMaxIdleTimeSeconds=0", "it must be more than 0"),
     ],
 )
-def test_a_key_that_would_promise_less_than_it_asks_for_is_refused(tmp_path: Path, asked: str, works: str) -> None:
-    """With the value that says how it works here, which starts."""
-    value = works.partition("=")[2]
-    with pytest.raises(ConfigError, match=rf"{asked} in .*b\.conf: .* is asked, but .*; use {value}"):
-        BrokerConfig.from_properties(write(tmp_path / "b.conf", asked))
-    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", works)) == BrokerConfig()
+def test_a_value_that_means_something_else_in_rocketmq_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    """RocketMQ takes it for another one without a word, or does without it."""
+    with pytest.raises(ConfigError, match=told):
+        BrokerConfig.from_properties(write(tmp_path / "b.conf", text))
+
+
+def test_a_flush_that_is_woken_is_as_promised() -> None:
+    """Alone, RocketMQ's keys of it change nothing; a synchronous flush needs neither."""
+    read = {key: read for keys, read in StoreConfig.joined.items() for key in keys}["wakeFlushWhenPutMessage"]
+    assert read({"wakeFlushWhenPutMessage": "true"}) == read({"flushCommitLogTimed": "false"}) == read({})
+    woken = {"flushCommitLogTimed": "false", "wakeFlushWhenPutMessage": "true", "flushDiskType": "SYNC_FLUSH"}
+    assert read(woken) == {"flush": "group"}
 
 
 def test_a_name_server_refuses_to_be_asked_for_tls_it_does_not_speak(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ _MILLISECOND, _HOUR = timedelta(milliseconds=1), timedelta(hours=1)
 _FOREVER_HOURS = (1 << 31) - 1
 # What RocketMQ says of the flush where its keys are left out.
 _FLUSH = {"interval": "500", "pages": "0", "thorough": "10000"}
+# The step of disk usage at which any file goes, where none does, and RocketMQ's default of it.
+_NEVER_FORCIBLY, _CLEAN_FORCIBLY = 100, "85"
 _CHANGEABLE = frozenset(
     {"auto_create_topics", "auto_create_groups", "default_queues", "mixed_topics", "check_types"}
     | {"flush", "flush_every"}
@@ -301,7 +303,10 @@ def _disk_names(steps: tuple[float, float, float] | None) -> dict[str, str]:
     if steps is None:
         return {"cleanFileForciblyEnable": "false"}
     names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
-    return {"cleanFileForciblyEnable": "true", **{name: f"{step:g}" for name, step in zip(names, steps, strict=True)}}
+    shown = {name: f"{step:g}" for name, step in zip(names, steps, strict=True)}
+    if steps[1] == _NEVER_FORCIBLY:
+        return {"cleanFileForciblyEnable": "false", **shown, "diskSpaceCleanForciblyRatio": _CLEAN_FORCIBLY}
+    return {"cleanFileForciblyEnable": "true", **shown}
 
 
 def _translate(wanted: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -329,7 +334,5 @@ def _translate(wanted: Mapping[str, str], shown: Mapping[str, str]) -> dict[str,
 
 def _check(key: str) -> None:
     if key in BrokerConfig.without_effect:
-        raise ConfigError(f"{key} has no effect here: {BrokerConfig.without_effect[key]}")
-    if key in BrokerConfig.ignored:
-        raise ConfigError(f"{key} means nothing here; leave it out")
+        raise ConfigError(f"{key} has no effect here: {BrokerConfig.without_effect[key]}; leave it out")
     check_known({key: ""}, [*BrokerConfig.keys_known(), *BrokerConfig.names()], "option")

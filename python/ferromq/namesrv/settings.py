@@ -88,9 +88,8 @@ class Settings:
             raise ProtectedKey(f"{', '.join(protected)} may not be changed from outside; change the file, and restart")
         place = Place("the request")
         for key in given:
-            why = NameServerConfig.without_effect.get(key)
-            if why is not None or key in NameServerConfig.ignored:
-                raise ConfigError(f"{key} has no effect: {why or 'it means nothing here'}; leave it out")
+            if key in NameServerConfig.without_effect:
+                raise ConfigError(f"{key} has no effect: {NameServerConfig.without_effect[key]}; leave it out")
         values = NameServerConfig.translate({key: (value, place) for key, value in given.items()})
         fixed = sorted(given.keys() - KEYS_AT_RUN_TIME)
         if fixed:
