@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq._config import Config, boolean, duration, or_none, whole
+from ferromq._config import Config, boolean, duration, or_none, truth, whole
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -75,7 +75,7 @@ class CompatConfig(Config):
         "min_invisible_time": _OF_COMPAT,
         "max_invisible_time": _OF_COMPAT,
         "max_delay_time": _OF_COMPAT,
-        "grpc_creates_topics": or_none(boolean),
+        "grpc_creates_topics": or_none(truth),
         "ordered_redelivery": or_none(str),
     }
 

@@ -302,7 +302,8 @@ def boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _boolean(value: Any) -> bool:
+def truth(value: Any) -> bool:
+    """Take true or false as ferromq's own options do: words that people use for it, too."""
     if isinstance(value, bool):
         return value
     text = str(value).lower()
@@ -404,8 +405,8 @@ _CONVERTERS: Mapping[Any, Callable[[Any], Any]] = {
     int: _size,
     int | None: _size,
     str | None: _text,
-    bool | None: _boolean,
-    bool: _boolean,
+    bool | None: truth,
+    bool: truth,
     timedelta: duration,
     timedelta | None: duration,
     tuple[str, ...]: split_list,
