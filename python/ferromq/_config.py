@@ -70,12 +70,13 @@ class Config:
         cls,
         file: str | Path | None = None,
         *,
+        beside: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         flags: Mapping[str, Any] | None = None,
     ) -> Self:
         """
-        Combine defaults, a file, environment and flags.
+        Combine defaults, a file, what stands *beside* it, environment and flags; later ones win.
 
         The file is in RocketMQ's format where its name ends in `.conf` or `.properties`, else TOML. A flag that is None
         was not given. Raises `ConfigError`, which names file or variable and the key.
@@ -84,6 +85,7 @@ class Config:
         if file is not None:
             is_properties = Path(file).suffix in {".conf", ".properties"}
             values |= cls.parse_properties(file) if is_properties else cls._parse_toml(file)
+        values |= beside or {}
         values |= cls._parse_environment(os.environ if environment is None else environment)
         values |= {name: value for name, value in (flags or {}).items() if value is not None}
         return cls.from_options(values)
@@ -105,6 +107,11 @@ class Config:
 
     @classmethod
     def _parse_toml(cls, path: str | Path) -> dict[str, Any]:
+        if Path(path).suffix == ".json":
+            raise ConfigError(
+                f"{path} is no TOML; a file of RocketMQ's proxy is taken by mqbroker --enable-proxy, as "
+                "--proxyConfigPath FILE beside --configFile FILE"
+            )
         try:
             values = tomllib.loads(_read(path))
         except tomllib.TOMLDecodeError as error:

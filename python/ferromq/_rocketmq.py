@@ -21,8 +21,8 @@ _CONTROLLER = "there is no controller that chooses masters"
 _ROCKSDB = "nothing is kept in RocksDB"
 _POP = "messages in flight are kept in the store's table of leases, without revive topics and their buffers"
 _WATCH = "statistics are kept in ferromq's own way; mqadmin brokerStatus shows them"
-_METRICS = "no metrics are exported"
-_ACCESS = "who may do what is not checked"
+METRICS = "no metrics are exported"
+ACCESS = "who may do what is not checked"
 _LITE = "lite topics and queues are not served"
 _COLD = "reads of old messages are not throttled"
 _TIMERS = "times of delivery are kept in ferromq's own way"
@@ -128,14 +128,14 @@ _BROKER_GROUPS: Mapping[str, str] = {
         timerEnableCheckMetrics timerMetricSmallThreshold timerProgressLogIntervalMs useStaticSubscription
         maxClientEventCount
     """,
-    _METRICS: """
+    METRICS: """
         enableConnectionMetrics enableLagAndDlqMetrics enableMessageStoreMetrics enablePopMetrics enableRemotingMetrics
         enableRequestMetrics enableStatsMetrics enableTransactionMetrics metricGrpcExporterIntervalInMills
         metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
         metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
         metricsPromExporterHost metricsPromExporterPort transactionMetricFlushInterval
     """,
-    _ACCESS: """
+    ACCESS: """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationMetadataProvider
         authenticationProvider authenticationStrategy authenticationWhitelist authorizationMetadataProvider
         authorizationProvider authorizationStrategy authorizationWhitelist clusterName configName initAuthenticationUser
@@ -206,15 +206,16 @@ _BROKER_GROUPS: Mapping[str, str] = {
 }
 
 
-def _by_key(groups: Mapping[str, str]) -> dict[str, str]:
+def by_key(groups: Mapping[str, str]) -> dict[str, str]:
+    """Return each key of *groups*, which hold keys by reason, with its reason."""
     return {key: why for why, names in groups.items() for key in names.split()}
 
 
-WITHOUT_EFFECT: Mapping[str, str] = _by_key(_BROKER_GROUPS)
+WITHOUT_EFFECT: Mapping[str, str] = by_key(_BROKER_GROUPS)
 """Each key, and why it has no effect."""
 
 _ON_REQUESTS = "requests are answered by handler_threads, which wait in no queue of their own"
-NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = _by_key(
+NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = by_key(
     {
         _NETWORK: """
             enableShutdownGracefully serverCallbackExecutorThreads serverNettyWorkerGroupEnable
@@ -252,7 +253,8 @@ NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = _by_key(
 _Read = Callable[[str], dict[str, Any]]
 
 
-def _flag(allowed: str, why: str) -> _Read:
+def flag(allowed: str, why: str) -> _Read:
+    """Take *allowed* alone, true or false; another value is refused for the reason *why*."""
     return lambda text: only(str(boolean(text)).lower(), allowed, why)
 
 
@@ -260,7 +262,8 @@ def _number(allowed: int, why: str) -> _Read:
     return lambda text: only(str(whole(text)), str(allowed), why)
 
 
-def _text(allowed: str, why: str) -> _Read:
+def fixed(allowed: str, why: str) -> _Read:
+    """Take *allowed* alone; another value is refused for the reason *why*."""
     return lambda text: only(text, allowed, why)
 
 
@@ -277,75 +280,73 @@ def _one_replica(text: str) -> dict[str, Any]:
 
 def _metrics(text: str) -> dict[str, Any]:
     if text not in {"DISABLE", "0"}:
-        raise ValueError(f"{text} is asked, but {_METRICS}; use DISABLE, and mqadmin brokerStatus or rocketmq-exporter")
+        raise ValueError(f"{text} is asked, but {METRICS}; use DISABLE, and mqadmin brokerStatus or rocketmq-exporter")
     return {}
 
 
 _CONTAINER = "several brokers in one process are not served; start one broker for each of their files"
 _ADDRESS_SERVER = "name servers are not looked up; name each in namesrvAddr"
-_PLAINTEXT: Mapping[str, _Read] = {"useTLS": _flag("false", "connections to other servers are not encrypted")}
+_PLAINTEXT: Mapping[str, _Read] = {"useTLS": flag("false", "connections to other servers are not encrypted")}
 
 REFUSED: Mapping[str, _Read] = {
     # Who may do what.
-    **dict.fromkeys(("aclEnable", "authenticationEnabled", "authorizationEnabled"), _flag("false", _ACCESS)),
+    **dict.fromkeys(("aclEnable", "authenticationEnabled", "authorizationEnabled"), flag("false", ACCESS)),
     **_PLAINTEXT,
     # Copies of messages, and who is the master.
     **dict.fromkeys(("inSyncReplicas", "minInSyncReplicas", "totalReplicas"), _one_replica),
     **dict.fromkeys(
         ("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable", "lockInStrictMode"),
-        _flag("false", _REPLICAS),
+        flag("false", _REPLICAS),
     ),
     **dict.fromkeys(
-        ("enableSlaveActingMaster", "enableRemoteEscape"), _flag("false", "no slave stands in for a lost master")
+        ("enableSlaveActingMaster", "enableRemoteEscape"), flag("false", "no slave stands in for a lost master")
     ),
-    "enableDLegerCommitLog": _flag("false", "logs are not replicated"),
-    "enableControllerMode": _flag("false", _CONTROLLER),
+    "enableDLegerCommitLog": flag("false", "logs are not replicated"),
+    "enableControllerMode": flag("false", _CONTROLLER),
     **dict.fromkeys(("brokerConfigPaths", "brokerContainerIP"), _never(_CONTAINER)),
-    "inBrokerContainer": _flag("false", _CONTAINER),
-    **dict.fromkeys(
-        ("fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup"), _flag("false", _ADDRESS_SERVER)
-    ),
+    "inBrokerContainer": flag("false", _CONTAINER),
+    **dict.fromkeys(("fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup"), flag("false", _ADDRESS_SERVER)),
     # Where messages lie.
-    "storeType": _text("default", "only the store of files is served"),
-    "configManagerVersion": _text("v1", f"{_ROCKSDB}: topics, groups and offsets lie in files"),
+    "storeType": fixed("default", "only the store of files is served"),
+    "configManagerVersion": fixed("v1", f"{_ROCKSDB}: topics, groups and offsets lie in files"),
     **dict.fromkeys(
         ("timerRocksDBEnable", "transRocksDBEnable", "indexRocksDBEnable", "rocksdbCQDoubleWriteEnable"),
-        _flag("false", _ROCKSDB),
+        flag("false", _ROCKSDB),
     ),
-    "transWriteOriginTransHalfEnable": _flag("true", f"{_ROCKSDB}: half messages lie in their topic"),
-    "messageStorePlugIn": _text("", "the store takes no Java classes, so there is no tier behind it"),
-    "transientStorePoolEnable": _flag("false", "a message that is acknowledged is in its file, not in memory alone"),
-    "enableConsumeQueueExt": _flag("false", "consume queues are written and read without an extension"),
-    "forceVerifyPropCRC": _flag("false", "a record without a checksum over all of it is taken"),
+    "transWriteOriginTransHalfEnable": flag("true", f"{_ROCKSDB}: half messages lie in their topic"),
+    "messageStorePlugIn": fixed("", "the store takes no Java classes, so there is no tier behind it"),
+    "transientStorePoolEnable": flag("false", "a message that is acknowledged is in its file, not in memory alone"),
+    "enableConsumeQueueExt": flag("false", "consume queues are written and read without an extension"),
+    "forceVerifyPropCRC": flag("false", "a record without a checksum over all of it is taken"),
     "replicasPerDiskPartition": _number(
         1, "each store counts the whole disk; bound the size of each by retention_total_bytes, in TOML"
     ),
     # Which messages are delivered, and how.
     **dict.fromkeys(
-        ("enableLmq", "enableMultiDispatch"), _flag("false", "a message is delivered to the queue of its topic alone")
+        ("enableLmq", "enableMultiDispatch"), flag("false", "a message is delivered to the queue of its topic alone")
     ),
-    "clearRetryTopicWhenDeleteTopic": _flag("true", "the retry topics of a deleted topic are deleted with it"),
-    "rejectPullConsumerEnable": _flag("false", "pull consumers are served"),
-    "litePullMessageEnable": _flag("true", "pull consumers are served"),
-    "defaultMessageRequestMode": _text("PULL", "a group pulls until mqadmin setConsumeMode says otherwise"),
-    "serverLoadBalancerEnable": _flag("true", "queues are dealt out by the broker to members that ask for it"),
-    "disableConsumeIfConsumerReadSlowly": _flag("false", "a group that is behind is served as any other"),
-    "enablePopMessageThreshold": _flag("false", "the messages that a group has in flight have no such limit"),
-    "priorityOrderAsc": _flag("true", "the queue with the highest number has the highest priority"),
-    "timerStopEnqueue": _flag("false", "messages with a time of delivery are always taken up; use timerWheelEnable"),
+    "clearRetryTopicWhenDeleteTopic": flag("true", "the retry topics of a deleted topic are deleted with it"),
+    "rejectPullConsumerEnable": flag("false", "pull consumers are served"),
+    "litePullMessageEnable": flag("true", "pull consumers are served"),
+    "defaultMessageRequestMode": fixed("PULL", "a group pulls until mqadmin setConsumeMode says otherwise"),
+    "serverLoadBalancerEnable": flag("true", "queues are dealt out by the broker to members that ask for it"),
+    "disableConsumeIfConsumerReadSlowly": flag("false", "a group that is behind is served as any other"),
+    "enablePopMessageThreshold": flag("false", "the messages that a group has in flight have no such limit"),
+    "priorityOrderAsc": flag("true", "the queue with the highest number has the highest priority"),
+    "timerStopEnqueue": flag("false", "messages with a time of delivery are always taken up; use timerWheelEnable"),
     "timerCongestNumEachSlot": _number((1 << 31) - 1, "no time of delivery has a limit of messages"),
-    "allowRecallWhenBrokerNotWriteable": _flag("true", "messages are taken back whatever the broker's permission is"),
-    "enableRegisterProducer": _flag("true", "producers are known, so that they are asked about transactions"),
+    "allowRecallWhenBrokerNotWriteable": flag("true", "messages are taken back whatever the broker's permission is"),
+    "enableRegisterProducer": flag("true", "producers are known, so that they are asked about transactions"),
     "startAcceptSendRequestTimeStamp": _number(0, "sends are taken from the start"),
-    "validateSystemTopicWhenUpdateTopic": _flag("true", "topics of the system cannot be changed"),
+    "validateSystemTopicWhenUpdateTopic": flag("true", "topics of the system cannot be changed"),
     # What watches the broker.
     "metricsExporterType": _metrics,
 }
 """Keys of a broker of which one value is how it works here, and another one is refused."""
 
 NAME_SERVER_REFUSED: Mapping[str, _Read] = {
-    "clusterTest": _flag("false", "routes are not taken from another environment"),
-    "enableControllerInNamesrv": _flag("false", "there is no controller in this name server"),
+    "clusterTest": flag("false", "routes are not taken from another environment"),
+    "enableControllerInNamesrv": flag("false", "there is no controller in this name server"),
     **_PLAINTEXT,
 }
 """The same of a name server."""

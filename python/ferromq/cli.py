@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from ferromq import _flags, _logging, _pipeline_commands, _store_commands
+from ferromq._config import Place
 from ferromq._embedded import SMALL_FILES
 from ferromq._ferromq import Store
 from ferromq.broker import settings
@@ -129,8 +130,12 @@ def mqbroker(arguments: Sequence[str] | None = None) -> int:
     """Run a broker as RocketMQ's command of this name does; what is not said is as it is there."""
     parser = argparse.ArgumentParser(prog="mqbroker", description="A broker.", allow_abbrev=False)
     add = parser.add_argument
-    add("-c", "--config", "--configFile", metavar="FILE", help="TOML, or RocketMQ's .conf or .properties")
+    files = ("-c", "--config", "--configFile", "-bc", "--brokerConfigPath")
+    add(*files, metavar="FILE", help="TOML, or RocketMQ's .conf or .properties")
     add("-n", "--namesrv", "--namesrvAddr", metavar="A;B", help="the name servers, HOST:PORT each; else $NAMESRV_ADDR")
+    add("--enable-proxy", action="store_true", help="accepted; the broker answers gRPC clients itself, always")
+    add("-pc", "--proxyConfigPath", dest="proxy_file", metavar="FILE", help="rmq-proxy.json of RocketMQ's proxy")
+    add("-pm", "--proxyMode", dest="proxy_mode", metavar="MODE", help="accepted where it is local")
     add("-p", "--printConfigItem", dest="print_all", action="store_true", help="print all options and exit")
     add("-m", "--printImportantConfig", dest="print_known", action="store_true", help="print RocketMQ's keys and exit")
     _flags.add_options(parser, BrokerConfig)
@@ -167,7 +172,7 @@ def _mqbroker(options: argparse.Namespace) -> int:
             "namesrv": os.environ.get("NAMESRV_ADDR"),
         }
         flags = {"namesrv": options.namesrv, **_flags.given(options, BrokerConfig)}
-        config = BrokerConfig.load(options.config, defaults=defaults, flags=flags)
+        config = BrokerConfig.load(options.config, beside=_proxy_options(options), defaults=defaults, flags=flags)
         if options.print_all or options.print_known:
             found = {**settings.flat(config), **Store.check(**config.storage.overrides(), **config.timers.overrides())}
             known = "".join(f"{key}={value}\n" for key, value in settings.rocketmq_names(found).items())
@@ -179,6 +184,15 @@ def _mqbroker(options: argparse.Namespace) -> int:
             _show(broker)
             stop.wait()
     return 0
+
+
+def _proxy_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that RocketMQ's flags and file of a proxy set."""
+    from ferromq import _proxy_config  # noqa: PLC0415 (few brokers are started with it)
+
+    if options.proxy_mode is not None:
+        _proxy_config.ProxyKeys.translate({"proxyMode": (options.proxy_mode, Place("the flags"))})
+    return {} if options.proxy_file is None else _proxy_config.options_of(options.proxy_file)
 
 
 def _add_namesrv_options(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import compat_peer
 import pytest
 
 from ferromq._config import Config
+from ferromq._proxy_config import REFUSED_OF_PROXY, ProxyKeys
 from ferromq._rocketmq import NAME_SERVER_REFUSED, REFUSED
 from ferromq.config import BrokerConfig, NameServerConfig
 
@@ -21,6 +22,8 @@ BROKER = (
     "org.apache.rocketmq.auth.config.AuthConfig",
     *_REMOTING,
 )
+# A proxy's file has the keys of access, too.
+PROXY = ("org.apache.rocketmq.proxy.config.ProxyConfig", "org.apache.rocketmq.auth.config.AuthConfig")
 # A name server reads the keys of the controller that may run in it from the same file.
 NAME_SERVER = (
     "org.apache.rocketmq.common.namesrv.NamesrvConfig",
@@ -41,6 +44,7 @@ def keys_of(classes: tuple[str, ...]) -> set[str]:
     ("kind", "classes", "refused", "least"),
     [
         (BrokerConfig, BROKER, REFUSED.keys(), 500),
+        (ProxyKeys, PROXY, REFUSED_OF_PROXY.keys(), 170),
         (NameServerConfig, NAME_SERVER, NAME_SERVER_REFUSED.keys(), 80),
     ],
 )

@@ -89,9 +89,29 @@ def test_what_is_not_said_is_as_in_rocketmq(tmp_path: Path) -> None:
     assert "broker_id" not in shown
 
 
+def test_a_proxy_beside_it_is_asked_for_as_in_rocketmq(tmp_path: Path) -> None:
+    """The broker answers gRPC itself; the proxy's file says where, the broker's file all else, flags win."""
+    (tmp_path / "broker.conf").write_text("brokerName=b\nnamesrvAddr=a:1\n")
+    (tmp_path / "rmq-proxy.json").write_text(
+        '{"rocketMQClusterName": "C", "grpcServerPort": 18081, "namesrvAddr": "b:2"}'
+    )
+    files = ("--enable-proxy", "-bc", str(tmp_path / "broker.conf"), "-pc", str(tmp_path / "rmq-proxy.json"))
+    code, output, errors = run(tmp_path, *files, "-pm", "local", "-p")
+    shown = printed(output)
+    assert code == 0
+    expected = {"grpc_listen": "0.0.0.0:18081", "brokerName": "b", "namesrvAddr": "b:2"}
+    assert {name: shown.get(name) for name in expected} == expected
+    assert "keys have no effect here, rocketMQClusterName: no other process is between" in errors
+    code, output, _ = run(tmp_path, *files, "-p", "-n", "c:3")
+    assert (code, printed(output)["namesrvAddr"]) == (0, "c:3")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--enable-proxy", "-pm", "cluster"], "is no proxy before other brokers; use LOCAL, or run RocketMQ's proxy"),
+        (["-pc", "gone.json"], "gone.json cannot be read"),
+        (["-c", "rmq-proxy.json"], "as --proxyConfigPath FILE"),
         (["--listenPrt", "1"], "unknown flag: listenPrt; did you mean listenPort?"),
         (["--brokerRole", "SLAVE"], "add brokerId=1"),
         (["--brokerPermission", "5"], "permission is 5"),
