@@ -1,15 +1,17 @@
 """`compat` takes RocketMQ's side where ferromq allows more, and a named option takes it back."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from dispatching import dispatched
 from grpc_peer import GrpcPeer
 from remoting_peer import Peer
 
 import ferromq
 from ferromq._proto import messages as pb
 
-SUCCESS, SEND, UPDATE_OPTIONS, OPTIONS = 0, 310, 25, 26
+SUCCESS, SEND, UPDATE_OPTIONS, OPTIONS, POP = 0, 310, 25, 26, 200050
 
 
 @pytest.fixture
@@ -67,3 +69,54 @@ def test_an_option_by_name_wins_and_changes_while_the_broker_runs() -> None:
         assert "compat cannot change while the broker runs" in (refused.remark or "")
         shown = remoting.call(OPTIONS).body.decode().splitlines()
     assert {"compat=rocketmq", "grpc_creates_topics=false", "maxDelayTimeMills=86400000"} <= set(shown)
+
+
+def _fill(mq: ferromq.Embedded) -> None:
+    """Make a FIFO topic with a queue of four, and a group that receives in order."""
+    with mq.admin() as admin:
+        admin.create_topic("orders", queues=1, message_type="FIFO")
+        admin.create_group("g", fifo=True)
+    with GrpcPeer(mq.endpoint) as peer:
+        for body in "0123":
+            peer.send("orders", body, message_group="one")
+    dispatched(mq)
+
+
+def _received(peer: GrpcPeer, count: int, attempt_id: str | None = None) -> list[tuple[str, int]]:
+    found = peer.receive("g", "orders", count, attempt_id=attempt_id, wait=5)
+    return [(each.body, each.attempt) for each in found]
+
+
+def test_an_ordered_group_gets_all_again_from_the_first_it_did_not_acknowledge(tmp_path: Path) -> None:
+    """Across a restart too; the same messages, acknowledged again, are done with."""
+    clock = ferromq.Clock.manual()
+    with ferromq.embedded(tmp_path, clock=clock, compat="rocketmq") as mq:
+        _fill(mq)
+        with GrpcPeer(mq.endpoint) as peer:
+            first = peer.receive("g", "orders", 3, wait=5)
+            assert [peer.ack("g", "orders", message) for message in first[1:]] == [pb.Code.OK] * 2
+    clock.advance(seconds=30)
+    with ferromq.embedded(tmp_path, clock=clock, compat="rocketmq") as mq, GrpcPeer(mq.endpoint) as peer:
+        assert _received(peer, 2, "a") == [("0", 2), ("1", 2)]
+        again = peer.receive("g", "orders", 2, attempt_id="a")
+        assert [(each.body, each.attempt) for each in again] == [("0", 2), ("1", 2)]
+        assert [peer.ack("g", "orders", message) for message in again] == [pb.Code.OK] * 2
+        assert _received(peer, 9) == [("2", 1), ("3", 1)]
+
+
+def test_ordered_redelivery_changes_while_the_broker_runs_and_holds_over_remoting() -> None:
+    """From the next receive on."""
+    clock = ferromq.Clock.manual()
+    names = {"consumerGroup": "g", "topic": "orders", "queueId": "-1", "expType": "TAG", "exp": "*", "order": "true"}
+    pop = {**names, "invisibleTime": "30000", "pollTime": "0", "bornTime": "1", "maxMsgNums": "9", "initMode": "0"}
+    with ferromq.embedded(clock=clock) as mq:
+        _fill(mq)
+        with GrpcPeer(mq.endpoint) as peer, Peer(mq.remoting) as remoting:
+            first = peer.receive("g", "orders", 3, wait=5)
+            assert peer.ack("g", "orders", first[1]) == pb.Code.OK
+            clock.advance(seconds=30)
+            assert remoting.call(POP, pop).fields["orderCountInfo"] == "0 qo0%0 1;0 qo0%2 1;0 0 0"
+            assert remoting.call(UPDATE_OPTIONS, body=b"ordered_redelivery=from_first").code == SUCCESS
+            clock.advance(seconds=30)
+            # Of the last receive are 0, 2 and 3; 1 was acknowledged before it.
+            assert remoting.call(POP, pop).fields["orderCountInfo"] == "0 qo0%0 2;0 qo0%2 2;0 qo0%3 1;0 0 0"

@@ -67,6 +67,11 @@ pub(crate) struct Order {
     pub attempt_id: Option<Box<str>>,
     /// When its leases began, until they are renewed.
     pub pop_time: i64,
+    /// Where receives in order began: messages below it that have no lease never come again.
+    pub floor: u64,
+    /// Messages that this receive handed out and that have no lease now, and how often they were handed out: those that were
+    /// acknowledged before a lower one, and after [`QueueLeases::rewind`] all of them, by offset then.
+    pub delivered: Vec<(u64, u32)>,
 }
 
 /// The progress of one group in one queue.
@@ -180,10 +185,9 @@ impl QueueLeases {
         self.in_flight.get(&offset).map_or(self.pop_floor, |lease| lease.pop_time.saturating_add(1))
     }
 
-    /// Leases a message nobody received yet; those below it that nobody received are passed over.
-    pub(crate) fn lease(&mut self, offset: u64, now: i64, invisible_ms: i64) -> Lease {
-        let lease =
-            Lease { pop_time: now.max(self.pop_floor), invisible_ms: invisible_ms.max(0), attempt: 1 };
+    /// Leases a message for the `attempt`-th time; those below it that have no lease are passed over.
+    pub(crate) fn lease(&mut self, offset: u64, now: i64, invisible_ms: i64, attempt: u32) -> Lease {
+        let lease = Lease { pop_time: now.max(self.pop_floor), invisible_ms: invisible_ms.max(0), attempt };
         self.next = self.next.max(offset.saturating_add(1));
         self.insert(offset, lease);
         lease
@@ -216,11 +220,53 @@ impl QueueLeases {
         Some(lease)
     }
 
-    /// Ends the message's life in the group.
+    /// Ends the lease, and so the message's life in the group, unless the queue is rewound to a lower one.
     pub(crate) fn ack(&mut self, offset: u64, pop_time: i64) -> Result<()> {
-        self.held(offset, pop_time)?;
+        let lease = self.held(offset, pop_time)?;
         self.remove(offset);
+        if self.is_in_order(lease) {
+            let committed = self.committed();
+            let Some(order) = self.order.as_mut() else { return Ok(()) };
+            if offset > committed {
+                order.delivered.push((offset, lease.attempt));
+            } else {
+                order.delivered.retain(|(offset, _)| *offset > committed);
+            }
+        }
         Ok(())
+    }
+
+    /// Has the group go on at its lowest lease at or above where receives in order began: that and all above come again,
+    /// also what was acknowledged. Says whether there was one.
+    pub(crate) fn rewind(&mut self) -> bool {
+        let Some(order) = self.order.as_mut() else { return false };
+        let again: Vec<(u64, Lease)> =
+            self.in_flight.range(order.floor..).map(|(&offset, &lease)| (offset, lease)).collect();
+        let Some(&(first, _)) = again.first() else { return false };
+        order.delivered.retain(|(offset, _)| *offset > first);
+        order.delivered.extend(again.iter().map(|(offset, lease)| (*offset, lease.attempt)));
+        order.delivered.sort_unstable();
+        let newest = again.iter().map(|(_, lease)| lease.pop_time).fold(order.pop_time, i64::max);
+        self.pop_floor = self.pop_floor.max(newest.saturating_add(1));
+        for (offset, _) in again {
+            self.remove(offset);
+        }
+        self.next = first;
+        true
+    }
+
+    /// How often a message without a lease was handed out, by the last receive in order, before the queue was rewound.
+    pub(crate) fn deliveries_before(&self, offset: u64) -> u32 {
+        let delivered = self.order().map_or(&[][..], |order| &order.delivered);
+        let found = delivered.binary_search_by_key(&offset, |(at, _)| *at).ok();
+        found.and_then(|at| delivered.get(at)).map_or(0, |(_, times)| *times)
+    }
+
+    /// Notes messages of the last receive in order that are acknowledged although lower ones are not.
+    pub(crate) fn set_delivered(&mut self, delivered: Vec<(u64, u32)>) {
+        if let Some(order) = self.order.as_mut() {
+            order.delivered = delivered;
+        }
     }
 
     /// Says whether the lease is held.
@@ -316,6 +362,9 @@ impl QueueLeases {
             self.remove(highest);
         }
         self.next = self.next.min(max_offset);
+        if let Some(order) = self.order.as_mut() {
+            order.delivered.retain(|(offset, _)| *offset < max_offset);
+        }
     }
 
     /// Leases that began after `now` were given by a clock that was ahead: they last no longer from `now` on than they

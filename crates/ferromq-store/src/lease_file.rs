@@ -150,7 +150,7 @@ fn read_order(rest: &mut &[u8]) -> Result<Option<Order>, &'static str> {
         [1] => {
             let pop_time = i64::from_le_bytes(take(rest)?);
             let attempt_id = Some(text(rest)?).filter(|id| !id.is_empty()).map(Into::into);
-            Ok(Some(Order { attempt_id, pop_time }))
+            Ok(Some(Order { attempt_id, pop_time, ..Order::default() }))
         }
         _ => Err("a mark of order that is none"),
     }
@@ -177,9 +177,9 @@ mod tests {
 
     fn example() -> Vec<u8> {
         let mut leases = QueueLeases::new(3);
-        leases.lease(3, 1_000, 500);
-        leases.lease(4, 1_200, 500);
-        leases.set_order(Some(Order { attempt_id: Some("try".into()), pop_time: 1_200 }));
+        leases.lease(3, 1_000, 500, 1);
+        leases.lease(4, 1_200, 500, 1);
+        leases.set_order(Some(Order { attempt_id: Some("try".into()), pop_time: 1_200, ..Order::default() }));
         let mut writer = Writer::new();
         writer.queue("group", "topic", 7, 2, &leases);
         writer.queue("other", "topic", 0, 0, &QueueLeases::new(9));
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn a_snapshot_of_the_version_before_is_read() {
         let mut leases = QueueLeases::new(3);
-        leases.lease(3, 1_000, 500);
+        leases.lease(3, 1_000, 500, 1);
         let mut writer = Writer::new();
         writer.queue("group", "topic", 7, 2, &leases);
         let mut old = writer.finish(4096, Anchor { physical_offset: 4000, store_timestamp: 7, body_crc: 9 });

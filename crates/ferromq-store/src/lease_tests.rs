@@ -11,8 +11,8 @@ fn lease_expired(queue: &mut QueueLeases, now: i64, invisible_ms: i64) -> Option
 #[test]
 fn the_committed_offset_never_passes_an_unacknowledged_message() {
     let mut queue = QueueLeases::new(5);
-    let first = queue.lease(5, 100, 10);
-    let second = queue.lease(6, 100, 10);
+    let first = queue.lease(5, 100, 10, 1);
+    let second = queue.lease(6, 100, 10, 1);
     queue.ack(6, second.pop_time).unwrap();
     assert_eq!(queue.committed(), 5);
     queue.ack(5, first.pop_time).unwrap();
@@ -22,8 +22,8 @@ fn the_committed_offset_never_passes_an_unacknowledged_message() {
 #[test]
 fn an_expired_lease_can_be_acknowledged_until_somebody_receives_again() {
     let mut queue = QueueLeases::new(0);
-    let a = queue.lease(0, 100, 10);
-    let b = queue.lease(1, 100, 10);
+    let a = queue.lease(0, 100, 10, 1);
+    let b = queue.lease(1, 100, 10, 1);
     queue.ack(0, a.pop_time).unwrap();
     let (offset, again) = lease_expired(&mut queue, 110, 10).unwrap();
     assert_eq!((offset, again.attempt), (1, 2));
@@ -35,7 +35,7 @@ fn an_expired_lease_can_be_acknowledged_until_somebody_receives_again() {
 #[test]
 fn a_lease_changed_in_the_same_millisecond_gets_a_new_handle() {
     let mut queue = QueueLeases::new(0);
-    let old = queue.lease(0, 100, 1000);
+    let old = queue.lease(0, 100, 1000, 1);
     let new = queue.change(0, old.pop_time, 100, 0).unwrap();
     assert!(new.pop_time > old.pop_time);
     assert!(queue.ack(0, old.pop_time).is_err());
@@ -45,7 +45,7 @@ fn a_lease_changed_in_the_same_millisecond_gets_a_new_handle() {
 #[test]
 fn a_lease_that_is_given_back_ends_at_once_and_was_no_attempt() {
     let mut queue = QueueLeases::new(0);
-    let old = queue.lease(0, 100, 1000);
+    let old = queue.lease(0, 100, 1000, 1);
     queue.give_back(0, old.pop_time, 100, 0).unwrap();
     assert!(queue.ack(0, old.pop_time).is_err());
     let again = lease_expired(&mut queue, 100, 1000).unwrap().1;
@@ -57,11 +57,11 @@ fn a_lease_that_is_given_back_ends_at_once_and_was_no_attempt() {
 #[test]
 fn a_handle_from_before_a_rewind_is_stale_even_within_the_same_millisecond() {
     let mut queue = QueueLeases::new(0);
-    let old = queue.lease(0, 100, 1000);
-    queue.lease(1, 100, 1000);
+    let old = queue.lease(0, 100, 1000, 1);
+    queue.lease(1, 100, 1000, 1);
     queue.ack(0, old.pop_time).unwrap();
     queue.commit(0);
-    let new = queue.lease(0, 100, 1000);
+    let new = queue.lease(0, 100, 1000, 1);
     assert!(new.pop_time > old.pop_time);
 }
 
@@ -70,7 +70,7 @@ fn acknowledged_messages_leave_no_memory_behind() {
     let mut queue = QueueLeases::new(0);
     for round in 0..100 {
         let leases: Vec<_> =
-            (0..256).map(|i| (round * 256 + i, queue.lease(round * 256 + i, 7, 30))).collect();
+            (0..256).map(|i| (round * 256 + i, queue.lease(round * 256 + i, 7, 30, 1))).collect();
         assert_eq!(queue.expiries.len(), 1);
         for (offset, lease) in leases {
             queue.ack(offset, lease.pop_time).unwrap();
@@ -86,7 +86,7 @@ fn a_hundred_thousand_leases_cost_a_hundred_bytes_each_at_most() {
     for batch in [1u64, 32] {
         let mut queue = QueueLeases::new(0);
         for offset in 0..100_000 {
-            queue.lease(offset, (offset / batch).cast_signed(), 30_000);
+            queue.lease(offset, (offset / batch).cast_signed(), 30_000, 1);
         }
         assert_eq!(queue.expiries.len() as u64, 100_000 / batch);
         let bytes = in_tree(queue.in_flight.len(), size_of::<(u64, Lease)>())
@@ -98,7 +98,7 @@ fn a_hundred_thousand_leases_cost_a_hundred_bytes_each_at_most() {
 #[test]
 fn a_lease_that_comes_back_to_an_end_it_had_is_found_there_once() {
     let mut queue = QueueLeases::new(0);
-    let leases: Vec<_> = (0..4).map(|offset| queue.lease(offset, 100, 50)).collect();
+    let leases: Vec<_> = (0..4).map(|offset| queue.lease(offset, 100, 50, 1)).collect();
     let moved = queue.change(2, leases[2].pop_time, 100, 10).unwrap();
     queue.ack(0, leases[0].pop_time).unwrap();
     queue.change(2, moved.pop_time, 100, 50).unwrap();
@@ -156,7 +156,7 @@ fn run(steps: Vec<Step>) {
         match step {
             Step::Receive { count, invisible_ms } => {
                 for offset in queue.next()..queue.next() + count {
-                    let lease = queue.lease(offset, now, invisible_ms);
+                    let lease = queue.lease(offset, now, invisible_ms, 1);
                     assert_eq!((lease.attempt, lease.invisible_ms), (1, invisible_ms));
                     model.leases.push((offset, lease));
                     model.next = offset + 1;

@@ -1,6 +1,6 @@
 //! Receiving a queue in order: one receiver at a time, and again from the lowest message that is not acknowledged.
 //!
-//! What was acknowledged out of turn does not come again. Whose turn it is the leases themselves say: as long as one
+//! What was acknowledged out of turn does not come again, unless the receive asks for it, as RocketMQ gives it. Whose turn it is the leases themselves say: as long as one
 //! of them lasts, the queue is somebody's.
 
 use crate::{
@@ -22,13 +22,17 @@ impl<D: Disk> Inner<D> {
         order: Ordered<'_>,
     ) {
         let attempt_id = order.attempt_id.filter(|id| !id.is_empty() && id.len() <= MAX_ATTEMPT_ID);
-        if leases.is_held(taking.now) && !leases.is_repeated(attempt_id) {
+        let floor = leases.order().map_or(leases.next(), |last| last.floor);
+        let is_repeated = leases.is_repeated(attempt_id);
+        if leases.is_held(taking.now) && !is_repeated {
             if leases.order().is_none() {
                 // These leases began before the group was in order. Their end must wake the receives that wait in order.
-                leases.set_order(Some(Order { attempt_id: None, pop_time: 0 }));
+                leases.set_order(Some(Order { floor, ..Order::default() }));
             }
             return;
         }
+        taking.is_repeated = is_repeated;
+        taking.has_changed |= order.from_first && leases.rewind();
         let before = taking.received.messages.len();
         let is_through = self.receive_again(taking, queue_id, leases, attempt_id);
         if is_through && taking.received.dead.is_empty() {
@@ -36,8 +40,10 @@ impl<D: Disk> Inner<D> {
         }
         if taking.received.messages.len() > before {
             let attempt_id = attempt_id.map(Into::into);
-            leases.set_order(Some(Order { attempt_id, pop_time: taking.pop_time }));
+            let (pop_time, delivered) = (taking.pop_time, Vec::new());
+            leases.set_order(Some(Order { attempt_id, pop_time, floor, delivered }));
         }
+        taking.is_repeated = false;
     }
 
     /// Leases the messages that were received before, in their order. Says whether it took all of them.

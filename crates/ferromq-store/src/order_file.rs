@@ -84,8 +84,8 @@ impl OrderFile {
             return None;
         }
         let mut leases = QueueLeases::new(next);
-        for message in &receive.messages {
-            if message.is_acknowledged || message.offset < committed {
+        for message in receive.messages.iter().filter(|message| message.offset >= committed) {
+            if message.is_acknowledged {
                 continue;
             }
             let ends = receive.pop_time.saturating_add(receive.invisible_ms);
@@ -95,8 +95,25 @@ impl OrderFile {
         }
         let attempt_id = receive.attempt_id.as_deref().filter(|id| !id.is_empty()).map(Into::into);
         let Lease { pop_time, .. } = Lease::from_outside(receive.pop_time, 0, 1, now);
-        leases.set_order(Some(Order { attempt_id, pop_time }));
+        leases.set_order(Some(Order { attempt_id, pop_time, ..Order::default() }));
+        leases.set_delivered(receive.delivered(committed).collect());
         Some(leases)
+    }
+
+    /// Notes in `leases`, which `lease_file` told of, what was acknowledged of their last receive in order.
+    pub(crate) fn add_delivered(&self, name: &str, queue_id: u32, leases: &mut QueueLeases) {
+        let receive = self.receives.get(name).and_then(|queues| queues.get(&queue_id));
+        let is_it = |receive: &&Receive| {
+            leases.order().is_some_and(|order| {
+                order.pop_time == receive.pop_time
+                    && order.attempt_id.as_deref() == receive.attempt_id.as_deref()
+            })
+        };
+        if let Some(receive) = receive.filter(is_it) {
+            let (first, next) = (leases.committed(), leases.next());
+            let delivered = receive.delivered(first).filter(|(offset, _)| *offset < next);
+            leases.set_delivered(delivered.collect());
+        }
     }
 
     /// Notes how far the last receive in order of a queue is, or that there is none whose messages are with somebody.
@@ -180,18 +197,34 @@ impl Receive {
     fn of(order: &Order, leases: &QueueLeases) -> Self {
         let batch = || leases.in_flight().filter(|(_, lease)| lease.pop_time == order.pop_time);
         let invisible_ms = batch().map(|(_, lease)| lease.invisible_ms).next().unwrap_or(0).max(1);
-        let message = |(offset, lease): (u64, Lease)| Message {
+        let leased = |(offset, lease): (u64, Lease)| Message {
             offset,
             is_acknowledged: false,
             visible_at: (lease.invisible_ms != invisible_ms).then(|| lease.expires_at()),
             deliveries_before: lease.attempt.saturating_sub(1),
         };
-        Self {
-            pop_time: order.pop_time,
-            invisible_ms,
-            attempt_id: order.attempt_id.as_deref().map(str::to_owned),
-            messages: batch().map(message).take(MAX_MESSAGES).collect(),
+        let done = |(offset, times): &(u64, u32)| Message {
+            offset: *offset,
+            is_acknowledged: true,
+            visible_at: None,
+            deliveries_before: times.saturating_sub(1),
+        };
+        let mut messages: Vec<Message> = batch().map(leased).collect();
+        if let Some(first) = messages.first().map(|message| message.offset) {
+            let range = first..leases.next();
+            messages.extend(order.delivered.iter().filter(|(offset, _)| range.contains(offset)).map(done));
         }
+        messages.sort_unstable_by_key(|message| message.offset);
+        messages.truncate(MAX_MESSAGES);
+        let attempt_id = order.attempt_id.as_deref().map(str::to_owned);
+        Self { pop_time: order.pop_time, invisible_ms, attempt_id, messages }
+    }
+
+    /// What was acknowledged of it above the first one that was not, and how often it was handed out.
+    fn delivered(&self, committed: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let is_meant = move |message: &&Message| message.is_acknowledged && message.offset > committed;
+        let times = |message: &Message| (message.offset, message.deliveries_before.saturating_add(1));
+        self.messages.iter().filter(is_meant).map(times)
     }
 
     fn parse(value: &Value) -> std::result::Result<Self, &'static str> {
@@ -338,15 +371,18 @@ mod tests {
     proptest! {
         #[test]
         fn any_leases_in_order_come_back(
-            batch in prop::collection::btree_map(0..500u64, (0..90_000i64, 1..9u32), 1..MAX_MESSAGES),
+            batch in prop::collection::btree_map(0..500u64, (0..90_000i64, 1..9u32, any::<bool>()), 1..MAX_MESSAGES),
             attempt_id in prop::option::of("[a-z\"\\\\]{1,9}"),
         ) {
             let last = *batch.last_key_value().unwrap().0;
             let mut leases = QueueLeases::new(last + 1);
-            for (&offset, &(invisible_ms, attempt)) in &batch {
+            for (&offset, &(invisible_ms, attempt, _)) in &batch {
                 leases.restore(offset, Lease { pop_time: POPPED, invisible_ms: invisible_ms + 1, attempt });
             }
-            leases.set_order(Some(Order { attempt_id: attempt_id.map(Into::into), pop_time: POPPED }));
+            leases.set_order(Some(Order { attempt_id: attempt_id.map(Into::into), pop_time: POPPED, ..Order::default() }));
+            for (&offset, _) in batch.iter().filter(|(offset, (.., is_done))| *is_done && **offset < last) {
+                leases.ack(offset, POPPED).unwrap();
+            }
             let mut file = OrderFile::default();
             file.put("t@g", 7, &leases);
             let read = OrderFile::parse(file.encode().as_bytes()).unwrap();

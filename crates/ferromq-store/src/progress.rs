@@ -97,7 +97,10 @@ impl Progress {
                 let mut leases = snapshots
                     .remove(&key)
                     .filter(|snapshot| offset == snapshot.committed || offset == snapshot.committed_before)
-                    .map(|snapshot| snapshot.leases)
+                    .map(|mut snapshot| {
+                        orders.add_delivered(name, queue_id, &mut snapshot.leases);
+                        snapshot.leases
+                    })
                     .or_else(|| orders.leases(name, queue_id, offset, now).filter(|_| !is_ours))
                     .unwrap_or_else(|| QueueLeases::new(offset));
                 leases.clamp(end);

@@ -48,6 +48,8 @@ pub(crate) struct Taking<'a, R: Region> {
     fruitless_reads: usize,
     /// Leased messages that are no longer in the log.
     gone: u64,
+    /// Of a receive in order: the client repeats it, and what it had before is the same attempt.
+    pub is_repeated: bool,
     /// What was read for this receive before it began.
     ahead: Option<ReadAhead<R>>,
     pub received: Received<R>,
@@ -156,7 +158,7 @@ impl<D: Disk> MessageStore<D> {
     /// Leases messages to a consumer: those whose lease ended first, then new ones.
     ///
     /// In order it takes nothing of a queue while one of its leases lasts, and then begins at the lowest message
-    /// that has one; who repeats a receive by its attempt id does not wait. Messages the filter does not want are
+    /// that has one, and passes over those above that have none, or gives them again, too; who repeats a receive by its attempt id does not wait. Messages the filter does not want are
     /// passed over for good. Waits for the disk where messages are not in memory, without holding anything that
     /// acknowledgements need. `Closed` after [`Self::close`].
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
@@ -231,6 +233,7 @@ impl<D: Disk> MessageStore<D> {
             bytes: request.max_bytes.max(1),
             fruitless_reads: 0,
             gone: 0,
+            is_repeated: false,
             ahead,
             received: Received {
                 messages: Vec::new(),
@@ -519,7 +522,7 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Leases messages nobody received yet. Says whether it saw the end of the queue or is full.
+    /// Leases messages nobody received yet, or that are to come again though they have no lease.
     pub(crate) fn receive_new(
         &self,
         taking: &mut Taking<'_, D::Region>,
@@ -539,9 +542,11 @@ impl<D: Disk> Inner<D> {
             }
             let is_fruitless = found.messages.is_empty();
             for (offset, record) in found.messages {
-                if taking.is_dead(&record, 0) {
+                let before = leases.deliveries_before(offset);
+                let attempt = before.saturating_add(u32::from(!taking.is_repeated)).max(1);
+                if attempt > before && taking.is_dead(&record, before) {
                     if taking.received.messages.is_empty() {
-                        leases.lease(offset, taking.now, taking.invisible_ms);
+                        leases.lease(offset, taking.now, taking.invisible_ms, before.max(1));
                         taking.bury(record, queue_id, offset, leases);
                     }
                     return;
@@ -549,7 +554,7 @@ impl<D: Disk> Inner<D> {
                 if !taking.fits(&record) || !taking.begins_with_others(leases.earliest_pop_time(offset)) {
                     return;
                 }
-                let lease = leases.lease(offset, taking.pop_time, taking.invisible_ms);
+                let lease = leases.lease(offset, taking.pop_time, taking.invisible_ms, attempt);
                 taking.take(record, queue_id, offset, lease);
             }
             match found.status {

@@ -250,6 +250,8 @@ pub struct Ordered<'a> {
     /// Names the try of a client that repeats a receive whose answer it lost: who asks again by the same name gets
     /// its messages again at once. At most [`MAX_ATTEMPT_ID`] bytes; a longer one is not known again.
     pub attempt_id: Option<&'a str>,
+    /// Gives again all messages from the first one that is not acknowledged, as RocketMQ does; else those alone that are not.
+    pub from_first: bool,
 }
 
 /// Bytes of the name of a try.

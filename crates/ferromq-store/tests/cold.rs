@@ -169,7 +169,7 @@ fn messages_that_just_came_are_in_memory() {
 
 #[test]
 fn a_receive_leases_what_is_on_disk_after_it_was_read_outside() {
-    for order in [None, Some(Ordered { attempt_id: None })] {
+    for order in [None, Some(Ordered::default())] {
         let (disk, clock, store) = filled(20);
         let request = request(ALL, order);
         let first = receive(&store, &request, None);

@@ -36,7 +36,7 @@ fn receive<D: Disk>(store: &MessageStore<D>, in_order: bool, max_count: usize) -
         invisible_ms: LEASE,
         filter: ALL,
         begin: Begin::AtMin,
-        order: in_order.then_some(Ordered { attempt_id: None }),
+        order: in_order.then_some(Ordered::default()),
         max_attempts: 0,
         by_priority: false,
     };

@@ -41,7 +41,7 @@ fn request(max_count: usize, attempt_id: Option<&'static str>) -> ReceiveRequest
         invisible_ms: LEASE,
         filter: ALL,
         begin: Begin::AtMin,
-        order: Some(Ordered { attempt_id }),
+        order: Some(Ordered { attempt_id, from_first: false }),
         max_attempts: 0,
         by_priority: false,
     }

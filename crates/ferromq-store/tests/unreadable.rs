@@ -223,7 +223,7 @@ fn a_damage_ends_also_where_no_reader_comes_again() {
 
 #[test]
 fn a_group_waits_before_a_message_that_cannot_be_read_and_tries_it_once_a_second() {
-    for order in [None, Some(Ordered { attempt_id: None })] {
+    for order in [None, Some(Ordered::default())] {
         let (disk, clock, store) = filled();
         let trouble = Trouble::with(&disk, Op::Open, log_file());
         assert_eq!(offsets(&receive(&store, order)), []);

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ferromq_store::{
-    Begin, GetResult, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Ordered, Record,
+    Begin, GetResult, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Record,
 };
 use prost::Message as _;
 
@@ -194,7 +194,7 @@ async fn receive(
     }
     check_allowed(hot, group, topic)?;
     let order = match group_entry.ordered {
-        true => Some(Ordered { attempt_id: attempt_id(request)? }),
+        true => Some(hot.ordered(attempt_id(request)?)),
         false => None,
     };
     let receive = Receive {

@@ -30,7 +30,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use ferromq_store::{Clock, MessageStore};
+use ferromq_store::{Clock, MessageStore, Ordered};
 
 pub use counters::{Counter, Counters};
 pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
@@ -135,6 +135,12 @@ impl Hot {
             next_draw,
             first_queue,
         })
+    }
+
+    /// How a receive in order named `attempt_id` is.
+    #[must_use]
+    pub fn ordered<'a>(&self, attempt_id: Option<&'a str>) -> Ordered<'a> {
+        Ordered { attempt_id, from_first: self.client_policy.load().redelivers_from_first }
     }
 
     /// Says whether consumers are refused: on a slave, until it has the messages of its master.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{Begin, Leased, MAX_ATTEMPT_ID, MessageView, Ordered, add_reconsume_times, readdressed};
+use ferromq_store::{Begin, Leased, MAX_ATTEMPT_ID, MessageView, add_reconsume_times, readdressed};
 
 use super::{
     consumer::{Consumer, filter, wait},
@@ -46,7 +46,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
     else {
         return Err(refused("maxMsgNums must be 1 to 32"));
     };
-    let order = is_set(command, "order").then(|| Ordered { attempt_id: command.field("attemptId") });
+    let order = is_set(command, "order").then(|| hot.ordered(command.field("attemptId")));
     if order.and_then(|order| order.attempt_id).is_some_and(|id| id.len() > MAX_ATTEMPT_ID) {
         return Err(refused("attemptId is longer than 256 bytes"));
     }
