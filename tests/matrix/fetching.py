@@ -120,8 +120,8 @@ def venv(directory: Path, *requirements: str) -> Path:
     return once(directory, "venv", requirements, fill) / "bin" / "python"
 
 
-def copied(directory: Path, name: str, files: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """Copy *files* flat into the folder *name*, and build there; once for each version of them."""
+def copied(directory: Path, name: str, files: Iterable[Path], build: Callable[[Path], None], *given: str) -> Path:
+    """Copy *files* flat into the folder *name*, and build there; once for each version of them and what is *given*."""
     files = list(files)
 
     def make(folder: Path) -> None:
@@ -129,4 +129,16 @@ def copied(directory: Path, name: str, files: Iterable[Path], build: Callable[[P
             shutil.copy(file, folder)
         build(folder)
 
-    return once(directory, name, files, make)
+    return once(directory, name, [*files, *given], make)
+
+
+def go_program(directory: Path, files: Sequence[Path], module: str, *, tags: str = "") -> list[str]:
+    """Build a Go program against *module* (`PATH@VERSION`), whose own file of versions pins the rest."""
+
+    def build(folder: Path) -> None:
+        run("go", "mod", "init", "matrix", cwd=folder)
+        run("go", "get", module, cwd=folder)
+        run("go", "mod", "tidy", cwd=folder)
+        run("go", "build", "-tags", tags, "-o", "program", ".", cwd=folder)
+
+    return [str(copied(directory, "go", files, build, module, tags) / "program")]

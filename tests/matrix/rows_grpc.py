@@ -1,9 +1,10 @@
 """The rows of gRPC clients."""
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from fetching import java_program, sources
+from fetching import PROGRAMS, go_program, java_program, sources, venv
 from rows import Row
 
 _ALL = (
@@ -33,10 +34,37 @@ def _java_row(version: str, *more: str) -> Row:
     return Row("java-grpc", version, (*_ALL, *more), partial(_java, version))
 
 
+def _python(version: str, directory: Path) -> list[str]:
+    client = f"rocketmq-python-client=={version}"
+    python = venv(directory, client, "grpcio==1.85.1", "grpcio-tools==1.85.1", "protobuf==7.36.2")
+    return [str(python), str(PROGRAMS / "python-grpc" / "matrix.py")]
+
+
+def _python_row(version: str, *more: str, without: Collection[str] = ()) -> Row:
+    checks = (*(check for check in _ALL if check not in without), *more)
+    return Row("python-grpc", version, checks, partial(_python, version))
+
+
+def _go(version: str, tags: str, directory: Path) -> list[str]:
+    module = f"github.com/apache/rocketmq-clients/golang/v5@{version}"
+    return go_program(directory, sources("go-grpc", ".go"), module, tags=tags)
+
+
+def _go_row(version: str, tags: str, *more: str, without: Collection[str] = ()) -> Row:
+    checks = (*(check for check in _ALL if check not in without), *more)
+    return Row("go-grpc", version, checks, partial(_go, f"v{version}", tags))
+
+
+_PUSH = ("consume", "order_push", "retry", "dead_letter")
+
 ROWS: tuple[Row, ...] = (
     _java_row("5.0.0"),
     _java_row("5.0.3"),
     _java_row("5.0.5"),
     _java_row("5.1.0", "recall"),
     _java_row("5.2.0", "recall", "priority"),
+    _python_row("5.0.1", without=_PUSH),
+    _python_row("5.1.2", "recall", "priority"),
+    _go_row("5.1.2", "", without=_PUSH),
+    _go_row("5.1.4", "push,newer", "recall", "priority"),
 )

@@ -1,0 +1,11 @@
+//go:build !push
+
+package main
+
+import rmq "github.com/apache/rocketmq-clients/golang/v5"
+
+// What the options are called in versions without a push consumer.
+var (
+	withAwaitDuration           = rmq.WithAwaitDuration
+	withSubscriptionExpressions = rmq.WithSubscriptionExpressions
+)

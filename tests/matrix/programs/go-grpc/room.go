@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"os"
+	"sort"
+	"time"
+
+	rmq "github.com/apache/rocketmq-clients/golang/v5"
+	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+)
+
+const (
+	invisible = 10 * time.Second
+	wait      = 5 * time.Second
+	soon      = 30 * time.Second
+)
+
+// room is what a check needs: its topic and its group, which have one name.
+type room struct{ topic string }
+
+func newRoom(name string) *room { return &room{name + "_" + os.Getenv("MATRIX_RUN")} }
+
+func config(group string) *rmq.Config {
+	return &rmq.Config{
+		Endpoint:      os.Getenv("MATRIX_ENDPOINT"),
+		ConsumerGroup: group,
+		Credentials:   &credentials.SessionCredentials{},
+	}
+}
+
+func (r *room) producer(check func(*rmq.MessageView) rmq.TransactionResolution) rmq.Producer {
+	options := []rmq.ProducerOption{rmq.WithTopics(r.topic)}
+	if check != nil {
+		options = append(options, rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: check}))
+	}
+	producer, err := rmq.NewProducer(config(""), options...)
+	must(err)
+	must(producer.Start())
+	return producer
+}
+
+func (r *room) simple(expression *rmq.FilterExpression) rmq.SimpleConsumer {
+	return simple(r.topic, r.topic, expression)
+}
+
+func simple(group, topic string, expression *rmq.FilterExpression) rmq.SimpleConsumer {
+	consumer, err := rmq.NewSimpleConsumer(
+		config(group),
+		withAwaitDuration(wait),
+		withSubscriptionExpressions(map[string]*rmq.FilterExpression{topic: expression}),
+	)
+	must(err)
+	must(consumer.Start())
+	return consumer
+}
+
+func (r *room) message(body string) *rmq.Message {
+	return &rmq.Message{Topic: r.topic, Body: []byte(body)}
+}
+
+func sendOne(producer rmq.Producer, message *rmq.Message) (*rmq.SendReceipt, error) {
+	receipts, err := producer.Send(context.Background(), message)
+	if err != nil {
+		return nil, err
+	}
+	expect(len(receipts) == 1, "%d receipts", len(receipts))
+	return receipts[0], nil
+}
+
+func put(producer rmq.Producer, message *rmq.Message) *rmq.SendReceipt {
+	receipt, err := sendOne(producer, message)
+	must(err)
+	return receipt
+}
+
+// once receives once; that there is nothing is no failure.
+func once(consumer rmq.SimpleConsumer, count int) []*rmq.MessageView {
+	got, err := consumer.Receive(context.Background(), int32(count), invisible)
+	if status, ok := rmq.AsErrRpcStatus(err); ok && status.GetCode() == 40404 {
+		return nil
+	}
+	must(err)
+	return got
+}
+
+// peek receives until there are so many, for so long at most.
+func peek(consumer rmq.SimpleConsumer, count int, limit time.Duration) []*rmq.MessageView {
+	var got []*rmq.MessageView
+	for end := time.Now().Add(limit); len(got) < count && time.Now().Before(end); {
+		got = append(got, once(consumer, count-len(got))...)
+	}
+	return got
+}
+
+// receive receives as peek, and acknowledges.
+func receive(consumer rmq.SimpleConsumer, count int, limit time.Duration) []*rmq.MessageView {
+	got := peek(consumer, count, limit)
+	for _, message := range got {
+		must(consumer.Ack(context.Background(), message))
+	}
+	return got
+}
+
+func nothingMore(consumer rmq.SimpleConsumer) {
+	more := bodies(once(consumer, 16))
+	expect(len(more) == 0, "received also %v", more)
+}
+
+func bodies(messages []*rmq.MessageView) []string {
+	var texts []string
+	for _, message := range messages {
+		texts = append(texts, string(message.GetBody()))
+	}
+	return texts
+}
+
+func sorted(texts []string) []string {
+	texts = append([]string{}, texts...)
+	sort.Strings(texts)
+	return texts
+}
+
+// refused checks that a call is refused with a code, 0 for any, also the client's own.
+func refused(code int32, err error) {
+	expect(err != nil, "accepted")
+	if code != 0 {
+		status, ok := rmq.AsErrRpcStatus(err)
+		expect(ok && status.GetCode() == code, "%v", err)
+	}
+}
