@@ -4,7 +4,7 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from fetching import PROGRAMS, go_program, java_program, sources, venv
+from fetching import PROGRAMS, ROOT, copied, go_program, java_program, run, sources, venv
 from rows import Row
 
 _ALL = (
@@ -55,6 +55,15 @@ def _go_row(version: str, tags: str, *more: str, without: Collection[str] = ()) 
     return Row("go-grpc", version, checks, partial(_go, f"v{version}", tags))
 
 
+def _node(directory: Path) -> list[str]:
+    # The versions are those of the tests in tests/compat.
+    pinned = [ROOT / "tests" / "compat" / "node" / name for name in ("package.json", "package-lock.json")]
+    files = [*pinned, *sources("node-grpc", ".js")]
+    flags = ("--ignore-scripts", "--no-audit", "--no-fund", "--silent")
+    folder = copied(directory, "npm", files, lambda folder: run("npm", "ci", *flags, cwd=folder))
+    return ["node", str(folder / "matrix.js")]
+
+
 _PUSH = ("consume", "order_push", "retry", "dead_letter")
 
 ROWS: tuple[Row, ...] = (
@@ -67,4 +76,5 @@ ROWS: tuple[Row, ...] = (
     _python_row("5.1.2", "recall", "priority"),
     _go_row("5.1.2", "", without=_PUSH),
     _go_row("5.1.4", "push,newer", "recall", "priority"),
+    Row("node-grpc", "1.0.8", (*_ALL, "recall", "priority"), _node),
 )

@@ -1,5 +1,6 @@
 """The checks of `make matrix` for the gRPC client for Python: one program for all its versions."""
 
+import asyncio
 import os
 import random
 import sys
@@ -21,6 +22,7 @@ from rocketmq import (
     TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.client.connection.rpc_client import RpcClient
 
 RUN = os.environ["MATRIX_RUN"]
 INVISIBLE_S = 10
@@ -36,7 +38,8 @@ class Room:
         self.open: list[Any] = []
 
     def start(self, client: Any) -> Any:
-        """Start a client."""
+        """Start a client; its oldest version opens streams on the loop of the calling thread."""
+        asyncio.set_event_loop(RpcClient.get_channel_io_loop())
         client.startup()
         self.open.append(client)
         return client

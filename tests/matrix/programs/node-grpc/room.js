@@ -1,0 +1,111 @@
+'use strict';
+/* What the checks for the Node client share: topics, groups, clients. */
+const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const { FilterType } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
+
+const INVISIBLE_MS = 10_000;
+const WAIT_MS = 5_000;
+const SOON_MS = 30_000;
+
+const complain = (...words) => process.stderr.write(`${words.map(String).join(' ')}\n`);
+const logger = { info() {}, debug() {}, warn: complain, error: complain };
+
+/** What a check saw where it failed. */
+class Seen extends Error {}
+
+function expect(holds, seen) {
+  if (!holds) throw new Seen(seen);
+}
+
+const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+const sleep = millis => new Promise(wake => setTimeout(wake, millis));
+const bodies = messages => messages.map(message => message.body.toString());
+const sorted = texts => [...texts].sort();
+
+function options() {
+  // The default of 3 s is short on a busy machine.
+  return { endpoints: process.env.MATRIX_ENDPOINT, namespace: '', sslEnabled: false, requestTimeout: 10_000, logger };
+}
+
+class Room {
+  #open = [];
+
+  constructor(name) {
+    this.topic = `${name}_${process.env.MATRIX_RUN}`;
+  }
+
+  async #started(client) {
+    await client.startup();
+    this.#open.push(client);
+    return client;
+  }
+
+  producer(checker, topics = [this.topic]) {
+    return this.#started(new Producer({ ...options(), topics, checker: checker && { check: checker } }));
+  }
+
+  simple(text = '*', type = FilterType.TAG, topic = this.topic, consumerGroup = this.topic) {
+    const subscriptions = new Map([[topic, new FilterExpression(text, type)]]);
+    return this.#started(new SimpleConsumer({ ...options(), consumerGroup, subscriptions, awaitDuration: WAIT_MS }));
+  }
+
+  /** Starts a push consumer, and returns the list of what it is given. */
+  async push(fails = () => false) {
+    const taken = [];
+    const consume = message => {
+      taken.push(`${message.body}/${message.deliveryAttempt}`);
+      return fails(message) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+    };
+    const subscriptions = new Map([[this.topic, new FilterExpression('*', FilterType.TAG)]]);
+    const listener = { consume: async message => consume(message) };
+    await new PushConsumer({ ...options(), consumerGroup: this.topic, subscriptions, messageListener: listener }).startup();
+    return taken;
+  }
+
+  message(body, fields = {}) {
+    return { topic: this.topic, body: Buffer.from(body), ...fields };
+  }
+
+  async close() {
+    for (const client of this.#open) await client.shutdown().catch(complain);
+  }
+}
+
+/** Receives until there are so many, for so long at most. */
+async function peek(consumer, count, millis = SOON_MS) {
+  const got = [];
+  for (const end = Date.now() + millis; got.length < count && Date.now() < end;) {
+    got.push(...(await consumer.receive(count - got.length, INVISIBLE_MS)));
+  }
+  return got;
+}
+
+async function receive(consumer, count, millis = SOON_MS) {
+  const got = await peek(consumer, count, millis);
+  for (const message of got) await consumer.ack(message);
+  return got;
+}
+
+async function nothingMore(consumer) {
+  const more = bodies(await consumer.receive(16, INVISIBLE_MS));
+  expect(more.length === 0, `received also ${more}`);
+}
+
+async function waitFor(taken, fits, seconds) {
+  for (let i = 0; i < seconds * 10 && !fits(taken); i++) await sleep(100);
+  expect(fits(taken), `given after ${seconds} s: ${taken}`);
+}
+
+/** Checks that a call is refused with a code, 0 for any, also the client's own. */
+async function refused(code, call) {
+  let answer;
+  try {
+    answer = await call();
+  } catch (failure) {
+    expect(code === 0 || failure.code === code || String(failure).includes(code), String(failure));
+    return;
+  }
+  throw new Seen(`accepted: ${JSON.stringify(answer)}`);
+}
+
+module.exports = { Room, bodies, complain, expect, nothingMore, peek, receive, refused, same, sleep, sorted, waitFor, INVISIBLE_MS };
