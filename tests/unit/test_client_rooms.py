@@ -221,6 +221,15 @@ def test_a_heartbeat_makes_a_member_and_its_group_and_retry_topic(broker: Broker
     assert broker.server.subscriptions["g", "t"] == ("TAG", "*", 1, False)
 
 
+def test_hashes_of_tags_may_be_texts(broker: Broker) -> None:
+    """RocketMQ's client for Go writes them so."""
+    wanted = subscription("t", subString="red", tagsSet=["red"], codeSet=["112785"])
+    body = {"clientID": "a", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [wanted]}]}
+    assert broker.ask(broker.rooms.heartbeats.heartbeat, body=body)[0] == SUCCESS
+    answer = broker.ask(broker.rooms.members.consumer_list, {"consumerGroup": "g"})
+    assert parsed(answer) == {"consumerIdList": ["a"]}
+
+
 def test_where_groups_are_not_created_a_heartbeat_makes_none(tmp_path: Path) -> None:
     """It is answered all the same, and its other groups count."""
     broker = Broker(tmp_path, auto_create_groups=False)
@@ -483,6 +492,16 @@ def test_only_filters_that_can_be_read_pass_the_check(broker: Broker) -> None:
         (
             {"clientID": "a", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"subVersion": "x"}]}]},
             "topic",
+        ),
+        *(
+            (
+                {
+                    "clientID": "a",
+                    "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "t", "codeSet": codes}]}],
+                },
+                "codeSet",
+            )
+            for codes in ("1", ["one"], [1.5], [{}])
         ),
         ({"clientID": "a", "heartbeatFingerprint": 1 << 70}, "heartbeatFingerprint"),
     ],

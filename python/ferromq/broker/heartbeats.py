@@ -212,9 +212,20 @@ def _subscription(value: Any) -> Subscription:
         _text(value, "expressionType", TAG) or TAG,
         _number(value, "subVersion", 0),
         tuple(_encodable("tagsSet", tag) for tag in _list(value, "tagsSet", str)),
-        tuple(_list(value, "codeSet", int)),
+        _codes(value),
         value.get("classFilterMode") is True,
     )
+
+
+def _codes(value: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the hashes of the tags; RocketMQ's client for Go writes each as a text, and Java reads both."""
+    found = value.get("codeSet") or []
+    if not isinstance(found, list):
+        raise BadRequest(f"codeSet is {_shown(found)}; a list of whole numbers is expected")
+    try:
+        return tuple(int(each) if isinstance(each, str) else _number({"codeSet": each}, "codeSet", 0) for each in found)
+    except ValueError as error:
+        raise BadRequest(f"codeSet is {_shown(found)}; a list of whole numbers is expected") from error
 
 
 def _check_counts(data: Mapping[str, Any]) -> None:
