@@ -142,3 +142,14 @@ def go_program(directory: Path, files: Sequence[Path], module: str, *, tags: str
         run("go", "build", "-tags", tags, "-o", "program", ".", cwd=folder)
 
     return [str(copied(directory, "go", files, build, module, tags) / "program")]
+
+
+def rust_program(directory: Path, files: Sequence[Path]) -> list[str]:
+    """Build a Rust program, whose `Cargo.lock` pins what it needs."""
+    target = directory / "target"
+
+    def build(folder: Path) -> None:
+        run("cargo", "build", "--quiet", "--locked", "--target-dir", target, cwd=folder)
+
+    copied(directory, "rust", files, build)
+    return [str(target / "debug" / "matrix")]

@@ -86,18 +86,24 @@ func once(consumer rmq.SimpleConsumer, count int) []*rmq.MessageView {
 
 // peek receives until there are so many, for so long at most.
 func peek(consumer rmq.SimpleConsumer, count int, limit time.Duration) []*rmq.MessageView {
-	var got []*rmq.MessageView
-	for end := time.Now().Add(limit); len(got) < count && time.Now().Before(end); {
-		got = append(got, once(consumer, count-len(got))...)
-	}
-	return got
+	return receiveAnd(func(*rmq.MessageView) {}, consumer, count, limit)
 }
 
-// receive receives as peek, and acknowledges.
+// receive receives as peek, and acknowledges each at once.
 func receive(consumer rmq.SimpleConsumer, count int, limit time.Duration) []*rmq.MessageView {
-	got := peek(consumer, count, limit)
-	for _, message := range got {
-		must(consumer.Ack(context.Background(), message))
+	ack := func(message *rmq.MessageView) { must(consumer.Ack(context.Background(), message)) }
+	return receiveAnd(ack, consumer, count, limit)
+}
+
+func receiveAnd(
+	do func(*rmq.MessageView), consumer rmq.SimpleConsumer, count int, limit time.Duration,
+) []*rmq.MessageView {
+	var got []*rmq.MessageView
+	for end := time.Now().Add(limit); len(got) < count && time.Now().Before(end); {
+		for _, message := range once(consumer, count-len(got)) {
+			do(message)
+			got = append(got, message)
+		}
 	}
 	return got
 }

@@ -77,21 +77,27 @@ final class Room implements AutoCloseable {
     return producer.send(message(body).build());
   }
 
-  /** Receives until there are so many, for so long at most, and acknowledges each. */
+  /** Receives until there are so many, for so long at most, and acknowledges each at once. */
   List<MessageView> receive(SimpleConsumer consumer, int count, Duration limit) throws Exception {
-    List<MessageView> got = peek(consumer, count, limit);
-    for (MessageView message : got) {
-      consumer.ack(message);
-    }
-    return got;
+    return receive(consumer, count, limit, true);
   }
 
   /** Receives until there are so many, for so long at most. */
   List<MessageView> peek(SimpleConsumer consumer, int count, Duration limit) throws Exception {
+    return receive(consumer, count, limit, false);
+  }
+
+  private static List<MessageView> receive(SimpleConsumer consumer, int count, Duration limit, boolean acknowledges)
+      throws Exception {
     List<MessageView> got = new ArrayList<>();
     long end = System.nanoTime() + limit.toNanos();
     while (got.size() < count && System.nanoTime() < end) {
-      got.addAll(consumer.receive(count - got.size(), INVISIBLE));
+      for (MessageView message : consumer.receive(count - got.size(), INVISIBLE)) {
+        if (acknowledges) {
+          consumer.ack(message);
+        }
+        got.add(message);
+      }
     }
     return got;
   }

@@ -71,20 +71,19 @@ class Room {
   }
 }
 
-/** Receives until there are so many, for so long at most. */
-async function peek(consumer, count, millis = SOON_MS) {
+/** Receives until there are so many, for so long at most, and acknowledges each at once. */
+async function receive(consumer, count, millis = SOON_MS, acknowledges = true) {
   const got = [];
   for (const end = Date.now() + millis; got.length < count && Date.now() < end;) {
-    got.push(...(await consumer.receive(count - got.length, INVISIBLE_MS)));
+    for (const message of await consumer.receive(count - got.length, INVISIBLE_MS)) {
+      if (acknowledges) await consumer.ack(message);
+      got.push(message);
+    }
   }
   return got;
 }
 
-async function receive(consumer, count, millis = SOON_MS) {
-  const got = await peek(consumer, count, millis);
-  for (const message of got) await consumer.ack(message);
-  return got;
-}
+const peek = (consumer, count, millis = SOON_MS) => receive(consumer, count, millis, false);
 
 async function nothingMore(consumer) {
   const more = bodies(await consumer.receive(16, INVISIBLE_MS));

@@ -103,21 +103,21 @@ def bodies(messages: Iterable[Any]) -> list[str]:
     return [body(message) for message in messages]
 
 
-def peek(consumer: Any, count: int, seconds: float = 30) -> list[Any]:
-    """Receive until there are so many, for so long at most."""
+def receive(consumer: Any, count: int, seconds: float = 30, *, acknowledges: bool = True) -> list[Any]:
+    """Receive until there are so many, for so long at most, and acknowledge each at once."""
     got: list[Any] = []
     end = time.monotonic() + seconds
     while len(got) < count and time.monotonic() < end:
-        got += consumer.receive(count - len(got), INVISIBLE_S) or []
+        for message in consumer.receive(count - len(got), INVISIBLE_S) or []:
+            if acknowledges:
+                consumer.ack(message)
+            got.append(message)
     return got
 
 
-def receive(consumer: Any, count: int, seconds: float = 30) -> list[Any]:
-    """Receive as `peek`, and acknowledge."""
-    got = peek(consumer, count, seconds)
-    for message in got:
-        consumer.ack(message)
-    return got
+def peek(consumer: Any, count: int, seconds: float = 30) -> list[Any]:
+    """Receive as `receive`, without an acknowledgement."""
+    return receive(consumer, count, seconds, acknowledges=False)
 
 
 def nothing_more(consumer: Any) -> None:
