@@ -49,6 +49,9 @@ class Place(NamedTuple):
         return f"line {self.line} of {self.source}" if self.line else self.source
 
 
+_FLAGS = Place("the flags")
+
+
 class Config:
     """Reads a configuration from files, environment and flags."""
 
@@ -73,22 +76,47 @@ class Config:
         beside: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
+        keys: Mapping[str, str] | None = None,
         flags: Mapping[str, Any] | None = None,
     ) -> Self:
         """
-        Combine defaults, a file, what stands *beside* it, environment and flags; later ones win.
+        Combine defaults, a file, what stands *beside* it, environment, RocketMQ's *keys* and flags; later ones win.
 
-        The file is in RocketMQ's format where its name ends in `.conf` or `.properties`, else TOML. A flag that is None
-        was not given. Raises `ConfigError`, which names file or variable and the key.
+        The file is in RocketMQ's format where its name ends in `.conf` or `.properties`, else TOML. Keys that say one
+        thing together are taken together, be they of the file or given. A flag that is None was not given. Raises
+        `ConfigError`, which names file or variable and the key.
         """
-        values: dict[str, Any] = dict(defaults or {})
-        if file is not None:
-            is_properties = Path(file).suffix in {".conf", ".properties"}
-            values |= cls.parse_properties(file) if is_properties else cls._parse_toml(file)
-        values |= beside or {}
-        values |= cls._parse_environment(os.environ if environment is None else environment)
-        values |= {name: value for name, value in (flags or {}).items() if value is not None}
-        return cls.from_options(values)
+        stated: dict[str, Any] = {}
+        of_file: dict[str, tuple[str, Place]] = {}
+        if file is not None and Path(file).suffix in {".conf", ".properties"}:
+            of_file = _read_lines(file)
+            stated |= cls.translate(of_file)
+        elif file is not None:
+            stated |= cls._parse_toml(file)
+        stated |= beside or {}
+        stated |= cls._parse_environment(os.environ if environment is None else environment)
+        stated |= cls._keys_given(keys or {}, of_file, stated)
+        stated |= {name: value for name, value in (flags or {}).items() if value is not None}
+        return cls.from_options({**(defaults or {}), **stated})
+
+    @classmethod
+    def _keys_given(
+        cls, keys: Mapping[str, str], of_file: Mapping[str, tuple[str, "Place"]], stated: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the options of RocketMQ's *keys*, which are flags; keys of a group of theirs are those of the file."""
+        given = {key: (text, _FLAGS) for key, text in keys.items()}
+        for group, read in cls.joined.items():
+            alone = {key: text for key, text in keys.items() if key in group}
+            missing = [key for key in group if key not in alone]
+            if alone and missing and not of_file.keys() & set(group):
+                lost = cls._translated(read, alone, f"{_shown(alone)} in {_FLAGS}").keys() & stated.keys()
+                if lost:
+                    raise ConfigError(
+                        f"{_shown(alone)} in {_FLAGS}: {min(lost)} is given elsewhere, of which {', '.join(missing)} "
+                        f"would be lost; use --{min(lost).replace('_', '-')} alone"
+                    )
+            given |= {key: of_file[key] for key in missing if alone and key in of_file}
+        return cls.translate(given)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -132,8 +160,7 @@ class Config:
     @classmethod
     def parse_properties(cls, path: str | Path) -> dict[str, Any]:
         """Return the options that RocketMQ's file *path* sets. Raises `ConfigError`."""
-        lines = parse_lines(_read(path), str(path))
-        return cls.translate({key: (value, Place(str(path), number)) for key, (number, value) in lines.items()})
+        return cls.translate(_read_lines(path))
 
     @classmethod
     def translate(cls, keys: Mapping[str, tuple[str, "Place"]]) -> dict[str, Any]:
@@ -167,9 +194,8 @@ class Config:
         for group, read in cls.joined.items():
             given = {key: keys[key][0] for key in group if key in keys}
             if given:
-                shown = ", ".join(f"{key}={value}" for key, value in given.items())
                 sources = dict.fromkeys(keys[key][1].source for key in given)
-                yield read, given, f"{shown} in {' and '.join(sources)}"
+                yield read, given, f"{_shown(given)} in {' and '.join(sources)}"
 
     @classmethod
     def _name_without_effect(cls, keys: Mapping[str, tuple[str, "Place"]]) -> None:
@@ -253,6 +279,15 @@ def _read(path: str | Path) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
+
+
+def _read_lines(path: str | Path) -> dict[str, tuple[str, Place]]:
+    lines = parse_lines(_read(path), str(path))
+    return {key: (value, Place(str(path), number)) for key, (number, value) in lines.items()}
+
+
+def _shown(keys: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in keys.items())
 
 
 def parse_lines(text: str, source: str) -> dict[str, tuple[int, str]]:

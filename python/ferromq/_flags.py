@@ -8,12 +8,11 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ferromq._config import Config, Place, check_known
+from ferromq._config import Config, check_known
 from ferromq.errors import ConfigError
 
 _OPTION = "option "
 _KEY = "key "
-_PLACE = Place("the flags")
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type[Config]) -> None:
@@ -32,12 +31,11 @@ def _add(group: Any, taken: set[str], flag: str, target: str, shown: str | None)
         group.add_argument(f"--{flag}", dest=target, metavar="VALUE", help=shown)
 
 
-def given(options: argparse.Namespace, kind: type[Config]) -> dict[str, Any]:
-    """Return the options of *kind* that were given as flags. Raises `ConfigError` for a wrong value."""
+def given(options: argparse.Namespace) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return what was given as flags: RocketMQ's keys, and ferromq's options."""
     values = {name: value for name, value in vars(options).items() if value is not None}
-    keys = {name.removeprefix(_KEY): (value, _PLACE) for name, value in values.items() if name.startswith(_KEY)}
-    named = {name.removeprefix(_OPTION): value for name, value in values.items() if name.startswith(_OPTION)}
-    return {**kind.translate(keys), **named}
+    keys = {name.removeprefix(_KEY): value for name, value in values.items() if name.startswith(_KEY)}
+    return keys, {name.removeprefix(_OPTION): value for name, value in values.items() if name.startswith(_OPTION)}
 
 
 def refuse(unknown: Sequence[str], kind: type[Config]) -> None:

@@ -171,8 +171,10 @@ def _mqbroker(options: argparse.Namespace) -> int:
             "name": socket.gethostname(),
             "namesrv": os.environ.get("NAMESRV_ADDR"),
         }
-        flags = {"namesrv": options.namesrv, **_flags.given(options, BrokerConfig)}
-        config = BrokerConfig.load(options.config, beside=_proxy_options(options), defaults=defaults, flags=flags)
+        keys, named = _flags.given(options)
+        flags = {"namesrv": options.namesrv, **named}
+        beside = _proxy_options(options)
+        config = BrokerConfig.load(options.config, beside=beside, defaults=defaults, keys=keys, flags=flags)
         if options.print_all or options.print_known:
             found = {**settings.flat(config), **Store.check(**config.storage.overrides(), **config.timers.overrides())}
             known = "".join(f"{key}={value}\n" for key, value in settings.rocketmq_names(found).items())
@@ -257,8 +259,10 @@ def _namesrv(options: argparse.Namespace) -> int:
     _raise_open_files()
     file = None if options.config is None else Path(options.config)
     with _Stop() as stop:
-        flags = {"kv_config_path": options.kv_config, **_flags.given(options, NameServerConfig)}
-        config = NameServerConfig.load(file, defaults={"kv_config_path": options.kv_config_default}, flags=flags)
+        keys, named = _flags.given(options)
+        flags = {"kv_config_path": options.kv_config, **named}
+        defaults = {"kv_config_path": options.kv_config_default}
+        config = NameServerConfig.load(file, defaults=defaults, keys=keys, flags=flags)
         if options.only_print:
             _say(Settings(config).text().rstrip())
             return 0

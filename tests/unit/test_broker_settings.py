@@ -10,6 +10,7 @@ import pytest
 
 from ferromq._config_file import set_lines, set_toml
 from ferromq._ferromq import Clock, Store
+from ferromq._rocketmq import REFUSED
 from ferromq.broker.settings import _CHANGEABLE, Settings, flat, own_text, rocketmq_names
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConfigError
@@ -100,6 +101,27 @@ def test_what_may_not_change_is_named_and_changes_nothing(tmp_path: Path, key: s
         broker.update(autoCreateTopicEnable="false", **{key: value})
     assert broker.settings.config == BrokerConfig()
     assert broker.stored == {}
+
+
+@pytest.mark.parametrize("key", sorted(REFUSED))
+def test_a_refused_key_stays_refused_at_run_time(tmp_path: Path, key: str) -> None:
+    """With the reason, and nothing of the request is done."""
+    broker = Broker(tmp_path)
+    values = ("true", "false", "2", "other")
+    refused = [value for value in values if _is_refused(broker, key, value)]
+    assert len(refused) >= len(values) - 1
+    assert broker.settings.config == BrokerConfig()
+    assert broker.stored == {}
+
+
+def _is_refused(broker: Broker, key: str, value: str) -> bool:
+    try:
+        broker.update(**{key: value})
+    except ConfigError:
+        with pytest.raises(ConfigError, match=f"^{key}={value}: "):
+            broker.update(autoCreateTopicEnable="false", **{key: value})
+        return True
+    return False
 
 
 def test_everything_shown_may_be_sent_back(tmp_path: Path) -> None:

@@ -291,6 +291,44 @@ def test_a_value_that_means_something_else_in_rocketmq_is_refused(tmp_path: Path
         BrokerConfig.from_properties(write(tmp_path / "b.conf", text))
 
 
+@pytest.mark.parametrize(
+    ("text", "keys", "expected"),
+    [
+        ("flushDiskType=SYNC_FLUSH", {"flushIntervalCommitLog": "100"}, {"flush": "group"}),
+        (
+            "flushIntervalCommitLog=100",
+            {"flushCommitLogLeastPages": "4"},
+            {"flush": "interval 100ms pages 4 thorough 10000ms"},
+        ),
+        ("bindAddress=127.0.0.1", {"listenPort": "1"}, {"listen": "127.0.0.1:1"}),
+        ("brokerRole=SLAVE\nbrokerId=1", {"brokerId": "2"}, {"broker_id": 2}),
+        ("diskMaxUsedSpaceRatio=60", {"cleanFileForciblyEnable": "false"}, {"retention_disk_usage": (60, 100, 90)}),
+        ("listenPort=1", {"listenPort": "2"}, {"listen": "0.0.0.0:2"}),
+        ("listenPort=1", {"listenPort": "2", "bindAddress": "127.0.0.1"}, {"listen": "127.0.0.1:2"}),
+    ],
+)
+def test_keys_of_one_group_are_taken_together_from_file_and_flags(
+    tmp_path: Path, text: str, keys: dict[str, str], expected: dict[str, Any]
+) -> None:
+    """A flag changes what it names and loses nothing of the file."""
+    config = BrokerConfig.load(write(tmp_path / "b.conf", text), environment={}, keys=keys)
+    assert {name: config.given()[name] for name in expected} == expected
+
+
+def test_a_key_that_would_lose_an_option_is_refused(tmp_path: Path) -> None:
+    """Of a file in TOML or a variable; a whole group of keys, or the option as a flag, says what is meant."""
+    file = write(tmp_path / "b.toml", 'flush = "group"\n')
+    with pytest.raises(
+        ConfigError, match=r"^flushIntervalCommitLog=100 in the flags: flush is given.*; use --flush alone"
+    ):
+        BrokerConfig.load(file, environment={}, keys={"flushIntervalCommitLog": "100"})
+    with pytest.raises(ConfigError, match=r"listenPort=1 .* bindAddress would be lost"):
+        BrokerConfig.load(environment={"FERROMQ_BROKER_LISTEN": "127.0.0.1:5"}, keys={"listenPort": "1"})
+    both = {"listenPort": "1", "bindAddress": "127.0.0.1"}
+    config = BrokerConfig.load(environment={"FERROMQ_BROKER_LISTEN": "127.0.0.1:5"}, keys=both)
+    assert config.listen == "127.0.0.1:1"
+
+
 def test_a_flush_that_is_woken_is_as_promised() -> None:
     """Alone, RocketMQ's keys of it change nothing; a synchronous flush needs neither."""
     read = {key: read for keys, read in StoreConfig.joined.items() for key in keys}["wakeFlushWhenPutMessage"]
