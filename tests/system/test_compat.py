@@ -120,3 +120,30 @@ def test_ordered_redelivery_changes_while_the_broker_runs_and_holds_over_remotin
             clock.advance(seconds=30)
             # Of the last receive are 0, 2 and 3; 1 was acknowledged before it.
             assert remoting.call(POP, pop).fields["orderCountInfo"] == "0 qo0%0 2;0 qo0%2 2;0 qo0%3 1;0 0 0"
+
+
+def test_a_receive_below_ten_seconds_and_any_lease_above_twelve_hours_are_refused(strict: ferromq.Embedded) -> None:
+    """Where the broker does not renew; a change may be as short as the client likes."""
+    with GrpcPeer(strict.endpoint) as peer, strict.admin() as admin:
+        admin.create_topic("orders")
+        for invisible in (9.999, 12 * 3600 + 1):
+            with pytest.raises(AssertionError, match="ILLEGAL_INVISIBLE_TIME"):
+                peer.receive("billing", "orders", invisible=invisible)
+        peer.receive("billing", "orders", invisible=10)
+        peer.send("orders", "a")
+        (message,) = peer.receive("billing", "orders", wait=20)
+        assert peer.change("billing", "orders", message, 12 * 3600 + 1)[0] == pb.Code.ILLEGAL_INVISIBLE_TIME
+        assert peer.change("billing", "orders", message, 0)[0] == pb.Code.OK
+    refused = pytest.raises(ferromq.RequestError, match="min is 10000")
+    with strict.consumer("billing", "orders", invisible_duration=5) as consumer, refused:
+        consumer.receive(wait=0)
+
+
+def test_a_delay_of_more_than_a_day_is_refused_over_grpc(strict: ferromq.Embedded) -> None:
+    """The own client sends over gRPC, too."""
+    with strict.admin() as admin:
+        admin.create_topic("later", message_type="DELAY")
+    with strict.producer() as producer:
+        with pytest.raises(ferromq.RequestError, match="max is 86400000"):
+            producer.send("later", b"a", delay=86_400 + 60)
+        producer.send("later", b"a", delay=86_400 - 60)

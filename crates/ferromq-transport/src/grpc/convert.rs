@@ -48,6 +48,10 @@ pub mod code {
     pub const UNSUPPORTED: i32 = 50_500;
 }
 
+/// What a receipt handle is refused with.
+const EXPIRED: &str =
+    "receipt handle is expired: its lease has ended or was changed, or its message was acknowledged before";
+
 /// Why a request is refused: a code and words for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -127,7 +131,11 @@ impl From<StoreError> for Refusal {
             // The error enum grows with the store: an unknown one is the server's fault.
             _ => code::INTERNAL_SERVER_ERROR,
         };
-        Self::new(code, error.to_string())
+        match error {
+            // It begins with RocketMQ's words.
+            StoreError::StaleReceipt => Self::new(code, EXPIRED),
+            error => Self::new(code, error.to_string()),
+        }
     }
 }
 

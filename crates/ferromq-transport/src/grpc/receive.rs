@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     hot::{
-        Hot,
+        ClientPolicy, Hot,
         pop_retries::{lies_in, mark},
         pull::Pull,
         reads::PATIENCE,
@@ -38,9 +38,10 @@ const MAX_PACKED_BATCH: usize = 4_096;
 /// Records are not looked at one by one.
 const MAX_RECORDS: usize = 16_384;
 const MAX_BYTES: usize = 4 << 20;
-/// RocketMQ's defaults and limits.
+/// RocketMQ's default.
 const DEFAULT_INVISIBLE: Duration = Duration::from_secs(60);
-const MAX_INVISIBLE: Duration = Duration::from_secs(12 * 3_600);
+/// The shortest lease there is.
+const SHORTEST: Duration = Duration::from_millis(1);
 const SQL: i32 = 2;
 
 /// What a request says beside its message.
@@ -183,8 +184,7 @@ async fn receive(
     let invisible_duration = match request.invisible_duration {
         // As in RocketMQ's proxy, whatever was asked for.
         _ if request.auto_renew => RENEWED,
-        None => DEFAULT_INVISIBLE,
-        Some(duration) => check_invisible(duration.get())?,
+        asked => invisible_duration(&hot.client_policy.load(), asked)?,
     };
     let filter = filter(hot, request.filter_expression.as_ref())?;
     let entry = readable(hot, topic, terms.peer).await?;
@@ -228,11 +228,31 @@ fn attempt_id(request: &ReceiveMessageRequest) -> Result<Option<&str>, Refusal> 
     }
 }
 
-/// A lease is longer than nothing and at most twelve hours.
-fn check_invisible(duration: Option<Duration>) -> Result<Duration, Refusal> {
-    match duration {
-        Some(duration) if duration >= Duration::from_millis(1) && duration <= MAX_INVISIBLE => Ok(duration),
-        _ => Err(Refusal::new(code::ILLEGAL_INVISIBLE_TIME, "the invisible duration must be 1 ms to 12 h")),
+/// The length of the leases of a receive. Where RocketMQ's bound holds, one that is not sent is too short, as there.
+fn invisible_duration(policy: &ClientPolicy, asked: Option<ProtoDuration>) -> Result<Duration, Refusal> {
+    match asked {
+        None if policy.min_invisible <= SHORTEST => Ok(DEFAULT_INVISIBLE),
+        asked => check_invisible(
+            asked.unwrap_or_default(),
+            policy.min_invisible.max(SHORTEST),
+            policy.max_invisible,
+        ),
+    }
+}
+
+/// A lease that is within its bounds, in milliseconds as RocketMQ says them.
+pub(super) fn check_invisible(
+    asked: ProtoDuration,
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, Refusal> {
+    let refused = |why: String| Err(Refusal::new(code::ILLEGAL_INVISIBLE_TIME, why));
+    match asked.get() {
+        Some(duration) if duration > max => {
+            refused(format!("the invisibleTime is too large. max is {}", max.as_millis()))
+        }
+        Some(duration) if duration >= min => Ok(duration),
+        _ => refused(format!("the invisibleTime is too small. min is {}", min.as_millis())),
     }
 }
 

@@ -155,11 +155,11 @@ enum Step {
 }
 
 async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Answer {
-    let topic = topic_of(hot, topic_named(request)?, peer).await?;
+    let topic = topic_of(hot, topic_named(hot, request)?, peer).await?;
     match store_unless_untyped(hot, request, &topic, peer)? {
         Step::Stored(answer, end) => Ok((answer, end)),
         Step::Untyped(kind) => {
-            let topic = hot.typed_topic(topic_named(request)?, kind, peer).await?;
+            let topic = hot.typed_topic(topic_named(hot, request)?, kind, peer).await?;
             append(hot, request, &topic, peer).map(|stored| answer(hot, request, &stored))
         }
     }
@@ -172,7 +172,7 @@ fn store_unless_untyped(
     topic: &TopicEntry,
     peer: SocketAddr,
 ) -> Result<Step, Refusal> {
-    topic_named(request)?;
+    topic_named(hot, request)?;
     if let Some(kind) = send_check::deciding(request, topic, &hot.policy.load())? {
         return Ok(Step::Untyped(kind));
     }
@@ -184,15 +184,29 @@ fn answer(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> (Bytes, u64)
     (receipts(hot, request, stored), stored.appended.end)
 }
 
-/// The topic of all messages of a request.
-fn topic_named<'a>(request: &SendRequest<'a>) -> Result<&'a str, Refusal> {
+/// The topic of all messages of a request, whose times of delivery are near enough.
+fn topic_named<'a>(hot: &Hot, request: &SendRequest<'a>) -> Result<&'a str, Refusal> {
     let Some(first) = request.messages.first() else {
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "no message to send"));
     };
     if request.messages.iter().any(|message| message.topic != first.topic) {
         return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the messages of a request have different topics"));
     }
+    if let Some(latest) = request.messages.iter().filter_map(|message| message.delivery_timestamp).max() {
+        check_delay(hot, latest)?;
+    }
     Ok(first.topic)
+}
+
+/// Refuses a time of delivery that is further ahead than the policy allows over gRPC, in RocketMQ's words.
+fn check_delay(hot: &Hot, at: i64) -> Result<(), Refusal> {
+    let max = hot.client_policy.load().max_delay.as_millis();
+    let ahead = u128::try_from(at.saturating_sub(hot.clock.now_ms())).unwrap_or(0);
+    if ahead > max {
+        let why = format!("the max delay time of message is too large, max is {max}");
+        return Err(Refusal::new(code::ILLEGAL_DELIVERY_TIME, why));
+    }
+    Ok(())
 }
 
 /// The entry of a topic that clients may write.

@@ -10,7 +10,33 @@ impl Hot {
     /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         self.renewals.forget(group, topic, handle);
-        let goes_on = self.counted(self.store.ack(group, topic, handle))?;
+        let outcome = self.store.ack(group, topic, handle);
+        self.acked(group, topic, outcome)
+    }
+
+    /// As [`Self::ack`], by RocketMQ's rule for gRPC: `StaleReceipt` where the lease has ended, also where its message was
+    /// not received again since. As long as the handle is good, a repetition is accepted.
+    pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
+        self.renewals.forget(group, topic, handle);
+        let outcome = self.store.ack_in_time(group, topic, handle);
+        let ends_at = handle.pop_time.saturating_add(handle.invisible_ms);
+        if matches!(outcome, Err(StoreError::StaleReceipt))
+            && ends_at > self.clock.now_ms()
+            && self.store.is_over(group, topic, handle)
+        {
+            return Ok(());
+        }
+        self.acked(group, topic, outcome)
+    }
+
+    /// `StaleReceipt` where the lease has ended, also where its message was not received again since.
+    pub fn check_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
+        let is_in_time = self.store.is_in_time(group, topic, handle);
+        self.counted(if is_in_time { Ok(()) } else { Err(StoreError::StaleReceipt) })
+    }
+
+    fn acked(&self, group: &str, topic: &str, outcome: Result<Option<i64>>) -> Result<()> {
+        let goes_on = self.counted(outcome)?;
         self.counters.acked.add(1);
         match goes_on {
             Some(at) if at <= self.clock.now_ms() => self.polls.wake_receives(topic, group),
