@@ -10,6 +10,11 @@ from pathlib import Path
 
 from ferromq import _json
 from ferromq._config import Config
+from ferromq.errors import ConfigError
+
+
+class ProtectedKey(ConfigError):  # noqa: N818 (the others of its kind have no suffix either)
+    """A key that may not be changed from outside."""
 
 
 def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mapping[str, str | bool]) -> None:

@@ -1,5 +1,5 @@
 """
-The options of a broker as a member of its cluster: its role, how it registers, how a slave follows its master.
+The options of a broker as a member of its cluster: its role, how it registers, what administrators may not change.
 
 `config` hands them on as part of a broker's; RocketMQ's keys for them are here.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq._config import Config, boolean, check_positive, whole
+from ferromq._config import Config, boolean, check_positive, split_list, whole
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -55,11 +55,14 @@ class MembershipConfig(Config):
     """Whether registrations are deflated."""
     sync_interval: timedelta = timedelta(seconds=10)
     """How often a slave asks its master for topics, groups and offsets."""
+    protected_keys: tuple[str, ...] = ()
+    """Options, by RocketMQ's keys or by these names, that may not be changed from outside while the broker runs."""
 
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "brokerPermission": lambda text: {"permission": whole(text)},
         "registerNameServerPeriod": lambda text: {"register_interval": whole(text) * _MILLISECOND},
         "registerBrokerTimeoutMills": lambda text: {"register_timeout": whole(text) * _MILLISECOND},
+        "configBlackList": lambda text: {"protected_keys": split_list(text)},
         "forceRegister": lambda text: {"force_register": boolean(text)},
         "compressedRegister": lambda text: {"compress_registration": boolean(text)},
     }

@@ -187,7 +187,6 @@ _BROKER_GROUPS: Mapping[str, str] = {
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore
     """,
     "a group that is behind is served as any other": "consumerFallbehindThreshold",
-    "options at run time that name files are fixed": "configBlackList",
     "the topics named after broker and cluster, and groups of the system, are always there": """
         brokerTopicEnable clusterTopicEnable enableCreateSysGroup
     """,

@@ -16,7 +16,7 @@ from ferromq.config import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 
 START = 1_700_000_000_000
-SEND, PULL, ROUTE, MEMBERS, RECALL, CREATE_TOPIC, GET_CONFIG = 310, 11, 105, 38, 370, 17, 26
+SEND, PULL, ROUTE, MEMBERS, RECALL, SET_CONFIG, GET_CONFIG = 310, 11, 105, 38, 370, 25, 26
 PUT_KV, REGISTER = 100, 103
 SUCCESS, SYSTEM_ERROR, ILLEGAL, FORBIDDEN, NO_TOPIC, NO_GROUP = 0, 1, 13, 16, 17, 26
 # Small files, so that nothing large is made.
@@ -200,6 +200,13 @@ def test_a_broker_announces_what_its_file_says(start: Start) -> None:
         assert (told["brokerName"], told["cluster"]) == ("b", "C")
         with reach(broker) as peer:
             assert b"brokerIP1=10.0.0.7\n" in peer.call(GET_CONFIG).body
+
+
+def test_a_protected_option_is_refused_from_outside(start: Start) -> None:
+    """With RocketMQ's code for it."""
+    with reach(start("configBlackList=autoCreateTopicEnable")) as peer:
+        assert peer.call(SET_CONFIG, body=b"autoCreateTopicEnable=false").code == FORBIDDEN
+        assert peer.call(SET_CONFIG, body=b"defaultTopicQueueNums=3").code == SUCCESS
 
 
 @pytest.mark.parametrize("returned", [True, False])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ferromq._config_file import set_lines, set_toml
+from ferromq._config_file import ProtectedKey, set_lines, set_toml
 from ferromq._ferromq import Clock, Store
 from ferromq._rocketmq import REFUSED
 from ferromq.broker.settings import _CHANGEABLE, Settings, flat, own_text, rocketmq_names
@@ -122,6 +122,19 @@ def _is_refused(broker: Broker, key: str, value: str) -> bool:
             broker.update(autoCreateTopicEnable="false", **{key: value})
         return True
     return False
+
+
+@pytest.mark.parametrize("protected", ["autoCreateTopicEnable", "auto_create_topics", "a;autoCreateTopicEnable;b"])
+@pytest.mark.parametrize("key", ["autoCreateTopicEnable", "auto_create_topics"])
+def test_a_protected_key_is_not_changed(tmp_path: Path, protected: str, key: str) -> None:
+    """By neither of its names, nor is what is asked for with it; others are."""
+    broker = Broker(tmp_path, BrokerConfig.from_options({"protected_keys": protected}))
+    with pytest.raises(ProtectedKey, match=f"^{key} may not be changed"):
+        broker.update(**{key: "false", "defaultTopicQueueNums": "3"})
+    assert broker.settings.config.default_queues == BrokerConfig().default_queues
+    assert broker.update(defaultTopicQueueNums="3") == {"default_queues"}
+    with pytest.raises(ConfigError, match="configBlackList cannot change"):
+        broker.update(configBlackList="")
 
 
 def test_everything_shown_may_be_sent_back(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferromq._config_file import ProtectedKey
 from ferromq._listener_config import ListenerConfig
 from ferromq.config import NameServerConfig
 from ferromq.errors import ConfigError
-from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, ProtectedKey, Settings
+from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, Settings
 
 
 def test_what_is_shown_is_a_configuration_file_again(tmp_path: Path) -> None:

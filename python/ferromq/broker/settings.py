@@ -4,6 +4,7 @@ The options of a broker while it runs, under RocketMQ's names: shown (request 26
 What an option may be is decided by `config`; who acts on a change listens to `Settings`.
 """
 
+import contextlib
 import logging
 import re
 import threading
@@ -17,7 +18,7 @@ from ferromq import _json, _names
 from ferromq._codes import ResponseCode
 from ferromq._compat_config import CompatConfig, effective, in_milliseconds
 from ferromq._config import check_known, parse_lines
-from ferromq._config_file import keep
+from ferromq._config_file import ProtectedKey, keep
 from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, failure, success
 from ferromq.config import BrokerConfig, StoreConfig
@@ -99,7 +100,8 @@ class Settings:
         Change options, named as RocketMQ or as `BrokerConfig` does; return the fields that changed.
 
         *shown* is what RocketMQ's names stand for now. All of them change, or none: raises `ConfigError` naming the one
-        that is unknown, has no effect, cannot change while the broker runs, or has a value that may not be.
+        that is unknown, has no effect, cannot change while the broker runs, or has a value that may not be, and
+        `ProtectedKey` for those that may not be changed from outside.
         """
         with self._lock:
             # The store has options of its own, which `configure` may have changed.
@@ -110,6 +112,7 @@ class Settings:
             told = {**{name: own_text(value) for name, value in effective(now).items()}, **shown}
             wanted = {key: text for key, text in wanted.items() if told.get(key) != text}
             meant = _translate(wanted, shown)
+            self._check_protected(meant, shown)
             given = {name: value for of_key in meant.values() for name, value in of_key.items()}
             after = BrokerConfig.from_options({**now, **given})
             changed = frozenset(name for name, value in flat(after).items() if value != before[name])
@@ -133,6 +136,19 @@ class Settings:
                 self._configure(**of_store)
             self._take_over(changed, after)
         return changed
+
+    def _check_protected(self, meant: Mapping[str, Mapping[str, Any]], shown: Mapping[str, str]) -> None:
+        """Raise `ProtectedKey` for an option that may not be changed, whichever of its names is used."""
+        protected = set(self._config.membership.protected_keys)
+        for key in protected & shown.keys():
+            with contextlib.suppress(ConfigError):
+                protected |= _translate({key: shown[key]}, shown)[key].keys()
+        found = sorted(key for key, of_key in meant.items() if protected & {key, *of_key})
+        if found:
+            raise ProtectedKey(
+                f"{', '.join(found)} may not be changed from outside, as configBlackList says; change the file, and "
+                "restart the broker"
+            )
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise the `ConfigError` that `set` would raise."""
@@ -173,6 +189,8 @@ class SettingsAnswers:
             lines = parse_lines(request.body.decode(errors="replace"), "the request")
             wanted = {key: value for key, (_, value) in lines.items()}
             changed = self._settings.update(wanted, self._shown())
+        except ProtectedKey as error:
+            return failure(ResponseCode.NO_PERMISSION, str(error))
         except ConfigError as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
         if changed:
@@ -243,6 +261,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "brokerName": options["name"],
         "brokerPermission": str(options["permission"]),
         "brokerRole": "SLAVE" if options["broker_id"] else "ASYNC_MASTER",
+        "configBlackList": ";".join(options["protected_keys"]),
         "compressedRegister": own_text(options["compress_registration"]),
         "defaultTopicQueueNums": str(options["default_queues"]),
         "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),

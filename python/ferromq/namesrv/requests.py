@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from ferromq import _json, _names, _remoting
 from ferromq._codes import RequestCode, ResponseCode
+from ferromq._config_file import ProtectedKey
 from ferromq._ferromq import Request, Server
 from ferromq._order_configuration import all_parts, canonical, parts
 from ferromq._registration import IS_CHANGE, TAKES_CHANGES
@@ -19,7 +20,7 @@ from ferromq.errors import ConfigError
 from ferromq.namesrv import registration
 from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
 from ferromq.namesrv.route_info import BrokerAddress, Registration, RouteInfoManager
-from ferromq.namesrv.settings import ProtectedKey, Settings
+from ferromq.namesrv.settings import Settings
 from ferromq.route import DataVersion, TopicRoute
 
 _log = logging.getLogger("ferromq.namesrv")

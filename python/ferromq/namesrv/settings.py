@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq._config import Place, parse_lines
-from ferromq._config_file import keep
+from ferromq._config_file import ProtectedKey, keep
 from ferromq.config import NameServerConfig
 from ferromq.errors import ConfigError
 
@@ -29,10 +29,6 @@ KEYS_AT_RUN_TIME = frozenset(
 )
 """Keys a running name server takes over."""
 Listener = Callable[[NameServerConfig], object]
-
-
-class ProtectedKey(ConfigError):  # noqa: N818 (the others of its kind have no suffix either)
-    """A key that may not be changed from outside."""
 
 
 class Settings:
