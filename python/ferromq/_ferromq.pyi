@@ -145,6 +145,18 @@ class StoreStats(TypedDict):
     indexed_timestamp: int
     mismatches: int
     appended: int
+    longest_put_ms: int
+    """How long the longest put took since open, until it was flushed where it is answered then."""
+    append_lock_ms: int
+    """How long the append under way has been writing; 0: there is none."""
+    found_gets: int
+    """Reads of a queue by clients that found a message; a receive reads each of its queues."""
+    fruitless_gets: int
+    """Those that found none."""
+    longest_get_ms: int
+    """How long the longest request for messages took, without its wait for one."""
+    timed_entered: int
+    """Messages with a time of delivery that were entered into the wheel, over all runs."""
     set_aside_queues: int
     """Consume queues that cannot be written now; sends to them are refused."""
     dispatch_stalled_ms: int
@@ -354,6 +366,9 @@ class Store:
 
     def queues(self) -> dict[str, list[int]]: ...
     def stats(self) -> StoreStats: ...
+    def put_times(self) -> list[tuple[int, int]]:
+        """How long puts took since open: the last millisecond of each bucket, and how many ended in it."""
+
     def recovery(self) -> dict[str, Any]:
         """What the recovery at open did: `is_clean`, `walked_bytes`, `messages`, `cut_bytes`, `elapsed`, …"""
 
@@ -618,6 +633,24 @@ class Server:
 
     def put_sql_filters(self, allowed: bool) -> None:
         """Say whether pulls may filter by SQL92; else they are refused with 1, as RocketMQ refuses them. It begins so."""
+
+    def put_transfer_limits(
+        self,
+        *,
+        near_count: int,
+        near_bytes: int,
+        far_count: int,
+        far_bytes: int,
+        near_span: int,
+        scan_entries: int,
+    ) -> None:
+        """
+        Bound what a pull, and each queue of a receive, answers to clients that do not ask for large answers.
+
+        near_count, near_bytes: of messages that begin at most *near_span* bytes before the end of the log; far_count,
+        far_bytes: of others. The first message always comes. scan_entries: entries one look with a filter passes over.
+        Before the first call nothing is bounded.
+        """
 
     def put_locked(self, group: str, until_ms: int | None) -> None:
         """

@@ -150,8 +150,8 @@ _BROKER_GROUPS: Mapping[str, str] = {
         liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxLiteSubscriptionCount maxLmqConsumeQueueNum minLiteTTl
     """,
     _COLD: """
-        cgColdReadThreshold coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable globalColdReadThreshold
-        timerColdDataCheckIntervalMs usePIDColdCtrStrategy
+        accessMessageInMemoryHotRatio cgColdReadThreshold coldCtrStrategyEnable coldDataFlowControlEnable
+        coldDataScanEnable globalColdReadThreshold timerColdDataCheckIntervalMs usePIDColdCtrStrategy
     """,
     _TIMERS: """
         appendTopicForTimerDeleteKey enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
@@ -180,7 +180,7 @@ _BROKER_GROUPS: Mapping[str, str] = {
     """,
     _QUERIES: """
         defaultQueryMaxNum enableCalcFilterBitMap expectConsumerNumUseFilter filterDataCleanTimeSpan filterSupportRetry
-        maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize maxMsgsNumBatch
+        maxConsumeQueueScan maxErrorRateOfBloomFilter maxMsgsNumBatch
     """,
     _SERVER_FILE: "brokerConfigPath rocketmqHome",
     "offsets of broadcast groups are the clients'": """
@@ -197,11 +197,7 @@ _BROKER_GROUPS: Mapping[str, str] = {
     "logs are not replicated yet, so nothing listens for slaves": "haListenPort",
     "slaves have no messages of their master yet": "slaveReadEnable",
     # Others' keys that are under way.
-    "ferromq has no such option": """
-        accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio maxTransferBytesOnMessageInDisk
-        maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
-        messageIndexEnable
-    """,
+    "ferromq has no such option": "messageIndexEnable",
 }
 
 

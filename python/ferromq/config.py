@@ -29,6 +29,7 @@ from ferromq._grpc_config import GrpcConfig
 from ferromq._listener_config import ListenerConfig
 from ferromq._membership_config import MembershipConfig
 from ferromq._namesrv_config import NameServerConfig
+from ferromq._read_config import ReadConfig
 from ferromq._rocketmq import REFUSED, WITHOUT_EFFECT
 from ferromq._send_config import SendConfig
 from ferromq._timer_config import TimerConfig
@@ -42,6 +43,7 @@ __all__ = [
     "GrpcConfig",
     "MembershipConfig",
     "NameServerConfig",
+    "ReadConfig",
     "SendConfig",
     "StoreConfig",
     "TimerConfig",
@@ -238,8 +240,6 @@ class BrokerConfig(Config):
     """Queues of a topic created on first use."""
     client_lease: timedelta = timedelta(seconds=120)
     """How long a client without a heartbeat counts as there."""
-    notify_consumers: bool = True
-    """Whether the members of a group are told at once when others come or go; else they find out within 20 s."""
     handler_threads: int = 32
     """Threads that answer the requests of the control plane."""
     archive: str = ""
@@ -252,6 +252,8 @@ class BrokerConfig(Config):
     """The options of its remoting connections; they too are named without `connections`."""
     sends: SendConfig = field(default_factory=SendConfig)
     """The options for messages that are sent to it; they too are named without `sends`."""
+    reads: ReadConfig = field(default_factory=ReadConfig)
+    """The options for consumers; they too are named without `reads`."""
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
     """The options of its gRPC listener; they too are named without `grpc`."""
     compatibility: CompatConfig = field(default_factory=CompatConfig)
@@ -276,11 +278,11 @@ class BrokerConfig(Config):
         "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
         **SendConfig.properties,
         **CompatConfig.properties,
+        **ReadConfig.properties,
         **TimerConfig.properties,
         **TransactionConfig.properties,
         **MembershipConfig.properties,
         "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
-        "notifyConsumerIdsChangedEnable": lambda text: {"notify_consumers": boolean(text)},
         **ListenerConfig.properties,
         **StoreConfig.properties,
     }
@@ -296,6 +298,7 @@ class BrokerConfig(Config):
         "membership": MembershipConfig,
         "connections": ListenerConfig,
         "sends": SendConfig,
+        "reads": ReadConfig,
         "grpc": GrpcConfig,
         "compatibility": CompatConfig,
         "timers": TimerConfig,

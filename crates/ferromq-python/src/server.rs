@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use ferromq_store::TransferLimits;
 use ferromq_transport::{
     Route, Seldom, Server, ServerOptions, dispatcher,
     hot::{ClientPolicy, SendPolicy},
@@ -202,6 +203,25 @@ impl PyServer {
     /// Say whether pulls may filter by SQL92.
     fn put_sql_filters(&self, allowed: bool) -> PyResult<()> {
         self.0.get()?.server.tables().filters.allow_sql(allowed);
+        Ok(())
+    }
+
+    /// Bound what a pull, and each queue of a receive, answers.
+    #[pyo3(signature = (*, near_count, near_bytes, far_count, far_bytes, near_span, scan_entries))]
+    fn put_transfer_limits(
+        &self,
+        near_count: usize,
+        near_bytes: usize,
+        far_count: usize,
+        far_bytes: usize,
+        near_span: u64,
+        scan_entries: u64,
+    ) -> PyResult<()> {
+        if let Some(hot) = self.0.get()?.server.hot() {
+            let limits =
+                TransferLimits { near_count, near_bytes, far_count, far_bytes, near_span, scan_entries };
+            hot.set_transfer_limits(limits);
+        }
         Ok(())
     }
 

@@ -511,6 +511,12 @@ impl PyStore {
             ("dispatched_offset", stats.dispatched_offset),
             ("indexed_offset", stats.indexed_offset),
             ("indexed_timestamp", u64::try_from(stats.indexed_timestamp).unwrap_or(0)),
+            ("longest_put_ms", stats.longest_put_ms),
+            ("append_lock_ms", stats.append_lock_ms),
+            ("found_gets", stats.found_gets),
+            ("fruitless_gets", stats.fruitless_gets),
+            ("longest_get_ms", stats.longest_get_ms),
+            ("timed_entered", stats.timer.queue_offset),
             ("mismatches", stats.mismatches),
             ("gone_leases", stats.gone_leases),
             ("appended", stats.appended),
@@ -542,6 +548,11 @@ impl PyStore {
             dict.set_item(format!("missed_gets_{}", status.name().to_lowercase()), count)?;
         }
         Ok(dict)
+    }
+
+    /// Return how long puts took: the last millisecond of each bucket, and its count.
+    fn put_times(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
+        self.run(py, MessageStore::put_times)
     }
 
     /// Return what the recovery at open did.

@@ -7,7 +7,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -38,6 +38,8 @@ type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
 
 /// A record that is longer is read in pieces anyway.
 const NEAR_END: u64 = 16 << 10;
+/// No append is under way.
+const NOT_LOCKED: i64 = i64::MAX;
 /// Bytes that come from memory at once.
 const LINE: u64 = 64;
 
@@ -103,6 +105,8 @@ pub(crate) struct CommitLog<D: Disk> {
     pub(crate) freshness: Freshness,
     is_full: AtomicBool,
     reserve: AtomicU64,
+    /// When the append under way began to write.
+    locked_at_ms: AtomicI64,
 }
 
 impl<D: Disk> CommitLog<D> {
@@ -126,6 +130,7 @@ impl<D: Disk> CommitLog<D> {
             freshness: Freshness::default(),
             is_full: AtomicBool::new(false),
             reserve: AtomicU64::new(config.disk_reserve),
+            locked_at_ms: AtomicI64::new(NOT_LOCKED),
         }
     }
 
@@ -153,6 +158,12 @@ impl<D: Disk> CommitLog<D> {
     /// End of the complete records.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
+    }
+
+    /// How long the append under way has been writing, in milliseconds; 0 where there is none.
+    pub(crate) fn locked_ms(&self, clock: &Clock) -> u64 {
+        let since = self.locked_at_ms.load(Ordering::Relaxed);
+        u64::try_from(clock.now_ms().saturating_sub(since)).unwrap_or(0)
     }
 
     /// Refuses appends until there is space again: a write elsewhere met a full disk.
@@ -203,10 +214,13 @@ impl<D: Disk> CommitLog<D> {
             });
         }
         let (store_timestamp, begin) = (clock.now_ms().max(tail.last_timestamp), tail.end);
-        let locations = match once {
-            None => self.write_records(&mut tail, messages, pending, bytes, store_timestamp)?,
-            Some(once) => self.write_new(&mut tail, (messages, pending, bytes), store_timestamp, once)?,
+        self.locked_at_ms.store(store_timestamp, Ordering::Relaxed);
+        let written = match once {
+            None => self.write_records(&mut tail, messages, pending, bytes, store_timestamp),
+            Some(once) => self.write_new(&mut tail, (messages, pending, bytes), store_timestamp, once),
         };
+        self.locked_at_ms.store(NOT_LOCKED, Ordering::Relaxed);
+        let locations = written?;
         tail.last_timestamp = store_timestamp;
         let end = tail.end;
         // What was there already is held back like the rest of the log before it.

@@ -1,21 +1,32 @@
-//! What went otherwise than asked for, counted: failed puts by reason, missed gets by status.
+//! What a store did, counted: failed puts by reason, missed gets by status, how long puts and gets took.
 //!
-//! Counted where the failure is handled, so that what goes well pays nothing.
+//! Failures are counted where they are handled. What goes well pays some additions to atomics.
 
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 
-use crate::{GetStatus, StoreError};
+use crate::{
+    GetResult, GetStatus, Region, StoreError,
+    put_times::{self, PutTimes},
+};
 
 /// Counts since the store was opened.
 #[derive(Default)]
 pub(crate) struct Counters {
     failed_puts: Mutex<BTreeMap<&'static str, u64>>,
     missed_gets: [AtomicU64; GetStatus::ALL.len()],
+    /// How long puts took.
+    pub(crate) put_times: PutTimes,
+    /// Reads of a queue by clients that found a message.
+    pub(crate) found_gets: AtomicU64,
+    /// Those that found none.
+    pub(crate) fruitless_gets: AtomicU64,
+    longest_get_ms: AtomicU64,
     /// Records not served because they are not those their consume queue entries tell of.
     pub(crate) mismatches: AtomicU64,
     /// Leased messages that were forgotten because the log does not hold them any longer.
@@ -32,6 +43,31 @@ impl Counters {
         for (_, counter) in counters.filter(|(known, _)| **known == status) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts the put that ends at `end`, which this thread made and which is flushed now.
+    pub(crate) fn count_flushed_put(&self, end: u64) {
+        if let Some(begun) = self.put_times.take_begun(end) {
+            self.put_times.count(begun.elapsed());
+        }
+    }
+
+    /// Counts a read by a client. One that ends before what is not in memory is repeated, and counted then.
+    pub(crate) fn count_get<R: Region>(&self, result: &GetResult<R>) {
+        if result.status == GetStatus::Found {
+            self.found_gets.fetch_add(1, Ordering::Relaxed);
+        } else if !result.is_cold {
+            self.fruitless_gets.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A request for messages began then and is done.
+    pub(crate) fn count_get_time(&self, took: Duration) {
+        put_times::raise(&self.longest_get_ms, put_times::millis(took));
+    }
+
+    pub(crate) fn longest_get_ms(&self) -> u64 {
+        self.longest_get_ms.load(Ordering::Relaxed)
     }
 
     pub(crate) fn failed_puts(&self) -> BTreeMap<&'static str, u64> {

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     Disk, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, MessageView, Record, Region, Result,
-    Source, StoreError,
+    Source, StoreError, TransferLimits,
     consume_queue::{ConsumeQueue, Entry},
     freshness::Known,
     mapped_file::MappedFile,
@@ -19,9 +19,7 @@ use crate::{
     store::Inner,
 };
 
-/// Entries a filtered read looks at before it answers without a match, so that one call stays short.
-const MAX_FRUITLESS_ENTRIES: u64 = 800;
-/// Bytes of messages that the same read passes over, the last one whole.
+/// Bytes of messages that a filtered read passes over, the last one whole, so that one call stays short.
 const MAX_FRUITLESS_BYTES: u64 = 4 << 20;
 /// Bytes of a record in which its body begins, and in which its topic and its properties end.
 const HEAD: u64 = 256;
@@ -45,9 +43,9 @@ impl<D: Disk> MessageStore<D> {
         max_bytes: usize,
         filter: &MessageFilter,
     ) -> GetResult<D::Region> {
-        let source = Source::Anywhere;
+        let (source, limits) = (Source::Anywhere, TransferLimits::NONE);
         let offset = from_offset;
-        self.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+        self.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
     }
 
     /// As [`Self::get`], from where the request says.
@@ -55,7 +53,12 @@ impl<D: Disk> MessageStore<D> {
     /// Whatever the source, one call passes over a bounded number of messages and bytes that the filter does not want.
     pub fn get_from(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         match self.open_inner() {
-            Some(inner) => inner.read(request),
+            Some(inner) => {
+                let begun = Instant::now();
+                let found = inner.read(request);
+                inner.counters.count_get_time(begun.elapsed());
+                found
+            }
             None => empty(GetStatus::NoMatchedLogicQueue, request.offset, 0, 0),
         }
     }
@@ -63,8 +66,15 @@ impl<D: Disk> MessageStore<D> {
 
 /// Reads that a close in their middle does not change: whoever decides what becomes of a lease needs them.
 impl<D: Disk> Inner<D> {
-    /// As [`MessageStore::get_from`].
+    /// As [`MessageStore::get_from`], for a client.
     pub(crate) fn read(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
+        let result = self.look(request);
+        self.counters.count_get(&result);
+        result
+    }
+
+    /// As [`MessageStore::get_from`], for the store itself.
+    fn look(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         let result = match self.queues.find(request.topic, request.queue_id) {
             Some(queue) => self.read_queue(&queue, request),
             None => empty(GetStatus::NoMatchedLogicQueue, 0, 0, 0),
@@ -84,8 +94,8 @@ impl<D: Disk> Inner<D> {
         max_count: usize,
         max_bytes: usize,
     ) -> GetResult<D::Region> {
-        let (filter, source) = (&MessageFilter::All, Source::Anywhere);
-        self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+        let (filter, source, limits) = (&MessageFilter::All, Source::Anywhere, TransferLimits::NONE);
+        self.look(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
     }
 
     fn read_queue(&self, queue: &ConsumeQueue<D>, request: &GetRequest<'_>) -> GetResult<D::Region> {
@@ -153,6 +163,9 @@ struct Reading<'a, D: Disk> {
     source: Source,
     max_count: usize,
     max_bytes: usize,
+    limits: TransferLimits,
+    /// Where the log ended when the read began.
+    log_end: u64,
     bytes: usize,
     /// Entries that may still be looked at …
     entries_left: u64,
@@ -172,6 +185,7 @@ impl<'a, D: Disk> Reading<'a, D> {
         min_offset: u64,
         max_offset: u64,
     ) -> Self {
+        let log_end = inner.log.written();
         Self {
             inner,
             queue,
@@ -179,11 +193,13 @@ impl<'a, D: Disk> Reading<'a, D> {
             source: request.source,
             max_count: request.max_count,
             max_bytes: request.max_bytes.max(MIN_READ_BYTES),
+            limits: request.limits,
+            log_end,
             bytes: 0,
-            entries_left: MAX_FRUITLESS_ENTRIES.max(request.max_count as u64),
+            entries_left: request.limits.scan_entries.max(request.max_count as u64),
             bytes_left: MAX_FRUITLESS_BYTES,
             file: None,
-            known: Known::new(inner.log.freshness.from(inner.log.written())),
+            known: Known::new(inner.log.freshness.from(log_end)),
             result: empty(GetStatus::NoMatchedMessage, request.offset, min_offset, max_offset),
         }
     }
@@ -246,7 +262,7 @@ impl<'a, D: Disk> Reading<'a, D> {
             self.result.next_offset = queue_offset + 1;
             return Step::GoOn;
         }
-        if self.bytes + entry.size as usize > self.max_bytes && !self.result.messages.is_empty() {
+        if self.is_full_before(entry) {
             return Step::Ends;
         }
         if !self.filter.may_have_hash(entry.tag_hash) {
@@ -340,6 +356,13 @@ impl<'a, D: Disk> Reading<'a, D> {
             || queue_offset >= self.result.max_offset
             || self.result.messages.len() >= self.max_count
             || self.is_late()
+    }
+
+    /// Says whether the answer has no room for the message; for the first one it always has.
+    fn is_full_before(&self, entry: Entry) -> bool {
+        let (count, bytes) = (self.result.messages.len(), self.bytes + entry.size as usize);
+        let behind = self.log_end.saturating_sub(entry.physical_offset);
+        count > 0 && (bytes > self.max_bytes || self.limits.exclude(count, bytes, behind))
     }
 
     /// Says whether its time is over; one step it always makes.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value;
 
 use crate::{
-    Disk, GetRequest, GetStatus, MessageFilter, MessageView, Result, Source, StoreError,
+    Disk, GetRequest, GetStatus, MessageFilter, MessageView, Result, Source, StoreError, TransferLimits,
     consume_queue::ConsumeQueue, lease::Lease, progress::Progress, properties, store::Inner,
     time_search::TimeSearch, timer::TIMER_TOPIC, timer_files::TimerCheck,
 };
@@ -167,6 +167,7 @@ fn read_all<D: Disk>(
             max_bytes: BATCH_BYTES,
             filter: &wanted,
             source: Source::Anywhere,
+            limits: TransferLimits::NONE,
         });
         for (_, record) in &found.messages {
             if let Ok(view) = MessageView::decode(record.bytes(), false) {

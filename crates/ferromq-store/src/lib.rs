@@ -67,6 +67,7 @@ mod prepare;
 mod progress;
 pub mod properties;
 mod property_crc;
+mod put_times;
 mod query;
 mod queue_admin;
 mod queue_cleaning;
@@ -139,6 +140,6 @@ pub use timer_state::TimerStats;
 pub use types::{
     Ahead, Appended, Arrival, Begin, Boundary, Cold, GetRequest, GetResult, GetStatus, Leased, Location,
     MAX_ATTEMPT_ID, Ordered, QueryResult, ReadAhead, ReceiptHandle, ReceiveRequest, Received, Source,
-    StoreStats,
+    StoreStats, TransferLimits,
 };
 pub use wall_time::Reading;

@@ -2,11 +2,12 @@
 //!
 //! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Instant};
 
 use crate::{
     Ahead, Begin, Cold, Disk, GetRequest, GetResult, GetStatus, Leased, MessageFilter, MessageStore,
     ReadAhead, ReceiptHandle, ReceiveRequest, Received, Record, Region, Result, Source, StoreError,
+    TransferLimits,
     lease::{Lease, QueueLeases},
     store::Inner,
 };
@@ -46,6 +47,12 @@ pub(crate) struct Taking<'a, R: Region> {
     count: usize,
     bytes: usize,
     fruitless_reads: usize,
+    /// Messages and bytes of this queue that count together against its limits.
+    of_queue: (usize, usize),
+    /// A queue may have more than its limits let it give.
+    is_limited: bool,
+    /// Where the log ended when the receive began.
+    log_end: u64,
     /// Leased messages that are no longer in the log.
     gone: u64,
     /// Of a receive in order: the client repeats it, and what it had before is the same attempt.
@@ -70,7 +77,8 @@ impl<R: Region> Taking<'_, R> {
     /// Ends the receive before a message that is not in memory.
     fn end_before(&mut self, queue_id: u32, offset: u64, was_leased: bool) {
         let (max_count, max_bytes) = (self.count, self.bytes);
-        self.received.cold = Some(Cold { queue_id, offset, was_leased, max_count, max_bytes });
+        let limits = self.request.limits;
+        self.received.cold = Some(Cold { queue_id, offset, was_leased, max_count, max_bytes, limits });
     }
 
     /// What was read ahead of new messages that begin at `offset`.
@@ -94,8 +102,15 @@ impl<R: Region> Taking<'_, R> {
         is_told.then_some(GetResult { status, messages, next_offset, min_offset, max_offset, is_cold })
     }
 
-    /// Says whether a record still fits; the first one always does. One that does not ends the receive.
+    /// Says whether a record still fits; the first one always does. One that does not ends the receive, or what is
+    /// received of the queue.
     pub(crate) fn fits(&mut self, record: &Record<R>) -> bool {
+        let (count, bytes) = self.of_queue;
+        let behind = self.log_end.saturating_sub(record.physical_offset());
+        if self.request.limits.exclude(count, bytes.saturating_add(record.bytes().len()), behind) {
+            self.is_limited = true;
+            return false;
+        }
         if record.bytes().len() > self.bytes && !self.received.messages.is_empty() {
             self.bytes = 0;
         }
@@ -148,6 +163,8 @@ impl<R: Region> Taking<'_, R> {
     pub(crate) fn take(&mut self, record: Record<R>, queue_id: u32, queue_offset: u64, lease: Lease) {
         self.count = self.count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(record.bytes().len());
+        let (count, bytes) = self.of_queue;
+        self.of_queue = (count.saturating_add(1), bytes.saturating_add(record.bytes().len()));
         let handle = receipt(queue_id, queue_offset, lease);
         self.has_changed = true;
         self.received.messages.push(Leased { record, handle, attempt: lease.attempt });
@@ -221,6 +238,7 @@ impl<D: Disk> MessageStore<D> {
         ahead: Option<ReadAhead<D::Region>>,
         queues: impl Iterator<Item = u32>,
     ) -> Result<Received<D::Region>> {
+        let begun = Instant::now();
         let inner = self.open_inner().ok_or(StoreError::Closed)?;
         let group_topic = self.progress().group_topic_or_new(request.group, request.topic);
         let now = self.clock().now_ms();
@@ -232,6 +250,9 @@ impl<D: Disk> MessageStore<D> {
             count: request.max_count,
             bytes: request.max_bytes.max(1),
             fruitless_reads: 0,
+            of_queue: (0, 0),
+            is_limited: false,
+            log_end: inner.log.written(),
             gone: 0,
             is_repeated: false,
             ahead,
@@ -254,6 +275,7 @@ impl<D: Disk> MessageStore<D> {
                 inner.first_offset(request, queue_id)
             });
             let mut leases = queue.lock();
+            taking.of_queue = (0, 0);
             let next_end = match request.order {
                 Some(order) => {
                     inner.receive_in_order(&mut taking, queue_id, &mut leases, order);
@@ -262,6 +284,7 @@ impl<D: Disk> MessageStore<D> {
                 None => {
                     leases.set_order(None);
                     inner.receive_expired(&mut taking, queue_id, &mut leases);
+                    taking.of_queue = (0, 0);
                     inner.receive_new(&mut taking, queue_id, &mut leases);
                     leases.next_expiry()
                 }
@@ -273,10 +296,11 @@ impl<D: Disk> MessageStore<D> {
             }
         }
         inner.tell_of_lost(&taking);
-        taking.received.more = taking.is_over() || !taking.received.dead.is_empty();
+        taking.received.more = taking.is_over() || taking.is_limited || !taking.received.dead.is_empty();
         if taking.has_changed {
             self.progress().touch();
         }
+        inner.counters.count_get_time(begun.elapsed());
         Ok(taking.received)
     }
 
@@ -512,8 +536,8 @@ impl<D: Disk> Inner<D> {
     ) -> OfLease<D::Region> {
         let found = taking.leased_ahead(queue_id, offset).unwrap_or_else(|| {
             let (topic, filter, source) = (taking.request.topic, &MessageFilter::All, Source::Memory);
-            let (max_count, max_bytes) = (1, usize::MAX);
-            self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+            let (max_count, max_bytes, limits) = (1, usize::MAX, TransferLimits::NONE);
+            self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
         });
         let is_cut = matches!(found.status, GetStatus::OffsetOverflowOne | GetStatus::OffsetOverflowBadly);
         // A read passes over what is gone, and only over that.
@@ -561,7 +585,17 @@ impl<D: Disk> Inner<D> {
             let (max_count, max_bytes) = (taking.count, taking.bytes);
             let found = taking.new_ahead(queue_id, from).unwrap_or_else(|| {
                 let (topic, offset, filter, source) = (request.topic, from, request.filter, Source::Memory);
-                self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+                let limits = request.limits;
+                self.read(&GetRequest {
+                    topic,
+                    queue_id,
+                    offset,
+                    max_count,
+                    max_bytes,
+                    filter,
+                    source,
+                    limits,
+                })
             });
             if found.is_cold && found.messages.is_empty() && found.next_offset == from {
                 taking.end_before(queue_id, from, false);
@@ -606,6 +640,11 @@ impl<D: Disk> Inner<D> {
             }
             taking.has_changed = true;
             taking.fruitless_reads += usize::from(is_fruitless);
+            // With limits a queue is read once, unless the rest was not in memory.
+            if !is_fruitless && !found.is_cold && request.limits != TransferLimits::NONE {
+                taking.is_limited |= leases.next() < found.max_offset;
+                return;
+            }
         }
     }
 }

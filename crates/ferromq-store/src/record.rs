@@ -25,6 +25,11 @@ impl<R: Region> Record<R> {
         message::is_at(self.bytes(), physical_offset, size)
     }
 
+    /// Where the record begins in the log.
+    pub(crate) fn physical_offset(&self) -> u64 {
+        self.range.start
+    }
+
     /// How often the message was delivered before it was written.
     pub(crate) fn reconsume_times(&self) -> u32 {
         message::reconsume_times(self.bytes())

@@ -551,6 +551,11 @@ impl<D: Disk> MessageStore<D> {
             flushes: inner.log.flushes(),
             recovered_cut_bytes: recovered.cut_bytes,
             recovered_messages: recovered.messages,
+            longest_put_ms: inner.counters.put_times.longest_ms(),
+            append_lock_ms: inner.log.locked_ms(&inner.clock),
+            found_gets: inner.counters.found_gets.load(Ordering::Relaxed),
+            fruitless_gets: inner.counters.fruitless_gets.load(Ordering::Relaxed),
+            longest_get_ms: inner.counters.longest_get_ms(),
             failed_puts: inner.counters.failed_puts(),
             missed_gets: inner.counters.missed_gets(),
             mismatches: inner.counters.mismatches.load(Ordering::Relaxed),
@@ -564,6 +569,13 @@ impl<D: Disk> MessageStore<D> {
             timer: inner.timer.stats(),
             cleaning: inner.cleaner.stats(),
         }
+    }
+
+    /// How long puts took since open: the last millisecond of each bucket, and how many puts ended in it. What is
+    /// answered when it is flushed took until then.
+    #[must_use]
+    pub fn put_times(&self) -> Vec<(u64, u64)> {
+        self.inner.counters.put_times.snapshot()
     }
 
     /// Ranges of the commit log that are damaged or missing, whose messages are never served; files that cannot be

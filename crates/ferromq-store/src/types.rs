@@ -123,6 +123,55 @@ pub struct GetRequest<'a> {
     pub filter: &'a MessageFilter,
     /// Where to take them from.
     pub source: Source,
+    /// What bounds the answer beside the two numbers above.
+    pub limits: TransferLimits,
+}
+
+/// How much one read of a queue returns, whatever is asked for: RocketMQ's limits, for messages near the end of the log
+/// and for those far behind it. The first message comes whatever its size and the counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransferLimits {
+    /// Messages before one that is near the end of the log …
+    pub near_count: usize,
+    /// … and bytes, its own included.
+    pub near_bytes: usize,
+    /// As `near_count`, for one that is far behind the end.
+    pub far_count: usize,
+    /// As `near_bytes`, for one that is far behind the end.
+    pub far_bytes: usize,
+    /// Bytes between the begin of a message and the end of the log up to which it is near.
+    pub near_span: u64,
+    /// Entries one read looks at, or as many as messages are asked for where that is more.
+    pub scan_entries: u64,
+}
+
+impl TransferLimits {
+    /// What is asked for is the only limit; one read looks at 800 entries.
+    pub const NONE: Self = Self {
+        near_count: usize::MAX,
+        near_bytes: usize::MAX,
+        far_count: usize::MAX,
+        far_bytes: usize::MAX,
+        near_span: u64::MAX,
+        scan_entries: 800,
+    };
+
+    /// Says whether a message, with which the answer would have `bytes`, no longer fits behind `count` others. It begins
+    /// `behind` bytes before the end of the log.
+    #[must_use]
+    pub fn exclude(&self, count: usize, bytes: usize, behind: u64) -> bool {
+        let (most, most_bytes) = match behind <= self.near_span {
+            true => (self.near_count, self.near_bytes),
+            false => (self.far_count, self.far_bytes),
+        };
+        count > 0 && (count >= most || bytes > most_bytes)
+    }
+}
+
+impl Default for TransferLimits {
+    fn default() -> Self {
+        Self::NONE
+    }
 }
 
 /// Messages read from a queue.
@@ -242,6 +291,8 @@ pub struct ReceiveRequest<'a> {
     /// Looks at the queue with the highest number first, whatever `first_queue` says: in a topic of priorities the
     /// number of a queue is the priority of its messages.
     pub by_priority: bool,
+    /// What bounds the messages of each queue: those received before and new ones apart, in order together.
+    pub limits: TransferLimits,
 }
 
 /// A receive in order.
@@ -309,6 +360,8 @@ pub struct Cold {
     pub max_count: usize,
     /// About the most bytes it takes of them.
     pub max_bytes: usize,
+    /// What bounds them besides.
+    pub limits: TransferLimits,
 }
 
 impl Cold {
@@ -316,8 +369,8 @@ impl Cold {
     #[must_use]
     pub fn request<'a>(&self, topic: &'a str, filter: &'a MessageFilter, source: Source) -> GetRequest<'a> {
         let filter = if self.was_leased { &MessageFilter::All } else { filter };
-        let &Self { queue_id, offset, max_count, max_bytes, .. } = self;
-        GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source }
+        let &Self { queue_id, offset, max_count, max_bytes, limits, .. } = self;
+        GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits }
     }
 }
 
@@ -371,6 +424,16 @@ pub struct StoreStats {
     pub cleaning: CleaningStats,
     /// Messages walked by the last recovery.
     pub recovered_messages: u64,
+    /// How long the longest put took, since open, in milliseconds.
+    pub longest_put_ms: u64,
+    /// How long the append that is under way has held the log; 0 where there is none.
+    pub append_lock_ms: u64,
+    /// Reads of a queue by clients that found a message, since open; a receive reads each of its queues.
+    pub found_gets: u64,
+    /// Those that found none.
+    pub fruitless_gets: u64,
+    /// How long the longest request for messages took, since open, in milliseconds; its wait for a message is no part.
+    pub longest_get_ms: u64,
     /// Appends that were refused or failed, since open, by [`crate::StoreError::name`].
     pub failed_puts: BTreeMap<&'static str, u64>,
     /// What became of messages that waited at a delay level.

@@ -17,6 +17,7 @@ use std::{
 use common::{asynchronous, fake_disk::FakeDisk, message, settle, wait_until};
 use ferromq_store::{
     Begin, Clock, Location, MessageStore, MessageView, Reading, ReceiveRequest, Retention, StoreConfig,
+    TransferLimits,
 };
 
 const START_US: i64 = 1_700_000_000_000_000;
@@ -174,6 +175,7 @@ fn a_lease_given_by_a_clock_that_was_years_ahead_ends_after_a_restart() {
             order: None,
             max_attempts: 0,
             by_priority: false,
+            limits: TransferLimits::NONE,
         };
         store.receive(&request).unwrap().messages[0].handle.queue_offset
     };

@@ -15,7 +15,7 @@ use common::{
 };
 use ferromq_store::{
     Begin, Clock, Cold, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, Ordered, ReadAhead,
-    ReceiveRequest, Received, Source, StoreConfig,
+    ReceiveRequest, Received, Source, StoreConfig, TransferLimits,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -46,7 +46,16 @@ fn open(disk: &FakeDisk, clock: &Clock) -> MessageStore<FakeDisk> {
 }
 
 fn ask(offset: u64, filter: &MessageFilter, source: Source) -> GetRequest<'_> {
-    GetRequest { topic: "t", queue_id: 0, offset, max_count: 32, max_bytes: 4 << 20, filter, source }
+    GetRequest {
+        topic: "t",
+        queue_id: 0,
+        offset,
+        max_count: 32,
+        max_bytes: 4 << 20,
+        filter,
+        source,
+        limits: TransferLimits::NONE,
+    }
 }
 
 fn long() -> Source {
@@ -71,6 +80,7 @@ fn request<'a>(filter: &'a MessageFilter, order: Option<Ordered<'a>>) -> Receive
         order,
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     }
 }
 

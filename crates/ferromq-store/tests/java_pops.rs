@@ -6,7 +6,7 @@ mod common;
 use std::{fs, path::Path, time::Duration};
 
 use common::{ALL, asynchronous, message, named, settle};
-use ferromq_store::{Begin, Clock, MessageStore, ReceiveRequest, StoreConfig, properties};
+use ferromq_store::{Begin, Clock, MessageStore, ReceiveRequest, StoreConfig, TransferLimits, properties};
 use tempfile::TempDir;
 
 const START: i64 = 1_700_000_000_000;
@@ -104,6 +104,7 @@ fn receive(store: &MessageStore) -> Vec<u64> {
         order: None,
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     };
     store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect()
 }

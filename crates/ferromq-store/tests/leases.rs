@@ -14,7 +14,7 @@ use std::{
 use common::{ALL, asynchronous, copy_as_killed, message, named, settle};
 use ferromq_store::{
     Ahead, Begin, Clock, Leased, MessageFilter, MessageStore, MessageView, ReceiptHandle, ReceiveRequest,
-    Received, StoreConfig, StoreError,
+    Received, StoreConfig, StoreError, TransferLimits,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -52,6 +52,7 @@ fn request(max_count: usize) -> ReceiveRequest<'static> {
         order: None,
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     }
 }
 

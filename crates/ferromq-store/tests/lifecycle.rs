@@ -18,7 +18,7 @@ use common::{
 };
 use ferromq_store::{
     Begin, Clock, GetStatus, MessageFilter, MessageStore, QueueAccess, ReceiveRequest, Retention,
-    StoreConfig, StoreError,
+    StoreConfig, StoreError, TransferLimits,
     inspect::{InspectOptions, VerifyEvent, verify},
 };
 
@@ -63,6 +63,7 @@ fn receive(store: &Store, group: &str, topic: &str) -> Vec<u64> {
         order: None,
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     };
     store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect()
 }

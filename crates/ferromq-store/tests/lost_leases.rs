@@ -20,6 +20,7 @@ use common::{
 };
 use ferromq_store::{
     Begin, Clock, Disk, Leased, MessageStore, Ordered, ReceiveRequest, Region, StoreConfig, StoreError,
+    TransferLimits,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -39,6 +40,7 @@ fn receive<D: Disk>(store: &MessageStore<D>, in_order: bool, max_count: usize) -
         order: in_order.then_some(Ordered::default()),
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     };
     store.receive(&request).unwrap().messages
 }

@@ -8,7 +8,7 @@ use std::{fs, path::Path, time::Duration};
 use common::{ALL, asynchronous, copy_as_killed, message, settle};
 use ferromq_store::{
     Begin, Clock, Leased, MessageStore, NewMessage, Ordered, ReceiptHandle, ReceiveRequest, Received,
-    StoreConfig, StoreError,
+    StoreConfig, StoreError, TransferLimits,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -44,6 +44,7 @@ fn request(max_count: usize, attempt_id: Option<&'static str>) -> ReceiveRequest
         order: Some(Ordered { attempt_id, from_first: false }),
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     }
 }
 

@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use common::{ALL, asynchronous, copy_as_killed, message, settle};
 use ferromq_store::{
     Begin, Clock, Leased, MessageStore, Ordered, ReceiptHandle, ReceiveRequest, StoreConfig, StoreError,
+    TransferLimits,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -50,6 +51,7 @@ fn request(max_count: usize, attempt_id: Option<&'static str>, from_first: bool)
         order: Some(Ordered { attempt_id, from_first }),
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     }
 }
 

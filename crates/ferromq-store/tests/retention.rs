@@ -23,7 +23,7 @@ use common::{
 use ferromq_store::{
     Begin, CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageFilter,
     MessageStore, MessageView, OnExpiry, ReceiveRequest, Retention, RetentionFacts, RetentionPolicy,
-    StoreConfig, StoreError,
+    StoreConfig, StoreError, TransferLimits,
 };
 
 const ROOT: &str = "/store";
@@ -407,6 +407,7 @@ fn groups_below_the_new_begin_are_moved_up_when_they_come() {
         order: None,
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     };
     let leased = store.receive(&request("g")).unwrap();
     assert_eq!(leased.messages.len(), 10);

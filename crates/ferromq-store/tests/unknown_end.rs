@@ -21,7 +21,7 @@ use common::{
 };
 use ferromq_store::{
     Begin, Clock, GetStatus, MessageStore, ReceiveRequest, Retention, SCHEDULE_TOPIC, StoreConfig,
-    StoreError, TIMER_TOPIC,
+    StoreError, TIMER_TOPIC, TransferLimits,
 };
 
 const ROOT: &str = "/store";
@@ -81,6 +81,7 @@ fn receive(store: &Store, group: &str, begin: Begin) -> Vec<u64> {
         order: None,
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     };
     let mut offsets: Vec<u64> =
         store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect();

@@ -20,7 +20,7 @@ use common::{
 };
 use ferromq_store::{
     Begin, Clock, DamageReason, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, Ordered,
-    ReceiveRequest, Received, Region, Source, StoreConfig,
+    ReceiveRequest, Received, Region, Source, StoreConfig, TransferLimits,
 };
 use tracing::{Event, Metadata, Subscriber, span};
 
@@ -100,7 +100,16 @@ fn disk_source() -> Source {
 
 fn read(store: &Store, offset: u64, source: Source) -> GetResult<impl Region + use<>> {
     let (topic, queue_id, max_count, max_bytes, filter) = ("t", 0, 4, 1 << 20, ALL);
-    store.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+    store.get_from(&GetRequest {
+        topic,
+        queue_id,
+        offset,
+        max_count,
+        max_bytes,
+        filter,
+        source,
+        limits: TransferLimits::NONE,
+    })
 }
 
 fn receive(store: &Store, order: Option<Ordered<'_>>) -> Received<impl Region + use<>> {
@@ -117,6 +126,7 @@ fn receive(store: &Store, order: Option<Ordered<'_>>) -> Received<impl Region + 
         order,
         max_attempts: 0,
         by_priority: false,
+        limits: TransferLimits::NONE,
     };
     store.receive(&request).unwrap()
 }
@@ -190,7 +200,18 @@ fn a_message_of_which_a_filter_finds_its_parts_but_not_the_rest_is_logged_once()
     let (topic, queue_id, offset, max_count, max_bytes) = ("t", 0, 0, 4, 1 << 20);
     let get = || {
         let source = disk_source();
-        store.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source }).status
+        store
+            .get_from(&GetRequest {
+                topic,
+                queue_id,
+                offset,
+                max_count,
+                max_bytes,
+                filter,
+                source,
+                limits: TransferLimits::NONE,
+            })
+            .status
     };
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), || {

@@ -13,7 +13,7 @@ use std::{
 
 use ferromq_store::{
     Begin, Clock, FlushPolicy, MessageFilter, MessageStore, NewMessage, ReceiptHandle, StoreConfig,
-    StoreError,
+    StoreError, TransferLimits,
 };
 use ferromq_transport::{
     TransportError,
@@ -77,6 +77,7 @@ const RECEIVE: Receive<'_> = Receive {
     queue: None,
     max_count: 32,
     max_bytes: 4 << 20,
+    limits: TransferLimits::NONE,
     invisible_duration: Duration::from_secs(30),
     filter: &MessageFilter::All,
     begin: Begin::AtMin,

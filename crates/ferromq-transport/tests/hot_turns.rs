@@ -13,7 +13,9 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{Begin, GetRequest, MessageFilter, MessageStore, NewMessage, Source, StoreConfig};
+use ferromq_store::{
+    Begin, GetRequest, MessageFilter, MessageStore, NewMessage, Source, StoreConfig, TransferLimits,
+};
 use ferromq_transport::{
     hot::{Counters, Hot, pull::Pull, receive::Receive},
     remoting::{
@@ -77,6 +79,7 @@ fn pull(filter: &MessageFilter, offset: u64, patience: Duration) -> Pull<'_> {
         offset,
         max_count: 32,
         max_bytes: 4 << 20,
+        limits: TransferLimits::NONE,
         filter,
         wait: Duration::ZERO,
         patience,
@@ -91,6 +94,7 @@ fn receive(filter: &MessageFilter, patience: Duration) -> Receive<'_> {
         queue: None,
         max_count: 32,
         max_bytes: 4 << 20,
+        limits: TransferLimits::NONE,
         invisible_duration: Duration::from_secs(30),
         filter,
         begin: Begin::AtMin,
@@ -234,7 +238,16 @@ async fn what_is_not_in_memory_is_read_on_another_thread() {
     let hot = Hot::new(Arc::clone(&store), tables, broker.clock.clone(), name, control, counters);
     let (filter, source) = (&MessageFilter::All, Source::Memory);
     let (topic, queue_id, offset, max_count, max_bytes) = ("flights", 1, 1_000, 32, 4 << 20);
-    let wanted = GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source };
+    let wanted = GetRequest {
+        topic,
+        queue_id,
+        offset,
+        max_count,
+        max_bytes,
+        filter,
+        source,
+        limits: TransferLimits::NONE,
+    };
     if !store.get_from(&wanted).is_cold {
         // A file system in memory, or one that keeps its pages.
         return;

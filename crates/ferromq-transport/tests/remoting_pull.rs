@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{Clock, GetStatus, MessageView, NewMessage, StoreConfig};
+use ferromq_store::{Clock, GetStatus, MessageView, NewMessage, StoreConfig, TransferLimits};
 use ferromq_transport::{
     ServerOptions,
     remoting::{
@@ -429,4 +429,36 @@ async fn a_pull_of_a_message_that_cannot_be_read_waits_and_is_answered_once_it_c
     std::fs::write(&file, &whole).unwrap();
     let answer = second.receive().await.unwrap();
     assert_eq!((answer.code, offsets(&answer).0), (response::SUCCESS, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_gives_what_the_limits_of_the_broker_let_it_unless_it_asks_for_large_answers() {
+    let rig = Rig::start();
+    rig.fill(100).await;
+    let limits = TransferLimits {
+        near_count: 32,
+        near_bytes: 256 << 10,
+        far_count: 8,
+        far_bytes: 64 << 10,
+        near_span: u64::MAX,
+        scan_entries: 800,
+    };
+    let hot = rig.broker.server.hot().unwrap();
+    hot.set_transfer_limits(limits);
+    let mut peer = rig.connect().await;
+    let mut read = async |fields: Given<'_>| {
+        let answer = peer.call(&pull(&[&[("maxMsgNums", "1000")], fields].concat())).await;
+        assert_eq!(answer.code, response::SUCCESS);
+        (bodies(&answer).len(), offsets(&answer).0)
+    };
+    assert_eq!(read(&[]).await, (32, 32));
+    assert_eq!(read(&[("queueOffset", "32")]).await, (32, 64));
+    assert_eq!(read(&[("queueOffset", "96")]).await, (4, 100));
+    assert_eq!(read(&[("ferromqLarge", "true")]).await, (100, 100));
+    // Far behind the end of the log, and then as before.
+    hot.set_transfer_limits(TransferLimits { near_span: 0, ..limits });
+    assert_eq!(read(&[]).await, (8, 8));
+    assert_eq!(read(&[("maxMsgNums", "5")]).await, (5, 5));
+    hot.set_transfer_limits(TransferLimits { near_bytes: 1, ..limits });
+    assert_eq!(read(&[]).await, (1, 1));
 }

@@ -131,9 +131,18 @@ class Announcer:
         """Tell the hot path whether consumers are served: a slave has no messages of its master."""
         self._server.refuse_reads(membership.is_slave)
 
-    def push_filter_policy(self, config: BrokerConfig) -> None:
-        """Tell the hot path how messages may be filtered."""
+    def push_read_policy(self, config: BrokerConfig) -> None:
+        """Tell the hot path how messages may be filtered, and how much an answer gives."""
         self._server.put_sql_filters(config.sends.sql_filters)
+        reads = config.reads
+        self._server.put_transfer_limits(
+            near_count=reads.transfer_count,
+            near_bytes=reads.transfer_bytes,
+            far_count=reads.far_transfer_count,
+            far_bytes=reads.far_transfer_bytes,
+            near_span=reads.near_span,
+            scan_entries=reads.filter_scan_entries,
+        )
 
     def push_client_policy(self, config: BrokerConfig) -> None:
         """Tell the hot path what clients may ask for."""

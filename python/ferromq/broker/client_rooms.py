@@ -46,7 +46,7 @@ class ClientRooms:
     ) -> None:
         self._server = server
         self._locks = QueueLocks(on_change=server.put_locked)
-        self.rebalance = Rebalance(server, groups, notify=lambda: config().notify_consumers)
+        self.rebalance = Rebalance(server, groups, notify=lambda: config().reads.notify_consumers)
         self.table = ClientTable(config().client_lease // _MILLISECOND, self.rebalance.changed)
         self.modes = RequestModes(Path(config().store))
         table = self.table

@@ -42,7 +42,7 @@ from ferromq.broker.topics import TopicTable, Wait
 from ferromq.broker.transaction_rooms import TransactionRooms
 from ferromq.broker.whole_routes import WholeRoutes
 from ferromq.broker.write_layouts import WriteLayouts, steady
-from ferromq.config import BrokerConfig, StoreConfig
+from ferromq.config import BrokerConfig, ReadConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
 from ferromq.route import Permission
 
@@ -205,7 +205,7 @@ class BrokerController:
             on_master=self._told_master,
         )
         self._announcer.push_send_policy(self.config)
-        self._announcer.push_filter_policy(self.config)
+        self._announcer.push_read_policy(self.config)
         self._announcer.push_client_policy(self.config)
         self._announcer.push_role(membership)
         self._make_rooms(started)
@@ -307,6 +307,8 @@ class BrokerController:
             lambda: settings.config, self._server, self.store, clients=clients.table, clock=self._clock
         )
         statistics = Statistics(self._server.traffic, now_ms, self.config.cluster)
+        runtime = Runtime(self.store, statistics, directory, transactions=self._transactions.counts, now_ms=now_ms)
+        samples = (statistics.sample, runtime.sample)
         layouts = self._open_layouts()
         started.callback(layouts.close)
         rooms = rpc.Rooms(
@@ -319,6 +321,7 @@ class BrokerController:
                 self.topics,
                 now_ms=now_ms,
                 subscribed=clients.connections.subscriptions,
+                near_span=lambda: settings.config.reads.near_span,
             ),
             queries=Queries(self.store, self.topics, self._reads_refused),
             recalls=Recalls(
@@ -338,7 +341,7 @@ class BrokerController:
                 now_ms=now_ms,
                 subscriptions=clients.connections.subscriptions,
             ),
-            runtime=Runtime(self.store, statistics, directory, transactions=self._transactions.counts, now_ms=now_ms),
+            runtime=runtime,
             settings=SettingsAnswers(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers, cache=cache),
@@ -357,7 +360,9 @@ class BrokerController:
         folds = (self.topics.fold, self.groups.fold)
         self._fold_timer = Timer("ferromq-tables", self._clock, _FOLD, lambda _now: [fold() for fold in folds])
         self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
-        self._statistics_timer = Timer("ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, statistics.sample)
+        self._statistics_timer = Timer(
+            "ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, lambda now: [take(now) for take in samples]
+        )
 
     def _open_layouts(self) -> WriteLayouts:
         storage = self.config.storage
@@ -380,8 +385,8 @@ class BrokerController:
             self._announcer.set_period(registration_period(after.membership.register_interval))
         if changed & {"region", "trace", "reject_transactions", "check_types"}:
             self._announcer.push_send_policy(after)
-        if "sql_filters" in changed:
-            self._announcer.push_filter_policy(after)
+        if changed & {"sql_filters", *ReadConfig.names()}:
+            self._announcer.push_read_policy(after)
         if changed & frozenset(CompatConfig.names()):
             self._announcer.push_client_policy(after)
         if "check_types" in changed:

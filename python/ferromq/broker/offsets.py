@@ -6,7 +6,6 @@ progress is kept is the store's business; resets that tell members are in `reset
 """
 
 import logging
-import os
 from collections.abc import Callable, Collection
 
 from ferromq import _json, _names
@@ -21,15 +20,14 @@ _log = logging.getLogger("ferromq.broker")
 
 _NOT_THERE = -1
 _BOUNDARIES = {"lower": False, "upper": True}
-# RocketMQ's accessMessageInMemoryMaxRatio: what lies further back counts as history.
-_RECENT_SHARE = 0.4
 
 
 class Offsets:
     """
     Answers questions about offsets.
 
-    *subscribed* says which topics the members of a group, where it has any, are subscribed to.
+    *subscribed* says which topics the members of a group, where it has any, are subscribed to; *near_span* how many
+    bytes before the end of the log a message is no history yet.
     """
 
     def __init__(
@@ -39,12 +37,13 @@ class Offsets:
         *,
         now_ms: Callable[[], int],
         subscribed: Callable[[str], Collection[str]],
+        near_span: Callable[[], int],
     ) -> None:
         self._store = store
         self._topics = topics
         self._now_ms = now_ms
         self._subscribed = subscribed
-        self._recent_bytes = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _RECENT_SHARE)
+        self._near_span = near_span
 
     def committed(self, request: Request) -> Answer:
         """
@@ -143,7 +142,7 @@ class Offsets:
         if self._store.min_offset(topic, queue_id) > 0:
             return False
         first = self._store.queue_entries(topic, queue_id, 0, 1)
-        return not first or self._store.stats()["max_physical_offset"] - first[0][0] <= self._recent_bytes
+        return not first or self._store.stats()["max_physical_offset"] - first[0][0] <= self._near_span()
 
     def _missing(self, topic: str) -> Answer | None:
         if self._topics.find(topic) is not None:

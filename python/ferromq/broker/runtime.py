@@ -1,37 +1,38 @@
 """
 What a broker says of itself at run time, under RocketMQ's names: request 28, which `mqadmin brokerStatus` prints.
 
-Numbers RocketMQ has of things that are not here, as thread pools with queues, are those of idle ones.
+What is told is measured. RocketMQ's numbers of things that are not here, as thread pools with queues, are 0.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ferromq import _json, _names
 from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, success
-from ferromq.broker.statistics import Statistics
+from ferromq.broker.put_times import PutTimes, distribution, percentile
+from ferromq.broker.statistics import Rate, Statistics, Windows
 
-_VERSION = "V5_5_0"
-"""The RocketMQ whose protocol this is."""
+if TYPE_CHECKING:
+    from ferromq._ferromq import StoreStats
+
+_VERSION, _VERSION_NUMBER = "V5_5_0", 513
+"""The RocketMQ whose protocol this is, and the number of that version among all."""
 _KIB = 1024
 _RATES_MS = (10_000, 60_000, 600_000)
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-# RocketMQ's pools, its names for what waits in them, and how much may by default.
-_POOLS = {
-    "sendThreadPoolQueue": 10_000,
-    "pullThreadPoolQueue": 100_000,
-    "litePullThreadPoolQueue": 100_000,
-    "queryThreadPoolQueue": 20_000,
-    "ackThreadPoolQueue": 100_000,
-}
-_TRANSACTION_CAPACITY = 100_000
-_PUT_TIMES = (
-    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
-    "5~10s", "10s~",
-)  # fmt: skip
+# RocketMQ's pools: there are none here, so nothing waits in them.
+_POOLS = (
+    "sendThreadPoolQueue",
+    "pullThreadPoolQueue",
+    "litePullThreadPoolQueue",
+    "queryThreadPoolQueue",
+    "ackThreadPoolQueue",
+)
 
 
 class Runtime:
@@ -53,26 +54,42 @@ class Runtime:
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._transactions = transactions
+        self._lock = threading.Lock()
+        self._puts, self._gets, self._timed = PutTimes(), Windows(), Windows()
+        stats = store.stats()
+        self._timed_before = (stats["timed_entered"], _left(stats))
+        self.sample(self._started_ms)
+
+    def sample(self, now: int) -> None:
+        """Take a sample of what the store counts; called every ten seconds."""
+        stats, times = self._store.stats(), self._store.put_times()
+        with self._lock:
+            self._puts.sample(now, times)
+            self._gets.sample(now, _gets(stats))
+            self._timed.sample(now, self._timed_since(stats))
 
     def info(self, _request: Request) -> Answer:
         """Answer request 28: everything RocketMQ's brokers say, by its name."""
+        stats, now = self._store.stats(), self._now_ms()
         table = {
-            **self._of_store(),
-            **self._of_rates(),
+            **self._of_store(stats, now),
+            **self._of_messages(),
+            **self._of_gets(stats, now),
+            **self._of_puts(stats, now),
             **self._of_disk(),
             **self._of_delays(),
-            **self._of_timers(),
+            **self._of_timers(stats, now),
             **self._transactions(),
             **_of_pools(),
             "brokerActive": "true",
+            # Gone from RocketMQ 5.5.0; rocketmq-exporter fails where it is missing.
+            "brokerVersion": str(_VERSION_NUMBER),
             "brokerVersionDesc": _VERSION,
             "startAcceptSendRequestTimeStamp": "0",
         }
         return success(body=_json.dumps({"table": dict(sorted(table.items()))}))
 
-    def _of_store(self) -> dict[str, str]:
-        stats = self._store.stats()
-        now = self._now_ms()
+    def _of_store(self, stats: "StoreStats", now: int) -> dict[str, str]:
         failed = sum(
             value for name, value in stats.items() if name.startswith("failed_puts_") and isinstance(value, int)
         )
@@ -92,13 +109,12 @@ class Runtime:
             "dispatchMaxBuffer": "0",
             "remainHowManyDataToFlush": _size(max(0, stats["max_physical_offset"] - stats["flushed_offset"])),
             "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
-            "pageCacheLockTimeMills": "0",
+            "pageCacheLockTimeMills": str(stats["append_lock_ms"]),
             "earliestMessageTimeStamp": str(-1 if earliest is None else earliest.store_timestamp),
         }
 
-    def _of_rates(self) -> dict[str, str]:
+    def _of_messages(self) -> dict[str, str]:
         put, got = self._statistics.totals("put"), self._statistics.totals("get")
-        puts, gets = self._per_second("put"), self._per_second("get")
         return {
             "msgPutTotalYesterdayMorning": str(put.yesterday),
             "msgPutTotalTodayMorning": str(put.today),
@@ -106,21 +122,31 @@ class Runtime:
             "msgGetTotalYesterdayMorning": str(got.yesterday),
             "msgGetTotalTodayMorning": str(got.today),
             "msgGetTotalTodayNow": str(got.now),
-            "putTps": puts,
-            "getFoundTps": gets,
-            "getMissTps": " ".join("0.0" for _ in _RATES_MS),
-            "getTotalTps": gets,
-            "getTransferredTps": gets,
-            # How long single messages took is not measured.
-            "putMessageEntireTimeMax": "0",
-            "getMessageEntireTimeMax": "0",
-            "putMessageDistributeTime": "".join(f"[{name}]:0 " for name in _PUT_TIMES),
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
+            "putTps": _join(self._statistics.rate("put", within).per_second for within in _RATES_MS),
+            "getTransferredTps": _join(self._statistics.rate("get", within).per_second for within in _RATES_MS),
         }
 
-    def _per_second(self, kind: str) -> str:
-        return " ".join(str(self._statistics.rate(kind, within).per_second) for within in _RATES_MS)
+    def _of_gets(self, stats: "StoreStats", now: int) -> dict[str, str]:
+        counts = _gets(stats)
+        with self._lock:
+            rates = [self._gets.recent(within, now, counts) for within in _RATES_MS]
+        return {
+            "getFoundTps": _join(_found(rate) for rate in rates),
+            "getMissTps": _join(_missed(rate) for rate in rates),
+            "getTotalTps": _join(_found(rate) + _missed(rate) for rate in rates),
+            "getMessageEntireTimeMax": str(stats["longest_get_ms"]),
+        }
+
+    def _of_puts(self, stats: "StoreStats", now: int) -> dict[str, str]:
+        times = self._store.put_times()
+        with self._lock:
+            recent = self._puts.recent(now, times)
+        return {
+            "putMessageEntireTimeMax": str(stats["longest_put_ms"]),
+            "putMessageDistributeTime": distribution(recent),
+            "putLatency99": f"{percentile(recent, 0.99):.2f}",
+            "putLatency999": f"{percentile(recent, 0.999):.2f}",
+        }
 
     def _of_disk(self) -> dict[str, str]:
         paths = [str(path) for path in self._store.options()["commit_log_paths"]]
@@ -142,28 +168,51 @@ class Runtime:
             if level > 0
         }
 
-    def _of_timers(self) -> dict[str, str]:
+    def _timed_since(self, stats: "StoreStats") -> tuple[int, int]:
+        """Return how many timed messages entered the wheel, and how many left it, since the start."""
+        entered, left = self._timed_before
+        return stats["timed_entered"] - entered, _left(stats) - left
+
+    def _of_timers(self, stats: "StoreStats", now: int) -> dict[str, str]:
         in_wheel, behind, read_ms = self._store.timed_waiting()
         # An idle wheel is not late.
-        late = max(0, self._now_ms() - read_ms) // 1000 if in_wheel and read_ms else 0
+        late = max(0, now - read_ms) // 1000 if in_wheel and read_ms else 0
+        with self._lock:
+            rate = self._timed.recent(_RATES_MS[0], now, self._timed_since(stats))
         return {
             "timerReadBehind": str(late),
             "timerOffsetBehind": str(behind),
             "timerCongestNum": str(in_wheel),
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
+            # A pair of counts: entered, left.
+            "timerEnqueueTps": str(rate.per_second),
+            "timerDequeueTps": str(rate.bytes_per_second),
         }
 
 
 def _of_pools() -> dict[str, str]:
-    sizes = {f"{name}Size": "0" for name in _POOLS}
-    capacities = {f"{name}Capacity": str(capacity) for name, capacity in _POOLS.items()}
-    waits = {f"{name}HeadWaitTimeMills": "0" for name in _POOLS}
-    transactions = {
-        "EndTransactionQueueSize": "0",
-        "EndTransactionThreadPoolQueueCapacity": str(_TRANSACTION_CAPACITY),
-    }
-    return {**sizes, **capacities, **waits, **transactions}
+    of_pools = [f"{name}{what}" for name in _POOLS for what in ("Size", "Capacity", "HeadWaitTimeMills")]
+    return dict.fromkeys([*of_pools, "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity"], "0")
+
+
+def _gets(stats: "StoreStats") -> tuple[int, int]:
+    """Return a pair of counts: reads that found a message, reads that found none."""
+    return stats["found_gets"], stats["fruitless_gets"]
+
+
+def _found(rate: Rate) -> float:
+    return rate.per_second
+
+
+def _missed(rate: Rate) -> float:
+    return rate.bytes_per_second
+
+
+def _left(stats: "StoreStats") -> int:
+    return stats["timed_delivered"] + stats["timed_rolled"] + stats["timed_recalled"]
+
+
+def _join(rates: Iterable[float]) -> str:
+    return " ".join(map(str, rates))
 
 
 def _used(path: Path) -> float:

@@ -21,7 +21,7 @@ from ferromq._config import check_known, parse_lines
 from ferromq._config_file import ProtectedKey, keep
 from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, failure, success
-from ferromq.config import BrokerConfig, StoreConfig
+from ferromq.config import BrokerConfig, ReadConfig, StoreConfig
 from ferromq.errors import ConfigError
 from ferromq.route import DataVersion
 
@@ -41,6 +41,7 @@ _CHANGEABLE = frozenset(
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
     | {"recall", "reject_transactions", "sql_filters"}
     | (frozenset(CompatConfig.names()) - {"compat"})
+    | (frozenset(ReadConfig.names()) - {"notify_consumers"})
     | {name for name in StoreConfig.names() if name.startswith("retention_")}
 )
 """The options that can change while the broker runs."""
@@ -302,6 +303,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "transactionCheckInterval": str(options["transaction_check_interval"] // _MILLISECOND),
         "transactionCheckMax": str(options["transaction_check_max"]),
         "transactionTimeOut": str(options["transaction_timeout"] // _MILLISECOND),
+        **ReadConfig(**{name: options[name] for name in ReadConfig.names()}).shown(),
         **_flush_names(str(options["flush"])),
         **_disk_names(options["retention_disk_usage"]),
     }

@@ -27,6 +27,8 @@ GROUP = "TOOLS_CONSUMER"
 MOST_MESSAGES = 4096
 MOST_BYTES = 4 << 20
 """Messages and bytes asked for at once; RocketMQ's brokers answer with 32 messages unless told otherwise."""
+_LARGE = "ferromqLarge"
+"""The field that asks a ferromq broker for more than its options let other clients have; RocketMQ's pass over it."""
 MOST_QUESTIONS = 256
 """Offsets of times that are asked for at once."""
 TIMEOUT = 60.0
@@ -67,6 +69,7 @@ class RemotingBroker:
             "subscription": " || ".join(tags) or "*",
             "expressionType": "TAG",
             "subVersion": "0",
+            _LARGE: "true",
         }
         return self._client.begin(self.endpoint, _PULL, fields, timeout=TIMEOUT)
 

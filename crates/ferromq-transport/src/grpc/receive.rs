@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ferromq_store::{
-    Begin, GetResult, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Record,
+    Begin, GetResult, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Record, TransferLimits,
 };
 use prost::Message as _;
 
@@ -111,6 +111,11 @@ impl Terms {
         }
     }
 
+    /// What bounds an answer besides: nothing where the form, which other clients do not ask for, is for large ones.
+    fn limits(&self, hot: &Hot) -> TransferLimits {
+        if self.form.is_packed() { TransferLimits::NONE } else { hot.transfer_limits() }
+    }
+
     fn wait(&self, asked: Option<ProtoDuration>) -> Result<Duration, Refusal> {
         self.polling.wait(asked.map(|wait| wait.get().unwrap_or_default()), self.deadline)
     }
@@ -204,6 +209,7 @@ async fn receive(
         queue: None,
         max_count,
         max_bytes: MAX_BYTES,
+        limits: terms.limits(hot),
         invisible_duration,
         filter: &filter,
         begin: if group_entry.from_beginning { Begin::AtMin } else { Begin::AtMax },
@@ -365,9 +371,9 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
         Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))
     })?;
     let wait = terms.wait(request.long_polling_timeout)?;
-    let (max_bytes, patience, filter) = (MAX_BYTES, terms.patience(), &filter);
-    let found =
-        hot.pull(&Pull { topic, queue_id, offset, max_count, max_bytes, filter, wait, patience }).await;
+    let (max_bytes, limits, patience, filter) = (MAX_BYTES, terms.limits(hot), terms.patience(), &filter);
+    let wanted = Pull { topic, queue_id, offset, max_count, max_bytes, limits, filter, wait, patience };
+    let found = hot.pull(&wanted).await;
     match found.status {
         GetStatus::OffsetTooSmall | GetStatus::OffsetOverflowBadly => Err(Refusal::new(
             code::ILLEGAL_OFFSET,

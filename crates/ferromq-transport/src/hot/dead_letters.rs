@@ -4,7 +4,7 @@ use std::{collections::HashSet, net::SocketAddr, sync::Arc};
 
 use ferromq_store::{
     GetRequest, GetStatus, Leased, MessageFilter, MessageView, NewMessage, OffsetMessageId, ReceiptHandle,
-    Record, Source, StoreError, properties,
+    Record, Source, StoreError, TransferLimits, properties,
 };
 use parking_lot::Mutex;
 
@@ -312,7 +312,16 @@ impl Hot {
         let ReceiptHandle { queue_id, queue_offset, .. } = *handle;
         let (offset, max_count, max_bytes) = (queue_offset, 1, usize::MAX);
         let (filter, source) = (&MessageFilter::All, Source::Memory);
-        let one = GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source };
+        let one = GetRequest {
+            topic,
+            queue_id,
+            offset,
+            max_count,
+            max_bytes,
+            filter,
+            source,
+            limits: TransferLimits::NONE,
+        };
         let found = self.get(&one).await?;
         match found.messages.into_iter().next() {
             Some((at, record)) if at == queue_offset => Ok(record),

@@ -30,7 +30,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use ferromq_store::{Clock, MessageStore, Ordered};
+use ferromq_store::{Clock, MessageStore, Ordered, TransferLimits};
 
 pub use counters::{Counter, Counters};
 pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
@@ -67,6 +67,7 @@ pub struct Hot {
     pub client_policy: ArcSwap<ClientPolicy>,
     /// How long receives of other clients than our own wait over gRPC.
     pub waits: ArcSwap<Waits>,
+    transfer_limits: ArcSwap<TransferLimits>,
     /// Messages and bytes that went in and out, by topic and group.
     pub traffic: Arc<Traffic>,
     /// Nothing is read here, nor noted as read.
@@ -121,6 +122,7 @@ impl Hot {
             policy: ArcSwap::default(),
             client_policy: ArcSwap::default(),
             waits: ArcSwap::default(),
+            transfer_limits: ArcSwap::default(),
             traffic,
             refuses_reads,
             unique_keys,
@@ -146,6 +148,19 @@ impl Hot {
     /// Says whether consumers are refused: on a slave, until it has the messages of its master.
     pub fn set_refuses_reads(&self, refuses: bool) {
         self.refuses_reads.store(refuses, Ordering::Release);
+    }
+
+    /// Bounds what a pull, and each queue of a receive, answers from now on.
+    ///
+    /// It begins with [`TransferLimits::NONE`].
+    pub fn set_transfer_limits(&self, limits: TransferLimits) {
+        self.transfer_limits.store(Arc::new(limits));
+    }
+
+    /// What bounds the answers of clients that did not ask for larger ones.
+    #[must_use]
+    pub fn transfer_limits(&self) -> TransferLimits {
+        **self.transfer_limits.load()
     }
 
     /// Refuses consumers on a slave.

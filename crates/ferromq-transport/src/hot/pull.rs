@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ferromq_store::{GetRequest, GetResult, GetStatus, MessageFilter, Record, Source, StoreError};
+use ferromq_store::{
+    GetRequest, GetResult, GetStatus, MessageFilter, Record, Source, StoreError, TransferLimits,
+};
 use tokio::time::{Instant, timeout_at};
 
 use super::Hot;
@@ -23,6 +25,8 @@ pub struct Pull<'a> {
     pub max_count: usize,
     /// Most bytes to return; one message comes whatever its size.
     pub max_bytes: usize,
+    /// What bounds the answer besides.
+    pub limits: TransferLimits,
     /// Which messages.
     pub filter: &'a MessageFilter,
     /// How long to wait for the first message, in real time.
@@ -158,8 +162,9 @@ impl Hot {
 
 impl Pull<'_> {
     fn of_store(&self, offset: u64) -> GetRequest<'_> {
-        let &Self { topic, queue_id, max_count, max_bytes, filter, .. } = self;
-        GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source: Source::Memory }
+        let &Self { topic, queue_id, max_count, max_bytes, filter, limits, .. } = self;
+        let source = Source::Memory;
+        GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits }
     }
 }
 

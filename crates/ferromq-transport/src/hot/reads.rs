@@ -70,13 +70,14 @@ impl Reads {
         store: &Arc<MessageStore>,
         request: &GetRequest<'_>,
     ) -> Result<GetResult, StoreError> {
-        let GetRequest { queue_id, offset, max_count, max_bytes, .. } = *request;
+        let GetRequest { queue_id, offset, max_count, max_bytes, limits, .. } = *request;
         let (store, topic) = (Arc::clone(store), request.topic.to_owned());
         let filter: MessageFilter = request.filter.clone();
         let work = move || {
             let source = Source::Disk(Instant::now() + DISK_TURN);
             let (topic, filter) = (topic.as_str(), &filter);
-            store.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source })
+            let wanted = GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits };
+            store.get_from(&wanted)
         };
         self.run(work).await
     }

@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
-use ferromq_store::{Begin, MessageFilter, Ordered, ReadAhead, ReceiveRequest, Received, Result, Source};
+use ferromq_store::{
+    Begin, MessageFilter, Ordered, ReadAhead, ReceiveRequest, Received, Result, Source, TransferLimits,
+};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Hot, pop_retries::lies_in, reads::Scan};
@@ -29,6 +31,8 @@ pub struct Receive<'a> {
     pub max_count: usize,
     /// Most bytes to return; one message comes whatever its size.
     pub max_bytes: usize,
+    /// What bounds the messages of each queue.
+    pub limits: TransferLimits,
     /// Length of the lease.
     pub invisible_duration: Duration,
     /// Which messages.
@@ -284,6 +288,7 @@ impl Hot {
             order: request.order,
             max_attempts: request.max_attempts,
             by_priority: request.by_priority,
+            limits: request.limits,
         };
         let received = self.store.receive_in_memory(&wanted, request.queue, ahead)?;
         let messages = received.messages.len() as u64;

@@ -44,8 +44,16 @@ async fn look(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<
         }
         let (from, room) = (ahead.next_offset, MAX_BYTES - bytes);
         let (topic, filter, source) = (consumer.topic, &MessageFilter::All, Source::Memory);
-        let wanted =
-            GetRequest { topic, queue_id, offset: from, max_count: left, max_bytes: room, filter, source };
+        let wanted = GetRequest {
+            topic,
+            queue_id,
+            offset: from,
+            max_count: left,
+            max_bytes: room,
+            filter,
+            source,
+            limits: hot.transfer_limits(),
+        };
         let found = hot.get(&wanted).await.map_err(TransportError::from)?;
         bytes += found.messages.iter().map(|(_, record)| record.bytes().len()).sum::<usize>();
         records.extend(found.messages.into_iter().map(|(_, record)| record));

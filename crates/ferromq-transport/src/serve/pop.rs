@@ -71,6 +71,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         queue: consumer.queue,
         max_count,
         max_bytes: MAX_BYTES,
+        limits: hot.transfer_limits(),
         invisible_duration: Duration::from_millis(invisible),
         filter: &filter,
         begin,

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{GetResult, GetStatus, MessageFilter, Record};
+use ferromq_store::{GetResult, GetStatus, MessageFilter, Record, TransferLimits};
 
 use super::{
     consumer::{self, wait},
-    fields::{number, number_or, required},
+    fields::{is_set, number, number_or, required},
     refused::{Refused, settle},
 };
 use crate::{
@@ -39,11 +39,11 @@ mod forbidden {
     pub const SUBSCRIPTION: u32 = 5;
 }
 
-/// Messages and bytes of one answer, whatever is asked for.
+/// Messages and bytes of one answer, whatever is asked for and whatever the broker's own limits are.
 const MAX_COUNT: usize = 4_096;
 const MAX_BYTES: usize = 4 << 20;
-/// Bytes of one answer where the client names no limit.
-const USUAL_BYTES: usize = 1 << 20;
+/// The field, not one of RocketMQ's, by which a client asks for answers beyond the limits that the broker's options set.
+const LARGE: &str = "ferromqLarge";
 
 /// What a pull asks for, checked against the tables.
 struct Asked<'a> {
@@ -54,6 +54,7 @@ struct Asked<'a> {
     offset: i64,
     max_count: usize,
     max_bytes: usize,
+    is_large: bool,
     flags: u32,
     wait: Duration,
 }
@@ -88,6 +89,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         offset,
         max_count: asked.max_count,
         max_bytes: asked.max_bytes,
+        limits: if asked.is_large { TransferLimits::NONE } else { hot.transfer_limits() },
         filter: &filter,
         wait: asked.wait,
         patience: PATIENCE,
@@ -152,8 +154,9 @@ fn read(command: &RemotingCommand) -> Result<Asked<'_>, TransportError> {
         max_count: usize::try_from(max_count).unwrap_or(0).clamp(1, MAX_COUNT),
         max_bytes: match usize::try_from(max_bytes) {
             Ok(bytes) if bytes > 0 => bytes.min(MAX_BYTES),
-            _ => USUAL_BYTES,
+            _ => MAX_BYTES,
         },
+        is_large: is_set(command, LARGE),
         flags,
         wait: if flags & flag::SUSPEND == 0 { Duration::ZERO } else { wait(suspended) },
     })
