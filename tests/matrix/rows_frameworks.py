@@ -1,5 +1,43 @@
 """The rows of frameworks and tools that bring their own client."""
 
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from fetching import PROGRAMS, once, run, sources
 from rows import Row
 
-ROWS: tuple[Row, ...] = ()
+
+def _maven_program(folder: str, main: str, directory: Path) -> Sequence[str]:
+    """Fetch what the program's `pom.xml` names, compile it with what all programs share, and return its command."""
+    pom = PROGRAMS / folder / "pom.xml"
+
+    def fetch(target: Path) -> None:
+        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={target}", "-DincludeScope=runtime")
+        run("mvn", "-q", "-B", "-ntp", "-f", pom, *goal)
+
+    library = once(directory, "jars", [pom], fetch)
+    files = (*sources("frameworks", ".java"), *sources(folder, ".java"))
+
+    def compile_all(target: Path) -> None:
+        run("javac", "-nowarn", "-proc:none", "-cp", f"{library}/*", "-d", target, *files)
+
+    classes = once(directory, "classes", [pom, *files], compile_all)
+    options = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Duser.home=.")
+    return ["java", *options, "-cp", f"{classes}:{library}/*", main]
+
+
+def _spring_row(client: str, version: str, folder: str, main: str, *more: str) -> Row:
+    checks = ("send", "async", "tags", "sql", "order", "delay", "transaction", "retry", *more)
+    topics = dict.fromkeys(("async", *more), "NORMAL")
+    return Row(client, version, checks, partial(_maven_program, folder, f"matrix.{main}"), topics=topics)
+
+
+ROWS: tuple[Row, ...] = (
+    _spring_row(
+        *("rocketmq-spring-boot-starter", "2.3.5", "spring-boot", "SpringBoot"),
+        *("oneway", "batch", "request", "pull"),
+    ),
+    _spring_row("rocketmq-v5-client-spring-boot-starter", "2.3.1", "spring-v5", "SpringV5", "simple"),
+    _spring_row("spring-cloud-stream-rocketmq", "2023.0.3.3", "spring-stream", "SpringStream", "oneway", "broadcast"),
+)
