@@ -1,0 +1,239 @@
+"""With `compat = "rocketmq"` a small program is told the same by ferromq and by Apache RocketMQ, its proxy included."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+from grpc_session import Held, Session
+from java_processes import JavaBroker, JavaNameServer, JavaProxy
+
+import ferromq
+from ferromq._ferromq import RemotingClient, decode_records
+from ferromq._proto import messages as pb
+
+POP, ACK, SEND = 200_050, 200_051, 310
+POPPED = {
+    "consumerGroup": "popped",
+    "topic": "popped",
+    "queueId": "0",
+    "order": "true",
+    "invisibleTime": "3000",
+    "pollTime": "0",
+    "initMode": "0",
+    "expType": "TAG",
+    "exp": "*",
+}
+PATIENCE = 20.0
+SECOND = timedelta(seconds=1)
+LEASE = 60 * SECOND
+SOON = 0.3
+"""Seconds of a lease that is to end, and some more: a proxy knows of it then, too."""
+
+
+class Side(NamedTuple):
+    """One of the two servers."""
+
+    namesrv: str
+    broker: str
+    endpoint: str
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
+    """Run both: the original first."""
+    directory = tmp_path_factory.mktemp("side")
+    with contextlib.ExitStack() as stack:
+        names = stack.enter_context(JavaNameServer(directory / "namesrv"))
+        broker = stack.enter_context(JavaBroker(directory / "broker", names.address))
+        proxy = stack.enter_context(JavaProxy(directory / "proxy", names.address))
+        mq = stack.enter_context(ferromq.embedded(directory / "ours", compat="rocketmq"))
+        with ThreadPoolExecutor(2) as both:
+            made = [Side(names.address, broker.address, proxy.address), Side(mq.namesrv, mq.remoting, mq.endpoint)]
+            list(both.map(_create, made))
+        yield made
+
+
+def _create(side: Side) -> None:
+    """Make topics and groups, before a proxy remembers that there are none."""
+    with ferromq.Admin(side.namesrv) as admin:
+        for name in ("ordered", "popped", "dying"):
+            admin.create_topic(name, queues=1, message_type="FIFO")
+            admin.create_group(name, fifo=True, retries=1 if name == "dying" else 16)
+        admin.create_topic("plain", queues=1, message_type="NORMAL")
+        admin.create_topic("late", queues=1, message_type="DELAY")
+        admin.create_group("plain")
+
+
+def _same(sides: list[Side], program: Callable[[Side], Any]) -> Any:
+    """Run a program on both sides at once, and return what both told."""
+    with ThreadPoolExecutor(2) as both:
+        original, ours = both.map(program, sides)
+    assert ours == original
+    return original
+
+
+def _shown(messages: list[Held]) -> list[tuple[str, int]]:
+    return [(held.body, held.attempt) for held in messages]
+
+
+def _end(session: Session, messages: list[Held]) -> None:
+    """Let leases end soon, and wait for it."""
+    assert [session.change(held, SECOND / 10).code for held in messages] == [pb.Code.OK] * len(messages)
+    threading.Event().wait(SOON)
+
+
+def _fill(session: Session, topic: str, count: int) -> None:
+    for number in range(count):
+        assert session.send(topic, str(number), message_group="one").code == pb.Code.OK
+
+
+def _sent(topic: str) -> dict[str, str]:
+    """Return the header of a send over remoting."""
+    named = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    return {**named, "i": "", "j": "0", "k": "false", "m": "false"}
+
+
+def test_what_is_not_there_over_grpc(sides: list[Side]) -> None:
+    """Four questions, and none creates the topic; a group is created."""
+
+    def program(side: Side) -> list[int]:
+        with Session(side.endpoint, "plain", "plain") as session:
+            sent = [session.send("unknown", "a").code, session.send("unknown", "a", message_group="one").code]
+            received = session.receive(1, topic="unknown", invisible=LEASE)[0].code
+            return [session.route("unknown"), session.assignment("unknown"), *sent, received, session.route("unknown")]
+
+    missing, conflict = pb.Code.TOPIC_NOT_FOUND, pb.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert _same(sides, program) == [missing, missing, conflict, conflict, missing, missing]
+
+
+def test_a_send_over_remoting_creates_a_topic_that_grpc_finds(sides: list[Side]) -> None:
+    """`autoCreateTopicEnable` is on in both."""
+
+    def program(side: Side) -> list[int]:
+        with contextlib.closing(RemotingClient()) as client, Session(side.endpoint, "plain", "plain") as session:
+            return [client.call(side.broker, SEND, _sent("remoting"), b"a", timeout=20)[0], session.route("remoting")]
+
+    assert _same(sides, program) == [0, pb.Code.OK]
+
+
+def test_times_of_delivery_over_remoting_have_the_originals_limit(sides: list[Side]) -> None:
+    """Three days, in both modes."""
+
+    def program(side: Side) -> list[int]:
+        with contextlib.closing(RemotingClient()) as client:
+            answers = list[int]()
+            for seconds in (259_100, 259_300):
+                due = f"TIMER_DELIVER_MS\x01{int((time.time() + seconds) * 1000)}\x02"
+                answers.append(client.call(side.broker, SEND, {**_sent("late"), "i": due}, b"a", timeout=20)[0])
+            return answers
+
+    assert _same(sides, program) == [0, 13]
+
+
+def test_an_ordered_group_gets_everything_again(sides: list[Side]) -> None:
+    """From the first message that was not acknowledged; attempts, sizes and attempt ids as measured."""
+
+    def program(side: Side) -> list[Any]:
+        told = list[Any]()
+        with Session(side.endpoint, "ordered", "ordered") as session:
+
+            def take(count: int, attempt: str) -> list[Held]:
+                messages = session.receive(count, attempt=attempt, invisible=LEASE)[1]
+                told.append(_shown(messages))
+                return messages
+
+            _fill(session, "ordered", 6)
+            first = take(4, "a")
+            told.append([session.ack(first[1]), session.ack(first[2])])
+            again = take(2, "a")
+            _end(session, again)
+            third = take(6, "c")
+            told.append([session.ack(held) for held in third[1:]])
+            _end(session, third[:1])
+            fourth = take(2, "d")
+            told.append([session.ack(held) for held in fourth])
+            fifth = take(6, "e")
+            told.append([session.ack(held) for held in fifth])
+            _fill(session, "ordered", 1)
+            take(6, "f")
+        return told
+
+    ok = pb.Code.OK
+    assert _same(sides, program) == [
+        *([("0", 1), ("1", 1), ("2", 1), ("3", 1)], [ok] * 2, [("0", 1), ("1", 1)]),
+        *([("0", 2), ("1", 2), ("2", 1), ("3", 1), ("4", 1), ("5", 1)], [ok] * 5),
+        *([("0", 3), ("1", 3)], [ok] * 2, [("2", 1), ("3", 1), ("4", 1), ("5", 1)], [ok] * 4, [("0", 1)]),
+    ]
+
+
+def test_those_that_came_too_often_are_dead_acknowledged_or_not(sides: list[Side]) -> None:
+    """A batch whose first message fails dies with it."""
+
+    def program(side: Side) -> list[Any]:
+        told = list[Any]()
+        with Session(side.endpoint, "dying", "dying") as session:
+            _fill(session, "dying", 4)
+            for attempt in "ab":
+                messages = session.receive(3, attempt=attempt, invisible=LEASE)[1]
+                told.append((_shown(messages), [session.ack(held) for held in messages[1:]]))
+                _end(session, messages[:1])
+            # The original's proxy answers such a receive with nothing, and gives the next message to the next one.
+            for attempt in "cd":
+                messages = session.receive(3, attempt=attempt, invisible=LEASE)[1]
+                if messages:
+                    told.append(_shown(messages))
+                    break
+        with ferromq.Admin(side.namesrv) as admin:
+            deadline = time.monotonic() + PATIENCE
+            while not (dead := "%DLQ%dying" in admin.topics()) and time.monotonic() < deadline:
+                threading.Event().wait(0.1)
+        return [*told, dead]
+
+    ok = pb.Code.OK
+    batch = ["0", "1", "2"]
+    assert _same(sides, program) == [
+        *(([(body, attempt) for body in batch], [ok] * 2) for attempt in (1, 2)),
+        *([("3", 1)], True),
+    ]
+
+
+def test_ordered_pops_over_remoting(sides: list[Side]) -> None:
+    """As over gRPC; what was acknowledged comes again."""
+
+    def program(side: Side) -> list[Any]:
+        with Session(side.endpoint, "popped", "popped") as session:
+            _fill(session, "popped", 4)
+        with contextlib.closing(RemotingClient()) as client:
+
+            def pop(count: int) -> tuple[list[str], dict[str, str]]:
+                fields = {**POPPED, "maxMsgNums": str(count)}
+                deadline = time.monotonic() + PATIENCE
+                while True:
+                    # What was born long ago is not looked at.
+                    fields["bornTime"] = str(int(time.time() * 1000))
+                    code, remark, answer, body = client.call(side.broker, POP, fields, timeout=20)
+                    if code == 0:
+                        return [each.body.decode() for each in decode_records(body)], answer
+                    assert time.monotonic() < deadline, (code, remark)
+                    threading.Event().wait(0.05)
+
+            def ack(answer: dict[str, str], offset: int) -> int:
+                start = answer["startOffsetInfo"].split(" ")[2]
+                told = " ".join(answer[name] for name in ("popTime", "invisibleTime", "reviveQid"))
+                info = f"{start} {told} 0 broker 0 {offset}"
+                place = {"consumerGroup": "popped", "topic": "popped", "queueId": "0", "offset": str(offset)}
+                return client.call(side.broker, ACK, {**place, "extraInfo": info}, timeout=20)[0]
+
+            first, answer = pop(3)
+            told = [first, ack(answer, 1), ack(answer, 2)]
+            second, answer = pop(4)
+            return [*told, second, answer["orderCountInfo"], *(ack(answer, offset) for offset in (0, 1, 2, 3))]
+
+    told = _same(sides, program)
+    assert told[:4] == [["0", "1", "2"], 0, 0, ["0", "1", "2", "3"]]
+    assert told[5:] == [0] * 4
