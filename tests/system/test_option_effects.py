@@ -136,9 +136,15 @@ def test_files_have_their_places_and_sizes(
     with reach(broker) as peer:
         assert send(peer, KEYS="k").code == SUCCESS
         assert send(peer, TIMER_DELAY_SEC="60").code == SUCCESS
-    found = lambda: [file.stat().st_size for file in (tmp_path / "broker-0").glob(pattern)]  # noqa: E731 (asked twice)
-    assert eventually(lambda: bool(found()))
-    assert set(found()) == {size}
+    # A file is found before it has its size.
+    sizes: set[int] = set()
+
+    def are_as_said() -> bool:
+        sizes.clear()
+        sizes.update(file.stat().st_size for file in (tmp_path / "broker-0").glob(pattern))
+        return sizes == {size}
+
+    assert eventually(are_as_said), sizes
 
 
 def test_a_record_has_a_checksum_of_its_own(start: Start, tmp_path: Path) -> None:
