@@ -1,11 +1,14 @@
-"""The rows of remoting clients."""
+"""The rows of remoting clients, and of clients before RocketMQ's own proxy before either side."""
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fetching import copied, java_program, run, sources
+import rows_grpc
+from fetching import PROGRAMS, copied, java_program, run, sources
 from rows import Row
 
 _EACH: Final = (
@@ -15,6 +18,15 @@ _EACH: Final = (
 _JAVA: Final = ("no_progress", "query_by_key", "query_by_id", "from_timestamp")
 _SINCE_46: Final = ("lite_pull", "request_reply", "namespace", "trace")
 _TOPICS: Final = dict.fromkeys(("batch", "compressed", "broadcast", "pull", *_JAVA, *_SINCE_46), "NORMAL")
+_TOOLS: Final = (
+    *("cluster", "traffic", "topics", "topic_stats", "group_stats", "connections", "running_info", "statistics"),
+    *("runtime", "options", "messages", "consume_directly", "reset_offset", "create_and_delete"),
+)
+"""The calls of rocketmq-exporter and of rocketmq-dashboard's REST interface."""
+_PROXIED: Final = ("5.0.3", "5.2.0")
+"""The versions of the Java client that are tried before RocketMQ's proxy before either side."""
+_PROXIED_LIMIT_S: Final = 230.0
+"""Its start takes a while."""
 _FOLDER: Final = "java-remoting"
 
 
@@ -40,10 +52,33 @@ def _go(directory: Path) -> Sequence[str]:
     return [str(copied(directory, "program", sources("go-remoting", ".go", "go.mod", "go.sum"), build) / "matrix")]
 
 
-ROWS: tuple[Row, ...] = (
+def _behind_proxy(row: Row, directory: Path) -> Sequence[str]:
+    """Return the command of a row with RocketMQ's proxy of its own, which knows the side's name server."""
+    return [sys.executable, str(PROGRAMS / "java-proxy" / "proxied.py"), *row.prepare(directory)]
+
+
+def _proxied(client: str, row: Row) -> Row:
+    return replace(row, client=client, prepare=partial(_behind_proxy, row), limit_s=_PROXIED_LIMIT_S)
+
+
+_CLIENTS: tuple[Row, ...] = (
     _java_row("4.3.0"),
     _java_row("4.9.8", *_SINCE_46),
     _java_row("5.1.4", *_SINCE_46),
     _java_row("5.5.0", *_SINCE_46),
     _row("go-remoting", "2.1.2", partial(_go), *_SINCE_46),
+)
+
+
+def _tools(directory: Path) -> Sequence[str]:
+    return java_program(
+        directory, sources("admin-tools", ".java"), "Matrix", "org.apache.rocketmq:rocketmq-tools:5.5.0"
+    )
+
+
+ROWS: tuple[Row, ...] = (
+    *_CLIENTS,
+    Row("admin-tools", "5.5.0", _TOOLS, _tools, topics={**dict.fromkeys(_TOOLS), "admin": "NORMAL"}),
+    *(_proxied("java-proxy", row) for row in rows_grpc.ROWS if row.client == "java-grpc" and row.version in _PROXIED),
+    *(_proxied("java-proxy-remoting", row) for row in _CLIENTS if row.version == "5.5.0"),
 )

@@ -14,7 +14,11 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
-const limit = 165 * time.Second
+const (
+	limit = 165 * time.Second
+	// beside is how many checks run at the same time.
+	beside = 6
+)
 
 var (
 	namesrv = os.Getenv("MATRIX_NAMESRV")
@@ -68,6 +72,7 @@ func main() {
 	var lock sync.Mutex
 	var open []string
 	var all sync.WaitGroup
+	places := make(chan struct{}, beside)
 	for _, each := range checks {
 		if len(os.Args) > 1 && !slices.Contains(os.Args[1:], each.name) {
 			continue
@@ -78,6 +83,8 @@ func main() {
 		all.Add(1)
 		go func() {
 			defer all.Done()
+			places <- struct{}{}
+			defer func() { <-places }()
 			line := verdict(each.run, each.name+"_"+run)
 			lock.Lock()
 			defer lock.Unlock()

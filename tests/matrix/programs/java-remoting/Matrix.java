@@ -14,6 +14,8 @@ import java.util.concurrent.TimeUnit;
  */
 public final class Matrix {
   private static final int LIMIT_SECONDS = 165;
+  /** So many checks run beside each other. */
+  private static final int THREADS = 6;
 
   static final String NAMESRV = System.getenv("MATRIX_NAMESRV");
   static final String RUN = System.getenv("MATRIX_RUN");
@@ -44,10 +46,10 @@ public final class Matrix {
 
   public static void main(String[] args) throws Exception {
     Matrix matrix = new Matrix();
-    Sends.addTo(matrix);
-    Consumers.addTo(matrix);
-    Lookups.addTo(matrix);
     matrix.add("transaction", Transactions::transaction);
+    Consumers.addTo(matrix);
+    Sends.addTo(matrix);
+    Lookups.addTo(matrix);
     try {
       Class.forName("Newer").getDeclaredMethod("addTo", Matrix.class).invoke(null, matrix);
     } catch (ClassNotFoundException absent) {
@@ -61,7 +63,7 @@ public final class Matrix {
   }
 
   private void runAll() throws InterruptedException {
-    ExecutorService pool = Executors.newFixedThreadPool(checks.size());
+    ExecutorService pool = Executors.newFixedThreadPool(THREADS);
     List<String> open = new ArrayList<>(checks.keySet());
     checks.forEach(
         (name, check) ->
