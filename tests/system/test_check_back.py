@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_peer import GrpcPeer
 from remoting_peer import Peer
 
 import ferromq
@@ -155,6 +156,27 @@ def test_a_grpc_producer_is_asked_and_ends_by_the_id_it_was_told(
     }
     for _ in range(2):
         assert producer.end(**named).code == pb.Code.OK
+    assert eventually(lambda: bodies(mq.store) == [b"paid"])
+
+
+def test_an_answer_may_leave_out_the_version_of_the_message_id(
+    mq: ferromq.Embedded, producer: GrpcProducer, eventually: Eventually
+) -> None:
+    """As that of RocketMQ's Python client 5.0.1 does."""
+    with GrpcPeer(mq.endpoint) as peer:
+        peer.send("orders", "paid", message_type=pb.MessageType.TRANSACTION)
+    assert eventually(lambda: settled(mq))
+    mq.clock.advance(seconds=31)
+    command = producer.told.get(timeout=10).recover_orphaned_transaction_command
+    message_id = command.message.system_properties.message_id
+    assert message_id.startswith("01")
+    ended = producer.end(
+        message_id=message_id[2:],
+        transaction_id=command.transaction_id,
+        resolution=pb.TransactionResolution.COMMIT,
+        source=pb.TransactionSource.SOURCE_SERVER_CHECK,
+    )
+    assert ended.code == pb.Code.OK
     assert eventually(lambda: bodies(mq.store) == [b"paid"])
 
 

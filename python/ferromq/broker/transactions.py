@@ -46,6 +46,8 @@ _HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE, "TRAN_MSG"})
 # Physical offset, then queue offset, of the half message.
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
 _OFFSET_DIGITS = 16
+_ID_VERSION = "01"
+"""What the message ids of gRPC clients begin with."""
 
 
 class Decision(IntEnum):
@@ -188,7 +190,7 @@ class Transactions:
             (properties.get(PRODUCER_GROUP) != end.group, "The producer group"),
             (half.queue_offset != end.queue_offset, "The transaction state table offset"),
             (end.topic is not None and properties.get(REAL_TOPIC) != end.topic, "The topic"),
-            (end.message_id is not None and properties.get(UNIQUE_KEY) != end.message_id, "The message id"),
+            (not _is_named(end.message_id, properties.get(UNIQUE_KEY, "")), "The message id"),
         ):
             if is_wrong:
                 raise EndRefused(ResponseCode.SYSTEM_ERROR, f"{what} wrong")
@@ -259,6 +261,16 @@ def _read(fields: Mapping[str, str]) -> End:
 def transaction_id(queue_offset: int, physical_offset: int) -> str:
     """Return the id gRPC clients name a half message by."""
     return f"{physical_offset:0{_OFFSET_DIGITS}X}{queue_offset:0{_OFFSET_DIGITS}X}"
+
+
+def _is_named(message_id: str | None, unique_key: str) -> bool:
+    """
+    Say whether an end names the message with *unique_key*, if it names one at all.
+
+    RocketMQ's Python client 5.0.1 leaves out the version that an id begins with where it was asked. RocketMQ looks at
+    no id.
+    """
+    return message_id in {None, unique_key, unique_key.removeprefix(_ID_VERSION)}
 
 
 def _read_grpc(message: pb.EndTransactionRequest, topic: str) -> End:
