@@ -3,12 +3,15 @@
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import pytest
 from dispatching import dispatched
 from remoting_peer import Frame, Peer
 
 import ferromq
+from ferromq._proto import messages as pb
 from ferromq.spark.plan import QueueRange
 from ferromq.spark.pull import pull as read_range
 
@@ -154,3 +157,26 @@ def test_ferromqs_own_readers_ask_for_more(mq: ferromq.Embedded, peer: Peer) -> 
     for protocol, endpoint in (("remoting", mq.broker.address), ("grpc", mq.endpoint)):
         wanted = QueueRange("orders", mq.broker.config.name, endpoint, 0, 0, 10, protocol)
         assert [rows for rows, _ in read_range(wanted)] == [10]
+
+
+def test_other_clients_over_grpc_have_the_limits_in_each_queue(mq: ferromq.Embedded, peer: Peer) -> None:
+    """A receive of two queues, and a pull of one."""
+    for queue in (0, 1):
+        send(mq, peer, 5, 100 * KIB, queue=queue)
+    topic = pb.Resource(name="orders")
+    receive = pb.ReceiveMessageRequest(
+        group=pb.Resource(name="g"), message_queue=pb.MessageQueue(topic=topic, id=-1), batch_size=32
+    )
+    receive.invisible_duration.FromSeconds(60)
+    assert [given(mq, "Receive", receive, pb.ReceiveMessageResponse) for _ in range(3)] == [4, 4, 2]
+    pull = pb.PullMessageRequest(message_queue=pb.MessageQueue(topic=topic, id=0), offset=1, batch_size=32)
+    assert given(mq, "Pull", pull, pb.PullMessageResponse) == 2
+
+
+def given(mq: ferromq.Embedded, verb: str, request: Any, response: Any) -> int:
+    """Ask as RocketMQ's clients do, and return how many messages come."""
+    with grpc.insecure_channel(mq.endpoint) as channel:
+        call = channel.unary_stream(f"/apache.rocketmq.v2.MessagingService/{verb}Message")
+        metadata = (("x-mq-client-id", "other@1"), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.0.7"))
+        parts = map(response.FromString, call(request.SerializeToString(), metadata=metadata, timeout=30))
+        return sum(part.WhichOneof("content") == "message" for part in parts)
