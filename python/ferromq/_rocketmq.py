@@ -196,8 +196,7 @@ _BROKER_GROUPS: Mapping[str, str] = {
     "logs are not replicated yet, so slaves are told no address of one": "brokerIP2",
     "logs are not replicated yet, so nothing listens for slaves": "haListenPort",
     "slaves have no messages of their master yet": "slaveReadEnable",
-    # Others' keys that are under way.
-    "ferromq has no such option": "messageIndexEnable",
+    "messages are always found by key: the index is always built": "messageIndexEnable",
 }
 
 
