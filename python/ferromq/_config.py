@@ -21,6 +21,7 @@ _log = logging.getLogger("ferromq.config")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NO_HOST = re.compile(r"[/\s]")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -218,7 +219,9 @@ class Config:
     def _translated(cls, read: Callable[[Any], dict[str, Any]], value: Any, where: str) -> dict[str, Any]:
         try:
             values = read(value)
-        except (ValueError, OverflowError) as error:
+        except OverflowError as error:
+            raise ConfigError(f"{where}: the number is too large") from error
+        except ValueError as error:
             raise ConfigError(f"{where}: {error}") from error
         cls._check(values, where)
         return values
@@ -393,6 +396,13 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def from_zero(text: str) -> int:
+    """Take a whole number of RocketMQ's files that is 0 or more."""
+    if whole(text) < 0:
+        raise ValueError("a whole number of 0 or more is expected")
+    return whole(text)
+
+
 def number(text: str) -> float:
     try:
         return float(text)
@@ -474,7 +484,7 @@ def only(text: str, allowed: str, why: str) -> dict[str, Any]:
 
 def check_address(name: str, address: str) -> None:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+    if not host or _NO_HOST.search(host) or not port.isdecimal() or int(port) > _MAX_PORT:
         raise ConfigError(f"{name} is {address!r}; HOST:PORT is expected, as 127.0.0.1:9876")
 
 

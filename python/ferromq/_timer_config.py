@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq._config import Config, boolean, whole
+from ferromq._config import Config, boolean, from_zero, whole
 from ferromq._ferromq import Store
 
 _PRECISIONS_MS = (100, 200, 500, 1000)
@@ -45,9 +45,9 @@ class TimerConfig(Config):
 
     properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
         "timerWheelEnable": lambda text: {"timer_enabled": boolean(text)},
-        "timerMaxDelaySec": lambda text: {"timer_max_delay": timedelta(seconds=whole(text))},
+        "timerMaxDelaySec": lambda text: {"timer_max_delay": timedelta(seconds=from_zero(text))},
         "timerPrecisionMs": _precision,
-        "timerRollWindowSlot": lambda text: {"timer_roll_window": whole(text)},
+        "timerRollWindowSlot": lambda text: {"timer_roll_window": from_zero(text)},
         "mappedFileSizeTimerLog": lambda text: {"timer_log_file_size": whole(text)},
     }
 

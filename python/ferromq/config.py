@@ -19,6 +19,7 @@ from ferromq._config import (
     boolean,
     check_address,
     check_positive,
+    from_zero,
     number,
     split_advertised,
     split_list,
@@ -174,7 +175,7 @@ class StoreConfig(Config):
         "maxIndexNum": lambda text: {"index_entries": whole(text)},
         "messageDelayLevel": lambda text: {"delay_levels": text},
         "deleteWhen": lambda text: {"retention_hours": text},
-        "fileReservedTime": lambda text: {"retention_age": timedelta(hours=whole(text))},
+        "fileReservedTime": lambda text: {"retention_age": timedelta(hours=from_zero(text))},
         "flushConsumerOffsetInterval": lambda text: {"progress_interval": timedelta(milliseconds=whole(text))},
     }
     joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {

@@ -281,7 +281,10 @@ def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
         ("deleteWhen=24", "retention_hours"),
         ("deleteWhen=4 pm", "hours of the day"),
         ("flushIntervalCommitLog=0", "flushIntervalCommitLog=0"),
-        ("timerMaxDelaySec=-1", "timerMaxDelaySec=-1"),
+        ("timerMaxDelaySec=-1", "timerMaxDelaySec=-1 .*: a whole number of 0 or more"),
+        ("fileReservedTime=-1", "fileReservedTime=-1 .*: a whole number of 0 or more"),
+        ("fileReservedTime=99999999999999", "fileReservedTime=99999999999999 .*: the number is too large"),
+        ("namesrvAddr=http://mq:9876", "namesrvAddr=http://mq:9876 .*HOST:PORT is expected"),
         ("serverChannelMaxIdleTimeSeconds=0", "it must be more than 0"),
     ],
 )
