@@ -121,6 +121,38 @@ def test_a_send_over_remoting_creates_a_topic_that_grpc_finds(sides: list[Side])
     assert _same(sides, program) == [0, pb.Code.OK]
 
 
+def test_invisible_durations_and_delays_have_the_originals_limits(sides: list[Side]) -> None:
+    """And its words, where they are the limit's alone; a change has no least duration, renewed receives have none."""
+
+    def program(side: Side) -> list[Any]:
+        told = list[Any]()
+        with Session(side.endpoint, "plain", "plain") as session:
+            assert session.send("plain", "a").code == pb.Code.OK
+            for invisible in (9.999, 43_200.001):
+                status, _ = session.receive(1, invisible=invisible * SECOND)
+                told.append((status.code, status.message))
+            status, messages = session.receive(1, invisible=43_200 * SECOND)
+            told.append((status.code, _shown(messages)))
+            changes = [session.change(messages[0], invisible * SECOND) for invisible in (43_200.001, 0)]
+            told += [(status.code, status.message) for status in changes[:1]] + [changes[1].code]
+            threading.Event().wait(SOON)
+            status, messages = session.receive(1, invisible=SECOND, auto_renew=True)
+            told += [status.code, _shown(messages), [session.ack(held) for held in messages]]
+            for ahead in (86_300, 87_000):
+                due = pb.SystemProperties().delivery_timestamp
+                due.FromMilliseconds(int((time.time() + ahead) * 1000))
+                status = session.send("late", "b", delivery_timestamp=due)
+                told.append((status.code, status.message))
+        return told
+
+    told = _same(sides, program)
+    assert told[:2] == [
+        (pb.Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 10000"),
+        (pb.Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too large. max is 43200000"),
+    ]
+    assert told[-1][0] == pb.Code.ILLEGAL_DELIVERY_TIME
+
+
 def test_times_of_delivery_over_remoting_have_the_originals_limit(sides: list[Side]) -> None:
     """Three days, in both modes."""
 
