@@ -8,7 +8,7 @@ import pytest
 from compat_peer import Clients
 
 import ferromq
-from ferromq._ferromq import StoredMessage
+from ferromq._ferromq import RemotingClient, StoredMessage
 
 COUNT = 200
 PATIENCE, PAUSE = 30.0, 0.05
@@ -108,7 +108,24 @@ def test_a_delayed_message_is_stored_with_its_level_and_comes_when_it_is_over(
     stored = {each.body: each.store_timestamp for each in mq.store.get("SCHEDULE_TOPIC_XXXX", 0, 0)[1]}
     for each in arrived:
         assert each.store_timestamp - stored[each.body] >= 1_000
-        assert "DELAY" not in each.properties
+        assert each.properties["DELAY"] == "1"
+
+
+def test_rocketmq_reads_from_a_key_of_the_brokers_when_the_message_was_sent(
+    mq: ferromq.Embedded, clients: Clients
+) -> None:
+    """By the clock and in the zone of this machine."""
+    client, topic = RemotingClient(), "keyless"
+    sent = {"a": "PG", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
+    code, remark, _, _ = client.call(mq.remoting, 310, {**sent, "i": "", "j": "0", "k": "false", "m": "false"}, b"m-0")
+    assert code == 0, remark
+    (message,) = all_of(mq, topic, 1)
+    key = message.properties["UNIQ_KEY"]
+    # The key is made just before the message is stored.
+    read, stored = int(clients.ask("time", key)), message.store_timestamp
+    assert stored - 60_000 <= read <= stored
+    printed = clients.admin("queryMsgByUniqueKey", "-t", topic, "-i", key, "-n", mq.namesrv)
+    assert message.offset_message_id in printed, printed
 
 
 def test_the_trace_of_a_message_is_kept_and_found_by_mqadmin(mq: ferromq.Embedded, clients: Clients) -> None:

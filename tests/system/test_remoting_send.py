@@ -8,6 +8,7 @@ import pytest
 from remoting_peer import Frame, Peer
 
 import ferromq
+from ferromq._ferromq import StoredMessage
 from ferromq._time import Clock
 
 SUCCESS, ILLEGAL, FORBIDDEN, NO_TOPIC, NO_GROUP, INVALID = 0, 13, 16, 17, 26, 29
@@ -146,8 +147,9 @@ def test_a_batch_is_stored_in_order_and_its_ids_are_answered(mq: ferromq.Embedde
 def test_a_delayed_message_arrives_when_its_level_is_over_and_not_before(
     mq: ferromq.Embedded, peer: Peer, eventually: Eventually
 ) -> None:
-    """Level 3 is ten seconds; the topic is the producer's again, and the delay is gone."""
-    assert send(peer, "orders", b"later", 1, DELAY="3", UNIQ_KEY="7F02").code == SUCCESS
+    """Level 3 is ten seconds; the topic is the producer's again, and consumers read the level."""
+    given = {"DELAY": "3", "UNIQ_KEY": "7F02", "TIMER_DELAY_SEC": "7"}
+    assert send(peer, "orders", b"later", 1, **given).code == SUCCESS
     assert eventually(lambda: mq.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1)
     mq.clock.advance(seconds=9)
     assert mq.store.max_offset("orders", 1) == 0
@@ -155,7 +157,9 @@ def test_a_delayed_message_arrives_when_its_level_is_over_and_not_before(
     assert eventually(lambda: mq.store.max_offset("orders", 1) == 1)
     _, (message,), _ = mq.store.get("orders", 1, 0)
     assert (message.body, message.message_id) == (b"later", "7F02")
-    assert "DELAY" not in message.properties
+    level, place = {"DELAY": "3"}, {"REAL_TOPIC": "orders", "REAL_QID": "1"}
+    assert message.properties.items() >= {**level, **place}.items()
+    assert "TIMER_DELAY_SEC" not in message.properties
 
 
 def test_a_message_given_back_comes_again_for_its_group(
@@ -177,6 +181,43 @@ def test_a_message_given_back_comes_again_for_its_group(
     topic = mq.broker.topics.find("%RETRY%readers")
     assert topic is not None
     assert (topic.write_queues, int(topic.permission)) == (1, 6)
+
+
+def test_a_message_has_the_level_of_its_last_wait_and_waits_no_more_for_it(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """Delivered, retried, dead, as in RocketMQ; what is delivered is delivered, also to a broker started again."""
+    clock = Clock.manual()
+
+    def seen(mq: ferromq.Embedded, topic: str) -> StoredMessage:
+        assert eventually(lambda: mq.store.max_offset(topic, 0) == 1), topic
+        _, (message,), _ = mq.store.get(topic, 0, 0)
+        return message
+
+    def give_back(peer: Peer, message: StoredMessage, level: int) -> None:
+        back = {"offset": str(message.physical_offset), "group": "readers", "delayLevel": str(level)}
+        assert peer.call(GIVE_BACK, back).code == SUCCESS
+
+    with ferromq.embedded(tmp_path, clock=clock) as mq, Peer(mq.remoting) as peer:
+        assert send(peer, "orders", b"later", 0, DELAY="2", WAIT="true").code == SUCCESS
+        assert eventually(lambda: mq.store.max_offset("SCHEDULE_TOPIC_XXXX", 1) == 1)
+        clock.advance(seconds=6)
+        delivered = seen(mq, "orders")
+        assert (delivered.properties["DELAY"], delivered.properties["WAIT"]) == ("2", "true")
+        give_back(peer, delivered, 1)
+        assert eventually(lambda: mq.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1)
+        clock.advance(seconds=2)
+        retried = seen(mq, "%RETRY%readers")
+        assert (retried.properties["DELAY"], retried.properties["WAIT"]) == ("1", "false")
+        assert retried.properties["REAL_TOPIC"] == "%RETRY%readers"
+        give_back(peer, retried, -1)
+        dead = seen(mq, "%DLQ%readers")
+        assert (dead.properties["DELAY"], dead.properties["WAIT"]) == ("0", "false")
+    with ferromq.embedded(tmp_path, clock=clock) as mq:
+        clock.advance(minutes=1)
+        for topic in ("orders", "%RETRY%readers", "%DLQ%readers"):
+            seen(mq, topic)
+        assert [mq.store.max_offset("SCHEDULE_TOPIC_XXXX", queue) for queue in range(3)] == [1, 1, 0]
 
 
 def test_a_message_that_shall_not_come_again_is_kept_in_the_groups_dead_letter_topic(

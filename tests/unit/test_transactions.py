@@ -82,7 +82,7 @@ def test_a_committed_message_is_the_half_one_at_its_destination(store: Store, cl
     end = half(store)
     assert transactions(store).end(end)
     (message,) = seen(store)
-    assert message.properties == {"PGROUP": "payers", "TAGS": "t"}
+    assert message.properties == {"PGROUP": "payers", "TAGS": "t", "TRAN_MSG": "true"}
     assert (message.body, message.flag, message.sys_flag & 12) == (b"paid", 7, Decision.COMMIT)
     assert (message.born_timestamp, message.born_host) == (NOW, "10.0.0.9:1234")
     assert message.prepared_transaction_offset == end.physical_offset

@@ -135,12 +135,6 @@ pub(crate) fn destination(properties: &[u8]) -> Option<(&str, i32)> {
     Some((properties::get(properties, REAL_TOPIC)?, queue_id))
 }
 
-/// The properties of a message that is due, as RocketMQ leaves them: it waits no more, and still tells its destination.
-pub(crate) fn due_properties(properties: &[u8]) -> Vec<u8> {
-    let [deliver_at, delay_seconds, _] = TIMERS;
-    properties::replace(properties, &[LEVEL, deliver_at, delay_seconds], &[])
-}
-
 /// When a waiting message is due, milliseconds since 1970; `None` for every other message.
 ///
 /// `level` is the property `DELAY`; one above the highest counts as the highest.
@@ -217,9 +211,6 @@ mod tests {
             properties::iter(&delayed.properties).filter(|(name, _)| *name == "REAL_TOPIC").count(),
             1
         );
-        let due = due_properties(&delayed.properties);
-        assert_eq!(properties::get(&due, "DELAY"), None);
-        assert_eq!(destination(&due), Some(("orders", 7)), "RocketMQ leaves them");
     }
 
     #[test]
@@ -256,7 +247,6 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..60), text in "[0-9smhd ]{0,12}"
         ) {
             let _ = rewrite(&StoreConfig::default(), 0, "t", 0, 0, &bytes);
-            let _ = due_properties(&bytes);
             if let Ok(read) = text.parse::<DelayLevels>() {
                 prop_assert_eq!(read.to_string().parse::<DelayLevels>().unwrap(), read);
             }

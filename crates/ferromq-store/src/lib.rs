@@ -122,6 +122,7 @@ pub use disk::{Allocation, DirectoryLock, Disk, RealDisk, Region, release_in_for
 pub use error::{Result, StoreError};
 pub use filter::{FilterError, MessageFilter};
 pub use flush_policy::FlushPolicy;
+pub use local_time::LocalTime;
 pub use mapped_file::MappedRegion;
 pub use message::{MessageView, NewMessage, add_reconsume_times};
 pub use message_id::OffsetMessageId;

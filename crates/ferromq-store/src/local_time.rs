@@ -1,16 +1,21 @@
-//! The hour of the day where the broker stands, for RocketMQ's `deleteWhen`.
+//! The hour of the day where the broker stands, for RocketMQ's `deleteWhen`, and its month, for RocketMQ's unique keys.
 //!
 //! The zone is the one Java takes: `TZ`, else the system's. Nothing else of the store knows local time.
 
+use std::ops::Range;
+
 use tz::{TimeZone, TzError};
+
+const DAY: i64 = 86_400;
 
 /// The zone the process lives in, with its daylight saving.
 #[derive(Debug, Clone)]
-pub(crate) struct LocalTime(TimeZone);
+pub struct LocalTime(TimeZone);
 
 impl LocalTime {
     /// Reads the zone once. Where there is none, or none that can be read, it is UTC, as for Java.
-    pub(crate) fn of_process() -> Self {
+    #[must_use]
+    pub fn of_process() -> Self {
         let named = std::env::var("TZ").ok().filter(|name| !name.is_empty());
         let zone = match &named {
             Some(name) => TimeZone::from_posix_tz(name),
@@ -25,6 +30,40 @@ impl LocalTime {
         )
     }
 
+    /// The zone of this name, or of these rules as `TZ` has them; `None` where there is none.
+    #[must_use]
+    pub fn in_zone(name: &str) -> Option<Self> {
+        TimeZone::from_posix_tz(name).ok().map(Self)
+    }
+
+    /// The month `now_ms` is in: how many have passed since the year 0, and its milliseconds since 1970, from its first
+    /// day's midnight to the next one's.
+    #[must_use]
+    pub fn month(&self, now_ms: i64) -> (i64, Range<i64>) {
+        let seconds = now_ms.div_euclid(1000);
+        let local = seconds.saturating_add(self.offset(seconds).unwrap_or(0));
+        let month = month_of(local.div_euclid(DAY));
+        let (start, end) = (self.begin_ms(month), self.begin_ms(month + 1));
+        // Where midnight is left out its month begins later, and where it comes twice at the second: as in Java.
+        if now_ms < start {
+            return (month - 1, self.begin_ms(month - 1)..start);
+        }
+        if now_ms >= end {
+            return (month + 1, end..self.begin_ms(month + 2));
+        }
+        (month, start..end)
+    }
+
+    /// The midnight a month begins with. Java takes standard time where there are two, and where there is none.
+    fn begin_ms(&self, month: i64) -> i64 {
+        let local = first_day(month) * DAY;
+        let mut offsets = [local - DAY, local + DAY].map(|around| self.offset(around).unwrap_or(0));
+        offsets.sort_unstable();
+        let fits = |offset: &&i64| self.offset(local - **offset).is_ok_and(|found| found == **offset);
+        let offset = offsets.iter().find(fits).or(offsets.first()).copied().unwrap_or(0);
+        (local - offset) * 1000
+    }
+
     /// The hour, 0 to 23, at `now_ms`.
     pub(crate) fn hour(&self, now_ms: i64) -> u8 {
         let seconds = now_ms.div_euclid(1000);
@@ -37,9 +76,71 @@ impl LocalTime {
     }
 }
 
+/// Days from 1970-01-01 to the first of a month, counted from the year 0, in the calendar of today.
+fn first_day(month: i64) -> i64 {
+    // Years that begin in March have their leap day last.
+    let from_march = month - 2;
+    let (year, place) = (from_march.div_euclid(12), from_march.rem_euclid(12));
+    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    year * 365 + leaps + (place * 153 + 2) / 5 - 719_468
+}
+
+/// The month a day since 1970-01-01 is in, counted from the year 0.
+fn month_of(day: i64) -> i64 {
+    // 400 years have 146,097 days and 4,800 months: never off by more than one.
+    let near = (day + 719_528) * 4_800 / 146_097;
+    [near + 1, near].into_iter().find(|month| first_day(*month) <= day).unwrap_or(near - 1)
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn zone(rules: &str) -> LocalTime {
+        LocalTime::in_zone(rules).unwrap()
+    }
+
+    #[test]
+    fn a_month_begins_with_its_midnight_in_the_zone_and_its_daylight_saving() {
+        let berlin = "CET-1CEST,M3.5.0,M10.5.0/3";
+        // The clocks go ahead at the midnight that begins October, and back at the one that begins April.
+        let at_midnight = "<-04>4<-03>,J274/0,J91/0";
+        for (rules, now, month, start) in [
+            // 2026-07-15 and 2026-03-31 23:30 there, which is in April in no zone east of it.
+            ("UTC0", 1_784_088_000_000, 7, 1_782_864_000_000),
+            (berlin, 1_784_088_000_000, 7, 1_782_856_800_000),
+            (berlin, 1_774_992_600_000, 3, 1_772_319_600_000),
+            // The month of the change begins in winter's time.
+            (berlin, 1_774_994_400_000, 4, 1_774_994_400_000),
+            (berlin, 1_774_994_399_999, 3, 1_772_319_600_000),
+            // There is no midnight: October begins at 1 o'clock of its summer, 4 hours behind.
+            (at_midnight, 1_790_827_200_000, 10, 1_790_827_200_000),
+            (at_midnight, 1_790_827_199_999, 9, 1_788_235_200_000),
+            // There are two: April begins with the second.
+            (at_midnight, 1_775_016_000_000, 4, 1_775_016_000_000),
+            (at_midnight, 1_775_015_999_999, 3, 1_772_334_000_000),
+        ] {
+            let (found, range) = zone(rules).month(now);
+            assert_eq!((found, range.start), (2026 * 12 + month - 1, start), "{rules} {now}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_moment_is_in_the_one_month_that_ends_where_the_next_begins(
+            now in -60_000_000_000_000i64..250_000_000_000_000, which in 0usize..3
+        ) {
+            let zone = zone(["UTC0", "CET-1CEST,M3.5.0,M10.5.0/3", "<+14>-14"][which]);
+            let (month, range) = zone.month(now);
+            prop_assert!(range.contains(&now));
+            let days = (range.end - range.start) / 86_400_000;
+            prop_assert!((27..=31).contains(&days));
+            let (next, after) = zone.month(range.end);
+            prop_assert_eq!((next, after.start), (month + 1, range.end));
+        }
+    }
 
     #[test]
     fn the_hour_follows_the_zone_and_its_daylight_saving() {

@@ -272,7 +272,7 @@ enum Next {
 
 /// What becomes of a message that is due.
 enum Verdict {
-    Deliver { topic: String, queue_id: i32, properties: Vec<u8> },
+    Deliver { topic: String, queue_id: i32 },
     PutBack(Delayed),
     GiveUp(&'static str),
 }
@@ -419,8 +419,9 @@ impl<D: Disk> Delivery<'_, D> {
         let mut messages = Vec::with_capacity(views.len());
         for (view, verdict) in views.iter().zip(&verdicts) {
             match verdict {
-                Verdict::Deliver { topic, queue_id, properties } => {
-                    messages.push(renewed(view, topic, *queue_id, properties));
+                // With its level, which consumers read; it makes a message wait where one is sent, not here.
+                Verdict::Deliver { topic, queue_id } => {
+                    messages.push(renewed(view, topic, *queue_id, view.properties));
                 }
                 Verdict::PutBack(Delayed { queue_id, properties, .. }) => {
                     messages.push(renewed(view, SCHEDULE_TOPIC, *queue_id, properties));
@@ -436,9 +437,7 @@ impl<D: Disk> Delivery<'_, D> {
     fn verdict(&self, level: u32, view: &MessageView<'_>) -> Verdict {
         let highest = self.inner.config.delay_levels.count();
         match self.inner.target(view) {
-            Target::Queue(topic, queue_id) => {
-                Verdict::Deliver { topic, queue_id, properties: delay::due_properties(view.properties) }
-            }
+            Target::Queue(topic, queue_id) => Verdict::Deliver { topic, queue_id },
             Target::Nowhere(reason) => Verdict::GiveUp(reason),
             // Where it cannot wait at a higher level it would be stored again and again for ever.
             Target::Closed(topic, _) if level >= highest && self.inner.is_outlived(&topic, view) => {

@@ -36,7 +36,7 @@ fn a_message_comes_at_its_time_and_as_it_was_sent() {
     let view = MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
     assert_eq!((view.born_timestamp, view.store_timestamp), (1_700_000_000_000, START + 10_000));
     let get = |name| properties::get(view.properties, name);
-    assert_eq!((get("DELAY"), get("TAGS")), (None, Some("a")));
+    assert_eq!((get("DELAY"), get("TAGS")), (Some("3"), Some("a")));
     assert_eq!((get("REAL_TOPIC"), get("REAL_QID")), (Some("orders"), Some("3")), "as RocketMQ leaves them");
     let wanted = ferromq_store::MessageFilter::tags("a");
     assert_eq!(store.get("orders", 3, 0, 9, 1 << 20, &wanted).messages.len(), 2, "the tag hash is the tag's");

@@ -418,6 +418,7 @@ async fn a_message_given_back_waits_for_its_groups_retry_topic() {
         ("RETRY_TOPIC", "flights"),
         ("ORIGIN_MESSAGE_ID", &id),
         ("DELAY", "5"),
+        ("WAIT", "false"),
         ("UNIQ_KEY", "7F00000100001"),
     ] {
         assert_eq!(properties::get(&text, name), Some(value), "{name}");
@@ -446,7 +447,7 @@ async fn a_message_that_came_too_often_or_shall_not_come_again_is_kept_as_dead()
         assert_eq!(peer.call(&give_back(changes)).await.code, 0);
         let (topic, _, _, text) = last(&broker);
         assert_eq!(topic, "%DLQ%audit");
-        assert_eq!(properties::get(&text, "DELAY"), None);
+        assert_eq!(["DELAY", "WAIT"].map(|name| properties::get(&text, name)), [Some("0"), Some("false")]);
         for name in ["RETRY_TOPIC", "DLQ_ORIGIN_TOPIC", "DLQ_SOURCE_TOPIC"] {
             assert_eq!(properties::get(&text, name), Some("flights"));
         }
@@ -505,7 +506,7 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
         let (topic, _, stored_times, text) = last(&broker);
         assert_eq!((topic.as_str(), stored_times.to_string().as_str()), (wanted, times));
         let is_dead = wanted == "%DLQ%audit";
-        assert_eq!(properties::get(&text, "DELAY"), (!is_dead).then_some("4"));
+        assert_eq!(properties::get(&text, "DELAY"), Some(if is_dead { "-1" } else { "4" }));
         let told = ["DLQ_SOURCE_TOPIC", "DLQ_SOURCE_MESSAGE_ID", "DLQ_ATTEMPTS", "DLQ_REASON"];
         let wanted = ["flights", "7F", "17", "given back after its last delivery attempt"];
         assert_eq!(

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ferromq.transactions")
 
-# What a half message has and the committed one has not.
-_HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE, "TRAN_MSG"})
+# What a half message has and the committed one has not. `TRAN_MSG` stays: consumers see that it was of a transaction.
+_HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE})
 # Physical offset, then queue offset, of the half message.
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
 _OFFSET_DIGITS = 16

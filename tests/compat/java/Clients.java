@@ -1,6 +1,7 @@
 import java.io.PrintStream;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -17,6 +18,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * lite NAME NAMESRV GROUP TOPIC            a DefaultLitePullConsumer
  * replier NAME NAMESRV GROUP TOPIC         a consumer that answers each message
  * admin FILE ARGUMENT…                     mqadmin itself; what it prints goes to FILE, failures with their traces
+ * time KEY                                 when a message of this unique key was sent, milliseconds since 1970
  * close NAME
  * </pre>
  */
@@ -41,6 +43,8 @@ public final class Clients {
       case "admin":
         admin(name, args);
         return "";
+      case "time":
+        return String.valueOf(MessageClientIDSetter.getNearlyTimeFromID(name).getTime());
       case "close":
         clients.remove(name).close();
         return "";

@@ -364,20 +364,18 @@ fn properties_of_cause(origin: &[u8], reconsume_times: i32, cause: &Cause) -> Ve
     properties::replace(origin, &[REASON, EXCEPTION], &set)
 }
 
-/// The properties of a message that goes back: it tells where it was read first, and by which id.
+/// The properties of a message that goes back: it tells where it was read first, and by which id, and at which level it
+/// waits, 0 where it is dead. Its sender has its receipt long since: nothing is waited for.
 pub(crate) fn properties_of_retry(message: &MessageView<'_>, level: i32) -> Vec<u8> {
     let place = OffsetMessageId { store_host: message.store_host, physical_offset: message.physical_offset };
     let (place, level_text) = (place.to_string(), level.to_string());
     let known = |name| properties::get(message.properties, name);
-    let mut set = Vec::with_capacity(3);
+    let mut set = vec![("DELAY", level_text.as_str()), ("WAIT", "false")];
     if known("RETRY_TOPIC").is_none() {
         set.push(("RETRY_TOPIC", message.topic));
     }
     if known("ORIGIN_MESSAGE_ID").is_none() {
         set.push(("ORIGIN_MESSAGE_ID", place.as_str()));
     }
-    if level > 0 {
-        set.push(("DELAY", level_text.as_str()));
-    }
-    properties::replace(message.properties, &["DELAY"], &set)
+    properties::replace(message.properties, &[], &set)
 }

@@ -30,7 +30,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use ferromq_store::{Clock, MessageStore, Ordered, TransferLimits};
+use ferromq_store::{Clock, LocalTime, MessageStore, Ordered, TransferLimits};
 
 pub use counters::{Counter, Counters};
 pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
@@ -112,7 +112,7 @@ impl Hot {
         let renewals = Renewals::new(&clock);
         let demotions = Demotions::new(cold, Arc::clone(&counters));
         let (next_queue, next_draw, first_queue, refuses_reads) = Default::default();
-        let unique_keys = UniqueKeys::new(store.store_host().ip());
+        let unique_keys = UniqueKeys::new(store.store_host().ip(), LocalTime::of_process());
         Arc::new_cyclic(|me| Self {
             store,
             tables,

@@ -1,49 +1,76 @@
 //! Unique keys for messages whose producer gave none, in the form of RocketMQ's clients.
 //!
 //! ```text
-//! address: 4 bytes | process: 2 | instance: 4 | time: 4 | number: 2         (as hexadecimal digits)
+//! address: 4 bytes | process: 2 | month: 2 | instance: 2 | time: 4 | number: 2         (as hexadecimal digits)
 //! ```
-//! Java reads the time back from it; a key is unique by all of them together.
+//! The time is in milliseconds since the local midnight the month began with: from it RocketMQ's tools conclude when a
+//! message was sent, and look for it only from then on. Month and instance are one number of 4 bytes to them.
 
 use std::{
-    fmt::Write,
     net::IpAddr,
+    ops::Range,
     process,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// RocketMQ counts the time of a key from the begin of a month; 2026-01-01 does as well for who compares keys.
-const EPOCH_MS: i64 = 1_767_225_600_000;
+use ferromq_store::LocalTime;
+use parking_lot::Mutex;
+
+/// Numbers of one millisecond.
+const NUMBERS: u32 = 1 << 16;
 
 /// Gives out keys.
 #[derive(Debug)]
 pub(crate) struct UniqueKeys {
-    prefix: String,
-    next: AtomicU64,
+    address: u32,
+    process: u16,
+    instance: u16,
+    zone: LocalTime,
+    last: Mutex<Last>,
+}
+
+/// The key given out last.
+#[derive(Debug)]
+struct Last {
+    time_ms: i64,
+    number: u16,
+    /// How many keys had its time before it.
+    before: u32,
+    month: u16,
+    span: Range<i64>,
 }
 
 impl UniqueKeys {
-    pub(crate) fn new(address: IpAddr) -> Self {
-        let mut prefix = String::with_capacity(20);
+    pub(crate) fn new(address: IpAddr, zone: LocalTime) -> Self {
         let address = match address {
             IpAddr::V4(ip) => u32::from(ip),
             IpAddr::V6(ip) => crc32fast::hash(&ip.octets()),
         };
         // Two stores of one process differ by it.
         static INSTANCES: AtomicU64 = AtomicU64::new(0);
-        let instance = INSTANCES.fetch_add(1, Ordering::Relaxed) as u32;
-        let process = process::id() as u16;
-        // Writing to a text cannot fail.
-        let _ = write!(prefix, "{address:08X}{process:04X}{instance:08X}");
-        Self { prefix, next: AtomicU64::new(0) }
+        let instance = INSTANCES.fetch_add(1, Ordering::Relaxed) as u16;
+        let last = Last { time_ms: i64::MIN, number: u16::MAX, before: 0, month: 0, span: 0..0 };
+        Self { address, process: process::id() as u16, instance, zone, last: Mutex::new(last) }
     }
 
     /// A key nobody got before.
     pub(crate) fn next(&self, now_ms: i64) -> String {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // More keys than numbers in one millisecond borrow from the time.
-        let time = (now_ms.saturating_sub(EPOCH_MS) as u64).wrapping_add(number >> 16) as u32;
-        format!("{}{time:08X}{:04X}", self.prefix, number as u16)
+        let mut last = self.last.lock();
+        last.before = if now_ms > last.time_ms { 0 } else { last.before + 1 };
+        last.time_ms = last.time_ms.max(now_ms);
+        if last.before == NUMBERS {
+            // More keys than numbers in one millisecond borrow from the time.
+            (last.time_ms, last.before) = (last.time_ms.saturating_add(1), 0);
+        }
+        last.number = last.number.wrapping_add(1);
+        if !last.span.contains(&last.time_ms) {
+            let (month, span) = self.zone.month(last.time_ms);
+            (last.month, last.span) = (month as u16, span);
+        }
+        let Self { address, process, instance, .. } = self;
+        let (month, time, number) =
+            (last.month, last.time_ms.saturating_sub(last.span.start) as u32, last.number);
+        format!("{address:08X}{process:04X}{month:04X}{instance:04X}{time:08X}{number:04X}")
     }
 }
 
@@ -53,15 +80,55 @@ mod tests {
 
     use super::*;
 
+    const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+    const HOUR: i64 = 3_600_000;
+
+    fn keys(zone: &str) -> UniqueKeys {
+        UniqueKeys::new([127, 0, 0, 1].into(), LocalTime::in_zone(zone).unwrap())
+    }
+
+    fn time(key: &str) -> i64 {
+        i64::from_str_radix(&key[20..28], 16).unwrap()
+    }
+
     #[test]
     fn keys_have_32_digits_and_never_come_twice() {
-        let keys = UniqueKeys::new([127, 0, 0, 1].into());
-        let other = UniqueKeys::new([127, 0, 0, 1].into());
-        let all: HashSet<String> = (0..100_000)
-            .map(|_| keys.next(1_800_000_000_000))
+        let (one, other) = (keys("UTC0"), keys("UTC0"));
+        let all: HashSet<String> = (0..200_000)
+            .map(|_| one.next(1_800_000_000_000))
             .chain([other.next(1_800_000_000_000)])
+            .chain((0..70_000).map(|number| one.next(1_800_000_000_000 + number / 10)))
             .collect();
-        assert_eq!(all.len(), 100_001);
+        assert_eq!(all.len(), 270_001);
         assert!(all.iter().all(|key| key.len() == 32 && key.starts_with("7F000001")));
+    }
+
+    #[test]
+    fn a_key_counts_from_the_begin_of_the_month_where_the_broker_stands() {
+        // 2026-11-22 19:42:00.123 UTC.
+        let now = 1_795_376_520_123;
+        let since = (21 * 24 + 19) * HOUR + 42 * 60_000 + 123;
+        for (zone, ahead) in [("UTC0", 0), (BERLIN, 1), ("<-05>5", -5), ("<+0530>-5:30", 5)] {
+            let minutes = if zone.contains(":30") { HOUR / 2 } else { 0 };
+            assert_eq!(time(&keys(zone).next(now)), since + ahead * HOUR + minutes, "{zone}");
+        }
+        // 2026-10-31 12:00 UTC: October in Berlin has an hour more than its days.
+        assert_eq!(time(&keys(BERLIN).next(1_793_448_000_000)), (30 * 24 + 14) * HOUR);
+    }
+
+    #[test]
+    fn a_new_month_counts_anew_and_repeats_no_key_of_the_one_before() {
+        let keys = keys(BERLIN);
+        // Berlin's December begins at 23:00 UTC.
+        let december = 1_796_079_600_000;
+        let [before, first, later] = [december - 1, december, december + 5].map(|now| keys.next(now));
+        assert_eq!([time(&first), time(&later)], [0, 5]);
+        assert_eq!(time(&before), 30 * 24 * HOUR - 1);
+        assert_ne!(before[12..16], first[12..16]);
+        // Borrowed times do not outlast the keys that borrowed them, nor does any lie ahead of the reader's clock.
+        for _ in 0..NUMBERS {
+            keys.next(december + 5);
+        }
+        assert_eq!(time(&keys.next(december + 9)), 9);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{cell::RefCell, fmt, net::SocketAddr, sync::Arc};
 
-use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, StoreError, TIMER_TOPIC};
+use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, StoreError, TIMER_TOPIC, properties};
 
 use super::{
     batch, flushed,
@@ -199,9 +199,8 @@ async fn store_retry(
     }
     let dead = format!("{DLQ_PREFIX}{name}");
     let topic = hot.topic_of_group(peer, &dead, DLQ_QUEUES, 0).await?;
-    // It waits no more: it stays where it is until somebody looks at it.
-    let mut text = Vec::with_capacity(header.properties.len());
-    send_properties::write_if(&mut text, header.properties, |name| name != "DELAY");
+    // It waits no more: it stays where it is until somebody looks at it. RocketMQ's word for it is a level below 0.
+    let text = properties::replace(header.properties.as_bytes(), &[], &[("DELAY", "-1")]);
     let reason = if is_ordered { GIVEN_UP } else { GIVEN_BACK };
     let told = properties_of_sent(&text, name, header.reconsume_times, reason);
     let store_as = |text: &[u8]| {
