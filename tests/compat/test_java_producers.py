@@ -125,7 +125,7 @@ def test_rocketmq_reads_from_a_key_of_the_brokers_when_the_message_was_sent(
     read, stored = int(clients.ask("time", key)), message.store_timestamp
     assert stored - 60_000 <= read <= stored
     printed = clients.admin("queryMsgByUniqueKey", "-t", topic, "-i", key, "-n", mq.namesrv)
-    assert message.offset_message_id in printed, printed
+    assert f"UNIQ_KEY={key}" in printed, printed
 
 
 def test_the_trace_of_a_message_is_kept_and_found_by_mqadmin(mq: ferromq.Embedded, clients: Clients) -> None:
