@@ -36,10 +36,10 @@ func send(r *room) {
 		if each.GetTag() != nil {
 			tag = *each.GetTag()
 		}
-		saw := fmt.Sprint(each.GetTopic(), " ", tag, " ", each.GetKeys(), each.GetProperties(), each.GetDeliveryAttempt())
-		wanted := r.topic + "  []map[]1"
+		saw := fmt.Sprintln(each.GetTopic(), tag, each.GetKeys(), each.GetProperties(), each.GetDeliveryAttempt())
+		wanted := r.topic + "  [] map[] 1\n"
 		if string(each.GetBody()) == "sync" {
-			wanted = r.topic + " tag [k1 k2]map[color:azure]1"
+			wanted = r.topic + " tag [k1 k2] map[color:azure] 1\n"
 		}
 		expect(saw == wanted, "%s", saw)
 	}

@@ -14,6 +14,7 @@ const (
 	invisible = 10 * time.Second
 	wait      = 5 * time.Second
 	soon      = 30 * time.Second
+	noMessage = 40401
 )
 
 // room is what a check needs: its topic and its group, which have one name.
@@ -52,6 +53,8 @@ func simple(group, topic string, expression *rmq.FilterExpression) rmq.SimpleCon
 	)
 	must(err)
 	must(consumer.Start())
+	// A receive that comes before the client's settings is refused by the original.
+	time.Sleep(time.Second)
 	return consumer
 }
 
@@ -77,7 +80,7 @@ func put(producer rmq.Producer, message *rmq.Message) *rmq.SendReceipt {
 // once receives once; that there is nothing is no failure.
 func once(consumer rmq.SimpleConsumer, count int) []*rmq.MessageView {
 	got, err := consumer.Receive(context.Background(), int32(count), invisible)
-	if status, ok := rmq.AsErrRpcStatus(err); ok && status.GetCode() == 40404 {
+	if status, ok := rmq.AsErrRpcStatus(err); ok && status.GetCode() == noMessage {
 		return nil
 	}
 	must(err)

@@ -154,7 +154,9 @@ def check_send(room: Room) -> None:
     sent = {producer.send(message).message_id: "sync"}
     sent[producer.send_async(room.message("async")).result(20).message_id] = "async"
     got = receive(room.simple(), 2)
-    assert {each.message_id: body(each) for each in got} == sent, f"sent {sent}, received {bodies(got)}"
+    # The oldest client leaves the version out of the ids that it received.
+    received = {each.message_id.removeprefix("01"): body(each) for each in got}
+    assert received == {key.removeprefix("01"): text for key, text in sent.items()}, f"sent {sent}, received {received}"
     for each in got:
         seen = (each.topic, each.tag, list(each.keys), dict(each.properties), each.delivery_attempt)
         plain = (room.topic, None, [], {}, 1)
