@@ -83,6 +83,10 @@ def test_a_message_sent_over_grpc_is_pulled_over_remoting(
     answer = peer.call(PULL, {**asked, **more, "subscription": "*"})
     assert answer.code == SUCCESS, answer.remark
     assert b"from grpc" in answer.body
+    # Without its region a remoting consumer traces nothing of it.
+    (message,) = mq.store.get("orders", queue, 0)[1]
+    stamp = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": mq.broker.config.cluster}
+    assert message.properties.items() >= stamp.items()
 
 
 def test_a_topic_is_made_after_the_default_topic_with_as_many_queues_as_the_producer_wants(

@@ -246,6 +246,10 @@ fn append(
     for message in &request.messages {
         kind = send_check::check(request, message, topic, &hot.policy.load())?;
         send_properties::put(&mut texts, request, message, kind);
+        // As over remoting, where messages of a batch have none: consumers over remoting trace by it.
+        if request.messages.len() == 1 {
+            texts.extend_from_slice(hot.policy.load().stamp());
+        }
         ends.push(texts.len());
     }
     let kept = Kept::of(request.properties.iter().any(|(name, _)| *name == SEQUENCE));

@@ -74,7 +74,7 @@ impl SendPolicy {
         if self.is_traced { "true" } else { "false" }
     }
 
-    /// The properties every message of a remoting producer gets: the cluster is where an answer to it goes.
+    /// The properties every message gets that comes alone: the cluster is where an answer to it goes.
     pub(crate) fn stamp(&self) -> &[u8] {
         &self.stamp
     }
