@@ -137,13 +137,24 @@ impl Results {
     fn finish(self) -> Bytes {
         let (code, message) = match self.code {
             Some(code::OK) | None => (code::OK, "OK"),
-            Some(code::MULTIPLE_RESULTS) => (code::MULTIPLE_RESULTS, "entries have different outcomes"),
-            Some(code) => (code, "no entry was acknowledged; see each entry"),
+            Some(code) => (code, shared_text(code)),
         };
         let mut out = Vec::with_capacity(self.entries.len() + 64);
         put_status(&mut out, 1, code, message);
         out.extend_from_slice(&self.entries);
         out.into()
+    }
+}
+
+/// What the whole answer says, which clients show instead of the texts of its entries: RocketMQ's name of the code.
+const fn shared_text(code: i32) -> &'static str {
+    match code {
+        code::MULTIPLE_RESULTS => "MULTIPLE_RESULTS",
+        code::INVALID_RECEIPT_HANDLE => "INVALID_RECEIPT_HANDLE",
+        code::TOPIC_NOT_FOUND => "TOPIC_NOT_FOUND",
+        code::CONSUMER_GROUP_NOT_FOUND => "CONSUMER_GROUP_NOT_FOUND",
+        code::INTERNAL_SERVER_ERROR => "INTERNAL_SERVER_ERROR",
+        _ => "no entry was acknowledged; see each entry",
     }
 }
 
