@@ -52,8 +52,8 @@ class Room:
         """Start a simple consumer."""
         subscription = {topic or self.topic: expression or FilterExpression()}
         consumer = self.start(SimpleConsumer(configuration(), group or self.topic, subscription, WAIT_S))
-        # A receive that comes before the client's settings is refused by the original.
-        time.sleep(1)
+        # A receive that comes before the client's settings is refused by the original; it sends them every 5 s.
+        time.sleep(6)
         return consumer
 
     def push(self, fails: Callable[[Any], bool] = lambda _: False) -> list[Any]:
