@@ -25,8 +25,15 @@ _TOOLS: Final = (
 """The calls of rocketmq-exporter and of rocketmq-dashboard's REST interface."""
 _PROXIED: Final = ("5.0.3", "5.2.0")
 """The versions of the Java client that are tried before RocketMQ's proxy before either side."""
+_OVER_PROXY: Final = ("consume", "tags", "retry")
+"""What is tried over the proxy's remoting listener, which takes no message of another type than its topic's, say."""
 _PROXIED_LIMIT_S: Final = 230.0
 """Its start takes a while."""
+_OLD_NETTY: Final = (
+    *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
+    *("--add-opens=java.base/java.lang=ALL-UNNAMED", "-Dio.netty.noUnsafe=true"),
+)
+"""The network library of client 4.3.0 is older than Java 17."""
 _FOLDER: Final = "java-remoting"
 
 
@@ -38,7 +45,8 @@ def _row(client: str, version: str, prepare: partial[Sequence[str]], *more: str)
 
 def _java(version: str, newer: bool, directory: Path) -> Sequence[str]:
     files = [path for path in sources(_FOLDER, ".java") if newer or path.parent.name == _FOLDER]
-    return java_program(directory, files, "Matrix", f"org.apache.rocketmq:rocketmq-client:{version}")
+    java, *words = java_program(directory, files, "Matrix", f"org.apache.rocketmq:rocketmq-client:{version}")
+    return [java, *_OLD_NETTY, *words]
 
 
 def _java_row(version: str, *more: str) -> Row:
@@ -52,13 +60,15 @@ def _go(directory: Path) -> Sequence[str]:
     return [str(copied(directory, "program", sources("go-remoting", ".go", "go.mod", "go.sum"), build) / "matrix")]
 
 
-def _behind_proxy(row: Row, directory: Path) -> Sequence[str]:
+def _behind_proxy(row: Row, words: Sequence[str], directory: Path) -> Sequence[str]:
     """Return the command of a row with RocketMQ's proxy of its own, which knows the side's name server."""
-    return [sys.executable, str(PROGRAMS / "java-proxy" / "proxied.py"), *row.prepare(directory)]
+    return [sys.executable, str(PROGRAMS / "java-proxy" / "proxied.py"), *row.prepare(directory), *words]
 
 
-def _proxied(client: str, row: Row) -> Row:
-    return replace(row, client=client, prepare=partial(_behind_proxy, row), limit_s=_PROXIED_LIMIT_S)
+def _proxied(client: str, row: Row, *checks: str) -> Row:
+    """Return a row behind the proxy; its program makes these checks alone where there are any."""
+    prepare = partial(_behind_proxy, row, checks)
+    return replace(row, client=client, checks=checks or row.checks, prepare=prepare, limit_s=_PROXIED_LIMIT_S)
 
 
 _CLIENTS: tuple[Row, ...] = (
@@ -80,5 +90,5 @@ ROWS: tuple[Row, ...] = (
     *_CLIENTS,
     Row("admin-tools", "5.5.0", _TOOLS, _tools, topics={**dict.fromkeys(_TOOLS), "admin": "NORMAL"}),
     *(_proxied("java-proxy", row) for row in rows_grpc.ROWS if row.client == "java-grpc" and row.version in _PROXIED),
-    *(_proxied("java-proxy-remoting", row) for row in _CLIENTS if row.version == "5.5.0"),
+    *(_proxied("java-proxy-remoting", row, *_OVER_PROXY) for row in _CLIENTS if row.version == "5.5.0"),
 )
