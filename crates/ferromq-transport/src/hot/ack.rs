@@ -7,26 +7,18 @@ use ferromq_store::{ReceiptHandle, Result, StoreError};
 use super::{Hot, receive::millis};
 
 impl Hot {
-    /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held.
+    /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held; as long as the invisible
+    /// duration lasts, a repetition is accepted, as in RocketMQ.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         self.renewals.forget(group, topic, handle);
-        let outcome = self.store.ack(group, topic, handle);
-        self.acked(group, topic, outcome)
+        self.acked(group, topic, handle, self.store.ack(group, topic, handle))
     }
 
     /// As [`Self::ack`], by RocketMQ's rule for gRPC: `StaleReceipt` where the lease has ended, also where its message was
-    /// not received again since. As long as the handle is good, a repetition is accepted.
+    /// not received again since.
     pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         self.renewals.forget(group, topic, handle);
-        let outcome = self.store.ack_in_time(group, topic, handle);
-        let ends_at = handle.pop_time.saturating_add(handle.invisible_ms);
-        if matches!(outcome, Err(StoreError::StaleReceipt))
-            && ends_at > self.clock.now_ms()
-            && self.store.is_over(group, topic, handle)
-        {
-            return Ok(());
-        }
-        self.acked(group, topic, outcome)
+        self.acked(group, topic, handle, self.store.ack_in_time(group, topic, handle))
     }
 
     /// `StaleReceipt` where the lease has ended, also where its message was not received again since.
@@ -35,7 +27,20 @@ impl Hot {
         self.counted(if is_in_time { Ok(()) } else { Err(StoreError::StaleReceipt) })
     }
 
-    fn acked(&self, group: &str, topic: &str, outcome: Result<Option<i64>>) -> Result<()> {
+    fn acked(
+        &self,
+        group: &str,
+        topic: &str,
+        handle: &ReceiptHandle,
+        outcome: Result<Option<i64>>,
+    ) -> Result<()> {
+        let ends_at = handle.pop_time.saturating_add(handle.invisible_ms);
+        if matches!(outcome, Err(StoreError::StaleReceipt))
+            && ends_at > self.clock.now_ms()
+            && self.store.is_over(group, topic, handle)
+        {
+            return Ok(());
+        }
         let goes_on = self.counted(outcome)?;
         self.counters.acked.add(1);
         match goes_on {

@@ -1,7 +1,8 @@
 //! Requests 200051, 200151 and 200053: what ends or moves the lease of a popped message.
 //!
-//! A lease that is no longer held answers 208: the message comes again, or came again already. RocketMQ, which
-//! only notes acknowledgements, says yes to each.
+//! A lease that is no longer held answers 208: the message comes again, or came again already. RocketMQ notes each
+//! acknowledgement and answers 0. A repetition within the invisible duration is 0 on both: Java's proxy would have its
+//! push consumers repeat any other answer each second.
 
 use std::time::Duration;
 
