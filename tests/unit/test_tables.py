@@ -18,7 +18,7 @@ from ferromq.broker.admin import Administration, parse_changes
 from ferromq.broker.groups import GroupConfig, GroupTable
 from ferromq.broker.retry_policy import Customized
 from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
-from ferromq.broker.topics import TopicConfig, TopicTable
+from ferromq.broker.topics import TopicConfig, TopicTable, Wait
 from ferromq.config import BrokerConfig
 from ferromq.errors import CorruptStore, IllegalName, RequestError
 from ferromq.route import DataVersion, Permission, QueueData
@@ -123,6 +123,22 @@ def test_a_system_topic_that_clients_write_is_made_for_the_first_of_them(tmp_pat
     assert table.get(name) is None
     off = topics(tmp_path / "off", auto_create_topics=False)
     assert off.ensure_to_send(name, "DefaultCluster", 4, 0, "peer") is None
+
+
+def test_a_send_that_makes_a_topic_waits_for_the_name_servers(tmp_path: Path) -> None:
+    """A consumer that starts once the send is answered finds a route."""
+    announced: list[tuple[list[str], Wait]] = []
+    config = BrokerConfig()
+    table = TopicTable(
+        lambda: config,
+        tmp_path,
+        lambda: NOW,
+        lambda *_: None,
+        lambda names, wait: announced.append((list(names), wait)),
+    )
+    table.ensure_to_send("orders", "TBW102", 4, 0, "peer")
+    table.ensure_to_send("orders", "TBW102", 4, 0, "peer")
+    assert announced == [(["orders"], Wait.REGISTERED)]
 
 
 @pytest.mark.parametrize(

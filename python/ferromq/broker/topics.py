@@ -252,7 +252,8 @@ class TopicTable:
         Return the topic a producer of remoting sends to, as RocketMQ creates it: after a *default_topic*; else None.
 
         It gets that topic's permission, and as many queues as it has, but at most *queues*. So may a topic of the
-        system that clients write, as that of their traces. Raises as `create` does.
+        system that clients write, as that of their traces. Name servers know it before the send is answered, as with
+        RocketMQ: a consumer may begin then. Raises as `create` does.
         """
         topic = self.find(name)
         if topic is not None:
@@ -265,7 +266,8 @@ class TopicTable:
             return None
         count = max(1, min(queues, model.write_queues))
         permission = model.permission & READ_WRITE
-        return self.create(TopicConfig(name, count, count, permission, model.filter_type, sys_flag), peer)
+        topic = TopicConfig(name, count, count, permission, model.filter_type, sys_flag)
+        return self.create(topic, peer, Wait.REGISTERED)
 
     def ensure_of_group(
         self, name: str, queues: int, sys_flag: int, peer: str, *, order: bool = False
