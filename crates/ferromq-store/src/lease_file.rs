@@ -1,16 +1,17 @@
 //! `ferromq/leases`: a snapshot of all leases, so that they survive a restart.
 //!
 //! ```text
-//! 8  magic "FMQLEASE"      4  version, 3      8  log position: everything below is on disk
+//! 8  magic "FMQLEASE"      4  version, 4      8  log position: everything below is on disk
 //! 8  physical offset  8 store timestamp  4 CRC of the body: the anchor, see `anchor`
 //! per queue:  2+n group  2+n topic  4 queue id  8 committed  8 committed before  8 next  4 leases
 //!             per lease:  8 queue offset  8 pop time  8 invisible ms  4 attempt
-//!             1 whether it was received in order; if so  8 pop time  2+n attempt id, empty for none
+//!             1 whether it was received in order; if so  8 pop time  8 floor  2+n attempt id, empty for none
 //! 4  CRC32 of all bytes before
 //! ```
 //! Integers are little-endian, texts UTF-8 after their length. `committed before` is what
 //! `consumerOffset.json` held when the snapshot was written: it is replaced just after, and either value
-//! proves that nobody else moved the offset meanwhile. Java does not read this file. Version 2 had nothing of order.
+//! proves that nobody else moved the offset meanwhile. Java does not read this file. Version 2 had nothing of order,
+//! version 3 no floor.
 
 use super::lease::{Lease, Order, QueueLeases};
 use crate::anchor::Anchor;
@@ -18,9 +19,11 @@ use crate::anchor::Anchor;
 const MAGIC: &[u8; 8] = b"FMQLEASE";
 /// Bytes before the first queue.
 const HEAD_LEN: usize = 40;
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// The last version that said nothing of order.
 const WITHOUT_ORDER: u32 = 2;
+/// The last version that said nothing of where receives in order began.
+const WITHOUT_FLOOR: u32 = 3;
 
 /// The leases of one queue for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +80,7 @@ impl Writer {
         if let Some(order) = leases.order() {
             let attempt_id = order.attempt_id.as_deref().unwrap_or("");
             out.extend_from_slice(&order.pop_time.to_le_bytes());
+            out.extend_from_slice(&order.floor.to_le_bytes());
             // Longer ones are not kept.
             let len = u16::try_from(attempt_id.len()).unwrap_or(0);
             out.extend_from_slice(&len.to_le_bytes());
@@ -139,18 +143,19 @@ fn read_queue(rest: &mut &[u8], version: u32) -> Result<QueueSnapshot, &'static 
         }
     }
     if version > WITHOUT_ORDER {
-        leases.set_order(read_order(rest)?);
+        leases.set_order(read_order(rest, version)?);
     }
     Ok(QueueSnapshot { group, topic, queue_id, committed, committed_before, leases })
 }
 
-fn read_order(rest: &mut &[u8]) -> Result<Option<Order>, &'static str> {
+fn read_order(rest: &mut &[u8], version: u32) -> Result<Option<Order>, &'static str> {
     match take(rest)? {
         [0] => Ok(None),
         [1] => {
             let pop_time = i64::from_le_bytes(take(rest)?);
+            let floor = if version > WITHOUT_FLOOR { u64::from_le_bytes(take(rest)?) } else { 0 };
             let attempt_id = Some(text(rest)?).filter(|id| !id.is_empty()).map(Into::into);
-            Ok(Some(Order { attempt_id, pop_time, ..Order::default() }))
+            Ok(Some(Order { attempt_id, pop_time, floor, delivered: Vec::new() }))
         }
         _ => Err("a mark of order that is none"),
     }
@@ -179,7 +184,8 @@ mod tests {
         let mut leases = QueueLeases::new(3);
         leases.lease(3, 1_000, 500, 1);
         leases.lease(4, 1_200, 500, 1);
-        leases.set_order(Some(Order { attempt_id: Some("try".into()), pop_time: 1_200, ..Order::default() }));
+        let (attempt_id, delivered) = (Some("try".into()), Vec::new());
+        leases.set_order(Some(Order { attempt_id, pop_time: 1_200, floor: 2, delivered }));
         let mut writer = Writer::new();
         writer.queue("group", "topic", 7, 2, &leases);
         writer.queue("other", "topic", 0, 0, &QueueLeases::new(9));
@@ -195,12 +201,13 @@ mod tests {
         assert_eq!(queues[0].leases.in_flight().len(), 2);
         assert_eq!(queues[0].leases.next_expiry(), Some(1_500));
         assert!(queues[0].leases.is_repeated(Some("try")));
+        assert_eq!(queues[0].leases.order().unwrap().floor, 2);
         assert_eq!(queues[1].leases.next(), 9);
         assert_eq!(queues[1].leases.order(), None);
     }
 
     #[test]
-    fn a_snapshot_of_the_version_before_is_read() {
+    fn a_snapshot_of_the_version_that_had_nothing_of_order_is_read() {
         let mut leases = QueueLeases::new(3);
         leases.lease(3, 1_000, 500, 1);
         let mut writer = Writer::new();
@@ -209,6 +216,23 @@ mod tests {
         // It had no mark of order behind the leases.
         old.truncate(old.len() - 5);
         old[8] = 2;
+        let crc = crc32fast::hash(&old).to_le_bytes();
+        old.extend_from_slice(&crc);
+        assert_eq!(read(&old).unwrap().1[0].leases, leases);
+    }
+
+    #[test]
+    fn a_snapshot_of_the_version_that_had_no_floor_is_read() {
+        let mut leases = QueueLeases::new(3);
+        leases.lease(3, 1_000, 500, 1);
+        leases.set_order(Some(Order { attempt_id: Some("try".into()), pop_time: 1_000, ..Order::default() }));
+        let mut writer = Writer::new();
+        writer.queue("group", "topic", 7, 2, &leases);
+        let mut old = writer.finish(4096, Anchor { physical_offset: 4000, store_timestamp: 7, body_crc: 9 });
+        // The floor lay between the pop time and the attempt id.
+        old.truncate(old.len() - 4);
+        old.drain(old.len() - 13..old.len() - 5);
+        old[8] = 3;
         let crc = crc32fast::hash(&old).to_le_bytes();
         old.extend_from_slice(&crc);
         assert_eq!(read(&old).unwrap().1[0].leases, leases);

@@ -32,7 +32,7 @@ impl<D: Disk> Inner<D> {
             return;
         }
         taking.is_repeated = is_repeated;
-        taking.has_changed |= order.from_first && leases.rewind();
+        taking.has_changed |= order.from_first && !taking.is_full() && leases.rewind();
         let before = taking.received.messages.len();
         let is_through = self.receive_again(taking, queue_id, leases, attempt_id);
         if is_through && taking.received.dead.is_empty() {

@@ -111,8 +111,12 @@ impl OrderFile {
         };
         if let Some(receive) = receive.filter(is_it) {
             let (first, next) = (leases.committed(), leases.next());
-            let delivered = receive.delivered(first).filter(|(offset, _)| *offset < next);
-            leases.set_delivered(delivered.collect());
+            let has_lease =
+                |offset| leases.in_flight_from(offset).is_some_and(|(leased, _)| leased == offset);
+            let delivered =
+                receive.delivered(first).filter(|(offset, _)| *offset < next && !has_lease(*offset));
+            let delivered = delivered.collect();
+            leases.set_delivered(delivered);
         }
     }
 
@@ -324,6 +328,24 @@ mod tests {
         assert_eq!(file.leases("t@g", 0, 9, POPPED).unwrap().committed(), 9);
         assert_eq!(file.leases("t@g", 0, 10, POPPED), None);
         assert_eq!(file.leases("t@g", 0, 2, POPPED), None);
+    }
+
+    #[test]
+    fn a_message_that_has_a_lease_is_not_noted_as_acknowledged() {
+        let file = OrderFile::parse(JAVA.as_bytes()).unwrap();
+        let mut leases = QueueLeases::new(3);
+        [3, 4].map(|offset| leases.lease(offset, POPPED, 1_000, 1));
+        leases.set_order(Some(Order {
+            attempt_id: Some("two".into()),
+            pop_time: POPPED,
+            ..Order::default()
+        }));
+        file.add_delivered("t@g", 0, &mut leases);
+        assert_eq!(leases.deliveries_before(4), 0);
+        leases.ack(4, POPPED).unwrap();
+        leases.set_delivered(Vec::new());
+        file.add_delivered("t@g", 0, &mut leases);
+        assert_eq!(leases.deliveries_before(4), 2);
     }
 
     #[test]

@@ -127,8 +127,30 @@ fn the_dead_nobody_kept_are_dead_again() {
 }
 
 #[test]
+fn a_receive_that_is_full_leaves_the_leases_of_the_other_queues() {
+    let (directory, clock, store) = fresh(2);
+    store.append(&[message("t", 1, b"x", b"")]).unwrap();
+    settle(&store);
+    let of_both = |count, store: &MessageStore| {
+        let both = ReceiveRequest { queue_count: 2, ..request(count, None, true) };
+        store.receive(&both).unwrap().messages
+    };
+    let first = of_both(9, &store);
+    assert_eq!(seen(&first), [(0, 1), (1, 1), (0, 1)]);
+    clock.advance(LEASE);
+    let second = of_both(2, &store);
+    assert_eq!(seen(&second), [(0, 2), (1, 2)]);
+    assert!(store.holds("g", "t", &first[2].handle));
+    second.iter().for_each(|leased| ack(&store, leased));
+    store.close().unwrap();
+    drop(store);
+    let store = open(directory.path(), &clock);
+    assert_eq!(seen(&of_both(9, &store)), [(0, 2)]);
+}
+
+#[test]
 fn what_was_received_before_the_group_was_in_order_does_not_come_again() {
-    let (_directory, clock, store) = fresh(6);
+    let (directory, clock, store) = fresh(6);
     let before = store.receive(&ReceiveRequest { order: None, ..request(3, None, true) }).unwrap().messages;
     ack(&store, &before[1]);
     ack(&store, &before[2]);
@@ -137,6 +159,9 @@ fn what_was_received_before_the_group_was_in_order_does_not_come_again() {
     assert_eq!(seen(&first), [(0, 2), (3, 1), (4, 1)]);
     ack(&store, &first[2]);
     clock.advance(LEASE);
+    store.close().unwrap();
+    drop(store);
+    let store = open(directory.path(), &clock);
     assert_eq!(seen(&receive(&store, 9, None)), [(0, 3), (3, 2), (4, 2), (5, 1)]);
 }
 
