@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_a_name_server_that_hangs_keeps_few_callers_waiting(server: NameServer) 
         assert gate.wait(60)
         raise NameServerFailed("no name server answers")
 
-    cache = RouteCache(hang, lambda: server.now, patience=60, waiting=1)
+    cache = RouteCache(hang, lambda: server.now, patience=60, waiting=1, silent=0.01)
 
     def wait() -> None:
         with pytest.raises(NameServerFailed) as error:
@@ -153,6 +154,26 @@ def test_a_name_server_that_hangs_keeps_few_callers_waiting(server: NameServer) 
     assert told.get(timeout=60) == "no name server answers"
     for caller in callers:
         caller.join(60)
+
+
+def test_callers_wait_for_name_servers_that_are_busy(server: NameServer) -> None:
+    """Many clients that start at the same time, each with a topic of its own, all get their routes."""
+    begun = threading.Semaphore(0)
+    gate = threading.Event()
+
+    def answer_late(_topic: str, _before: Seen | None) -> Seen:
+        begun.release()
+        assert gate.wait(60)
+        return Seen(server.routes["t"])
+
+    cache = RouteCache(answer_late, lambda: server.now, patience=60, waiting=1, silent=60)
+    with ThreadPoolExecutor(10) as callers:
+        routes = [callers.submit(cache.route, f"t{number}") for number in range(10)]
+        assert begun.acquire(timeout=60)
+        # Longer than callers wait for name servers that are silent.
+        threading.Event().wait(0.2)
+        gate.set()
+        assert [found.result(60) for found in routes] == [route(4)] * 10
 
 
 def test_what_is_kept_survives_a_change_that_cannot_be_asked_for(server: NameServer) -> None:

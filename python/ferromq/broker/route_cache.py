@@ -7,6 +7,7 @@ a topic at a time. What is made of an answer is decided by whoever it asks (`who
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -28,7 +29,11 @@ _THREADS = 4
 _RENEWAL_SECONDS = 0.5
 """How long a new answer is waited for where an older one is there."""
 _SHORT_SECONDS = 0.05
-"""How long any answer is waited for where name servers do not answer, or too many wait already."""
+"""How long an answer is waited for where name servers are silent, unless few wait."""
+_BUSY_SECONDS = 2.0
+"""How long an answer is waited for where name servers answer, but many wait."""
+_SILENT_SECONDS = 1.0
+"""Name servers that leave all questions open for so long are silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +71,25 @@ class RouteCache:
     Answers from what it keeps, else by *ask*; thread-safe.
 
     What is unknown is not kept, so that a topic is there as soon as a name server has it. At most *waiting* callers
-    wait for name servers that have not failed yet up to *patience* seconds, all others only briefly.
+    wait up to *patience* seconds, all others up to two. Once name servers have been silent for *silent* seconds these
+    wait only briefly; once name servers have failed, all callers do.
     """
 
-    def __init__(self, ask: Ask, now_ms: Callable[[], int], *, patience: float = 10.0, waiting: int = 4) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        now_ms: Callable[[], int],
+        *,
+        patience: float = 10.0,
+        waiting: int = 4,
+        silent: float = _SILENT_SECONDS,
+    ) -> None:
         self._ask = ask
         self._now_ms = now_ms
         self._patience = patience
+        self._silent = silent
+        # When name servers last answered, or were asked after they had answered everything.
+        self._heard_at = time.monotonic()
         self._lock = threading.Lock()
         # The one asked longest ago first.
         self._kept: dict[str, _Kept] = {}
@@ -107,18 +124,31 @@ class RouteCache:
 
     def _wait(self, flight: "Future[Seen]", seconds: float) -> Seen:
         has_place = self._failure is None and self._places.acquire(blocking=False)
+        give_up = time.monotonic() + (seconds if has_place else min(seconds, _BUSY_SECONDS))
         try:
-            return flight.result(seconds if has_place else _SHORT_SECONDS)
-        except FutureTimeout:
-            raise NameServerFailed(str(self._failure or "no name server has answered yet")) from None
+            while True:
+                left = give_up - time.monotonic()
+                try:
+                    return flight.result(left if has_place else min(left, self._until_silent() + _SHORT_SECONDS))
+                except FutureTimeout:
+                    if time.monotonic() >= give_up or not self._until_silent():
+                        raise NameServerFailed(str(self._failure or "no name server has answered yet")) from None
         finally:
             if has_place:
                 self._places.release()
+
+    def _until_silent(self) -> float:
+        """Return in how many seconds name servers are silent if they answer nothing till then; 0: they are."""
+        if self._failure is not None:
+            return 0.0
+        return max(self._heard_at + self._silent - time.monotonic(), 0.0)
 
     def _flight(self, topic: str, kept: _Kept | None) -> "Future[Seen]":
         """Return the question for a topic that is under way, begun now where none is."""
         flight = self._flights.get(topic)
         if flight is None:
+            if not self._flights:
+                self._heard_at = time.monotonic()
             flight = self._flights[topic] = Future()
             if self._failure is not None and len(self._flights) > _THREADS:
                 # Those under way will tell that name servers are back.
@@ -146,6 +176,7 @@ class RouteCache:
         with self._lock:
             self._landed(topic, flight)
             self._failure = None
+            self._heard_at = time.monotonic()
             if generation == self._generation:
                 self._keep(topic, None if seen.is_empty else _Kept(seen, now))
         flight.set_result(seen)
