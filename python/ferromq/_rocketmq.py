@@ -196,7 +196,6 @@ _BROKER_GROUPS: Mapping[str, str] = {
     "logs are not replicated yet, so slaves are told no address of one": "brokerIP2",
     "logs are not replicated yet, so nothing listens for slaves": "haListenPort",
     "slaves have no messages of their master yet": "slaveReadEnable",
-    "messages are always found by key: the index is always built": "messageIndexEnable",
 }
 
 

@@ -129,6 +129,8 @@ class StoreConfig(Config):
     """Directories whose commit log files are read, where no new file is made."""
     consume_queue_file_entries: int | None = None
     """Entries in a new consume queue file."""
+    index_enabled: bool | None = None
+    """Whether new messages enter the index; otherwise they are not found by key, those in older files still are."""
     index_slots: int | None = None
     """Hash slots in a new index file."""
     index_entries: int | None = None
@@ -171,6 +173,7 @@ class StoreConfig(Config):
         "maxMessageSize": lambda text: {"max_message_size": whole(text)},
         "mappedFileSizeCommitLog": lambda text: {"commit_log_file_size": whole(text)},
         "mappedFileSizeConsumeQueue": lambda text: {"consume_queue_file_entries": -(-whole(text) // _ENTRY_BYTES)},
+        "messageIndexEnable": lambda text: {"index_enabled": boolean(text)},
         "maxHashSlotNum": lambda text: {"index_slots": whole(text)},
         "maxIndexNum": lambda text: {"index_entries": whole(text)},
         "messageDelayLevel": lambda text: {"delay_levels": text},

@@ -18,7 +18,8 @@ from ferromq.namesrv.server import NamesrvController
 START = 1_700_000_000_000
 SEND, PULL, ROUTE, MEMBERS, RECALL, SET_CONFIG, GET_CONFIG = 310, 11, 105, 38, 370, 25, 26
 PUT_KV, REGISTER = 100, 103
-SUCCESS, SYSTEM_ERROR, ILLEGAL, FORBIDDEN, NO_TOPIC, NO_GROUP = 0, 1, 13, 16, 17, 26
+QUERY, VIEW = 12, 33
+SUCCESS, SYSTEM_ERROR, ILLEGAL, FORBIDDEN, NO_TOPIC, NOT_FOUND, NO_GROUP = 0, 1, 13, 16, 17, 22, 26
 # Small files, so that nothing large is made.
 SMALL = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=100\nmaxIndexNum=400\nbindAddress=127.0.0.1\nlistenPort=0\n"
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -145,6 +146,27 @@ def test_files_have_their_places_and_sizes(
         return sizes == {size}
 
     assert eventually(are_as_said), sizes
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_messages_are_found_by_key_where_an_index_is_built(
+    start: Start, tmp_path: Path, eventually: Eventually, enabled: str
+) -> None:
+    """Otherwise no index file is made, and a query by key or unique key finds nothing; one by id does."""
+    broker = start(f"messageIndexEnable={enabled}")
+    asked = {"topic": "orders", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+    is_indexed = enabled == "true"
+    with reach(broker) as peer:
+        assert send(peer, KEYS="k", UNIQ_KEY="u").code == SUCCESS
+        assert eventually(lambda: broker.store.stats()["dispatched_offset"] > 0)
+        for key, is_unique in (("k", "false"), ("u", "true")):
+            answer = peer.call(QUERY, {**asked, "key": key, "_UNIQUE_KEY_QUERY": is_unique})
+            assert answer.code == (SUCCESS if is_indexed else NOT_FOUND)
+        assert peer.call(VIEW, {"offset": "0"}).code == SUCCESS
+        assert f"messageIndexEnable={enabled}\n".encode() in peer.call(GET_CONFIG).body
+        other = str(not is_indexed).lower().encode()
+        assert "cannot change" in (peer.call(SET_CONFIG, body=b"messageIndexEnable=" + other).remark or "")
+    assert len(list((tmp_path / "broker-0" / "root" / "index").iterdir())) == is_indexed
 
 
 def test_a_record_has_a_checksum_of_its_own(start: Start, tmp_path: Path) -> None:

@@ -72,10 +72,11 @@ class Producers:
 class Broker:
     """What of a broker knows transactions, over a real store; `kill` begins anew with what is stored."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_indexed: bool = True) -> None:
         self.clock = Clock.manual(NOW)
         self.config = TransactionConfig()
         self.directory = directory
+        self.is_indexed = is_indexed
         self.producers = Producers()
         self.table = ClientTable(120_000, lambda _change: None)
         self.open()
@@ -88,6 +89,7 @@ class Broker:
             commit_log_file_size=1 << 20,
             index_slots=100,
             index_entries=400,
+            index_enabled=self.is_indexed,
             retention_age=timedelta(hours=72),
         )
         self.begin()

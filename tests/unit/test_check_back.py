@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import check_peers
@@ -169,6 +170,26 @@ def test_a_transaction_that_was_given_up_can_be_asked_about_again(broker: Broker
     assert resume(broker, wrong) == (1, f"{wrong} is no message in {DISCARDED}")
 
 
+def test_a_transaction_that_was_given_up_is_known_without_an_index(tmp_path: Path) -> None:
+    """A late commit is refused, and what was committed since is not asked about again, also after a restart."""
+    broker = Broker(tmp_path, is_indexed=False)
+    broker.table.produce("payers", Client("p", 7, "10.0.0.9:1234", "JAVA", 513), NOW)
+    broker.config = TransactionConfig(transaction_check_max=1)
+    first = broker.half(b"paid")
+    assert broker.round() == Report(asked=1)
+    assert broker.round() == Report(discarded=1)
+    (kept,) = broker.seen(DISCARDED, 0)
+    with pytest.raises(EndRefused, match="given up"):
+        broker.ends.end(first)
+    assert resume(broker, kept.offset_message_id) == (0, None)
+    assert broker.round() == Report(asked=1)
+    assert broker.ends.end(answer(broker))
+    broker.begin()
+    assert resume(broker, kept.offset_message_id) == (1, f"the transaction of {kept.offset_message_id} was committed")
+    assert not broker.ends.end(first)
+    broker.store.close()
+
+
 def test_a_transaction_older_than_what_is_kept_is_given_up(broker: Broker) -> None:
     """Its log file may be deleted at any time."""
     broker.half()
@@ -327,9 +348,9 @@ def test_of_two_that_resume_and_a_commit_between_them_nothing_is_visible_twice(
     given_up = broker.seen(DISCARDED, 0)[0].offset_message_id
     real, is_inner = Halves.is_committed, False
 
-    def is_committed(halves: Halves, half: StoredMessage) -> bool:
+    def is_committed(halves: Halves, half: StoredMessage, *, is_thorough: bool = False) -> bool:
         nonlocal is_inner
-        found = real(halves, half)
+        found = real(halves, half, is_thorough=is_thorough)
         if not is_inner:
             is_inner = True
             others = threading.Thread(target=lambda: (resume(broker, given_up), broker.ends.end(first)))

@@ -103,6 +103,7 @@ def test_rocketmqs_keys_of_flush_make_one_policy(tmp_path: Path, lines: str, flu
         ("mappedFileSizeConsumeQueue=300001", "consume_queue_file_entries", 15_001),
         ("timerPrecisionMs=500", "timer_precision", timedelta(milliseconds=500)),
         ("maxHashSlotNum=500", "index_slots", 500),
+        ("messageIndexEnable=false", "index_enabled", False),
         ("maxIndexNum=2000", "index_entries", 2000),
         ("flushConsumerOffsetInterval=5000", "progress_interval", timedelta(seconds=5)),
         ("messageDelayLevel=1s 5s 2h", "delay_levels", "1s 5s 2h"),

@@ -59,6 +59,7 @@ const OPTIONS: &[StoreOption] = options! {
     "fast_boot": fast_boot;
     "flush": flush;
     "flush_every": flush_every;
+    "index_enabled": index_enabled;
     "index_entries": index_entries;
     "index_slots": index_slots;
     "mapped_bytes": mapped_bytes;

@@ -268,6 +268,11 @@ impl<D: Disk> Inner<D> {
             }
         };
         match tried {
+            // It is read again; what is not in it is not redone.
+            Ok(()) if !self.index.is_enabled() => {
+                self.bring_index_back();
+                None
+            }
             Ok(()) => Some((from, self.index.last_physical_offset().unwrap_or(0))),
             Err(error) => {
                 tracing::debug!(%error, "index still set aside");

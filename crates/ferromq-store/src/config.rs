@@ -13,6 +13,9 @@ pub struct StoreConfig {
     pub commit_log_file_size: u64,
     /// Entries of 20 bytes in a consume queue file.
     pub consume_queue_file_entries: u64,
+    /// Whether new messages enter the index, as RocketMQ's `messageIndexEnable`. Otherwise they are not found by key;
+    /// those in index files that are there still are.
+    pub index_enabled: bool,
     /// Hash slots in an index file.
     pub index_slots: u32,
     /// Entries in an index file; the first is never used, as in RocketMQ.
@@ -66,6 +69,7 @@ impl Default for StoreConfig {
         Self {
             commit_log_file_size: 1 << 30,
             consume_queue_file_entries: 300_000,
+            index_enabled: true,
             index_slots: 5_000_000,
             index_entries: 20_000_000,
             flush: FlushPolicy::default(),

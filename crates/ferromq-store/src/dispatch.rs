@@ -112,7 +112,8 @@ impl<D: Disk> Dispatcher<D> {
                 Err(error) => tracing::error!(physical_offset = place, %error, "record enters no queue"),
             }
         }
-        if message::is_indexed(view.sys_flag)
+        if inner.index.is_enabled()
+            && message::is_indexed(view.sys_flag)
             && inner.aside.takes_keys()
             && self.resume.indexed_to.is_none_or(|to| place >= to)
         {

@@ -24,6 +24,8 @@ use crate::{
 pub(crate) struct Index<D: Disk> {
     disk: D,
     directory: PathBuf,
+    /// Keys are added. Otherwise the files are only read, and flushed like those of a closed store.
+    is_enabled: bool,
     shape: Mutex<Shape>,
     files: RwLock<Vec<Arc<IndexFile<D::Region>>>>,
     /// Files before it are full and durable; Java may trust them after a crash.
@@ -43,6 +45,7 @@ impl<D: Disk> Index<D> {
         let mut index = Self {
             disk: disk.clone(),
             directory: root.join("index"),
+            is_enabled: config.index_enabled,
             shape: Mutex::new(Shape {
                 slots: config.index_slots.max(1),
                 entries: config.index_entries.max(2),
@@ -84,6 +87,11 @@ impl<D: Disk> Index<D> {
             *index.shape.get_mut() = found;
         }
         Ok(())
+    }
+
+    /// Says whether keys are added.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_enabled
     }
 
     /// The error that the files met when they were opened.
@@ -157,7 +165,7 @@ impl<D: Disk> Index<D> {
             if !is_trusted || (header.count > 1 && header.end_physical_offset >= limit) {
                 file.rebuild(limit)?;
                 is_cut = !is_last && !file.is_full();
-            } else if !is_whole {
+            } else if !is_whole && self.is_enabled {
                 file.load_slots()?;
             }
             kept.push(Arc::clone(file));
@@ -169,13 +177,18 @@ impl<D: Disk> Index<D> {
 
     /// Says whether the last file has keys and is not full yet.
     pub(crate) fn is_filling(&self) -> bool {
-        self.files.read().last().is_some_and(|file| file.header().count > 1 && !file.is_full())
+        let is_last_filling = |file: &Arc<IndexFile<_>>| file.header().count > 1 && !file.is_full();
+        self.is_enabled && self.files.read().last().is_some_and(is_last_filling)
     }
 
     /// Removes the first file that is not what it should be, and all behind it: their keys are redone from the log.
     ///
-    /// `listed` tells which files there were, where that is known. Returns whether all was as it should be.
+    /// `listed` tells which files there were, where that is known. Returns whether all was as it should be. Where no keys
+    /// are added nothing is redone, so all that is there stays.
     pub(crate) fn remove_unfit(&self, listed: Option<&BTreeMap<u64, u64>>, log_start: u64) -> Result<bool> {
+        if !self.is_enabled {
+            return Ok(true);
+        }
         let unfit = self.unfit.iter().filter_map(|path| name_of(path));
         let files = self.files.read().clone();
         let mut before = None;
@@ -325,6 +338,7 @@ impl<D: Disk> Index<D> {
     ///
     /// Returns the timestamp up to which whole files are durable: what the checkpoint says of the index.
     pub(crate) fn flush(&self, is_closing: bool) -> Result<i64> {
+        let is_closing = is_closing || !self.is_enabled;
         let files = self.files.read().clone();
         for file in &files {
             if file.is_pending() {

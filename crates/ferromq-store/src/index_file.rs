@@ -357,9 +357,9 @@ impl<R: Region> IndexFile<R> {
         self.file.flush(whole.clone())?;
         self.file.write(0, &[&header.encode()])?;
         self.file.flush(whole)?;
-        let mut state = self.state.lock();
-        if slots.is_some() && state.header.count >= self.shape.entries {
-            state.slots = None;
+        // Nothing is added to a file that is full or closing.
+        if slots.is_some() {
+            self.state.lock().slots = None;
         }
         Ok(())
     }

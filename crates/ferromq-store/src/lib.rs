@@ -109,6 +109,7 @@ mod trouble;
 mod turns;
 mod types;
 mod unflushed;
+mod unindexed;
 mod unreadable;
 mod wall_time;
 

@@ -105,6 +105,7 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
     }
     inner.set_dispatched(end, last_timestamp, last);
     inner.log.damages.forget_below(inner.log.start());
+    inner.note_unindexed(index_from);
     run.pace.end(run.walked_bytes);
     let report = RecoveryReport {
         is_clean: plan.left.is_clean(),
@@ -337,7 +338,7 @@ impl<D: Disk> Run<'_, D> {
     }
 
     /// Cuts what the derived files may hold in excess. Returns from where on records are missing in any of them, and
-    /// from where on in the index.
+    /// from where on in the index; nowhere where no keys are added.
     fn recover_derived(
         &mut self,
         known_end: Option<u64>,
@@ -377,6 +378,7 @@ impl<D: Disk> Run<'_, D> {
         let indexed_to = indexed_to.unwrap_or(log_start);
         // Only what we say ourselves of the index tells that keys of old messages cannot be missing.
         let index_from = match plan.left {
+            _ if !inner.index.is_enabled() => u64::MAX,
             _ if !is_index_whole => indexed_to,
             Left::Closed { .. } | Left::Killed => limit,
             Left::ClosedByOther => indexed_to.max(queues_to),

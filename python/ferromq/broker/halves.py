@@ -11,6 +11,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import NamedTuple
 
 from ferromq import _names
@@ -248,7 +249,7 @@ class Halves:
                 return False
             self._resuming.add(origin)
         try:
-            if self.is_committed(half):
+            if self.is_committed(half, is_thorough=True):
                 raise WasCommitted
             # Readers are a moment behind: what was resumed and is nowhere has ended.
             if origin not in self._resumed:
@@ -360,7 +361,7 @@ class Halves:
         if origin is not None and now is not None and now.queue_offset == queue_offset:
             del self._moved[origin]
 
-    def is_committed(self, half: StoredMessage) -> bool:
+    def is_committed(self, half: StoredMessage, *, is_thorough: bool = False) -> bool:
         """
         Say whether a half message without an op message was committed, by what is stored.
 
@@ -371,19 +372,25 @@ class Halves:
         return any(
             found.prepared_transaction_offset == half.physical_offset
             or (was_put_back and found.born_timestamp == half.born_timestamp)
-            for found in self._committed_ones(half)
+            for found in self._committed_ones(half, is_thorough=is_thorough)
         )
 
     def is_given_up(self, half: StoredMessage) -> bool:
         """Say whether a half message that ended was moved to the discard topic, and not committed since."""
         key = half.properties.get(UNIQUE_KEY)
-        found = self._store.query_by_unique_key(_names.DISCARD_TOPIC, key) if key is not None else ()
+        # Read through: where it was given up while no index was built, the index would not tell.
+        begin_ms = max(0, half.store_timestamp - _STEP_BACK_MS)
+        found = _since(self._store, _names.DISCARD_TOPIC, QUEUE, begin_ms, key) if key is not None else iter(())
         return any(each.born_timestamp == half.born_timestamp for each in found) and not any(
-            each.born_timestamp == half.born_timestamp for each in self._committed_ones(half)
+            each.born_timestamp == half.born_timestamp for each in self._committed_ones(half, is_thorough=True)
         )
 
-    def _committed_ones(self, half: StoredMessage) -> Iterator[StoredMessage]:
-        """Yield the committed messages with the id of a half message; a producer that sends twice keeps the id."""
+    def _committed_ones(self, half: StoredMessage, *, is_thorough: bool) -> Iterator[StoredMessage]:
+        """
+        Yield the committed messages with the id of a half message; a producer that sends twice keeps the id.
+
+        Where no index is built the queues are read through if *is_thorough*; otherwise older index files are all.
+        """
         properties = half.properties
         key, topic = properties.get(UNIQUE_KEY), properties.get(REAL_TOPIC)
         if key is None or topic is None:
@@ -393,16 +400,32 @@ class Halves:
         begin_ms = max(0, half.store_timestamp - _STEP_BACK_MS) if is_first else 0
         waits = (_names.SCHEDULE_TOPIC, _names.TIMER_TOPIC) if MAY_WAIT & properties.keys() else ()
         for place in (topic, *waits):
-            for found in self._store.query_by_unique_key(place, key, begin_ms=begin_ms):
+            named: Iterable[StoredMessage]
+            if is_thorough and not self._store.options()["index_enabled"]:
+                queues = self._store.queues().get(place, ())
+                named = chain.from_iterable(_since(self._store, place, queue_id, begin_ms, key) for queue_id in queues)
+            else:
+                named = self._store.query_by_unique_key(place, key, begin_ms=begin_ms)
+            for found in named:
                 if found.sys_flag & KIND_BITS == COMMITTED:
                     yield found
 
 
-def read(store: Store, topic: str, begin: int, end: int, at_once: int = _READ_AT_ONCE) -> Iterator[StoredMessage]:
-    """Yield the messages of queue 0 of an internal topic that are kept between two queue offsets."""
+def _since(store: Store, topic: str, queue_id: int, begin_ms: int, key: str) -> Iterator[StoredMessage]:
+    """Yield the messages of a queue with a unique key that were stored at a time or later."""
+    begin = store.offset_by_time(topic, queue_id, begin_ms)
+    for each in read(store, topic, begin, store.max_offset(topic, queue_id), queue_id=queue_id):
+        if each.properties.get(UNIQUE_KEY) == key:
+            yield each
+
+
+def read(
+    store: Store, topic: str, begin: int, end: int, at_once: int = _READ_AT_ONCE, *, queue_id: int = QUEUE
+) -> Iterator[StoredMessage]:
+    """Yield the messages of a queue, 0 as internal topics have, that are kept between two queue offsets."""
     offset = begin
     while offset < end:
-        _, messages, following = store.get(topic, QUEUE, offset, min(at_once, end - offset))
+        _, messages, following = store.get(topic, queue_id, offset, min(at_once, end - offset))
         yield from messages
         if following <= offset:
             _log.error("messages cannot be read topic=%s from queue_offset=%d to queue_offset=%d", topic, offset, end)

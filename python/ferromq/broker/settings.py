@@ -282,6 +282,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "maxInvisibleTimeMills": in_milliseconds(used["max_invisible_time"]),
         "maxMessageSize": str(options["max_message_size"]),
         "messageDelayLevel": options.get("delay_levels") or "",
+        "messageIndexEnable": own_text(options["index_enabled"]),
         "minInvisibleTimeMillsForRecv": in_milliseconds(used["min_invisible_time"]),
         "msgTraceTopicName": options["trace_topic"] or _names.TRACE_TOPIC,
         "namesrvAddr": ";".join(options["namesrv"]),

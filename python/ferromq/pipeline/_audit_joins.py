@@ -20,6 +20,9 @@ _LIGHT = "%LMQ%"
 _INT_MIN = -(2**31)
 """A smaller tag hash is the place of an extended entry of RocketMQ."""
 
+_MOST_PLACES = 2**63 - 1
+"""Spark's whole numbers have a sign."""
+
 _IDENTITY = ["topic", "queue_id", "queue_offset"]
 _PLACE = [*_IDENTITY, "physical_offset"]
 _STRAY, _LONE, _STRAY_KEY, _UNINDEXED = "stray", "lone", "stray key", "key-not-indexed"
@@ -118,6 +121,8 @@ def _keys(facts: DataFrame, whole: Whole) -> DataFrame:
     is_due = F.lit(True)  # noqa: FBT003
     if whole.index_limit is not None:
         is_due = F.col("physical_offset") < whole.index_limit
+    first, end = (min(place, _MOST_PLACES) for place in whole.marks.unindexed)
+    is_due &= ~F.col("physical_offset").between(first, end - 1)
     kind = F.when(F.col("file").isNull(), _STRAY_KEY).when(F.col("entry_file").isNull(), F.when(is_due, _UNINDEXED))
     return pairs.select(
         kind.alias("kind"),

@@ -1,5 +1,5 @@
 """
-What `DIR/ferromq/` says of queues that were deleted, and which queues there were: see docs/storage-format.md.
+What `DIR/ferromq/` says of queues that were deleted or there were, and of the index: see docs/storage-format.md.
 
 A file that cannot be read, or that another broker's work made void, says nothing; `ferromq store verify` tells why.
 """
@@ -29,12 +29,16 @@ class Marks:
     """The physical offset before which the records of a deleted queue do not count."""
     queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """Min and max offset when they were last noted."""
+    unindexed: tuple[int, int] = (0, 0)
+    """The physical offsets between which no index was built."""
 
 
 def read(files: StoreFiles) -> Marks:
-    """Read both files, as far as they still speak of this log."""
+    """Read the files, as far as they still speak of this log."""
     return Marks(
-        _sealed(files, "deleted", b"FMQDELE1", _deleted) or {}, _sealed(files, "queues", b"FMQQUEU1", _queues) or {}
+        _sealed(files, "deleted", b"FMQDELE1", _deleted) or {},
+        _sealed(files, "queues", b"FMQQUEU1", _queues) or {},
+        _sealed(files, "unindexed", b"FMQUNIX1", _range) or (0, 0),
     )
 
 
@@ -85,6 +89,11 @@ def _queues(data: bytes) -> dict[tuple[str, int], tuple[int, int]]:
         found[topic, queue_id] = (least, most)
         at += 20
     return found
+
+
+def _range(data: bytes) -> tuple[int, int]:
+    first, end = struct.unpack(">QQ", data)
+    return first, end
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:

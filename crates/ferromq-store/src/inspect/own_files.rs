@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     path::PathBuf,
 };
 
@@ -20,7 +21,7 @@ use crate::{
     lease_file,
     queue_list::QueueList,
     queue_marks::{self, Floor, QueueName},
-    stop,
+    stop, unindexed,
 };
 
 /// A file of ours and what can be said of it.
@@ -44,6 +45,8 @@ pub(crate) struct OwnFiles {
     listed: Option<QueueList>,
     topics: Option<BTreeSet<String>>,
     deleted: BTreeMap<QueueName, Floor>,
+    /// Keys of these records need not be in the index.
+    pub(crate) unindexed: Range<u64>,
 }
 
 impl OwnFiles {
@@ -73,6 +76,7 @@ impl OwnFiles {
             match name.as_str() {
                 "deleted" if is_void => own.deleted.clear(),
                 "queues" if is_void => own.listed = None,
+                unindexed::NAME if is_void => own.unindexed = 0..0,
                 _ => {}
             }
             let error = read.err().map(str::to_owned);
@@ -97,6 +101,11 @@ impl OwnFiles {
             "deleted" => {
                 let (anchor, deleted) = queue_marks::read_deleted(bytes)?;
                 self.deleted = deleted;
+                Ok(Some(anchor))
+            }
+            unindexed::NAME => {
+                let (anchor, unindexed) = unindexed::read(bytes)?;
+                self.unindexed = unindexed;
                 Ok(Some(anchor))
             }
             "leases" => lease_file::read(bytes).map(|(anchor, _)| Some(anchor)),
@@ -173,6 +182,13 @@ impl OwnFiles {
         let void = self.files.iter().filter(|(_, file)| file.is_void);
         let mut notes: Vec<String> =
             void.map(|(_, file)| format!("ferromq/{} is of another log and is ignored", file.name)).collect();
+        let unindexed = self.unindexed.start..self.unindexed.end.min(end);
+        if !unindexed.is_empty() {
+            notes.push(format!(
+                "no index was built (index_enabled) for messages from physical offset {} to {}: their keys need not be in the index",
+                unindexed.start, unindexed.end
+            ));
+        }
         if let Some(closed_at) = self.closed_at.filter(|_| self.is_moved_on(end, layout)) {
             notes.push(format!(
                 "another broker had the store since ferromq closed it at physical offset {closed_at}"

@@ -139,6 +139,7 @@ pub fn verify_on<D: Disk>(
         index: &index,
         limit,
         index_limit,
+        unindexed: own.unindexed.clone(),
         is_deleted: &is_deleted,
     };
     let log = on_each(

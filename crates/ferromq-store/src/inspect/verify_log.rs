@@ -29,6 +29,8 @@ pub(crate) struct Derived<'a, D: Disk> {
     pub(crate) limit: u64,
     /// … and in the index.
     pub(crate) index_limit: u64,
+    /// … but for these, for which no index was built.
+    pub(crate) unindexed: Range<u64>,
     pub(crate) is_deleted: &'a (dyn Fn(&str, u32, u64) -> bool + Sync),
 }
 
@@ -202,7 +204,9 @@ impl<D: Disk> Check<'_, '_, D> {
         if message::is_consumable(view.sys_flag) && view.sys_flag & message::INNER_BATCH == 0 {
             self.check_entry(at, view, is_promised);
         }
-        self.check_keys(at, view, view.physical_offset < self.derived.index_limit);
+        let Derived { index_limit, unindexed, .. } = self.derived;
+        let is_indexed = view.physical_offset < *index_limit && !unindexed.contains(&view.physical_offset);
+        self.check_keys(at, view, is_indexed);
     }
 
     fn check_entry(&mut self, at: u64, view: &MessageView<'_>, is_promised: bool) {
