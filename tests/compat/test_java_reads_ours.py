@@ -112,3 +112,25 @@ def test_java_reads_every_message_and_goes_on_after_a_kill(
     placed += store_ours(store, bulk(1_000, seed=11), OURS)
     assert_we_find_keys(store, placed)
     store.close()
+
+
+def test_java_builds_the_index_again_where_we_built_none(peer: Peer, tmp_path: Path) -> None:
+    """After a kill without one: what was indexed before is found, every message is read, and new ones are found."""
+    directory = tmp_path / "store"
+    store = open_ours(directory, OURS)
+    before = store_ours(store, [*bulk(2_000, topic="before", seed=1)], OURS)
+    store.close()
+    placed = before + killed_writer(directory, {**OURS, "index_enabled": False}, count=2_000, rounds=2, pause=2.5)
+
+    peer.open("unindexed", directory, JAVAS)
+    peer.ask("settle", "unindexed")
+    assert_java_reads(peer, "unindexed", placed, Log(directory / "commitlog"))
+    assert_java_finds_keys(peer, "unindexed", before)
+    after = peer.put("unindexed", [*bulk(1_000, topic="after", seed=2)], V4_BROKER)
+    assert_java_finds_keys(peer, "unindexed", after)
+    peer.close("unindexed")
+
+    store = open_ours(directory, OURS)
+    assert_same(read_ours(store), lines_by_queue([*placed, *after], Log(directory / "commitlog")))
+    assert_we_find_keys(store, [*before, *after])
+    store.close()
