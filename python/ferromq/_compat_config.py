@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq._config import Config, boolean, duration, or_none, truth, whole
+from ferromq._config import Config, duration, from_zero, or_none, truth, written
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -37,7 +37,7 @@ _OF_COMPAT = or_none(duration)
 
 
 def _milliseconds(text: str) -> timedelta:
-    wanted = whole(text)
+    wanted = from_zero(text)
     return timedelta.max if wanted > _LONGEST else wanted * _MILLISECOND
 
 
@@ -68,7 +68,7 @@ class CompatConfig(Config):
         "minInvisibleTimeMillsForRecv": lambda text: {"min_invisible_time": _milliseconds(text)},
         "maxInvisibleTimeMills": lambda text: {"max_invisible_time": _milliseconds(text)},
         "maxDelayTimeMills": lambda text: {"max_delay_time": _milliseconds(text)},
-        "grpc_creates_topics": lambda text: {"grpc_creates_topics": boolean(text)},
+        "grpc_creates_topics": lambda text: {"grpc_creates_topics": text},
         "ordered_redelivery": lambda text: {"ordered_redelivery": text},
     }
     own_converters: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
@@ -86,13 +86,17 @@ class CompatConfig(Config):
             raise ConfigError(
                 f"ordered_redelivery is {self.ordered_redelivery!r}; it may be {', '.join(_REDELIVERIES)}"
             )
-        used = effective(self.given())
-        for name in ("max_invisible_time", "max_delay_time"):
-            if used[name] < _MILLISECOND:
-                raise ConfigError(f"{name} is {used[name]}; it must be 1 ms or more, or forever")
-        least, most = used["min_invisible_time"], used["max_invisible_time"]
+        for name, value in self.used.items():
+            if isinstance(value, timedelta) and value < _MILLISECOND:
+                raise ConfigError(f"{name} is {written(value)}; it must be 1 ms or more, or forever")
+
+    def check_together(self) -> None:
+        """Raise `ConfigError` where no invisible duration is allowed."""
+        least, most = (self.used[name] for name in ("min_invisible_time", "max_invisible_time"))
         if least > most:
-            raise ConfigError(f"min_invisible_time is {least}, above max_invisible_time, {most}; change one of them")
+            raise ConfigError(
+                f"min_invisible_time is {written(least)}, above max_invisible_time, {written(most)}; change one of them"
+            )
 
     @property
     def used(self) -> dict[str, Any]:

@@ -27,6 +27,8 @@ _SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
 _MAX_PORT = 65535
+# Names that an error lists.
+_LISTED = 100
 # What Kubernetes sets in each container where a service is called `ferromq-broker`, `ferromq-namesrv-0` or the like.
 _OF_KUBERNETES = re.compile(
     r"service_host|service_port(_[a-z0-9_]+)?|port|port_\d+_(tcp|udp|sctp)(_(addr|port|proto))?"
@@ -93,7 +95,7 @@ class Config:
             of_file = _read_lines(file)
             stated |= cls.translate(of_file)
         elif file is not None:
-            stated |= cls._parse_toml(file)
+            stated |= cls.parse_toml(file)
         stated |= beside or {}
         stated |= cls._parse_environment(os.environ if environment is None else environment)
         stated |= cls._keys_given(keys or {}, of_file, stated)
@@ -122,20 +124,21 @@ class Config:
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Take options by the fields' names, as ready values or as text; None is not given. Raises `ConfigError`."""
-        return cls.build(options, "option")
+        return cls.build_whole(options, "option")
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
         """Read a TOML file whose keys are the fields. Raises `ConfigError`."""
-        return cls.build(cls._parse_toml(path), f"key in {path}")
+        return cls.build_whole(cls.parse_toml(path), f"key in {path}")
 
     @classmethod
     def from_properties(cls, path: str | Path) -> Self:
         """Read a RocketMQ `.conf` file. Raises `ConfigError` for a key RocketMQ or ferromq does not know."""
-        return cls.build(cls.parse_properties(path), f"key in {path}")
+        return cls.build_whole(cls.parse_properties(path), f"key in {path}")
 
     @classmethod
-    def _parse_toml(cls, path: str | Path) -> dict[str, Any]:
+    def parse_toml(cls, path: str | Path) -> dict[str, Any]:
+        """Return the options that the TOML file *path* sets. Raises `ConfigError`."""
         if Path(path).suffix == ".json":
             raise ConfigError(
                 f"{path} is no TOML; a file of RocketMQ's proxy is taken by mqbroker --enable-proxy, as "
@@ -152,9 +155,9 @@ class Config:
 
     @classmethod
     def _check(cls, values: Mapping[str, Any], where: str) -> None:
-        """Raise `ConfigError` that says *where* the values were found, if they may not be."""
+        """Raise `ConfigError` that says *where* the values were found, if they may not be, whatever the others are."""
         try:
-            cls.from_options(values)
+            cls.build(values, "option")
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
 
@@ -263,6 +266,18 @@ class Config:
             values |= getattr(self, field).given()
         return values
 
+    def check_together(self) -> None:
+        """Raise `ConfigError` where options contradict each other, which only all of them together show."""
+        for part in self.parts:
+            getattr(self, part).check_together()
+
+    @classmethod
+    def build_whole(cls, values: Mapping[str, Any], what: str) -> Self:
+        """Make it from all options that are given, by name. Raises `ConfigError`, also for a contradiction."""
+        config = cls.build(values, what)
+        config.check_together()
+        return config
+
     @classmethod
     def build(cls, values: Mapping[str, Any], what: str) -> Self:
         """Make it from options by name; *what* names their kind in errors. Raises `ConfigError`."""
@@ -327,9 +342,15 @@ def _unknown(name: str, known: list[str], what: str) -> ConfigError:
     return ConfigError(f"unknown {what}: {name}{_hint(name, known)}")
 
 
+def _listed(known: list[str], show: Callable[[str], str]) -> str:
+    if len(known) > _LISTED:
+        return "mqbroker --help lists those of a broker, mqnamesrv --help those of a name server"
+    return f"known are {', '.join(map(show, sorted(known)))}"
+
+
 def _hint(name: str, known: list[str], show: Callable[[str], str] = str) -> str:
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"; did you mean {show(nearest[0])}?" if nearest else f"; known are {', '.join(map(show, sorted(known)))}"
+    return f"; did you mean {show(nearest[0])}?" if nearest else f"; {_listed(known, show)}"
 
 
 def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -337,7 +358,8 @@ def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
     try:
         return convert(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ConfigError(f"{name} is {value!r}: {error}") from error
+        shown = written(value) if isinstance(value, timedelta) else repr(value)
+        raise ConfigError(f"{name} is {shown}: {error}") from error
 
 
 def boolean(text: str) -> bool:
@@ -369,6 +391,17 @@ def duration(value: Any) -> timedelta:
     if match is None:
         raise ValueError("a duration is expected, as 500ms, 30s, 2m, 1h, or forever")
     return timedelta(seconds=float(match[1]) * _DURATION_UNITS[match[2]])
+
+
+def written(value: timedelta) -> str:
+    """Return a duration as files and flags take it."""
+    if value == timedelta.max:
+        return "forever"
+    units = ((unit, timedelta(seconds=_DURATION_UNITS[unit])) for unit in ("d", "h", "m", "s"))
+    unit, length = next(
+        ((unit, length) for unit, length in units if value and not value % length), ("ms", timedelta(milliseconds=1))
+    )
+    return f"{value // length}{unit}"
 
 
 def _age(value: Any) -> timedelta:
@@ -499,4 +532,5 @@ def split_advertised(address: str) -> tuple[str, str]:
 
 def check_positive(name: str, value: Any, zero: Any) -> None:
     if value <= zero:
-        raise ConfigError(f"{name} is {value}; it must be more than 0")
+        shown = written(value) if isinstance(value, timedelta) else value
+        raise ConfigError(f"{name} is {shown}; it must be more than 0")

@@ -21,8 +21,8 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
     """
     Set RocketMQ's *keys* in a `.conf` or `.properties`, or *options* in TOML; the file before stays as `.bak`.
 
-    Raises `ConfigError` where the file would be none of this *kind*, and `OSError` or `UnicodeDecodeError` where it
-    cannot be read or written; it is left as it was then.
+    Raises `ConfigError` where the file would be none of this *kind*, each of its keys by itself, and `OSError` or
+    `UnicodeDecodeError` where it cannot be read or written; it is left as it was then.
     """
     is_properties = path.suffix in {".conf", ".properties"}
     before = path.read_text(encoding="utf-8")
@@ -30,7 +30,7 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
     trial = path.with_name(f"{path.stem}.new{path.suffix}")
     trial.write_text(after, encoding="utf-8")
     try:
-        (kind.from_properties if is_properties else kind.from_file)(trial)
+        (kind.parse_properties if is_properties else kind.parse_toml)(trial)
     finally:
         trial.unlink()
     _json.replace_file(path, after.encode())

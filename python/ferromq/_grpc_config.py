@@ -53,6 +53,9 @@ class GrpcConfig(Config):
     def __post_init__(self) -> None:
         if self.grpc_tls_mode not in _MODES:
             raise ConfigError(f"grpc_tls_mode is {self.grpc_tls_mode!r}; it may be {', '.join(_MODES)}")
+
+    def check_together(self) -> None:
+        """Raise `ConfigError` for half a pair of files."""
         if bool(self.grpc_tls_certificate) != bool(self.grpc_tls_key):
             raise ConfigError("grpc_tls_certificate and grpc_tls_key belong together; give both or neither")
 

@@ -18,6 +18,7 @@ from ferromq._config import (
     Config,
     boolean,
     check_address,
+    check_known,
     check_positive,
     from_zero,
     number,
@@ -335,3 +336,5 @@ class BrokerConfig(Config):
             except IllegalName as error:
                 raise ConfigError(f"trace_topic: {error}") from error
         check_positive("handler_threads", self.handler_threads, 0)
+        known = [*BrokerConfig.keys_known(), *BrokerConfig.names()]
+        check_known(dict.fromkeys(self.membership.protected_keys), known, "option in configBlackList (protected_keys)")

@@ -11,7 +11,7 @@ import pytest
 from ferromq._config_file import ProtectedKey, set_lines, set_toml
 from ferromq._ferromq import Clock, Store
 from ferromq._rocketmq import REFUSED
-from ferromq.broker.settings import _CHANGEABLE, Settings, flat, own_text, rocketmq_names
+from ferromq.broker.settings import _CHANGEABLE, Settings, fields_of, flat, own_text, rocketmq_names
 from ferromq.config import BrokerConfig
 from ferromq.errors import ConfigError
 
@@ -124,7 +124,9 @@ def _is_refused(broker: Broker, key: str, value: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("protected", ["autoCreateTopicEnable", "auto_create_topics", "a;autoCreateTopicEnable;b"])
+@pytest.mark.parametrize(
+    "protected", ["autoCreateTopicEnable", "auto_create_topics", "brokerName;autoCreateTopicEnable;brokerConfigPath"]
+)
 @pytest.mark.parametrize("key", ["autoCreateTopicEnable", "auto_create_topics"])
 def test_a_protected_key_is_not_changed(tmp_path: Path, protected: str, key: str) -> None:
     """By neither of its names, nor is what is asked for with it; others are."""
@@ -135,6 +137,98 @@ def test_a_protected_key_is_not_changed(tmp_path: Path, protected: str, key: str
     assert broker.update(defaultTopicQueueNums="3") == {"default_queues"}
     with pytest.raises(ConfigError, match="configBlackList cannot change"):
         broker.update(configBlackList="")
+
+
+@pytest.mark.parametrize(
+    ("protected", "wanted"),
+    [
+        ("diskMaxUsedSpaceRatio", {"retention_disk_usage": "10,20,30"}),
+        ("diskMaxUsedSpaceRatio", {"cleanFileForciblyEnable": "true"}),
+        ("diskMaxUsedSpaceRatio", {"diskSpaceWarningLevelRatio": "80"}),
+        ("flushCommitLogTimed", {"flush": "interval 9ms"}),
+        ("wakeFlushWhenPutMessage", {"flushIntervalCommitLog": "9"}),
+        ("retention_disk_usage", {"cleanFileForciblyEnable": "true"}),
+        ("flush", {"flushDiskType": "SYNC_FLUSH"}),
+        ("minInvisibleTimeMillsForRecv", {"min_invisible_time": "5s"}),
+    ],
+)
+def test_a_protected_key_protects_what_it_sets(tmp_path: Path, protected: str, wanted: dict[str, str]) -> None:
+    """Also where other keys of its group, or an option of ferromq's, set it."""
+    broker = Broker(tmp_path, BrokerConfig.from_options({"protected_keys": protected}))
+    with pytest.raises(ProtectedKey, match=f"^{next(iter(wanted))} may not be changed"):
+        broker.update(**wanted)
+    assert broker.stored == {}
+
+
+def test_a_protected_key_that_is_no_key_is_refused() -> None:
+    """It would protect nothing; those that RocketMQ protects are known."""
+    BrokerConfig.from_options({"protected_keys": "configBlackList;brokerConfigPath"})
+    with pytest.raises(ConfigError, match=r"configBlackList.*: autoCreateTopicEnabled; did you mean autoCreateTopicEn"):
+        BrokerConfig.from_options({"protected_keys": "autoCreateTopicEnabled"})
+
+
+def test_every_key_of_rocketmqs_with_an_effect_is_known_by_what_it_sets() -> None:
+    """So that it can be protected. Other files, and keys with one value, set nothing by themselves."""
+    keys = BrokerConfig.properties.keys() - REFUSED.keys()
+    others = {"tls.config.file", "tls.server.keyPassword", "tls.test.mode.enable"}
+    assert {key for key in keys if not fields_of(key)} == others
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("minInvisibleTimeMillsForRecv", "-5"),
+        ("minInvisibleTimeMillsForRecv", "0"),
+        ("maxInvisibleTimeMills", "-5"),
+        ("maxDelayTimeMills", "0"),
+        ("min_invisible_time", "0s"),
+    ],
+)
+def test_a_limit_of_invisible_time_that_may_not_be_leaves_the_file_alone(tmp_path: Path, key: str, value: str) -> None:
+    """A broker that starts with it again would fail."""
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=b\n")
+    broker = Broker(tmp_path, BrokerConfig.from_properties(file), file)
+    with pytest.raises(ConfigError, match=r"0 or more is expected|it must be 1 ms or more"):
+        broker.update(**{key: value})
+    assert file.read_text() == "brokerName=b\n"
+
+
+@pytest.mark.parametrize("value", ["none", "no"])
+def test_an_option_without_a_key_of_rocketmqs_takes_its_own_words(tmp_path: Path, value: str) -> None:
+    """At run time and in a file of lines."""
+    file = tmp_path / "broker.conf"
+    file.write_text("grpc_creates_topics=true\n")
+    broker = Broker(tmp_path, BrokerConfig.from_properties(file), file)
+    assert broker.update(grpc_creates_topics=value) == {"grpc_creates_topics"}
+    expected = None if value == "none" else False
+    assert broker.settings.config.compatibility.grpc_creates_topics is expected
+    assert BrokerConfig.from_properties(file).compatibility.grpc_creates_topics is expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("min_invisible_time", "1ms"), ("minInvisibleTimeMillsForRecv", "1"), ("max_delay_time", "forever")],
+)
+def test_a_value_that_compat_says_is_kept_where_it_is_named(tmp_path: Path, key: str, value: str) -> None:
+    """It holds after a start with another `compat`, too."""
+    file = tmp_path / "broker.toml"
+    file.write_text("")
+    broker = Broker(tmp_path, BrokerConfig.from_file(file), file)
+    (field,) = broker.update(**{key: value})
+    again = BrokerConfig.load(file, environment={}, flags={"compat": "rocketmq"})
+    assert again.compatibility.used[field] == broker.settings.config.compatibility.used[field]
+    assert broker.update(**{key: value}) == frozenset()
+
+
+def test_a_change_is_seen_with_all_options(tmp_path: Path) -> None:
+    """Also where the file does not hold all of them."""
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=b\n")
+    broker = Broker(tmp_path, BrokerConfig.load(file, environment={"FERROMQ_BROKER_MAX_INVISIBLE_TIME": "24h"}), file)
+    broker.update(minInvisibleTimeMillsForRecv="50000000")
+    with pytest.raises(ConfigError, match=r"min_invisible_time is 25h, above max_invisible_time, 1d"):
+        broker.update(minInvisibleTimeMillsForRecv="90000000")
 
 
 def test_everything_shown_may_be_sent_back(tmp_path: Path) -> None:
@@ -171,8 +265,10 @@ def test_a_file_that_cannot_say_it_stays_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=b\n")
     broker = Broker(tmp_path, BrokerConfig.from_properties(file), file)
-    with pytest.raises(ConfigError, match="retention_total_bytes"):
+    with pytest.raises(ConfigError, match=r"^retention_total_bytes has no word in .*broker\.conf has; keep .* TOML"):
         broker.update(retention_total_bytes="1GiB")
+    with pytest.raises(ConfigError, match=r"^min_invisible_time has no word in .*; use minInvisibleTimeMillsForRecv$"):
+        broker.update(min_invisible_time="5s")
     assert (file.read_text(), broker.stored) == ("brokerName=b\n", {})
     assert sorted(path.name for path in tmp_path.glob("broker*")) == ["broker.conf"]
 

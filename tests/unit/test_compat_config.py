@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import ferromq
 from ferromq._ferromq import Store
+from ferromq._proxy_config import options_of
 from ferromq.broker.settings import as_lines, flat, rocketmq_names
 from ferromq.config import BrokerConfig, CompatConfig
 from ferromq.errors import ConfigError
@@ -65,6 +67,33 @@ def test_a_limit_that_is_rocketmqs_largest_number_is_none(tmp_path: Path) -> Non
     assert config.used["max_delay_time"] == timedelta.max
     shown = rocketmq_names({**flat(BrokerConfig()), **Store.check()})
     assert shown["maxDelayTimeMills"] == str((1 << 63) - 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_both_limits_of_an_invisible_time_may_be_moved(tmp_path: Path, first: int) -> None:
+    """In either order, wherever they stand: together they may be what each alone may not."""
+    lines = ["minInvisibleTimeMillsForRecv=50000000\n", "maxInvisibleTimeMills=90000000\n"]
+    used = _read(tmp_path, lines[first] + lines[1 - first]).used
+    assert used["max_invisible_time"] == timedelta(hours=25)
+    toml = tmp_path / "broker.toml"
+    toml.write_text('min_invisible_time = "13h"\nmax_invisible_time = "24h"\n')
+    assert BrokerConfig.load(toml, environment={}).compatibility.used["min_invisible_time"] == timedelta(hours=13)
+    environment = {"FERROMQ_BROKER_MIN_INVISIBLE_TIME": "13h", "FERROMQ_BROKER_MAX_INVISIBLE_TIME": "24h"}
+    assert BrokerConfig.load(environment=environment).compatibility.used["max_invisible_time"] == timedelta(days=1)
+    proxy = tmp_path / "rmq-proxy.json"
+    proxy.write_text('{"minInvisibleTimeMillsForRecv": 50000000, "maxInvisibleTimeMills": 90000000}')
+    assert BrokerConfig.load(beside=options_of(proxy), environment={}).compatibility.used == used
+    with pytest.raises(ConfigError, match="min_invisible_time is 13h, above max_invisible_time, 12h"):
+        BrokerConfig.load(environment={"FERROMQ_BROKER_MIN_INVISIBLE_TIME": "13h"})
+
+
+@pytest.mark.parametrize("value", ["-5", "0"])
+def test_a_limit_in_a_file_is_more_than_nothing(tmp_path: Path, value: str) -> None:
+    """As it is for an embedded broker."""
+    with pytest.raises(ConfigError, match=f"^minInvisibleTimeMillsForRecv={value} in line 1 of "):
+        _read(tmp_path, f"minInvisibleTimeMillsForRecv={value}\n")
+    with pytest.raises(ConfigError, match=f"^min_invisible_time is {value}ms; it must be 1 ms or more"):
+        ferromq.embedded(min_invisible_time=timedelta(milliseconds=int(value)))
 
 
 def test_what_counts_is_shown() -> None:

@@ -45,3 +45,15 @@ def test_types_are_checked_as_rocketmqs_key_says(tmp_path: Path) -> None:
     """Left out: over gRPC alone, as in RocketMQ."""
     wanted = {"": "grpc", "enableTopicMessageTypeCheck=true\n": "all", "enableTopicMessageTypeCheck=false\n": "none"}
     assert {text: _read(tmp_path, text).sends.check_types for text in wanted} == wanted
+
+
+def test_a_pair_of_files_may_stand_in_toml(tmp_path: Path) -> None:
+    """And in the environment; half of a pair is an error."""
+    file = tmp_path / "broker.toml"
+    file.write_text('grpc_tls_certificate = "/c.pem"\ngrpc_tls_key = "/k.pem"\n')
+    grpc = BrokerConfig.load(file, environment={}).grpc
+    assert (grpc.grpc_tls_certificate, grpc.grpc_tls_key) == ("/c.pem", "/k.pem")
+    variables = {"FERROMQ_BROKER_GRPC_TLS_CERTIFICATE": "/c.pem", "FERROMQ_BROKER_GRPC_TLS_KEY": "/k.pem"}
+    assert BrokerConfig.load(environment=variables).grpc == grpc
+    with pytest.raises(ConfigError, match="belong together"):
+        BrokerConfig.load(environment={"FERROMQ_BROKER_GRPC_TLS_KEY": "/k.pem"})

@@ -4,11 +4,10 @@ The options of a broker while it runs, under RocketMQ's names: shown (request 26
 What an option may be is decided by `config`; who acts on a change listens to `Settings`.
 """
 
-import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from ferromq import _json, _names
 from ferromq._codes import ResponseCode
 from ferromq._compat_config import CompatConfig, effective, in_milliseconds
-from ferromq._config import check_known, parse_lines
+from ferromq._config import check_known, parse_lines, written
 from ferromq._config_file import ProtectedKey, keep
 from ferromq._ferromq import Request, Store
 from ferromq._remoting import Answer, failure, success
@@ -28,6 +27,8 @@ from ferromq.route import DataVersion
 _log = logging.getLogger("ferromq.broker")
 
 _ENTRY_BYTES = 20
+# Values of which each of RocketMQ's keys with an effect takes one.
+_SAMPLES = ("1", "true", "100")
 _MILLISECOND, _HOUR = timedelta(milliseconds=1), timedelta(hours=1)
 _FOREVER_HOURS = (1 << 31) - 1
 # What RocketMQ says of the flush where its keys are left out.
@@ -109,11 +110,9 @@ class Settings:
             now = flat(self._config)
             now |= {name: value for name, value in self._of_store().items() if name in now}
             before = flat(BrokerConfig.from_options(now))
-            # Who sends back what he was shown changes nothing.
-            told = {**{name: own_text(value) for name, value in effective(now).items()}, **shown}
-            wanted = {key: text for key, text in wanted.items() if told.get(key) != text}
+            wanted = _without_unchanged(wanted, shown, now)
             meant = _translate(wanted, shown)
-            self._check_protected(meant, shown)
+            self._check_protected(meant)
             given = {name: value for of_key in meant.values() for name, value in of_key.items()}
             after = BrokerConfig.from_options({**now, **given})
             changed = frozenset(name for name, value in flat(after).items() if value != before[name])
@@ -128,6 +127,7 @@ class Settings:
             if self._file is not None:
                 options = flat(after)
                 keys = {key: text for key, text in wanted.items() if changed & meant[key].keys()}
+                _check_words(self._file, keys)
                 try:
                     keep(self._file, BrokerConfig, keys, {name: own_text(options[name]) for name in changed})
                 except (OSError, UnicodeDecodeError) as error:
@@ -138,13 +138,11 @@ class Settings:
             self._take_over(changed, after)
         return changed
 
-    def _check_protected(self, meant: Mapping[str, Mapping[str, Any]], shown: Mapping[str, str]) -> None:
+    def _check_protected(self, meant: Iterable[str]) -> None:
         """Raise `ProtectedKey` for an option that may not be changed, whichever of its names is used."""
-        protected = set(self._config.membership.protected_keys)
-        for key in protected & shown.keys():
-            with contextlib.suppress(ConfigError):
-                protected |= _translate({key: shown[key]}, shown)[key].keys()
-        found = sorted(key for key, of_key in meant.items() if protected & {key, *of_key})
+        keys = self._config.membership.protected_keys
+        protected = {*keys, *(name for key in keys for name in fields_of(key))}
+        found = sorted(key for key in meant if protected & {key, *fields_of(key)})
         if found:
             raise ProtectedKey(
                 f"{', '.join(found)} may not be changed from outside, as configBlackList says; change the file, and "
@@ -225,6 +223,45 @@ def flat(config: BrokerConfig) -> dict[str, Any]:
     return own
 
 
+def _without_unchanged(wanted: Mapping[str, str], shown: Mapping[str, str], now: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Return what is *wanted* without the values that equal those that are shown.
+
+    An option that stands as `compat` says is kept where it is named: the value holds whatever `compat` says later. All
+    options sent back together name none.
+    """
+    told = {**{name: own_text(value) for name, value in effective(now).items()}, **shown}
+    open_fields = set() if shown.keys() <= wanted.keys() else {name for name in effective(now) if now[name] is None}
+    return {key: text for key, text in wanted.items() if told.get(key) != text or fields_of(key) & open_fields}
+
+
+def fields_of(key: str) -> frozenset[str]:
+    """Return the fields that a key of RocketMQ sets, or an option's own name; none where it sets nothing."""
+    if key in BrokerConfig.names():
+        return frozenset({key})
+    together = next((keys for keys in BrokerConfig.joined if key in keys), None)
+    if together is not None:
+        return frozenset(BrokerConfig.joined[together]({}))
+    for text in _SAMPLES if key in BrokerConfig.properties else ():
+        try:
+            return frozenset(BrokerConfig.properties[key](text))
+        except (ConfigError, ValueError):
+            continue
+    return frozenset()
+
+
+def _check_words(file: Path, keys: Iterable[str]) -> None:
+    """Raise `ConfigError` for an option that RocketMQ's format of *file* has no word for."""
+    if file.suffix not in {".conf", ".properties"}:
+        return
+    known = BrokerConfig.keys_known()
+    for key in keys:
+        if key not in known:
+            words = [word for word in known if key in fields_of(word)]
+            way_out = f"use {' and '.join(words)}" if words else "keep the options in TOML, or give it as a flag"
+            raise ConfigError(f"{key} has no word in RocketMQ's format, which {file} has; {way_out}")
+
+
 def own_text(value: Any) -> str:
     """Return a value as files and flags take it."""
     if value is None:
@@ -232,20 +269,12 @@ def own_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, timedelta):
-        return "forever" if value == timedelta.max else _duration(value)
+        return written(value)
     if isinstance(value, Mapping):
         return ",".join(f"{name}={own_text(entry)}" for name, entry in sorted(value.items()))
     if isinstance(value, tuple | list):
         return ",".join(map(own_text, value))
     return str(value)
-
-
-def _duration(value: timedelta) -> str:
-    units = (("d", timedelta(days=1)), ("h", _HOUR), ("m", timedelta(minutes=1)), ("s", timedelta(seconds=1)))
-    unit, length = next(
-        ((unit, length) for unit, length in units if value and not value % length), ("ms", _MILLISECOND)
-    )
-    return f"{value // length}{unit}"
 
 
 def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
