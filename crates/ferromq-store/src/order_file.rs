@@ -334,7 +334,8 @@ mod tests {
     fn a_message_that_has_a_lease_is_not_noted_as_acknowledged() {
         let file = OrderFile::parse(JAVA.as_bytes()).unwrap();
         let mut leases = QueueLeases::new(3);
-        [3, 4].map(|offset| leases.lease(offset, POPPED, 1_000, 1));
+        leases.lease(3, POPPED, 1_000, 1);
+        leases.lease(4, POPPED, 1_000, 1);
         leases.set_order(Some(Order {
             attempt_id: Some("two".into()),
             pop_time: POPPED,

@@ -10,20 +10,26 @@ impl Hot {
     /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held; as long as the invisible
     /// duration lasts, a repetition is accepted, as in RocketMQ.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
-        self.renewals.forget(group, topic, handle);
+        self.renewals.forget(group, topic, handle, self.clock.now_ms());
         self.acked(group, topic, handle, self.store.ack(group, topic, handle))
     }
 
     /// As [`Self::ack`], by RocketMQ's rule for gRPC: `StaleReceipt` where the lease has ended, also where its message was
-    /// not received again since.
+    /// not received again since. A lease that the broker renews does not end before the renewals do.
     pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
-        self.renewals.forget(group, topic, handle);
-        self.acked(group, topic, handle, self.store.ack_in_time(group, topic, handle))
+        let outcome = match self.renewals.forget(group, topic, handle, self.clock.now_ms()) {
+            // It did not end: its renewal is late.
+            true => self.store.ack(group, topic, handle),
+            false => self.store.ack_in_time(group, topic, handle),
+        };
+        self.acked(group, topic, handle, outcome)
     }
 
     /// `StaleReceipt` where the lease has ended, also where its message was not received again since.
     pub fn check_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
-        let is_in_time = self.store.is_in_time(group, topic, handle);
+        let is_in_time = self.store.is_in_time(group, topic, handle)
+            || self.renewals.renews(group, topic, handle, self.clock.now_ms())
+                && self.store.holds(group, topic, handle);
         self.counted(if is_in_time { Ok(()) } else { Err(StoreError::StaleReceipt) })
     }
 
@@ -59,7 +65,7 @@ impl Hot {
         handle: &ReceiptHandle,
         invisible_duration: Duration,
     ) -> Result<ReceiptHandle> {
-        self.renewals.forget(group, topic, handle);
+        self.renewals.forget(group, topic, handle, self.clock.now_ms());
         self.changed(
             group,
             topic,
@@ -75,7 +81,7 @@ impl Hot {
         handle: &ReceiptHandle,
         invisible_duration: Duration,
     ) -> Result<ReceiptHandle> {
-        self.renewals.forget(group, topic, handle);
+        self.renewals.forget(group, topic, handle, self.clock.now_ms());
         self.changed(group, topic, self.store.give_back(group, topic, handle, millis(invisible_duration)))
     }
 
@@ -96,7 +102,7 @@ impl Hot {
     /// Gives back messages that could not be delivered: they are received again at once, and nobody's attempt is counted.
     pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
         for handle in handles {
-            self.renewals.forget(group, topic, handle);
+            self.renewals.forget(group, topic, handle, self.clock.now_ms());
             match self.store.give_back(group, topic, handle, 0) {
                 Ok(ended) => {
                     self.counters.given_back.add(1);

@@ -46,6 +46,13 @@ struct Run {
     receiver: Weak<()>,
 }
 
+impl Run {
+    /// Says whether its leases are still to be renewed.
+    fn goes_on(&self, now: i64) -> bool {
+        self.receiver.strong_count() > 0 && now.saturating_sub(self.pop_time) < MAX_HELD_MS
+    }
+}
+
 /// The renewed leases of one group in one topic. Runs do not overlap.
 #[derive(Default)]
 struct Runs(BTreeMap<Key, Run>);
@@ -74,14 +81,25 @@ impl Renewals {
         self.runs.read().get(group)?.get(topic).cloned()
     }
 
-    /// Stops renewing a lease; nothing renews it once this returned.
-    pub(super) fn forget(&self, group: &str, topic: &str, handle: &ReceiptHandle) {
-        if !self.is_running.load(Ordering::Acquire) {
-            return;
-        }
-        if let Some(runs) = self.of_topic(group, topic) {
-            runs.lock().remove(handle.queue_id, handle.queue_offset, handle.pop_time);
-        }
+    /// Stops renewing a lease; nothing renews it once this returned. Says whether it was to be renewed at `now`.
+    pub(super) fn forget(&self, group: &str, topic: &str, handle: &ReceiptHandle, now: i64) -> bool {
+        self.runs_of(group, topic).is_some_and(|runs| {
+            let mut runs = runs.lock();
+            let is_renewed = runs.renews(handle, now);
+            runs.remove(handle.queue_id, handle.queue_offset, handle.pop_time);
+            is_renewed
+        })
+    }
+
+    /// Says whether a lease is to be renewed at `now`, though its end may have passed: the task is late after the machine
+    /// slept, or the clock jumped.
+    pub(super) fn renews(&self, group: &str, topic: &str, handle: &ReceiptHandle, now: i64) -> bool {
+        self.runs_of(group, topic).is_some_and(|runs| runs.lock().renews(handle, now))
+    }
+
+    /// As [`Self::of_topic`]; cheap where nothing is renewed.
+    fn runs_of(&self, group: &str, topic: &str) -> Option<OfTopic> {
+        self.is_running.load(Ordering::Acquire).then(|| self.of_topic(group, topic))?
     }
 
     /// All there are, with their group and topic.
@@ -216,6 +234,11 @@ impl Runs {
         (offset - first < run.len.into()).then_some((first, run))
     }
 
+    fn renews(&self, handle: &ReceiptHandle, now: i64) -> bool {
+        let found = self.containing(handle.queue_id, handle.queue_offset);
+        found.is_some_and(|(_, run)| run.pop_time == handle.pop_time && run.goes_on(now))
+    }
+
     /// Takes a lease out of its run, if it is there.
     fn remove(&mut self, queue_id: u32, offset: u64, pop_time: i64) {
         let found = self.containing(queue_id, offset).filter(|(_, run)| run.pop_time == pop_time);
@@ -251,7 +274,7 @@ impl Runs {
                 continue;
             }
             let Some(run) = self.0.remove(&(queue_id, first)) else { continue };
-            if !is_there || now.saturating_sub(run.pop_time) >= MAX_HELD_MS {
+            if !run.goes_on(now) {
                 continue;
             }
             asked += run.len;
@@ -293,10 +316,18 @@ impl Runs {
 
 #[cfg(test)]
 mod tests {
-    use ferromq_store::StoreError;
+    use std::{net::SocketAddr, path::Path};
+
+    use bytes::Bytes;
+    use ferromq_store::{
+        Begin, Clock, MessageFilter, MessageStore, NewMessage, ReceiveRequest, StoreConfig, StoreError,
+        TransferLimits,
+    };
     use proptest::prelude::*;
+    use tokio::sync::oneshot;
 
     use super::*;
+    use crate::{ColdHandler, ColdRequest, Demoted, Missing, Reply, Route, remoting::Fields, tables::Tables};
 
     #[derive(Debug, Clone)]
     enum Step {
@@ -378,6 +409,89 @@ mod tests {
             drop(receiver);
             runs.turn((0, 0), now, |_| Ok(()));
             prop_assert!(runs.0.is_empty());
+        }
+    }
+
+    struct Nothing;
+
+    impl ColdHandler for Nothing {
+        fn serves(&self, _route: &Route) -> bool {
+            false
+        }
+        fn call(&self, _request: ColdRequest, _reply: Reply) {}
+        fn demote(&self, _missing: Missing, _peer: SocketAddr, _done: oneshot::Sender<Demoted>) {}
+        fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &Fields, _: Option<Bytes>) -> bool {
+            true
+        }
+        fn on_close(&self, _connection: u64) {}
+    }
+
+    /// A hot path, and a message that is leased to `receiver`. The test's only thread decides when it is renewed.
+    async fn held(directory: &Path, receiver: &Arc<()>) -> (Arc<Hot>, Clock, ReceiptHandle) {
+        let clock = Clock::manual(1_000);
+        let config = StoreConfig { commit_log_file_size: 1 << 20, disk_reserve: 0, ..StoreConfig::default() };
+        let store = Arc::new(MessageStore::open(directory, config, clock.clone()).unwrap());
+        let (tables, counters, cold) = (Arc::new(Tables::new()), Arc::default(), Arc::new(Nothing));
+        let hot = Hot::new(store, tables, clock.clone(), "broker-a".to_owned(), cold, counters);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let message = NewMessage {
+            topic: "flights",
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 0,
+            born_host: peer,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"x",
+            properties: b"",
+        };
+        hot.store.append(&[message]).unwrap();
+        while hot.store.max_offset("flights", 0) == 0 {
+            yield_now().await;
+        }
+        let received = hot.store.receive(&ReceiveRequest {
+            group: "audit",
+            topic: "flights",
+            queue_count: 1,
+            first_queue: 0,
+            max_count: 1,
+            max_bytes: 4 << 20,
+            invisible_ms: RENEWED_MS,
+            filter: &MessageFilter::All,
+            begin: Begin::AtMin,
+            order: None,
+            max_attempts: 0,
+            by_priority: false,
+            limits: TransferLimits::NONE,
+        });
+        let handle = received.unwrap().messages[0].handle;
+        hot.renew_while_there("audit", "flights", [handle].into_iter(), &Arc::downgrade(receiver));
+        (hot, clock, handle)
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_to_be_renewed_is_good_although_the_clock_jumped() {
+        let (directory, receiver) = (tempfile::tempdir().unwrap(), Arc::new(()));
+        let (hot, clock, handle) = held(directory.path(), &receiver).await;
+        clock.advance(10 * RENEWED_MS);
+        hot.check_in_time("audit", "flights", &handle).unwrap();
+        hot.ack_in_time("audit", "flights", &handle).unwrap();
+        assert_eq!(hot.store.committed_offset("audit", "flights", 0), Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_renewed_no_longer_ends() {
+        for is_there in [false, true] {
+            let (directory, mut receiver) = (tempfile::tempdir().unwrap(), Some(Arc::new(())));
+            let (hot, clock, handle) = held(directory.path(), receiver.as_ref().unwrap()).await;
+            receiver.take_if(|_| !is_there);
+            clock.advance(if is_there { MAX_HELD_MS } else { RENEWED_MS });
+            let outcomes = [
+                hot.check_in_time("audit", "flights", &handle),
+                hot.ack_in_time("audit", "flights", &handle),
+            ];
+            assert!(outcomes.iter().all(|o| matches!(o, Err(StoreError::StaleReceipt))), "{outcomes:?}");
         }
     }
 

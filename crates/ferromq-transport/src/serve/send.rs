@@ -199,7 +199,7 @@ async fn store_retry(
     }
     let dead = format!("{DLQ_PREFIX}{name}");
     let topic = hot.topic_of_group(peer, &dead, DLQ_QUEUES, 0).await?;
-    // It waits no more: it stays where it is until somebody looks at it. RocketMQ's word for it is a level below 0.
+    // A dead letter is not delayed: RocketMQ writes level -1.
     let text = properties::replace(header.properties.as_bytes(), &[], &[("DELAY", "-1")]);
     let reason = if is_ordered { GIVEN_UP } else { GIVEN_BACK };
     let told = properties_of_sent(&text, name, header.reconsume_times, reason);
@@ -210,7 +210,9 @@ async fn store_retry(
     };
     match store_as(&told) {
         // Where there is no room to tell why it is dead, it is kept all the same.
-        Err(TransportError::Store(StoreError::TooLarge { what: "properties", .. })) => store_as(&text),
+        Err(TransportError::Store(StoreError::TooLarge { what: "properties", .. })) => {
+            store_as(&properties::replace(&text, &["DELAY"], &[]))
+        }
         stored => stored,
     }
 }
