@@ -40,14 +40,8 @@ SYSTEM_TOPICS = frozenset(
 )
 # What RocketMQ's clients and tools write themselves: benchmarks, traces, marks of when something was.
 _WRITTEN_BY_CLIENTS = frozenset({BENCHMARK_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC"})
-# Of the names with the prefix, those that a broker of RocketMQ writes. All others are open to clients, as its
-# `rmq_sys_TRACE_DATA_REGION` is.
-_WRITTEN_BY_BROKERS = (
-    TIMER_TOPIC,
-    f"{SYSTEM_PREFIX}REVIVE_LOG_",
-    f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_",
-    f"{SYSTEM_PREFIX}INDEX",
-)
+# Of the names with the prefix, those that clients write: their traces, a topic for each region.
+TRACE_PREFIX = f"{SYSTEM_PREFIX}TRACE_DATA_"
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group RocketMQ's tools read with."""
@@ -89,9 +83,7 @@ def is_system_topic(name: str) -> bool:
 
 def is_internal_topic(name: str) -> bool:
     """Say whether only brokers themselves write to the topic; clients may read it."""
-    if name in SYSTEM_TOPICS:
-        return name not in _WRITTEN_BY_CLIENTS
-    return name.startswith(_WRITTEN_BY_BROKERS)
+    return is_system_topic(name) and name not in _WRITTEN_BY_CLIENTS and not name.startswith(TRACE_PREFIX)
 
 
 def _check_text(kind: str, name: object) -> None:

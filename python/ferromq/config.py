@@ -335,6 +335,11 @@ class BrokerConfig(Config):
                 _names.check_topic(self.trace_topic)
             except IllegalName as error:
                 raise ConfigError(f"trace_topic: {error}") from error
+            if _names.is_internal_topic(self.trace_topic):
+                raise ConfigError(
+                    f"trace_topic is {self.trace_topic}, which clients may not write; use {_names.TRACE_TOPIC}, a name "
+                    f"that begins with {_names.TRACE_PREFIX}, or one outside the system"
+                )
         check_positive("handler_threads", self.handler_threads, 0)
         known = [*BrokerConfig.keys_known(), *BrokerConfig.names()]
         check_known(dict.fromkeys(self.membership.protected_keys), known, "option in configBlackList (protected_keys)")

@@ -125,7 +125,7 @@ def test_traces_of_a_client_are_kept_and_found_by_the_key_of_the_message(
 
 
 def test_a_topic_of_traces_under_a_name_of_the_system_is_written(tmp_path: Path) -> None:
-    """Whatever `msgTraceTopicName` says: the broker makes it at start, for clients."""
+    """The broker makes it at start, for clients."""
     with ferromq.embedded(tmp_path, trace_topic="rmq_sys_TRACE_DATA_eu") as mq, Peer(mq.remoting) as peer:
         assert send(peer, "rmq_sys_TRACE_DATA_eu", b"trace").code == SUCCESS
 

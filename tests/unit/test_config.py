@@ -456,6 +456,7 @@ def test_a_value_that_may_not_be_is_named(options: dict[str, Any]) -> None:
         ({"retention_disk_usage": (80, 70, 90)}, "no step may be lower than the first"),
         ({"retention_hours": "4-6"}, "'4-6'.*hours of the day"),
         ({"commit_log_file_size": 100}, "is 100; it must be 4 KiB"),
+        ({"trace_topic": "rmq_sys_x"}, "use RMQ_SYS_TRACE_TOPIC, a name that begins with rmq_sys_TRACE_DATA_"),
         ({"retention_age": "99999999999999d"}, "retention_age is '99999999999999d'"),
     ],
 )

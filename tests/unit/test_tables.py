@@ -142,10 +142,10 @@ def test_a_send_that_makes_a_topic_waits_for_the_name_servers(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["rmq_sys_REVIVE_LOG_other", "rmq_sys_SYNC_BROKER_MEMBER_b", "TRANS_CHECK_MAX_TIME_TOPIC"]
+    "name", ["rmq_sys_REVIVE_LOG_other", "rmq_sys_SYNC_BROKER_MEMBER_b", "rmq_sys_x", "TRANS_CHECK_MAX_TIME_TOPIC"]
 )
-def test_no_client_makes_a_topic_that_brokers_write(tmp_path: Path, name: str) -> None:
-    """What another broker of RocketMQ keeps there is none of the clients' business."""
+def test_no_client_makes_another_topic_of_the_system(tmp_path: Path, name: str) -> None:
+    """Administrators could not delete it."""
     assert topics(tmp_path).ensure_to_send(name, "TBW102", 4, 0, "peer") is None
 
 
