@@ -148,14 +148,20 @@ class ProxyKeys(BrokerConfig):
     }
 
 
-def options_of(path: str | Path) -> dict[str, Any]:
-    """Return the options that the proxy's file *path* sets. Raises `ConfigError`, which names all that is wrong."""
+def options_of(path: str | Path, *, has_mode: bool = False) -> dict[str, Any]:
+    """
+    Return the options that the proxy's file *path* sets; its mode does not count where *has_mode*: a flag gives it.
+
+    Raises `ConfigError`, which names all that is wrong.
+    """
     try:
         keys = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"the proxy's file {path} cannot be read: {error}") from error
     if not isinstance(keys, dict):
         raise ConfigError(f"the proxy's file {path} holds no object of keys and values")
+    if has_mode:
+        keys.pop("proxyMode", None)
     place = Place(str(path))
     kind: type[Config] = ProxyKeys
     return kind.translate({key: (_text(key, value, path), place) for key, value in keys.items()})

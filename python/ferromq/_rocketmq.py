@@ -168,6 +168,10 @@ _BROKER_GROUPS: Mapping[str, str] = {
         abortFile autoMessageVersionOnTopicLen cleanOfflineBrokerInterval flushConsumerOffsetHistoryInterval
         highSpeedMode maxTopicLength pullBatchMaxMessageCount storeCheckpoint storePathConsumeQueue storePathIndex
     """,
+    "RocketMQ 5 does not read it either; it reads mappedFileSizeCommitLog and mappedFileSizeConsumeQueue": """
+        mapedFileSizeCommitLog mapedFileSizeConsumeQueue
+    """,
+    "RocketMQ 5 does not read it either; transactions are always checked": "checkTransactionMessageEnable",
     _REGISTRATION: """
         enableSingleTopicRegister enableSplitMetadata enableSplitRegistration fetchNamesrvAddrInterval
         loadBalancePollNameServerInterval splitMetadataSize splitRegistrationSize updateNameServerAddrPeriod

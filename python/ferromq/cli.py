@@ -194,7 +194,10 @@ def _proxy_options(options: argparse.Namespace) -> dict[str, Any]:
 
     if options.proxy_mode is not None:
         _proxy_config.ProxyKeys.translate({"proxyMode": (options.proxy_mode, Place("the flags"))})
-    return {} if options.proxy_file is None else _proxy_config.options_of(options.proxy_file)
+    if options.proxy_file is None:
+        return {}
+    has_mode = options.enable_proxy or options.proxy_mode is not None
+    return _proxy_config.options_of(options.proxy_file, has_mode=has_mode)
 
 
 def _add_namesrv_options(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ field is None the default lives in the Rust core, with what is on disk. Nothing 
 files are read is in `_config`.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -52,6 +53,8 @@ __all__ = [
     "TransactionConfig",
 ]
 
+_log = logging.getLogger("ferromq.config")
+
 LIMIT_FOR_QUEUES = 65_536
 """Queues a topic may have at most."""
 _ENTRY_BYTES = 20
@@ -97,13 +100,19 @@ def _flush(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _disk_usage(given: Mapping[str, str]) -> dict[str, Any]:
     """Return RocketMQ's steps of disk usage, which delete messages that have not expired, where they are asked for."""
+    taken: dict[str, float] = {}
     for key, (least, most) in _DISK_LIMITS.items():
-        if key in given and not least <= number(given[key]) <= most:
-            raise ValueError(
-                f"{key} is {given[key]}, which RocketMQ takes for {least if number(given[key]) < least else most}; "
-                f"use {least} to {most}, or ferromq's retention_disk_usage, which has no such limits, in TOML"
+        if key in given and not least <= (asked := number(given[key])) <= most:
+            taken[key] = least if asked < least else most
+            _log.warning(
+                "%s is %s, which is taken for %d, as by RocketMQ; retention_disk_usage, in TOML, has no such limits",
+                key,
+                given[key],
+                taken[key],
             )
-    expired, anything, refuse = (number(given.get(key, default)) for key, default in _DISK_USAGE.items())
+    expired, anything, refuse = (
+        taken.get(key, number(given.get(key, default))) for key, default in _DISK_USAGE.items()
+    )
     if not boolean(given.get("cleanFileForciblyEnable", "true")):
         if given.keys() == {"cleanFileForciblyEnable"}:
             return {}
@@ -330,16 +339,20 @@ class BrokerConfig(Config):
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
             raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
         check_positive("client_lease", self.client_lease, timedelta())
-        if self.trace_topic:
-            try:
-                _names.check_topic(self.trace_topic)
-            except IllegalName as error:
-                raise ConfigError(f"trace_topic: {error}") from error
-            if _names.is_internal_topic(self.trace_topic):
-                raise ConfigError(
-                    f"trace_topic is {self.trace_topic}, which clients may not write; use {_names.TRACE_TOPIC}, a name "
-                    f"that begins with {_names.TRACE_PREFIX}, or one outside the system"
-                )
+        self._check_trace_topic()
         check_positive("handler_threads", self.handler_threads, 0)
         known = [*BrokerConfig.keys_known(), *BrokerConfig.names()]
         check_known(dict.fromkeys(self.membership.protected_keys), known, "option in configBlackList (protected_keys)")
+
+    def _check_trace_topic(self) -> None:
+        if not self.trace_topic:
+            return
+        try:
+            _names.check_topic(self.trace_topic)
+        except IllegalName as error:
+            raise ConfigError(f"trace_topic: {error}") from error
+        if _names.is_internal_topic(self.trace_topic):
+            raise ConfigError(
+                f"trace_topic is {self.trace_topic}, which clients may not write; use {_names.TRACE_TOPIC}, a name "
+                f"that begins with {_names.TRACE_PREFIX}, or one outside the system"
+            )

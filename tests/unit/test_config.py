@@ -275,9 +275,7 @@ def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
         ("namesrvAddr=a:1;\\\nb:2", "line 1 of .*backslash"),
         ("timerPrecisionMs=300", "RocketMQ takes 300 for 200; use one of 100, 200, 500, 1000"),
         ("timerPrecisionMs=50", "RocketMQ takes 50 for 100"),
-        ("diskMaxUsedSpaceRatio=5", "takes for 10; use 10 to 95"),
-        ("diskSpaceCleanForciblyRatio=90", "takes for 85; use 30 to 85"),
-        ("diskSpaceWarningLevelRatio=95", "takes for 90; use 35 to 90, or ferromq's retention_disk_usage"),
+        ("diskMaxUsedSpaceRatio=much", "much is no number"),
         ("flushCommitLogTimed=false\nwakeFlushWhenPutMessage=true", "use flushDiskType=SYNC_FLUSH, or a smaller"),
         ("fileReservedTime=0", "an age must be more than 0"),
         ("deleteWhen=24", "retention_hours"),
@@ -294,6 +292,24 @@ def test_a_value_that_means_something_else_in_rocketmq_is_refused(tmp_path: Path
     """RocketMQ takes it for another one without a word, or does without it."""
     with pytest.raises(ConfigError, match=told):
         BrokerConfig.from_properties(write(tmp_path / "b.conf", text))
+
+
+@pytest.mark.parametrize(
+    ("line", "limit", "steps"),
+    [
+        ("diskMaxUsedSpaceRatio=98", 95, (95, 95, 95)),
+        ("diskMaxUsedSpaceRatio=0.75", 10, (10, 85, 90)),
+        ("diskSpaceCleanForciblyRatio=90", 85, (75, 85, 90)),
+        ("diskSpaceWarningLevelRatio=95", 90, (75, 85, 90)),
+    ],
+)
+def test_a_percentage_outside_rocketmqs_limits_is_taken_for_the_limit(
+    tmp_path: Path, line: str, limit: int, steps: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As RocketMQ does; the log says so."""
+    config = BrokerConfig.from_properties(write(tmp_path / "b.conf", line))
+    assert config.storage.retention_disk_usage == steps
+    assert f"which is taken for {limit}, as by RocketMQ" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -472,7 +488,6 @@ def test_an_error_says_what_to_do(options: dict[str, Any], told: str) -> None:
         "fileReservedTime=72h",
         "fileReservedTime=-1",
         "flushIntervalCommitLog=0",
-        "diskMaxUsedSpaceRatio=0.75",
         "diskMaxUsedSpaceRatio=much",
         "deleteWhen=4-6",
         "mappedFileSizeCommitLog=1",

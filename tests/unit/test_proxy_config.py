@@ -84,6 +84,12 @@ def test_a_value_that_is_not_kept_is_refused(tmp_path: Path, key: str) -> None:
     assert options_of(write(tmp_path, {key: works})) == {}
 
 
+def test_a_mode_that_a_flag_gives_wins(tmp_path: Path) -> None:
+    """As in RocketMQ."""
+    file = write(tmp_path, {"proxyMode": "CLUSTER", "grpcServerPort": 1})
+    assert options_of(file, has_mode=True) == {"grpc_listen": "0.0.0.0:1"}
+
+
 def test_every_refusal_is_shown() -> None:
     """No key is refused without a test."""
     assert REFUSED_OF_PROXY.keys() == REFUSALS.keys()

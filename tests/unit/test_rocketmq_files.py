@@ -44,6 +44,11 @@ pullMessageThreadPoolNums=128
 useReentrantLockWhenPutMessage=true
 waitTimeMillsInSendQueue=400
 """
+# As the most copied of them has it, written for RocketMQ 4.
+OLD = TUNED + (
+    "mapedFileSizeCommitLog=1073741824\nmapedFileSizeConsumeQueue=300000\ncheckTransactionMessageEnable=false\n"
+    "diskMaxUsedSpaceRatio=98\n"
+)
 DLEDGER = COMMON + (
     "listenPort=30911\nnamesrvAddr=127.0.0.1:9876\nstorePathRootDir=/tmp/node00\nenableDLegerCommitLog=true\n"
     "dLegerGroup=RaftNode00\ndLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912\ndLegerSelfId=n0\n"
@@ -77,6 +82,7 @@ LICENSED = (
         COMMON + "brokerId=0\nbrokerRole=ASYNC_MASTER\nflushDiskType=SYNC_FLUSH\nbrokerIP1=10.0.0.7\n",
         COMMON + "enablePropertyFilter=true\naclEnable=false\ntraceTopicEnable=true\nwaitTimeMillsInSendQueue=2000\n",
         TUNED,
+        OLD,
         LICENSED + COMMON,
     ],
 )
@@ -115,10 +121,6 @@ def test_a_brokers_file_starts_one(tmp_path: Path, text: str) -> None:
             ],
         ),
         (CONTAINER, ["brokerConfigPaths=.* start one broker for each of their files"]),
-        (
-            COMMON + "mapedFileSizeCommitLog=1073741824\n",
-            ["mapedFileSizeCommitLog; did you mean mappedFileSizeCommitLog"],
-        ),
         (COMMON + "transientStorePoolEnable=true\n", ["not in memory alone; use false"]),
     ],
 )
