@@ -4,7 +4,7 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from fetching import PROGRAMS, ROOT, copied, go_program, java_program, run, sources, venv
+from fetching import PROGRAMS, ROOT, copied, go_program, java_program, run, rust_program, sources, venv
 from rows import Row
 
 _ALL = (
@@ -64,7 +64,12 @@ def _node(directory: Path) -> list[str]:
     return ["node", str(folder / "matrix.js")]
 
 
+def _rust(directory: Path) -> list[str]:
+    return rust_program(directory, sources("rust-grpc", ".rs", ".toml", ".lock"))
+
+
 _PUSH = ("consume", "order_push", "retry", "dead_letter")
+_RUST_ONLY = {"batch": "NORMAL", "wait": "NORMAL"}
 
 ROWS: tuple[Row, ...] = (
     _java_row("5.0.0"),
@@ -78,4 +83,11 @@ ROWS: tuple[Row, ...] = (
     # A producer that was given no topics hangs in it, on both sides.
     _go_row("5.1.4", "push,newer", "recall", "priority", without=("unknown_topic",)),
     Row("node-grpc", "1.0.8", (*_ALL, "recall", "priority"), _node),
+    Row(
+        "rust-grpc",
+        "5.0.0",
+        (*(check for check in _ALL if check not in _PUSH), *_RUST_ONLY),
+        _rust,
+        topics=_RUST_ONLY,
+    ),
 )
