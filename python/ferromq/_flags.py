@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ferromq._config import Config, check_known
+from ferromq._rocketmq import NAME_SERVER_REFUSED, REFUSED
 from ferromq.errors import ConfigError
 
+_REFUSED = REFUSED.keys() | NAME_SERVER_REFUSED.keys()
 _OPTION = "option "
 _KEY = "key "
 
@@ -22,7 +24,9 @@ def add_options(parser: argparse.ArgumentParser, kind: type[Config]) -> None:
     for name in kind.names():
         _add(group, taken, name.replace("_", "-"), _OPTION + name, None)
     for key in kind.keys_known():
-        _add(group, taken, key, _KEY + key, argparse.SUPPRESS if key in kind.without_effect else None)
+        _add(
+            group, taken, key, _KEY + key, argparse.SUPPRESS if key in kind.without_effect or key in _REFUSED else None
+        )
 
 
 def _add(group: Any, taken: set[str], flag: str, target: str, shown: str | None) -> None:

@@ -215,7 +215,7 @@ def test_messages_are_not_taken_back(start: Start) -> None:
 
 
 def test_a_broker_announces_what_its_file_says(start: Start) -> None:
-    """Its address, names and cluster, to name servers and to who asks for its options."""
+    """Its address, names and cluster, to name servers and in answers that show its options."""
     name_server = NamesrvController(NameServerConfig(listen="127.0.0.1:0"))
     with contextlib.closing(name_server):
         names = "brokerName=b\nbrokerClusterName=C\nbrokerIP1=10.0.0.7"

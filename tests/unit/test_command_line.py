@@ -89,3 +89,12 @@ def test_a_grpc_address_that_leads_to_the_other_host_is_told() -> None:
     config = BrokerConfig.from_options({"advertise": "192.0.2.2", "grpc_listen": "127.0.0.1:28581"})
     [warning] = unheard(identify(config, "0.0.0.0:10911", "127.0.0.1:28581"), "0.0.0.0:10911", "127.0.0.1:28581")
     assert all(word in warning for word in ("192.0.2.2:28581", "grpc_advertise", "127.0.0.1:28581", "grpc_listen"))
+
+
+def test_help_lists_no_key_that_may_have_one_value_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor one without effect; what can be chosen is listed."""
+    with pytest.raises(SystemExit):
+        cli.mqbroker(["--help"])
+    listed = set(capsys.readouterr().out.split())
+    assert {"--brokerName", "--auto-create-topics"} <= listed
+    assert not {"--aclEnable", "--storeType", "--longPollingEnable"} & listed

@@ -125,6 +125,41 @@ def test_a_key_of_rocketmqs_store_is_an_option(tmp_path: Path, line: str, option
     assert {**config.storage.overrides(), **config.timers.overrides()} == {option: value}
 
 
+@pytest.mark.parametrize(
+    ("line", "option", "value"),
+    [
+        ("storeReplyMessageEnable=false", "store_replies", False),
+        ("timerRollWindowSlot=90000", "timer_roll_window", 90_000),
+        ("registerNameServerPeriod=20000", "register_interval", timedelta(seconds=20)),
+        ("registerBrokerTimeoutMills=4000", "register_timeout", timedelta(seconds=4)),
+        ("forceRegister=false", "force_register", False),
+        ("compressedRegister=true", "compress_registration", True),
+        ("serverAsyncSemaphoreValue=32", "call_limit", 32),
+        ("tls.server.keyPath=/k.pem", "tls_key", "/k.pem"),
+        ("tls.server.trustCertPath=/t.pem", "tls_trust", "/t.pem"),
+        ("tls.server.authClient=true\ntls.server.need.client.auth=require", "tls_client_auth", "require"),
+    ],
+)
+def test_a_key_of_rocketmq_sets_an_option(tmp_path: Path, line: str, option: str, value: object) -> None:
+    """And no other one."""
+    given = BrokerConfig.from_properties(write(tmp_path / "b.conf", line)).given()
+    assert {name: found for name, found in given.items() if found != BrokerConfig().given()[name]} == {option: value}
+
+
+def test_a_certificate_of_a_client_is_always_checked(tmp_path: Path) -> None:
+    """RocketMQ may ask for one and take any."""
+    lines = "tls.server.authClient=false\ntls.server.need.client.auth=require"
+    with pytest.raises(ConfigError, match=r"say tls\.server.authClient=true, or leave it out"):
+        BrokerConfig.from_properties(write(tmp_path / "b.conf", lines))
+
+
+def test_every_key_with_an_effect_is_in_a_test() -> None:
+    """By its name: a key that no test names may set anything."""
+    texts = "".join(path.read_text() for path in Path(__file__).parents[1].glob("*/test_*.py"))
+    keys = {*BrokerConfig.properties, *(key for group in BrokerConfig.joined for key in group)}
+    assert {key for key in keys if not re.search(rf"(\\n|(?<![\w.])){re.escape(key)}(?![\w.])", texts)} == set()
+
+
 def test_retention_is_written_as_people_say_it(tmp_path: Path) -> None:
     """In a file, and in the environment, where a table is one line."""
     file = write(

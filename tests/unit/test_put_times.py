@@ -1,6 +1,13 @@
 """How long puts took: RocketMQ's classes and percentiles of the last minute."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 from ferromq.broker.put_times import Bucket, PutTimes, distribution, percentile
+from ferromq.broker.runtime import Runtime
+from ferromq.broker.statistics import Rate, Totals
 
 BOUNDS = (0, 1, 5, 9, 10, 49, 50, 1_999, 9_999, 12_000)
 
@@ -40,3 +47,27 @@ def test_a_percentile_lies_within_its_bucket() -> None:
     assert percentile(buckets(upto_0=50, upto_5=50), 0.99) == 1 + 4 * 49 / 50
     assert percentile(buckets(upto_0=990, upto_12000=10), 0.99) == 0.0
     assert percentile(buckets(upto_0=990, upto_12000=10), 0.999) == 9_999 + 2_001 * 9 / 10
+
+
+def test_the_longest_times_are_told_under_rocketmqs_names(tmp_path: Path) -> None:
+    """Each under its own."""
+    names = (
+        *("appended", "append_lock_ms", "found_gets", "fruitless_gets", "timed_entered", "timed_delivered"),
+        *("timed_rolled", "timed_recalled", "min_physical_offset", "max_physical_offset", "dispatched_offset"),
+        "flushed_offset",
+    )
+    store: Any = SimpleNamespace(
+        stats=lambda: {**dict.fromkeys(names, 0), "longest_put_ms": 7, "longest_get_ms": 9},
+        put_times=lambda: buckets(upto_9=1),
+        nearest_message=lambda _offset: None,
+        options=lambda: {"commit_log_paths": ()},
+        delay_offsets=dict,
+        timed_waiting=lambda: (0, 0, 0),
+    )
+    statistics: Any = SimpleNamespace(
+        bytes_put=lambda: 0, totals=lambda _kind: Totals(0, 0, 0), rate=lambda _kind, _within: Rate()
+    )
+    request: Any = None
+    runtime = Runtime(store, statistics, tmp_path, transactions=dict, now_ms=lambda: 0)
+    table = json.loads(runtime.info(request)[3])["table"]
+    assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("7", "9")

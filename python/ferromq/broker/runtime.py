@@ -185,7 +185,7 @@ class Runtime:
             "timerCongestNum": str(in_wheel),
             # A pair of counts: entered, left.
             "timerEnqueueTps": str(rate.per_second),
-            "timerDequeueTps": str(rate.bytes_per_second),
+            "timerDequeueTps": str(rate.second_per_second),
         }
 
 
@@ -204,7 +204,7 @@ def _found(rate: Rate) -> float:
 
 
 def _missed(rate: Rate) -> float:
-    return rate.bytes_per_second
+    return rate.second_per_second
 
 
 def _left(stats: "StoreStats") -> int:

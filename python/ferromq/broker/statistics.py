@@ -49,6 +49,11 @@ class Rate:
     @property
     def bytes_per_second(self) -> float:
         """Bytes a second."""
+        return self.second_per_second
+
+    @property
+    def second_per_second(self) -> float:
+        """The second count of a pair a second: bytes, or whatever is counted beside messages."""
         return self.bytes * 1000 / self.elapsed_ms if self.elapsed_ms > 0 else 0.0
 
 
