@@ -64,7 +64,7 @@ system: setup
 compat: setup
 	@$(MAKE) --no-print-directory jars || echo "the jars of Apache RocketMQ could not be fetched (see above)"
 	@$(MAKE) --no-print-directory node-client || echo "the Node client of Apache RocketMQ could not be fetched (see above)"
-	$(BIN)/pytest tests/compat -n $(JOBS)
+	$(BIN)/pytest tests/compat -n $(JOBS) --dist loadgroup
 
 spark: setup
 	$(BIN)/pytest tests/spark
@@ -134,9 +134,8 @@ nightly: setup
 	FERROMQ_CLUSTER_FILES=1 $(BIN)/pytest tests/spark/test_cluster.py
 	FERROMQ_AUDIT_ROUNDS=30 $(BIN)/pytest tests/spark/test_audit.py
 	FERROMQ_LIFE_CASES=500 $(BIN)/pytest tests/system/test_delivery_life.py --timeout=7200
-	$(MAKE) matrix
-	$(MAKE) matrix COMPAT=rocketmq
 	$(MAKE) fuzz
+	@failed=; $(MAKE) matrix || failed=1; $(MAKE) matrix COMPAT=rocketmq || failed=1; test -z "$$failed"
 
 # Every kind of message for half an hour, a broker that is killed at random moments, and an account of every message.
 MINUTES ?= 30

@@ -79,7 +79,11 @@ class JavaProcess:
                 cwd=directory,
                 env={**os.environ, "ROCKETMQ_HOME": str(directory), "RMQ_PROXY_HOME": str(directory)},
             )
-        self._wait_until_ready()
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +116,6 @@ class JavaProcess:
             if self._process.poll() is not None:
                 break
             pause.wait(_PAUSE)
-        self.kill()
         raise RuntimeError(f"{type(self).__name__} did not start: {self.output()[-2000:]}")
 
 

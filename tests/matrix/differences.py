@@ -13,21 +13,26 @@ KINDS: Final = {
     "generous": "ours is generous by default",
     "useful": "ours is more useful",
     "original": "the original fails",
+    "client": "the client fails",
 }
+NOT_REACHED: Final = "not reached: "
+"""How the text of a check begins that the program printed no verdict of."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a check fails on one side alone."""
+    """Why a check fails."""
 
     client: str
     """A pattern of clients, as is *version*: `*` stands for anything."""
     version: str
     check: str
     fails: str
-    """`ours` or `original`."""
+    """`ours` or `original` alone, or `both`."""
+    seen: str
+    """A pattern of what the check sees where it fails; `not reached` needs a pattern that begins so."""
     compat: tuple[str, ...]
-    """Under which values of `compat` ours differs; "" is the default."""
+    """Under which values of `compat` it fails; "" is the default."""
     kind: str
     reason: str
     sometimes: bool = False
@@ -42,6 +47,11 @@ class Reason:
             and fnmatchcase(row.version, self.version)
         )
 
+    def explains(self, seen: str) -> bool:
+        """Say whether this is what the check sees where it fails."""
+        reached = not seen.startswith(NOT_REACHED) or self.seen.startswith(NOT_REACHED)
+        return reached and fnmatchcase(seen, self.seen)
+
     def text(self) -> str:
         """Return the reason as the table shows it."""
         return f"{KINDS[self.kind]}: {self.reason}"
@@ -52,7 +62,7 @@ def read(path: Path = FILE) -> list[Reason]:
     reasons = []
     for each in tomllib.loads(path.read_text()).get("difference", []):
         reason = Reason(**{**each, "compat": tuple(each.get("compat", [""]))})
-        if reason.fails not in {"ours", "original"} or reason.kind not in KINDS:
-            raise ValueError(f"{path}: `fails` is ours or original, `kind` one of {', '.join(KINDS)}: {each}")
+        if reason.fails not in {"ours", "original", "both"} or reason.kind not in KINDS:
+            raise ValueError(f"{path}: `fails` is ours, original or both, `kind` one of {', '.join(KINDS)}: {each}")
         reasons.append(reason)
     return reasons

@@ -2,25 +2,53 @@
 
 import fcntl
 import hashlib
-import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rows import CannotFetchError
+from rows import BuildError, CannotFetchError
 
 ROOT: Final = Path(__file__).parents[2]
 CACHE: Final = ROOT / ".cache" / "matrix"
 PROGRAMS: Final = Path(__file__).parent / "programs"
-_LIMIT_S: Final = 1_200.0
+_BUILD_LIMIT_S: Final = 1_200.0
+SHORT_LIMIT_S: Final = 120.0
+"""A limit for runs that rather leave out what cannot be fetched soon."""
+_OURS_IS_WRONG: Final = re.compile(
+    r"Malformed POM|Non-parseable POM|'dependencies\.dependency\.\w+'|Could not find artifact|does not contain package"
+    r"|--locked was passed|are in sync"
+)
+"""What Maven, Go, Cargo and npm say where what we gave them is wrong."""
+limit_s = 1_200.0
+"""How long each command that fetches may take."""
 
 
-def run(*words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
-    """Run a command. Raises `CannotFetchError` with the end of its output if it fails."""
+def fetch(*words: object, cwd: Path | None = None) -> None:
+    """Run a command that needs the network. Raises `CannotFetchError`, or `BuildError` if what we gave it is wrong."""
+    said = _said(words, cwd, limit_s, CannotFetchError)
+    if said is not None:
+        error = BuildError if _OURS_IS_WRONG.search(said) else CannotFetchError
+        raise error(_failed(words, said))
+
+
+def build(*words: object, cwd: Path | None = None) -> None:
+    """Run a command on what is here. Raises `BuildError`; `CannotFetchError` if there is no such command."""
+    said = _said(words, cwd, _BUILD_LIMIT_S, BuildError)
+    if said is not None:
+        raise BuildError(_failed(words, said))
+
+
+def _failed(words: Sequence[object], said: str) -> str:
+    return f"`{' '.join(map(str, words[:4]))}` failed: {' '.join(said.split())[-500:]}"
+
+
+def _said(words: Sequence[object], cwd: Path | None, limit: float, too_long: type[Exception]) -> str | None:
+    """Run a command; return its output if it fails."""
     command = [str(word) for word in words]
     if shutil.which(command[0]) is None:
         raise CannotFetchError(f"no {command[0]} on the PATH")
@@ -31,15 +59,12 @@ def run(*words: object, cwd: Path | None = None, env: Mapping[str, str] | None =
             text=True,
             check=False,
             cwd=cwd,
-            env={**os.environ, **(env or {})},
-            timeout=_LIMIT_S,
+            timeout=limit,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise CannotFetchError(f"`{' '.join(command[:4])}` took more than {_LIMIT_S:.0f} s") from error
-    if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())[-500:]
-        raise CannotFetchError(f"`{' '.join(command[:4])}` failed: {said}")
+        raise too_long(f"`{' '.join(command[:4])}` took more than {limit:.0f} s") from error
+    return done.stdout + done.stderr if done.returncode else None
 
 
 def sources(folder: str, *endings: str) -> list[Path]:
@@ -59,7 +84,7 @@ def once(directory: Path, name: str, given: Iterable[str | Path], make: Callable
         digest.update(b"\0")
     folder, stamp = directory / name, directory / f"{name}.stamp"
     with _locked(directory / f"{name}.lock"):
-        if not stamp.is_file() or stamp.read_text() != digest.hexdigest():
+        if not folder.is_dir() or not stamp.is_file() or stamp.read_text() != digest.hexdigest():
             stamp.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -89,12 +114,12 @@ def jars(directory: Path, *coordinates: str) -> Path:
     """Fetch `GROUP:ARTIFACT:VERSION` and what they need from Maven; return the folder of the jars."""
     pom = _POM.format("".join(_DEPENDENCY.format(*each.split(":")) for each in coordinates))
 
-    def fetch(folder: Path) -> None:
+    def fill(folder: Path) -> None:
         (folder / "pom.xml").write_text(pom)
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime")
-        run("mvn", "-q", "-B", "-ntp", "-f", folder / "pom.xml", *goal)
+        fetch("mvn", "-q", "-B", "-ntp", "-f", folder / "pom.xml", *goal)
 
-    return once(directory, "jars", [pom], fetch)
+    return once(directory, "jars", [pom], fill)
 
 
 def java_program(directory: Path, files: Sequence[Path], main: str, *coordinates: str) -> list[str]:
@@ -102,7 +127,7 @@ def java_program(directory: Path, files: Sequence[Path], main: str, *coordinates
     library = jars(directory, *coordinates)
 
     def compile_all(folder: Path) -> None:
-        run("javac", "-nowarn", "-proc:none", "-cp", f"{library}/*", "-d", folder, *files)
+        build("javac", "-nowarn", "-proc:none", "-cp", f"{library}/*", "-d", folder, *files)
 
     classes = once(directory, "classes", [*coordinates, *files], compile_all)
     # The clients write their logs below the home directory, which is the run's own.
@@ -114,20 +139,20 @@ def venv(directory: Path, *requirements: str) -> Path:
     """Make a virtual environment with *requirements*; return its Python."""
 
     def fill(folder: Path) -> None:
-        run(sys.executable, "-m", "venv", folder)
-        run(folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+        build(sys.executable, "-m", "venv", folder)
+        fetch(folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
 
-    return once(directory, "venv", requirements, fill) / "bin" / "python"
+    return once(directory, "venv", [sys.version, *requirements], fill) / "bin" / "python"
 
 
-def copied(directory: Path, name: str, files: Iterable[Path], build: Callable[[Path], None], *given: str) -> Path:
-    """Copy *files* flat into the folder *name*, and build there; once for each version of them and what is *given*."""
+def copied(directory: Path, name: str, files: Iterable[Path], finish: Callable[[Path], None], *given: str) -> Path:
+    """Copy *files* flat into the folder *name*, and finish there; once for each version of them and what is *given*."""
     files = list(files)
 
     def make(folder: Path) -> None:
         for file in files:
             shutil.copy(file, folder)
-        build(folder)
+        finish(folder)
 
     return once(directory, name, [*files, *given], make)
 
@@ -135,21 +160,22 @@ def copied(directory: Path, name: str, files: Iterable[Path], build: Callable[[P
 def go_program(directory: Path, files: Sequence[Path], module: str, *, tags: str = "") -> list[str]:
     """Build a Go program against *module* (`PATH@VERSION`), whose own file of versions pins the rest."""
 
-    def build(folder: Path) -> None:
-        run("go", "mod", "init", "matrix", cwd=folder)
-        run("go", "get", module, cwd=folder)
-        run("go", "mod", "tidy", cwd=folder)
-        run("go", "build", "-tags", tags, "-o", "program", ".", cwd=folder)
+    def finish(folder: Path) -> None:
+        build("go", "mod", "init", "matrix", cwd=folder)
+        fetch("go", "get", module, cwd=folder)
+        fetch("go", "mod", "tidy", cwd=folder)
+        build("go", "build", "-tags", tags, "-o", "program", ".", cwd=folder)
 
-    return [str(copied(directory, "go", files, build, module, tags) / "program")]
+    return [str(copied(directory, "go", files, finish, module, tags) / "program")]
 
 
 def rust_program(directory: Path, files: Sequence[Path]) -> list[str]:
     """Build a Rust program, whose `Cargo.lock` pins what it needs."""
     target = directory / "target"
 
-    def build(folder: Path) -> None:
-        run("cargo", "build", "--quiet", "--locked", "--target-dir", target, cwd=folder)
+    def finish(folder: Path) -> None:
+        fetch("cargo", "fetch", "--quiet", "--locked", cwd=folder)
+        build("cargo", "build", "--quiet", "--locked", "--offline", "--target-dir", target, cwd=folder)
 
-    copied(directory, "rust", files, build)
+    copied(directory, "rust", files, finish)
     return [str(target / "debug" / "matrix")]

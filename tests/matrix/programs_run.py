@@ -5,11 +5,13 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from differences import NOT_REACHED
 from rows import Row
 from sides import Side
 
@@ -24,45 +26,68 @@ class Verdict:
     seen: str
 
 
-def run_program(row: Row, command: Sequence[str], side: Side, run: str, directory: Path) -> dict[str, Verdict]:
-    """
-    Run the program once and return what each check of the row found.
+class Programs:
+    """The programs that run now."""
 
-    Its output goes to `output` in *directory*, which is its working and its home directory.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    output = directory / "output"
-    environment = {
-        "MATRIX_ENDPOINT": side.endpoint,
-        "MATRIX_NAMESRV": side.namesrv,
-        "MATRIX_RUN": run,
-        "MATRIX_CHECKS": " ".join(row.checks),
-        "HOME": str(directory),
-    }
-    with output.open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            env={**os.environ, **environment},
-            start_new_session=True,
-        )
-    end = _end(process, row.limit_s)
-    return read_checks(row, output.read_text(errors="replace"), end)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    def run(self, row: Row, command: Sequence[str], side: Side, run: str, directory: Path) -> dict[str, Verdict]:
+        """
+        Run the program once and return what each check of the row found.
+
+        Its output goes to `output` in *directory*, which is its working and its home directory.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        output = directory / "output"
+        environment = {
+            "MATRIX_ENDPOINT": side.endpoint,
+            "MATRIX_NAMESRV": side.namesrv,
+            "MATRIX_RUN": run,
+            "MATRIX_CHECKS": " ".join(row.checks),
+            "HOME": str(directory),
+        }
+        with output.open("wb") as log, self._lock:
+            if self._ended:
+                raise RuntimeError("the run has ended")
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+            self._running.add(process)
+        end = self._end(process, row.limit_s)
+        return read_checks(row, output.read_text(errors="replace"), end)
+
+    def end(self) -> None:
+        """End the programs that run, and what they started; no program starts afterwards."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                _kill(process)
+
+    def _end(self, process: subprocess.Popen[bytes], limit_s: float) -> str:
+        """Wait until it ends, or end it and what it started; say how it ended."""
+        try:
+            return f"the program ended with {process.wait(limit_s)}"
+        except subprocess.TimeoutExpired:
+            return f"the program did not end in {limit_s:.0f} s"
+        finally:
+            with self._lock:
+                self._running.discard(process)
+            _kill(process)
+            process.wait()
 
 
-def _end(process: subprocess.Popen[bytes], limit_s: float) -> str:
-    """Wait until it ends, or end it and what it started; say how it ended."""
-    try:
-        return f"the program ended with {process.wait(limit_s)}"
-    except subprocess.TimeoutExpired:
-        return f"the program did not end in {limit_s:.0f} s"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def read_checks(row: Row, output: str, end: str) -> dict[str, Verdict]:
@@ -77,5 +102,5 @@ def read_checks(row: Row, output: str, end: str) -> dict[str, Verdict]:
     unknown = found.keys() - set(row.checks)
     if unknown:
         raise RuntimeError(f"{row.client} {row.version} prints checks that the row does not list: {sorted(unknown)}")
-    not_reached = Verdict(passed=False, seen=f"not reached: {end}")
+    not_reached = Verdict(passed=False, seen=f"{NOT_REACHED}{end}")
     return {name: found.get(name, not_reached) for name in row.checks}

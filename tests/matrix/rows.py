@@ -43,7 +43,11 @@ LIMIT_S: Final = 170.0
 
 
 class CannotFetchError(Exception):
-    """A client cannot be fetched or compiled here; the text says why."""
+    """A client cannot be fetched here; the text says why."""
+
+
+class BuildError(Exception):
+    """A program of ours, or what it says that it needs, is wrong; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,11 @@ class Row:
     checks: Sequence[str]
     """What the program checks; each needs its `CHECK` line."""
     prepare: Callable[[Path], Sequence[str]]
-    """Fetches and compiles into the given directory, once, and returns the command. Raises `CannotFetchError`."""
+    """
+    Fetches and compiles into the given directory, once, and returns the command.
+
+    Raises `CannotFetchError`, `BuildError`.
+    """
     limit_s: float = LIMIT_S
     """After so long the program is ended; what it has not checked has failed."""
     beside: bool = True

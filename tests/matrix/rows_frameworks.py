@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fetching import PROGRAMS, once, run, sources
+from fetching import PROGRAMS, build, fetch, once, sources
 from rows import Row
 
 
@@ -12,15 +12,15 @@ def _maven_program(folder: str, main: str, directory: Path) -> Sequence[str]:
     """Fetch what the program's `pom.xml` names, compile it with what all programs share, and return its command."""
     pom = PROGRAMS / folder / "pom.xml"
 
-    def fetch(target: Path) -> None:
+    def fill(target: Path) -> None:
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={target}", "-DincludeScope=runtime")
-        run("mvn", "-q", "-B", "-ntp", "-f", pom, *goal)
+        fetch("mvn", "-q", "-B", "-ntp", "-f", pom, *goal)
 
-    library = once(directory, "jars", [pom], fetch)
+    library = once(directory, "jars", [pom], fill)
     files = (*sources("frameworks", ".java"), *sources(folder, ".java"))
 
     def compile_all(target: Path) -> None:
-        run("javac", "-nowarn", "-proc:none", "-cp", f"{library}/*", "-d", target, *files)
+        build("javac", "-nowarn", "-proc:none", "-cp", f"{library}/*", "-d", target, *files)
 
     classes = once(directory, "classes", [pom, *files], compile_all)
     options = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Duser.home=.")

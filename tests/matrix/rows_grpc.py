@@ -4,7 +4,7 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from fetching import PROGRAMS, ROOT, copied, go_program, java_program, run, rust_program, sources, venv
+from fetching import PROGRAMS, ROOT, copied, fetch, go_program, java_program, rust_program, sources, venv
 from rows import Row
 
 _ALL = (
@@ -60,7 +60,7 @@ def _node(directory: Path) -> list[str]:
     pinned = [ROOT / "tests" / "compat" / "node" / name for name in ("package.json", "package-lock.json")]
     files = [*pinned, *sources("node-grpc", ".js")]
     flags = ("--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-    folder = copied(directory, "npm", files, lambda folder: run("npm", "ci", *flags, cwd=folder))
+    folder = copied(directory, "npm", files, lambda folder: fetch("npm", "ci", *flags, cwd=folder))
     return ["node", str(folder / "matrix.js")]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import rows_grpc
-from fetching import PROGRAMS, copied, java_program, run, sources
+from fetching import PROGRAMS, build, copied, fetch, java_program, sources
 from rows import Row
 
 _EACH: Final = (
@@ -54,10 +54,11 @@ def _java_row(version: str, *more: str) -> Row:
 
 
 def _go(directory: Path) -> Sequence[str]:
-    def build(folder: Path) -> None:
-        run("go", "build", "-o", "matrix", ".", cwd=folder)
+    def finish(folder: Path) -> None:
+        fetch("go", "mod", "download", cwd=folder)
+        build("go", "build", "-o", "matrix", ".", cwd=folder)
 
-    return [str(copied(directory, "program", sources("go-remoting", ".go", "go.mod", "go.sum"), build) / "matrix")]
+    return [str(copied(directory, "program", sources("go-remoting", ".go", "go.mod", "go.sum"), finish) / "matrix")]
 
 
 def _behind_proxy(row: Row, words: Sequence[str], directory: Path) -> Sequence[str]:

@@ -8,6 +8,7 @@ from programs_run import Verdict
 from rows import Row
 
 _LONG = 160
+_NAMES = {"ours": "ours", "original": "the original", "both": "both sides"}
 
 
 @dataclass(frozen=True)
@@ -19,26 +20,35 @@ class Result:
     ours: Mapping[str, Verdict]
     missing: str = ""
     """Why the client could not be fetched."""
+    broken: str = ""
+    """Why the row could not be run, although the client is there."""
 
-    def differing(self) -> list[str]:
-        """Return the checks that passed on one side alone."""
-        return [name for name in self.original if self.original[name].passed != self.ours[name].passed]
+    @property
+    def name(self) -> str:
+        """The client and its version."""
+        return f"{self.row.client} {self.row.version}"
+
+    def failing(self) -> list[str]:
+        """Return the checks that failed on a side, or on both."""
+        return [name for name in self.original if not (self.original[name].passed and self.ours[name].passed)]
 
     def fails(self, check: str) -> str:
-        """Return the side on which a differing check failed."""
-        return "original" if self.ours[check].passed else "ours"
+        """Return where a check failed: `ours`, `original` or `both`; "" where it passed."""
+        sides = {"original": self.original[check], "ours": self.ours[check]}
+        failed = [side for side, verdict in sides.items() if not verdict.passed]
+        return "both" if len(failed) == len(sides) else "".join(failed)
 
-    def seen(self, check: str) -> str:
+    def seen(self, check: str) -> list[str]:
         """Return what was seen where the check failed."""
-        failed = self.original[check] if self.ours[check].passed else self.ours[check]
-        text = failed.seen.replace("|", "\\|")
-        return text if len(text) <= _LONG else f"{text[:_LONG]}…"
+        return [each[check].seen for each in (self.original, self.ours) if not each[check].passed]
 
     def summary(self) -> str:
         """Return the numbers in one line."""
         if self.missing:
             return f"not fetched: {self.missing}"
-        return f"original {_passed(self.original)}, ours {_passed(self.ours)}, differing: {self.differing()}"
+        if self.broken:
+            return f"broken: {self.broken}"
+        return f"original {_passed(self.original)}, ours {_passed(self.ours)}, failing: {self.failing()}"
 
 
 def print_table(results: Sequence[Result], reasons: Sequence[Reason], compat: str) -> bool:
@@ -50,56 +60,66 @@ def print_table(results: Sequence[Result], reasons: Sequence[Reason], compat: st
     for result in results:
         print("| " + " | ".join(_cells(result, reasons, compat)) + " |")
     print()
-    both = [
-        f"- {result.row.client} {result.row.version} `{name}`: {verdict.seen[:_LONG]}"
-        for result in results
-        for name, verdict in result.ours.items()
-        if not verdict.passed and not result.original[name].passed
-    ]
-    if both:
-        print("Fails on both sides alike:\n\n" + "\n".join(both) + "\n")
-    wrong = [each for result in results for each in _wrong(result, reasons, compat)]
-    if wrong:
-        print("Wrong:\n\n" + "\n".join(f"- {each}" for each in wrong) + "\n")
-    return not wrong
+    found = wrong(results, reasons, compat)
+    if found:
+        print("Wrong:\n\n" + "\n".join(f"- {each}" for each in found) + "\n")
+    return not found
+
+
+def wrong(results: Sequence[Result], reasons: Sequence[Reason], compat: str) -> list[str]:
+    """Return what is wrong, a sentence each."""
+    return [each for result in results for each in _wrong(result, reasons, compat)]
 
 
 def _cells(result: Result, reasons: Sequence[Reason], compat: str) -> list[str]:
     name = [result.row.client, result.row.version]
     if result.missing:
-        return [*name, "-", "-", f"could not be fetched: {result.missing}"]
+        return [*name, "-", "-", f"could not be fetched: {_cell(result.missing)}"]
+    if result.broken:
+        return [*name, "-", "-", f"**broken**: {_cell(result.broken)}"]
     texts = []
-    for check in result.differing():
+    for check in result.failing():
         reason = _reason(result, check, reasons, compat)
-        why = reason.text() if reason else f"**no reason** ({result.seen(check)})"
-        texts.append(f"`{check}` fails on {_name(result.fails(check))}; {why}")
+        why = reason.text() if reason else f"**no reason** ({_cell(_text(result, check))})"
+        texts.append(f"`{check}` fails on {_NAMES[result.fails(check)]}; {why}")
     return [*name, _passed(result.original), _passed(result.ours), "<br>".join(texts) or "none"]
 
 
 def _reason(result: Result, check: str, reasons: Sequence[Reason], compat: str) -> Reason | None:
     fitting = (each for each in reasons if each.check == check and each.covers(result.row, compat))
-    return next((each for each in fitting if each.fails == result.fails(check)), None)
+    return next((each for each in fitting if _applies(each, result)), None)
+
+
+def _applies(reason: Reason, result: Result) -> bool:
+    return reason.fails == result.fails(reason.check) and all(map(reason.explains, result.seen(reason.check)))
 
 
 def _wrong(result: Result, reasons: Sequence[Reason], compat: str) -> Iterator[str]:
-    name = f"{result.row.client} {result.row.version}"
     if result.missing:
-        yield f"{name} could not be fetched: {result.missing}"
+        yield f"{result.name} could not be fetched: {result.missing}"
         return
-    differing = result.differing()
-    for check in differing:
+    if result.broken:
+        yield f"{result.name} is broken: {result.broken}"
+        return
+    for check in result.failing():
         if _reason(result, check, reasons, compat) is None:
-            yield f"{name}: `{check}` fails on {_name(result.fails(check))}, without a reason: {result.seen(check)}"
+            where = _NAMES[result.fails(check)]
+            yield f"{result.name}: `{check}` fails on {where}, without a reason: {_text(result, check)}"
     for reason in reasons:
-        if reason.covers(result.row, compat) and not reason.sometimes:
-            applies = reason.check in differing and result.fails(reason.check) == reason.fails
-            if not applies:
-                yield f"{name}: `{reason.check}` no longer fails on {_name(reason.fails)}; take its reason out"
+        if reason.covers(result.row, compat) and not reason.sometimes and not _applies(reason, result):
+            where = _NAMES[reason.fails]
+            yield f"{result.name}: `{reason.check}` no longer fails on {where} as its reason says; take it out"
+
+
+def _text(result: Result, check: str) -> str:
+    """Return what was seen where a check failed, shortened."""
+    texts = dict.fromkeys(text if len(text) <= _LONG else f"{text[:_LONG]}…" for text in result.seen(check))
+    return " / ".join(texts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _passed(verdicts: Mapping[str, Verdict]) -> str:
     return f"{sum(verdict.passed for verdict in verdicts.values())} of {len(verdicts)}"
-
-
-def _name(side: str) -> str:
-    return "the original" if side == "original" else side

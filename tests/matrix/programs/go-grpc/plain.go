@@ -214,12 +214,12 @@ func bigBody(r *room) {
 	expect(len(got) == 1, "received %d", len(got))
 	expect(string(got[0].GetBody()) == string(body), "another body")
 	_, err := sendOne(producer, r.message(strings.Repeat("x", 4<<20+1)))
-	refused(0, err)
+	refusedHere("message body size exceeds the threshold", err)
 }
 
 func wrongType(r *room) {
 	message := r.message("body")
 	message.SetMessageGroup("group")
 	_, err := sendOne(r.producer(nil), message)
-	refused(0, err)
+	refusedHere("message type not match with topic", err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sort"
+	"strings"
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
@@ -130,11 +131,15 @@ func sorted(texts []string) []string {
 	return texts
 }
 
-// refused checks that a call is refused with a code, 0 for any, also the client's own.
+// refused checks that a call is refused with a code.
 func refused(code int32, err error) {
 	expect(err != nil, "accepted")
-	if code != 0 {
-		status, ok := rmq.AsErrRpcStatus(err)
-		expect(ok && status.GetCode() == code, "%v", err)
-	}
+	status, ok := rmq.AsErrRpcStatus(err)
+	expect(ok && status.GetCode() == code, "%v", err)
+}
+
+// refusedHere checks that the client itself refuses a call, with these words.
+func refusedHere(words string, err error) {
+	expect(err != nil, "accepted")
+	expect(strings.Contains(err.Error(), words), "%v", err)
 }

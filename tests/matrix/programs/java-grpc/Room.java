@@ -141,6 +141,18 @@ final class Room implements AutoCloseable {
     }
   }
 
+  /** Checks that the client itself refuses a call, with these words. */
+  static void refused(String words, Callable<?> call) {
+    Object answer;
+    try {
+      answer = call.call();
+    } catch (Exception failure) {
+      Matrix.check(String.valueOf(failure).contains(words), String.valueOf(failure));
+      return;
+    }
+    throw new AssertionError("accepted: " + answer);
+  }
+
   @Override
   public void close() {
     for (Closeable client : open) {

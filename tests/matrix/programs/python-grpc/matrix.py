@@ -135,12 +135,12 @@ def wait_for(taken: list[Any], fits: Callable[[list[Any]], bool], seconds: int) 
     raise AssertionError(f"given after {seconds} s: {taken}")
 
 
-def refused(code: int | None, call: Callable[[], object], *, words: str = "no words") -> None:
-    """Check that a call is refused with a code, or by the client itself, with these words."""
+def refused(call: Callable[[], object], *signs: object) -> None:
+    """Check that a call is refused with a code, or by the client itself, with words."""
     try:
         answer = call()
     except Exception as error:  # (the classes differ between versions)
-        assert code is None or str(code) in str(error) or words in str(error), str(error)
+        assert any(str(sign) in str(error) for sign in signs), str(error)
         return
     raise AssertionError(f"accepted: {answer}")
 
@@ -349,7 +349,7 @@ def check_late_ack(room: Room) -> None:
     """Two seconds late."""
     consumer, message = received_one(room)
     time.sleep(INVISIBLE_S + 2)
-    refused(40013, lambda: consumer.ack(message))
+    refused(lambda: consumer.ack(message), 40013)
 
 
 def check_second_ack(room: Room) -> None:
@@ -363,27 +363,27 @@ def check_short_invisible(room: Room) -> None:
     """A second."""
     consumer = room.simple()
     room.producer().send(room.message("body"))
-    refused(40011, lambda: consumer.receive(1, 1))
+    refused(lambda: consumer.receive(1, 1), 40011)
 
 
 def check_long_delay(room: Room) -> None:
     """Two days."""
     producer = room.producer()
     due = int(time.time()) + 2 * 86_400
-    refused(40012, lambda: producer.send(room.message("late", delivery_timestamp=due)))
+    refused(lambda: producer.send(room.message("late", delivery_timestamp=due)), 40012)
 
 
 def check_unknown_topic(room: Room) -> None:
     """A topic that was never created."""
     producer = room.producer(topics=False)
     # The newest client hides the code.
-    refused(40402, lambda: producer.send(room.message("body")), words="failed to fetch topic")
+    refused(lambda: producer.send(room.message("body")), 40402, "failed to fetch topic")
 
 
 def check_wrong_type(room: Room) -> None:
     """A message of a group to a topic for normal messages."""
     producer = room.producer()
-    refused(None, lambda: producer.send(room.message("body", message_group="group")))
+    refused(lambda: producer.send(room.message("body", message_group="group")), "message type not match with queue")
 
 
 def check_big_body(room: Room) -> None:
@@ -396,7 +396,7 @@ def check_big_body(room: Room) -> None:
     got = receive(room.simple(), 1)
     assert len(got) == 1, f"received {len(got)}"
     assert bytes(got[0].body) == big, "another body"
-    refused(None, lambda: producer.send(room.message("x" * ((4 << 20) + 1))))
+    refused(lambda: producer.send(room.message("x" * ((4 << 20) + 1))), "Message body size exceeds the threshold")
 
 
 def report(name: str) -> None:
