@@ -102,9 +102,6 @@ impl<D: Disk> MessageStore<D> {
     /// What [`Self::when_durable`] tells at once, without a callback.
     pub fn durable_now(&self, end: u64) -> Option<Result<()>> {
         let outcome = self.inner.log.durable_now(end);
-        if outcome.is_some() {
-            self.inner.counters.count_flushed_put(end);
-        }
         outcome.map(|outcome| outcome.inspect_err(|error| self.inner.counters.count_failed_put(error)))
     }
 
@@ -115,13 +112,9 @@ impl<D: Disk> MessageStore<D> {
     /// on the flushing thread, so it must return quickly.
     pub fn when_durable(&self, end: u64, done: impl FnOnce(Result<()>) + Send + 'static) {
         let inner = Arc::clone(&self.inner);
-        let begun = inner.counters.put_times.take_begun(end);
         self.inner.log.when_durable(
             end,
             Box::new(move |outcome| {
-                if let Some(begun) = begun {
-                    inner.counters.put_times.count(begun.elapsed());
-                }
                 done(outcome.inspect_err(|error| inner.counters.count_failed_put(error)));
             }),
         );
@@ -130,7 +123,6 @@ impl<D: Disk> MessageStore<D> {
     /// As [`Self::when_durable`], waiting for it; the waiting thread flushes itself where nobody else does.
     pub fn wait_durable(&self, end: u64) -> Result<()> {
         let outcome = self.inner.log.wait_durable(end);
-        self.inner.counters.count_flushed_put(end);
         outcome.inspect_err(|error| self.inner.counters.count_failed_put(error))
     }
 
@@ -211,10 +203,11 @@ impl<D: Disk> Inner<D> {
         let stored = appended.locations.iter().filter(|location| **location != Location::THERE_ALREADY);
         inner.appended.fetch_add(stored.count() as u64, Ordering::Relaxed);
         if !inner.log.is_sync() {
-            inner.counters.put_times.count(begun.elapsed());
+            inner.log.put_times().count(begun.elapsed());
             inner.arrived.ring();
         } else {
-            inner.counters.put_times.begin(appended.end, begun);
+            let flushed = || inner.log.flushed();
+            inner.log.put_times().count_when_flushed(appended.end, begun, flushed);
             if is_flush_asked {
                 inner.log.ask_for_flush(appended.end);
             }

@@ -10,18 +10,13 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{
-    GetResult, GetStatus, Region, StoreError,
-    put_times::{self, PutTimes},
-};
+use crate::{GetResult, GetStatus, Region, StoreError, put_times};
 
 /// Counts since the store was opened.
 #[derive(Default)]
 pub(crate) struct Counters {
     failed_puts: Mutex<BTreeMap<&'static str, u64>>,
     missed_gets: [AtomicU64; GetStatus::ALL.len()],
-    /// How long puts took.
-    pub(crate) put_times: PutTimes,
     /// Reads of a queue by clients that found a message.
     pub(crate) found_gets: AtomicU64,
     /// Those that found none.
@@ -42,13 +37,6 @@ impl Counters {
         let counters = GetStatus::ALL.iter().zip(&self.missed_gets);
         for (_, counter) in counters.filter(|(known, _)| **known == status) {
             counter.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts the put that ends at `end`, which this thread made and which is flushed now.
-    pub(crate) fn count_flushed_put(&self, end: u64) {
-        if let Some(begun) = self.put_times.take_begun(end) {
-            self.put_times.count(begun.elapsed());
         }
     }
 

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use crate::{
     Clock, Disk, FlushPolicy, Result, StoreError,
     commit_log::CommitLog,
+    put_times::PutTimes,
     signal::Signal,
     turns::{Turn, Turns},
     unflushed::{Unflushed, Verdict},
@@ -56,6 +57,7 @@ pub(crate) struct Flushing {
     wanted: AtomicU64,
     turns: Turns,
     flushes: AtomicU64,
+    put_times: PutTimes,
     /// Grows whenever a flush or a failure decides what becomes of those who wait.
     decisions: AtomicU64,
     callbacks: Mutex<Vec<(u64, Done)>>,
@@ -81,6 +83,7 @@ impl Flushing {
             wanted: AtomicU64::new(0),
             turns: Turns::default(),
             flushes: AtomicU64::new(0),
+            put_times: PutTimes::default(),
             decisions: AtomicU64::new(0),
             callbacks: Mutex::new(Vec::new()),
             has_callbacks: AtomicBool::new(false),
@@ -137,6 +140,11 @@ impl<D: Disk> CommitLog<D> {
 
     pub(crate) fn is_sync(&self) -> bool {
         self.flushing.is_sync()
+    }
+
+    /// How long puts took.
+    pub(crate) fn put_times(&self) -> &PutTimes {
+        &self.flushing.put_times
     }
 
     pub(crate) fn policy(&self) -> FlushPolicy {
@@ -278,7 +286,7 @@ impl<D: Disk> CommitLog<D> {
         if let Err(error) = self.flush_mark.note_flush(to) {
             tracing::warn!(%error, "end of the last flush not noted");
         }
-        self.flushing.flushed.store(to, Ordering::Release);
+        self.flushing.put_times.flushed(to, || self.flushing.flushed.store(to, Ordering::Release));
         self.files().keep_open_from(to);
         if is_counting && let Some(unflushed) = &mut self.tail.lock().unflushed {
             unflushed.end_flush(to);

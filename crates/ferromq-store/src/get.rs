@@ -74,7 +74,7 @@ impl<D: Disk> Inner<D> {
     }
 
     /// As [`MessageStore::get_from`], for the store itself.
-    fn look(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
+    pub(crate) fn look(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         let result = match self.queues.find(request.topic, request.queue_id) {
             Some(queue) => self.read_queue(&queue, request),
             None => empty(GetStatus::NoMatchedLogicQueue, 0, 0, 0),

@@ -159,7 +159,7 @@ fn read_all<D: Disk>(
     let wanted = MessageFilter::tags(&[CHECK_POINT, ACK, ACKS].join("||"));
     let mut at = from.max(inner.min_offset(topic, queue_id));
     while at < inner.max_offset(topic, queue_id) {
-        let found = inner.read(&GetRequest {
+        let found = inner.look(&GetRequest {
             topic,
             queue_id,
             offset: at,

@@ -1,7 +1,7 @@
 //! Receiving a queue in order: one receiver at a time, and again from the lowest message that is not acknowledged.
 //!
-//! What was acknowledged out of turn does not come again, unless the receive asks for it, as RocketMQ gives it. Whose turn it is the leases themselves say: as long as one
-//! of them lasts, the queue is somebody's.
+//! An acknowledged message does not come again. With `from_first` it comes again after an unacknowledged lower one. The
+//! leases decide whose turn it is. A queue is taken while one of its leases lasts.
 
 use crate::{
     Disk, Ordered,

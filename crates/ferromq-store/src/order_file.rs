@@ -100,7 +100,7 @@ impl OrderFile {
         Some(leases)
     }
 
-    /// Notes in `leases`, which `lease_file` told of, what was acknowledged of their last receive in order.
+    /// Notes in `leases`, read from the lease file, what was acknowledged of their last receive in order.
     pub(crate) fn add_delivered(&self, name: &str, queue_id: u32, leases: &mut QueueLeases) {
         let receive = self.receives.get(name).and_then(|queues| queues.get(&queue_id));
         let is_it = |receive: &&Receive| {

@@ -1,13 +1,13 @@
 //! How long puts took, in buckets of milliseconds, since the store was opened.
 //!
-//! A put that is answered when it is flushed takes until then. Rates and shares are made of the counts by whoever looks
-//! twice.
+//! Under a synchronous flush policy a put takes until its flush. A reader computes rates from two snapshots.
 
 use std::{
-    cell::Cell,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 /// The last millisecond of each bucket but the last one, which has no end: the bounds of both tables that RocketMQ keeps,
 /// one of 13 classes, and a finer one for percentiles.
@@ -19,20 +19,21 @@ const BOUNDS: [u64; BUCKETS - 1] = [
 ];
 const BUCKETS: usize = 87;
 
-thread_local! {
-    /// The last put of the thread that waits for its flush: of which store, where it ends, and when it began.
-    static BEGUN: Cell<Option<(usize, u64, Instant)>> = const { Cell::new(None) };
-}
-
 /// Counts of puts by their time.
 pub(crate) struct PutTimes {
     buckets: [AtomicU64; BUCKETS],
     longest_ms: AtomicU64,
+    /// Puts before their flush: where they end, and when they began.
+    unflushed: Mutex<Vec<(u64, Instant)>>,
 }
 
 impl Default for PutTimes {
     fn default() -> Self {
-        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], longest_ms: AtomicU64::new(0) }
+        Self {
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            longest_ms: AtomicU64::new(0),
+            unflushed: Mutex::default(),
+        }
     }
 }
 
@@ -46,16 +47,23 @@ impl PutTimes {
         raise(&self.longest_ms, ms);
     }
 
-    /// A put began then and ends with the flush that covers `end`; the same thread soon waits for it.
-    pub(crate) fn begin(&self, end: u64, begun: Instant) {
-        BEGUN.set(Some((self.id(), end, begun)));
+    /// Counts a put once a flush covers `end`; `flushed` tells how far the log is flushed.
+    pub(crate) fn count_when_flushed(&self, end: u64, begun: Instant, flushed: impl FnOnce() -> u64) {
+        let mut unflushed = self.unflushed.lock();
+        if flushed() >= end {
+            self.count(begun.elapsed());
+        } else {
+            unflushed.push((end, begun));
+        }
     }
 
-    /// When the put that ends at `end` began, where this thread made it last and nothing counted it.
-    pub(crate) fn take_begun(&self, end: u64) -> Option<Instant> {
-        let (_, _, begun) = BEGUN.get().filter(|(id, of, _)| (*id, *of) == (self.id(), end))?;
-        BEGUN.set(None);
-        Some(begun)
+    /// Counts the puts that a flush up to `to` covers, then notes by `note` that it is done.
+    pub(crate) fn flushed(&self, to: u64, note: impl FnOnce()) {
+        let mut unflushed = self.unflushed.lock();
+        for (_, begun) in unflushed.extract_if(.., |(end, _)| *end <= to) {
+            self.count(begun.elapsed());
+        }
+        note();
     }
 
     /// The last millisecond of each bucket with its count; the last bucket ends with the longest put.
@@ -67,11 +75,6 @@ impl PutTimes {
 
     pub(crate) fn longest_ms(&self) -> u64 {
         self.longest_ms.load(Ordering::Relaxed)
-    }
-
-    /// Differs between the stores of a process.
-    fn id(&self) -> usize {
-        std::ptr::from_ref(self).addr()
     }
 }
 
@@ -116,11 +119,18 @@ mod tests {
     }
 
     #[test]
-    fn a_put_that_waits_for_its_flush_is_found_once_by_its_store_and_end() {
-        let (times, other) = (PutTimes::default(), PutTimes::default());
-        let begun = Instant::now();
-        times.begin(70, begun);
-        assert_eq!((other.take_begun(70), times.take_begun(71)), (None, None));
-        assert_eq!((times.take_begun(70), times.take_begun(70)), (Some(begun), None));
+    fn a_put_is_counted_once_by_the_flush_that_covers_it_also_where_that_was_first() {
+        let times = PutTimes::default();
+        let count = || times.snapshot().iter().map(|(_, count)| count).sum::<u64>();
+        times.count_when_flushed(70, Instant::now(), || 69);
+        times.count_when_flushed(80, Instant::now(), || 69);
+        assert_eq!(count(), 0);
+        times.flushed(79, || ());
+        assert_eq!(count(), 1);
+        times.flushed(80, || ());
+        times.flushed(90, || ());
+        assert_eq!(count(), 2);
+        times.count_when_flushed(90, Instant::now(), || 90);
+        assert_eq!(count(), 3);
     }
 }

@@ -174,10 +174,10 @@ impl<R: Region> Taking<'_, R> {
 impl<D: Disk> MessageStore<D> {
     /// Leases messages to a consumer: those whose lease ended first, then new ones.
     ///
-    /// In order it takes nothing of a queue while one of its leases lasts, and then begins at the lowest message
-    /// that has one, and passes over those above that have none, or gives them again, too; who repeats a receive by its attempt id does not wait. Messages the filter does not want are
-    /// passed over for good. Waits for the disk where messages are not in memory, without holding anything that
-    /// acknowledgements need. `Closed` after [`Self::close`].
+    /// In order it takes nothing of a queue while one of its leases lasts. Then it begins at the lowest message that has
+    /// one. It passes over messages above that have none, or with `from_first` gives them again. A receive that repeats an
+    /// attempt id does not wait. Messages the filter does not want are passed over for good. Waits for the disk where
+    /// messages are not in memory, without holding anything that acknowledgements need. `Closed` after [`Self::close`].
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
         self.receive_reading(request, None)
     }
@@ -339,10 +339,7 @@ impl<D: Disk> MessageStore<D> {
     /// `StaleReceipt` where the lease is no longer held.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
         self.check_open()?;
-        self.with_leases(group, topic, handle.queue_id, |leases| {
-            leases.ack(handle.queue_offset, handle.pop_time)?;
-            Ok(leases.order().map(|_| leases.last_expiry().unwrap_or(handle.pop_time)))
-        })
+        self.with_leases(group, topic, handle.queue_id, |leases| end(leases, handle))
     }
 
     /// As [`Self::ack`], unless the lease has ended, whether or not its message was received again since: that is
@@ -352,8 +349,7 @@ impl<D: Disk> MessageStore<D> {
         let now = self.clock().now_ms();
         self.with_leases(group, topic, handle.queue_id, |leases| {
             leases.held_at(handle.queue_offset, handle.pop_time, now)?;
-            leases.ack(handle.queue_offset, handle.pop_time)?;
-            Ok(leases.order().map(|_| leases.last_expiry().unwrap_or(handle.pop_time)))
+            end(leases, handle)
         })
     }
 
@@ -537,7 +533,7 @@ impl<D: Disk> Inner<D> {
         let found = taking.leased_ahead(queue_id, offset).unwrap_or_else(|| {
             let (topic, filter, source) = (taking.request.topic, &MessageFilter::All, Source::Memory);
             let (max_count, max_bytes, limits) = (1, usize::MAX, TransferLimits::NONE);
-            self.read(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
+            self.look(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
         });
         let is_cut = matches!(found.status, GetStatus::OffsetOverflowOne | GetStatus::OffsetOverflowBadly);
         // A read passes over what is gone, and only over that.
@@ -573,7 +569,7 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// Leases messages nobody received yet, or that are to come again though they have no lease.
+    /// Leases new messages, and messages without a lease that a rewind made due again.
     pub(crate) fn receive_new(
         &self,
         taking: &mut Taking<'_, D::Region>,
@@ -647,6 +643,12 @@ impl<D: Disk> Inner<D> {
             }
         }
     }
+}
+
+/// Acknowledges a message. Says of a queue that was received in order when it may go on.
+fn end(leases: &mut QueueLeases, handle: &ReceiptHandle) -> Result<Option<i64>> {
+    leases.ack(handle.queue_offset, handle.pop_time)?;
+    Ok(leases.order().map(|_| leases.last_expiry().unwrap_or(handle.pop_time)))
 }
 
 fn receipt(queue_id: u32, queue_offset: u64, lease: Lease) -> ReceiptHandle {

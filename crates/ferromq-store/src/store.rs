@@ -551,7 +551,7 @@ impl<D: Disk> MessageStore<D> {
             flushes: inner.log.flushes(),
             recovered_cut_bytes: recovered.cut_bytes,
             recovered_messages: recovered.messages,
-            longest_put_ms: inner.counters.put_times.longest_ms(),
+            longest_put_ms: inner.log.put_times().longest_ms(),
             append_lock_ms: inner.log.locked_ms(&inner.clock),
             found_gets: inner.counters.found_gets.load(Ordering::Relaxed),
             fruitless_gets: inner.counters.fruitless_gets.load(Ordering::Relaxed),
@@ -571,11 +571,11 @@ impl<D: Disk> MessageStore<D> {
         }
     }
 
-    /// How long puts took since open: the last millisecond of each bucket, and how many puts ended in it. What is
-    /// answered when it is flushed took until then.
+    /// How long puts took since open: the last millisecond of each bucket, and how many puts ended in it. Under a
+    /// synchronous flush policy a put takes until its flush; one whose flush failed is not counted.
     #[must_use]
     pub fn put_times(&self) -> Vec<(u64, u64)> {
-        self.inner.counters.put_times.snapshot()
+        self.inner.log.put_times().snapshot()
     }
 
     /// Ranges of the commit log that are damaged or missing, whose messages are never served; files that cannot be

@@ -410,3 +410,27 @@ fn an_append_that_waits_for_its_flush_still_does_after_the_policy_changed() {
         assert!(store.stats().flushed_offset >= held.end);
     }
 }
+
+fn counted_puts(store: &Store) -> u64 {
+    store.put_times().iter().map(|(_, count)| count).sum()
+}
+
+#[test]
+fn a_put_nothing_waits_for_is_counted_by_its_flush_and_a_failed_one_is_not() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &small(FlushPolicy::Group));
+    let first = store.append(&[message("t", 0, b"x", b"")]).unwrap();
+    let second = store.append(&[message("t", 0, b"x", b"")]).unwrap();
+    let other = &store;
+    // Another thread than that of the puts.
+    std::thread::scope(|scope| scope.spawn(move || other.wait_durable(second.end).unwrap()).join().unwrap());
+    assert_eq!((counted_puts(&store), first.end < second.end), (2, true));
+    store.append_durable(&[message("t", 0, b"x", b"")]).unwrap();
+    assert_eq!(counted_puts(&store), 3);
+    disk.set_hook(|op, path| match op == Op::Flush && is_log(path) {
+        true => Err(io::Error::other("broken")),
+        false => Ok(()),
+    });
+    assert!(store.append_durable(&[message("t", 0, b"x", b"")]).is_err());
+    assert_eq!(counted_puts(&store), 3);
+}

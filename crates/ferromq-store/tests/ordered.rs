@@ -277,6 +277,17 @@ fn a_receive_repeated_while_its_dead_are_kept_elsewhere_gets_neither_them_nor_wh
 }
 
 #[test]
+fn a_message_that_comes_again_counts_as_no_read_of_a_queue() {
+    let (_directory, clock, store) = fresh();
+    send(&store, 0, 1);
+    assert_eq!(receive(&store, 1, None).len(), 1);
+    let found = store.stats().found_gets;
+    clock.advance(LEASE);
+    assert_eq!(receive(&store, 1, None).len(), 1);
+    assert_eq!(store.stats().found_gets, found);
+}
+
+#[test]
 fn deliveries_a_record_tells_of_count_as_attempts() {
     let (_directory, clock, store) = fresh();
     let again = |reconsume_times| NewMessage { reconsume_times, ..message("t", 0, b"x", b"") };
