@@ -1,5 +1,7 @@
 """How long a receive over gRPC waits: as RocketMQ's proxy has its clients wait, and as the own client asks for."""
 
+import contextlib
+import queue
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +12,13 @@ import pytest
 import ferromq
 from ferromq._proto import messages as pb
 
-_PATH = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
+_SERVICE = "/apache.rocketmq.v2.MessagingService/"
+_PATH = f"{_SERVICE}ReceiveMessage"
 _SHORTEST = 5.0
 _DEADLINE = 30.0
 _TOO_SHORT = 4.9
+# Half of it is left for the answer: of the deadline, what is left to wait is less than the shortest wait.
+_PATIENT, _PATIENCE = "patient", 52.0
 
 
 @pytest.fixture
@@ -29,7 +34,12 @@ def mq() -> Iterator[ferromq.Embedded]:
 
 
 def receive(
-    mq: ferromq.Embedded, *metadata: tuple[str, str], wait: float | None, deadline: float | None, topic: str = "orders"
+    mq: ferromq.Embedded,
+    *metadata: tuple[str, str],
+    wait: float | None,
+    deadline: float | None,
+    topic: str = "orders",
+    client: str = "rocket",
 ) -> tuple[int, float]:
     """Return the code, and how long it took."""
     request = pb.ReceiveMessageRequest(
@@ -41,17 +51,40 @@ def receive(
         call = channel.unary_stream(_PATH)
         begin = time.monotonic()
         answers = list(
-            call(request.SerializeToString(), metadata=(("x-mq-client-id", "rocket"), *metadata), timeout=deadline)
+            call(request.SerializeToString(), metadata=(("x-mq-client-id", client), *metadata), timeout=deadline)
         )
         took = time.monotonic() - begin
     return pb.ReceiveMessageResponse.FromString(answers[0]).status.code, took
 
 
+@contextlib.contextmanager
+def settings(mq: ferromq.Embedded, client: str, request_timeout: float) -> Iterator[None]:
+    """Have the broker know the settings of a client."""
+    subscription = pb.Subscription(group=pb.Resource(name="billing"))
+    wanted = pb.Settings(client_type=pb.ClientType.SIMPLE_CONSUMER, subscription=subscription)
+    wanted.request_timeout.FromMilliseconds(int(request_timeout * 1000))
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    outgoing.put(pb.TelemetryCommand(settings=wanted).SerializeToString())
+    with grpc.insecure_channel(mq.endpoint) as channel:
+        call = channel.stream_stream(f"{_SERVICE}Telemetry")
+        incoming = call(iter(outgoing.get, None), metadata=(("x-mq-client-id", client),), timeout=50)
+        next(incoming)
+        yield
+        outgoing.put(None)
+
+
 def test_rocketmqs_clients_wait_five_seconds_at_least(mq: ferromq.Embedded) -> None:
     """Whatever they send, or where they send nothing; a client without a deadline is served as well."""
-    asked = ((0.0, _DEADLINE), (1.0, _DEADLINE), (1.0, None), (None, _SHORTEST + 1))
-    with ThreadPoolExecutor(len(asked)) as pool:
-        calls = [pool.submit(receive, mq, wait=wait, deadline=deadline) for wait, deadline in asked]
+    asked = (
+        ("rocket", 0.0, _DEADLINE),
+        ("rocket", 1.0, _DEADLINE),
+        ("rocket", 1.0, None),
+        (_PATIENT, None, _DEADLINE),
+    )
+    with settings(mq, _PATIENT, _PATIENCE), ThreadPoolExecutor(len(asked)) as pool:
+        calls = [
+            pool.submit(receive, mq, client=client, wait=wait, deadline=deadline) for client, wait, deadline in asked
+        ]
         answers = [call.result() for call in calls]
     assert [code for code, _ in answers] == [pb.Code.MESSAGE_NOT_FOUND] * len(asked)
     assert all(took >= _SHORTEST for _, took in answers)
