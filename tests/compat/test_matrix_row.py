@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("servers")
 _CANNOT_FETCH = 77
 _LIMIT_S = 400.0
 _END_S = 90.0
-_CHECKS = "send acknowledge tags sql order delay transaction late_ack second_ack unknown_topic wrong_type"
+_CHECKS = "send acknowledge tags sql order delay late_ack second_ack unknown_topic wrong_type"
 """Those of a simple consumer and of refusals; the others take longer, and run nightly."""
 
 
