@@ -756,14 +756,14 @@ class Server:
     def set_client_policy(
         self,
         *,
-        min_invisible_ms: int = 1,
-        max_invisible_ms: int = 43_200_000,
-        max_delay_ms: int | None = None,
-        creates_topics: bool = True,
-        redelivers_from_first: bool = False,
+        min_invisible_ms: int,
+        max_invisible_ms: int,
+        max_delay_ms: int | None,
+        creates_topics: bool,
+        redelivers_from_first: bool,
     ) -> None:
         """
-        What clients may ask for over gRPC, and what comes again in an ordered group; what is left out has its default.
+        What clients may ask for over gRPC, and what comes again in an ordered group.
 
         creates_topics: off, a send to an unknown topic is of the wrong type, as with RocketMQ.
         redelivers_from_first: all messages from the first one that is not acknowledged, not those alone that are not.

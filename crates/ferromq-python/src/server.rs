@@ -450,8 +450,7 @@ impl PyServer {
     }
 
     /// Set what clients may ask for.
-    #[pyo3(signature = (*, min_invisible_ms=1, max_invisible_ms=43_200_000, max_delay_ms=None,
-        creates_topics=true, redelivers_from_first=false))]
+    #[pyo3(signature = (*, min_invisible_ms, max_invisible_ms, max_delay_ms, creates_topics, redelivers_from_first))]
     fn set_client_policy(
         &self,
         min_invisible_ms: u64,

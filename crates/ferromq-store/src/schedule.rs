@@ -419,7 +419,7 @@ impl<D: Disk> Delivery<'_, D> {
         let mut messages = Vec::with_capacity(views.len());
         for (view, verdict) in views.iter().zip(&verdicts) {
             match verdict {
-                // With its level, which consumers read; it makes a message wait where one is sent, not here.
+                // The level stays for consumers. Only a send looks at it, so the message does not wait again.
                 Verdict::Deliver { topic, queue_id } => {
                     messages.push(renewed(view, topic, *queue_id, view.properties));
                 }

@@ -5,12 +5,10 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::convert::{Refusal, code};
-use crate::hot::Waits;
+use crate::{hot::Waits, serve::MAX_WAIT};
 
-/// What the clients of RocketMQ tell in their settings unless they were told otherwise.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// A time this far ahead exists on every clock; what a client asks for may not.
-const MAX_WAIT: Duration = Duration::from_secs(3_600);
+/// The default request timeout of RocketMQ's clients.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// An answer that says "nothing" must arrive before the client gives up.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 const CLIENT_VERSION: &str = "x-mq-client-version";
@@ -61,12 +59,12 @@ impl Polling {
                 asked.unwrap_or_else(of_deadline).max(waits.min).min(waits.max)
             }
         };
-        Ok(wait.min(patience(left)))
+        Ok(wait.min(longest_wait(left)))
     }
 }
 
 /// The longest wait whose end a client still hears of.
-pub(super) fn patience(left: Option<Duration>) -> Duration {
+fn longest_wait(left: Option<Duration>) -> Duration {
     left.map_or(MAX_WAIT, |left| left.saturating_sub(ANSWER_TIME.min(left / 2)).min(MAX_WAIT))
 }
 

@@ -78,7 +78,8 @@ async fn store_many(
     let stored = turn(hot, peer, move || {
         let (hot, request, share) = first;
         let request = parse(&request, count, &share)?;
-        Ok(store_unless_untyped(&hot, &request, &topic, peer))
+        let named = topic_named(&hot, &request);
+        Ok(named.and_then(|_| store_unless_untyped(&hot, &request, &topic, peer)))
     });
     let kind = match stored.await? {
         Ok(Step::Untyped(kind)) => kind,
@@ -155,24 +156,24 @@ enum Step {
 }
 
 async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Answer {
-    let topic = topic_of(hot, topic_named(hot, request)?, peer).await?;
+    let name = topic_named(hot, request)?;
+    let topic = topic_of(hot, name, peer).await?;
     match store_unless_untyped(hot, request, &topic, peer)? {
         Step::Stored(answer, end) => Ok((answer, end)),
         Step::Untyped(kind) => {
-            let topic = hot.typed_topic(topic_named(hot, request)?, kind, peer).await?;
+            let topic = hot.typed_topic(name, kind, peer).await?;
             append(hot, request, &topic, peer).map(|stored| answer(hot, request, &stored))
         }
     }
 }
 
-/// Stores the messages of a request, unless they are the first ones of a topic that has no type.
+/// Stores the messages of a request that [`topic_named`] accepted, unless they are the first ones of a topic without type.
 fn store_unless_untyped(
     hot: &Hot,
     request: &SendRequest<'_>,
     topic: &TopicEntry,
     peer: SocketAddr,
 ) -> Result<Step, Refusal> {
-    topic_named(hot, request)?;
     if let Some(kind) = send_check::deciding(request, topic, &hot.policy.load())? {
         return Ok(Step::Untyped(kind));
     }
@@ -241,14 +242,15 @@ fn append(
     peer: SocketAddr,
 ) -> Result<Stored, Refusal> {
     let mut kind = MessageType::Normal;
-    let mut texts = Vec::with_capacity(request.messages.len() * 128);
+    let policy = hot.policy.load();
+    let mut texts = Vec::with_capacity(request.messages.len() * 256);
     let mut ends = Vec::with_capacity(request.messages.len());
     for message in &request.messages {
-        kind = send_check::check(request, message, topic, &hot.policy.load())?;
+        kind = send_check::check(request, message, topic, &policy)?;
         send_properties::put(&mut texts, request, message, kind);
         // As over remoting, where messages of a batch have none: consumers over remoting trace by it.
         if request.messages.len() == 1 {
-            texts.extend_from_slice(hot.policy.load().stamp());
+            texts.extend_from_slice(policy.stamp());
         }
         ends.push(texts.len());
     }

@@ -365,7 +365,7 @@ fn properties_of_cause(origin: &[u8], reconsume_times: i32, cause: &Cause) -> Ve
 }
 
 /// The properties of a message that goes back: it tells where it was read first, and by which id, and at which level it
-/// waits, 0 where it is dead. Its sender has its receipt long since: nothing is waited for.
+/// waits, 0 where it is dead. `WAIT=false` is RocketMQ's value for a copy that the broker makes.
 pub(crate) fn properties_of_retry(message: &MessageView<'_>, level: i32) -> Vec<u8> {
     let place = OffsetMessageId { store_host: message.store_host, physical_offset: message.physical_offset };
     let (place, level_text) = (place.to_string(), level.to_string());

@@ -139,7 +139,7 @@ impl Hot {
         })
     }
 
-    /// How a receive in order named `attempt_id` is.
+    /// Returns the terms of an ordered receive.
     #[must_use]
     pub fn ordered<'a>(&self, attempt_id: Option<&'a str>) -> Ordered<'a> {
         Ordered { attempt_id, from_first: self.client_policy.load().redelivers_from_first }

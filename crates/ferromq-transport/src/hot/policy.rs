@@ -1,5 +1,4 @@
-//! What a broker says of itself to those who send: its cluster and region, and what it takes; and what clients may ask
-//! for.
+//! Policies for producers and clients.
 //!
 //! The control plane sets it; where the values come from is its business. What the broker's own permission and role
 //! forbid is in the permissions of the topics it pushes.
@@ -96,8 +95,7 @@ pub struct ClientPolicy {
     pub max_invisible: Duration,
     /// How far ahead a time of delivery may be; the store has a limit for both protocols.
     pub max_delay: Duration,
-    /// The control plane creates topics on first use where it may: a send to an unknown one is told that it does not exist,
-    /// not, as by RocketMQ's proxy, that it is of the wrong type.
+    /// Whether topics are created on first use. If not, a send to an unknown topic gets the proxy's type error.
     pub creates_topics: bool,
     /// An ordered group gets all messages again from the first one that is not acknowledged, not those alone that are
     /// not.

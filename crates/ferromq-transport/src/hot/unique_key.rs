@@ -55,6 +55,13 @@ impl UniqueKeys {
 
     /// A key nobody got before.
     pub(crate) fn next(&self, now_ms: i64) -> String {
+        let (month, time, number) = self.draw(now_ms);
+        let Self { address, process, instance, .. } = self;
+        format!("{address:08X}{process:04X}{month:04X}{instance:04X}{time:08X}{number:04X}")
+    }
+
+    /// What differs from key to key.
+    fn draw(&self, now_ms: i64) -> (u16, u32, u16) {
         let mut last = self.last.lock();
         last.before = if now_ms > last.time_ms { 0 } else { last.before + 1 };
         last.time_ms = last.time_ms.max(now_ms);
@@ -67,10 +74,7 @@ impl UniqueKeys {
             let (month, span) = self.zone.month(last.time_ms);
             (last.month, last.span) = (month as u16, span);
         }
-        let Self { address, process, instance, .. } = self;
-        let (month, time, number) =
-            (last.month, last.time_ms.saturating_sub(last.span.start) as u32, last.number);
-        format!("{address:08X}{process:04X}{month:04X}{instance:04X}{time:08X}{number:04X}")
+        (last.month, last.time_ms.saturating_sub(last.span.start) as u32, last.number)
     }
 }
 

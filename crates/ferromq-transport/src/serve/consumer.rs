@@ -16,8 +16,8 @@ use crate::{
     remoting::{RemotingCommand, codes::response},
 };
 
-/// A time this far ahead exists on every clock; what a client asks for may not.
-pub(super) const MAX_WAIT: Duration = Duration::from_secs(3_600);
+/// The longest wait of a client. A time this far ahead exists on every clock.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// A group that reads a topic, or one queue of it.
 pub(super) struct Consumer<'a> {

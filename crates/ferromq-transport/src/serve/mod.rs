@@ -18,6 +18,8 @@ mod send_back;
 mod send_header;
 mod send_properties;
 
+pub(crate) use consumer::MAX_WAIT;
+
 use std::{net::SocketAddr, sync::Arc};
 
 use ferromq_store::StoreError;
