@@ -69,8 +69,8 @@ pub(crate) struct Order {
     pub pop_time: i64,
     /// Where receives in order began: messages below it that have no lease never come again.
     pub floor: u64,
-    /// Messages of this receive without a lease, with their number of deliveries. Before a rewind: those acknowledged above
-    /// an unacknowledged one. After a rewind: all, sorted by offset.
+    /// Messages of this receive without a lease, with their number of deliveries. Before a rewind: those acknowledged
+    /// above an unacknowledged one. After a rewind: all, sorted by offset.
     pub delivered: Vec<(u64, u32)>,
 }
 

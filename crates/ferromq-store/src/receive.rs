@@ -174,10 +174,11 @@ impl<R: Region> Taking<'_, R> {
 impl<D: Disk> MessageStore<D> {
     /// Leases messages to a consumer: those whose lease ended first, then new ones.
     ///
-    /// In order it takes nothing of a queue while one of its leases lasts. Then it begins at the lowest message that has
-    /// one. It passes over messages above that have none, or with `from_first` gives them again. A receive that repeats an
-    /// attempt id does not wait. Messages the filter does not want are passed over for good. Waits for the disk where
-    /// messages are not in memory, without holding anything that acknowledgements need. `Closed` after [`Self::close`].
+    /// In order it takes nothing of a queue while one of its leases lasts. Then it begins at the lowest message that
+    /// has one. It passes over messages above that have none, or with `from_first` gives them again. A receive that
+    /// repeats an attempt id does not wait. Messages the filter does not want are passed over for good. Waits for the
+    /// disk where messages are not in memory, without holding anything that acknowledgements need. `Closed` after
+    /// [`Self::close`].
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
         self.receive_reading(request, None)
     }
