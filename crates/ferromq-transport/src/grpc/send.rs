@@ -167,7 +167,7 @@ async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) ->
     }
 }
 
-/// Stores the messages of a request, unless they are the first ones of a topic without type. [`topic_named`] accepted it.
+/// Stores the messages of a request that [`topic_named`] accepted, unless they are the first of a topic without type.
 fn store_unless_untyped(
     hot: &Hot,
     request: &SendRequest<'_>,
