@@ -208,6 +208,13 @@ func pull(topic string) {
 	}
 	reading := pullConsumer(topic)
 	defer reading.Shutdown()
+	last := func() bool {
+		found, err := reading.PullFrom(context.Background(), queue, 39, 1)
+		return err == nil && found.Status == primitive.PullFound
+	}
+	for end := time.Now().Add(20 * time.Second); !last() && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
 	found, err := reading.PullFrom(context.Background(), queue, 0, 64)
 	must(err)
 	same("status", primitive.PullFound, found.Status)

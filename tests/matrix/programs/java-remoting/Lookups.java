@@ -42,6 +42,7 @@ final class Lookups {
       for (int i = 10; i < 50; i++) {
         producer.send(new Message(topic, i % 2 == 0 ? "even" : "odd", ("body " + i).getBytes()), queue);
       }
+      Kit.eventually(20, () -> consumer.pull(queue, "*", 39, 1).getPullStatus() == PullStatus.FOUND ? true : null);
       PullResult found = consumer.pull(queue, "*", 0, 64);
       Matrix.same("status", PullStatus.FOUND, found.getPullStatus());
       Matrix.same("most of a pull", 32, found.getMsgFoundList().size());
