@@ -40,4 +40,9 @@ ROWS: tuple[Row, ...] = (
     ),
     _spring_row("rocketmq-v5-client-spring-boot-starter", "2.3.1", "spring-v5", "SpringV5", "simple"),
     _spring_row("spring-cloud-stream-rocketmq", "2023.0.3.3", "spring-stream", "SpringStream", "oneway", "broadcast"),
+    Row(
+        *("camel-rocketmq", "4.17.0", ("send", "async", "tags", "sql", "request")),
+        partial(_maven_program, "camel", "matrix.Camel"),
+        topics=dict.fromkeys(("async", "request", "reply"), "NORMAL"),
+    ),
 )
