@@ -22,12 +22,12 @@ _CHECKS = "send acknowledge tags sql order delay late_ack second_ack unknown_top
 
 @pytest.mark.timeout(_LIMIT_S + 2 * _END_S)
 def test_javas_client_5_0_3_finds_no_difference_without_a_reason(tmp_path: Path) -> None:
-    """The same program against both; the other rows run nightly."""
+    """The same program against both; what a busy machine makes the original fail is left to the other rows, nightly."""
     output = tmp_path / "output"
     command = [sys.executable, str(ROOT / "tests" / "matrix" / "run.py")]
     with output.open("w") as log:
         process = subprocess.Popen(
-            [*command, "--only", "java-grpc-5.0.3", "--checks", _CHECKS, "--skip"],
+            [*command, "--only", "java-grpc-5.0.3", "--checks", _CHECKS, "--skip", "--ours"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -42,6 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--skip", action="store_true", help="end with 77 if all that is wrong is what cannot be fetched"
     )
+    parser.add_argument("--ours", action="store_true", help="what fails on the original alone is not wrong")
     given = parser.parse_args(words)
     chosen = [row for row in ROWS if given.only.lower() in row.slug or given.only in f"{row.client} {row.version}"]
     if not chosen:
@@ -56,6 +57,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 77 if given.skip else 1
     reasons = differences.read()
     results = _run(chosen, reasons, given.compat)
+    if given.ours:
+        results = [result.where_ours_fails() for result in results]
     found = [result for result in results if not result.missing]
     if given.skip and len(found) < len(results) and not wrong(found, reasons, given.compat):
         return 77

@@ -1,7 +1,7 @@
 """The Markdown table of the matrix, and what is wrong in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from differences import Reason
 from programs_run import Verdict
@@ -37,6 +37,11 @@ class Result:
         sides = {"original": self.original[check], "ours": self.ours[check]}
         failed = [side for side, verdict in sides.items() if not verdict.passed]
         return "both" if len(failed) == len(sides) else "".join(failed)
+
+    def where_ours_fails(self) -> "Result":
+        """Return it with what fails on the original alone as passed."""
+        passed = {name: self.ours[name] for name in self.original if self.fails(name) == "original"}
+        return replace(self, original={**self.original, **passed})
 
     def seen(self, check: str) -> list[str]:
         """Return what was seen where the check failed."""

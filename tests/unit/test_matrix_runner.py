@@ -54,6 +54,15 @@ def test_what_was_seen_is_kept_and_two_verdicts_are_a_failure() -> None:
     assert found["tags"] == Verdict(passed=False, seen="received [a, c]")
 
 
+def test_what_fails_on_the_original_alone_may_be_left_out() -> None:
+    """What fails on ours, or on both sides, stays."""
+    names = {"send": (OK, OK), "tags": (BAD, OK), "sql": (OK, BAD), "delay": (BAD, BAD)}
+    original, ours = ({name: each[side] for name, each in names.items()} for side in (0, 1))
+    assert Result(ROW, original, ours).failing() == ["tags", "sql", "delay"]
+    left = Result(ROW, original, ours).where_ours_fails()
+    assert {name: left.fails(name) for name in left.failing()} == {"sql": "ours", "delay": "both"}
+
+
 def test_a_check_that_the_row_does_not_list_is_an_error() -> None:
     """It had no topic."""
     with pytest.raises(RuntimeError, match="sql"):
