@@ -244,7 +244,9 @@ async fn main() {
                     format!("FAILED {}", seen.split_whitespace().collect::<Vec<_>>().join(" "))
                 }
             };
-            println!("CHECK {name} {verdict}");
+            // The client writes its log in pieces: a line of its own, in one write.
+            let line = format!("\nCHECK {name} {verdict}\n");
+            print!("{line}");
         });
     }
     while running.join_next().await.is_some() {}
