@@ -35,8 +35,8 @@ def _java_row(version: str, *more: str) -> Row:
 
 
 def _python(version: str, directory: Path) -> list[str]:
-    client = f"rocketmq-python-client=={version}"
-    python = venv(directory, client, "grpcio==1.85.1", "grpcio-tools==1.85.1", "protobuf==7.36.2")
+    pinned = (PROGRAMS / "python-grpc" / "requirements.txt").read_text().split()
+    python = venv(directory, "--no-deps", f"rocketmq-python-client=={version}", *pinned)
     return [str(python), str(PROGRAMS / "python-grpc" / "matrix.py")]
 
 

@@ -410,7 +410,9 @@ def report(name: str) -> None:
         verdict = "FAILED " + " ".join(
             f"{'' if isinstance(error, AssertionError) else repr(error)[:60]} {error}".split()
         )
-    print(f"CHECK {name} {verdict}", flush=True)
+    # One write: `print` writes the end of the line on its own, and another thread's line may come between.
+    sys.stdout.write(f"CHECK {name} {verdict}\n")
+    sys.stdout.flush()
     room.close()
 
 
