@@ -226,8 +226,9 @@ def test_spark_archives_a_store_and_reads_it_back(
     out = tmp_path / "archive"
     expected = [row for rows in logs(store).values() for row in rows]
     report = archive.archive(session, str(store), str(out)).collect()
+    # The file that was made ahead of the appender may have none.
     assert [row.rows for row in sorted(report, key=lambda row: row.first_offset)] == [
-        len(rows) for rows in logs(store).values()
+        len(rows) for rows in logs(store).values() if rows
     ]
     assert all(row.is_new and row.corrupt == 0 for row in report)
     assert in_archive(out) == expected
