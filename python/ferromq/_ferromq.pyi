@@ -148,7 +148,7 @@ class StoreStats(TypedDict):
     longest_put_ms: int
     """How long the longest put took since open, until it was flushed where it is answered then."""
     append_lock_ms: int
-    """How long the append under way has been writing; 0: there is none."""
+    """How long the current append has been writing; 0 while no append writes."""
     found_gets: int
     """Reads of a queue by clients that found a message; a receive reads each of its queues."""
     fruitless_gets: int

@@ -160,7 +160,7 @@ impl<D: Disk> CommitLog<D> {
         self.written.load(Ordering::Acquire)
     }
 
-    /// How long the append under way has been writing, in milliseconds; 0 where there is none.
+    /// Milliseconds since the current append began to write; 0 while no append writes.
     pub(crate) fn locked_ms(&self, clock: &Clock) -> u64 {
         let since = self.locked_at_ms.load(Ordering::Relaxed);
         u64::try_from(clock.now_ms().saturating_sub(since)).unwrap_or(0)

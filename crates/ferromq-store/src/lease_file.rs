@@ -10,8 +10,8 @@
 //! ```
 //! Integers are little-endian, texts UTF-8 after their length. `committed before` is what
 //! `consumerOffset.json` held when the snapshot was written: it is replaced just after, and either value
-//! proves that nobody else moved the offset meanwhile. Java does not read this file. Version 2 had nothing of order,
-//! version 3 no floor.
+//! proves that no other broker moved the offset meanwhile. Java does not read this file. Version 2 does not record the
+//! order, version 3 does not record its floor.
 
 use super::lease::{Lease, Order, QueueLeases};
 use crate::anchor::Anchor;

@@ -30,7 +30,7 @@ impl LocalTime {
         )
     }
 
-    /// The zone of this name, or of these rules as `TZ` has them; `None` where there is none.
+    /// Finds a zone by its name, or by rules in the form of `TZ`. Returns `None` for an unknown one.
     #[must_use]
     pub fn in_zone(name: &str) -> Option<Self> {
         TimeZone::from_posix_tz(name).ok().map(Self)
@@ -54,7 +54,8 @@ impl LocalTime {
         (month, start..end)
     }
 
-    /// The midnight a month begins with. Java takes standard time where there are two, and where there is none.
+    /// Returns the midnight at which a month begins. Where a change of the clock repeats or skips it, Java takes the
+    /// one of standard time.
     fn begin_ms(&self, month: i64) -> i64 {
         let local = first_day(month) * DAY;
         let mut offsets = [local - DAY, local + DAY].map(|around| self.offset(around).unwrap_or(0));

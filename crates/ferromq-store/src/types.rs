@@ -426,7 +426,7 @@ pub struct StoreStats {
     pub recovered_messages: u64,
     /// How long the longest put took, since open, in milliseconds.
     pub longest_put_ms: u64,
-    /// How long the append that is under way has held the log; 0 where there is none.
+    /// How long the current append has held the log; 0 while no append does.
     pub append_lock_ms: u64,
     /// Reads of a queue by clients that found a message, since open; a receive reads each of its queues.
     pub found_gets: u64,

@@ -42,7 +42,7 @@ impl<D: Disk> Inner<D> {
     /// from `index_from` on. Nothing depends on the note but what a verification tells, so a failure is only logged.
     pub(crate) fn note_unindexed(&self, index_from: u64) {
         if let Err(error) = self.try_note_unindexed(index_from) {
-            tracing::warn!(%error, "not noted which part of the log has no index: a verification tells of its keys");
+            tracing::warn!(%error, "the part of the log without an index cannot be recorded: verification will report its keys as missing");
         }
     }
 

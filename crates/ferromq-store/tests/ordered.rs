@@ -220,7 +220,7 @@ fn the_dead_come_alone_and_the_queue_goes_on_behind_them() {
 }
 
 #[test]
-fn the_dead_nobody_kept_are_dead_again() {
+fn dead_messages_that_were_not_kept_are_dead_again() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 1);
     let limited =

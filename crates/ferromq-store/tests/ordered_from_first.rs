@@ -115,7 +115,7 @@ fn the_dead_are_those_that_were_handed_out_too_often_acknowledged_or_not() {
 }
 
 #[test]
-fn the_dead_nobody_kept_are_dead_again() {
+fn dead_messages_that_were_not_kept_are_dead_again() {
     let (_directory, clock, store) = fresh(2);
     ack(&store, &receive(&store, 2, None)[1]);
     clock.advance(LEASE);
