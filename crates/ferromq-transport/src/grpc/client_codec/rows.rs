@@ -200,12 +200,8 @@ impl Rows {
             if name == SEQUENCE {
                 continue;
             }
-            // Of a name that comes twice the last value counts.
-            let mut later = at + 1..span.end;
-            let is_again =
-                later.any(|later| names.bytes(later).is_ok_and(|other| other == Some(name.as_bytes())));
-            if is_again {
-                continue;
+            if names.holds(at + 1..span.end, name)? {
+                continue; // of a name that comes twice the last value counts
             }
             let Some(value) = text(Some(values), "properties", at)? else {
                 return Err(Why(format!(

@@ -67,6 +67,16 @@ impl<'a> Texts<'a> {
         let Some(span) = self.spans.span(index)? else { return Ok(None) };
         self.data.get(span).map(Some).ok_or(Unsound)
     }
+
+    /// Whether one of these rows is `text`. Ends at the first row that the buffers do not hold.
+    pub(super) fn holds(&self, rows: Range<usize>, text: &str) -> Result<bool, Unsound> {
+        for row in rows {
+            if self.bytes(row)? == Some(text.as_bytes()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// The keys of each row.

@@ -139,6 +139,20 @@ fn what_cannot_be_sent_is_refused_by_row_and_column() {
 }
 
 #[test]
+fn a_span_beyond_its_column_is_refused_at_once() {
+    let (bodies, texts, span) = (Laid::of(&[Some("a")]), Laid::of(&[Some("k")]), numbers(&[0, i64::MAX]));
+    let texts = Texts { spans: Column { validity: None, ..texts.column() }, ..texts.texts() };
+    let spans = Column { values: &span, ..Column::default() };
+    let entries = Entries { spans, names: texts, values: texts };
+    for columns in [
+        Columns { properties: Some(entries), ..plain(&bodies, 1) },
+        Columns { keys: Some(Keys::Several(spans, texts)), ..plain(&bodies, 1) },
+    ] {
+        assert_eq!(why(&columns), "row 5: its batch is no Arrow of that many rows");
+    }
+}
+
+#[test]
 fn rows_travel_with_those_of_their_topic_and_lane_in_order_and_delayed_ones_alone() {
     let bodies = Laid::of(&[Some("x"); 8]);
     let groups = Laid::of(&[None, Some("g"), None, Some("h"), Some("g"), None, None, None]);
