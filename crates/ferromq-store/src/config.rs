@@ -4,7 +4,13 @@ use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::Pat
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::{DelayLevels, FlushPolicy, RecoveryListener, Result, Retention, StoreError, TimerConfig};
+use crate::{
+    delayed::{delay_levels::DelayLevels, timer::timed_message::TimerConfig},
+    error::{Result, StoreError},
+    log::flush_policy::FlushPolicy,
+    recovery::recovery_report::RecoveryListener,
+    retention::policy::Retention,
+};
 
 /// The options of a store. File sizes hold for new files; existing files keep the size they have.
 #[derive(Debug, Clone)]

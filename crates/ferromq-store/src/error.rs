@@ -246,7 +246,7 @@ impl StoreError {
     }
 
     /// Says whether a descriptor or memory was short when something was opened or mapped: nothing is lost by that, and it
-    /// goes well later. A flush that fails for want of memory is none of these, see [`crate::Disk`].
+    /// goes well later. A flush that fails for want of memory is none of these, see [`crate::files::disk::Disk`].
     pub(crate) fn is_shortage(&self) -> bool {
         const ENOMEM: i32 = 12;
         const ENFILE: i32 = 23;

@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use super::marks::Marks;
-use crate::{MessageView, inspect::QueueStarts};
+use crate::{inspect::QueueStarts, record::message::MessageView};
 
 /// What must all hold of a record; the default holds of every one.
 #[derive(Debug, Clone, PartialEq, Eq)]

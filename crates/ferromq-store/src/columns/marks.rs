@@ -1,6 +1,6 @@
 //! What the properties of a record say, split into the columns they are.
 
-use crate::properties;
+use crate::record::properties;
 
 /// Room for properties, kept between records.
 #[derive(Debug, Default)]

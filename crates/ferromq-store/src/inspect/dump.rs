@@ -12,9 +12,10 @@ use super::{
     window::Window,
 };
 use crate::{
-    Disk, MessageView, RealDisk, Result, StoreError,
-    consume_queue::{ENTRY_LEN, Entry},
-    message,
+    error::{Result, StoreError},
+    files::disk::{Disk, RealDisk},
+    queues::consume_queue::{ENTRY_LEN, Entry},
+    record::message::{self, MessageView},
 };
 
 /// Which records to read. What is not set does not restrict.

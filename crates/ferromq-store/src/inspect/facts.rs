@@ -12,9 +12,9 @@ use super::{
     verify_log::transaction_fault,
 };
 use crate::{
-    MessageView, Region,
-    index_file::key_hash,
-    message::{self, CONTINUED},
+    files::disk::Region,
+    index::index_file::key_hash,
+    record::message::{self, CONTINUED, MessageView},
 };
 
 /// Something in a file that is not as it should be.

@@ -11,8 +11,8 @@ use super::{
     window::Window,
 };
 use crate::{
-    Disk,
-    index_file::{ENTRY_LEN, Entry, HEADER_LEN, Header, SLOT_LEN, Shape},
+    files::disk::Disk,
+    index::index_file::{ENTRY_LEN, Entry, HEADER_LEN, Header, SLOT_LEN, Shape},
 };
 
 /// An index file and what its header says.
@@ -65,8 +65,9 @@ impl IndexScan {
                 continue;
             };
             let mut head = [0; HEADER_LEN as usize];
-            let read =
-                layout.open(&file.path).and_then(|region| crate::Region::read_at(&region, 0, &mut head));
+            let read = layout
+                .open(&file.path)
+                .and_then(|region| crate::files::disk::Region::read_at(&region, 0, &mut head));
             if let Err(error) = read {
                 sink.unreadable(&file.path, 0..HEADER_LEN, &error);
                 continue;

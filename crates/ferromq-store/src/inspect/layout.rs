@@ -8,7 +8,11 @@ use super::{
     queues::last_entry,
     verify::{on_each, threads},
 };
-use crate::{Allocation, Disk, Region, Result, StoreError, checkpoint::Marks, stop::ABORT_MARK};
+use crate::{
+    error::{Result, StoreError},
+    files::disk::{Allocation, Disk, Region},
+    recovery::{checkpoint::Marks, last_shutdown::ABORT_MARK},
+};
 
 /// How a store was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

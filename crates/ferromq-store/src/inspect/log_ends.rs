@@ -16,8 +16,15 @@ use super::{
     queues::{Slot, slot_of},
 };
 use crate::{
-    Disk, MessageView, RealDisk, Result, StoreError, anchor::Anchor, columns::QueueBegins,
-    consume_queue::ENTRY_LEN, flush_mark,
+    columns::QueueBegins,
+    error::{Result, StoreError},
+    files::{
+        anchor::Anchor,
+        disk::{Disk, RealDisk},
+    },
+    queues::consume_queue::ENTRY_LEN,
+    record::message::MessageView,
+    recovery::flush_mark,
 };
 
 /// Times in RocketMQ's checkpoint may run so far ahead of its disk; its own recovery takes off as much.
@@ -132,7 +139,7 @@ fn walk_end<D: Disk>(layout: &Layout<D>, behind: impl Fn(&MessageView<'_>) -> bo
     Ok(layout.log_start())
 }
 
-fn region_head(region: &impl crate::Region, head: &mut [u8; 8]) -> io::Result<()> {
+fn region_head(region: &impl crate::files::disk::Region, head: &mut [u8; 8]) -> io::Result<()> {
     if region.len() < 8 { Ok(()) } else { region.read_at(0, head) }
 }
 

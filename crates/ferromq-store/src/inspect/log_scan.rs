@@ -13,9 +13,10 @@ use super::{
     log_file::{LogFile, Scanned},
 };
 use crate::{
-    Allocation, Disk, MessageView, Region, Result, StoreError,
     columns::{Batch, BatchBuilder, RowFilter, Wanted},
-    message::{INNER_BATCH, is_consumable},
+    error::{Result, StoreError},
+    files::disk::{Allocation, Disk, Region},
+    record::message::{INNER_BATCH, MessageView, is_consumable},
 };
 
 /// What becomes of places where no sound record lies.

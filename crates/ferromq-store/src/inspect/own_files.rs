@@ -16,12 +16,17 @@ use super::{
     verify_config::{self, read_small},
 };
 use crate::{
-    Disk,
-    anchor::{self, Anchor},
-    lease_file,
-    queue_list::QueueList,
-    queue_marks::{self, Floor, QueueName},
-    stop, unindexed,
+    files::{
+        anchor::{self, Anchor},
+        disk::Disk,
+    },
+    index::unindexed_range,
+    progress::lease_file,
+    queues::{
+        admin_files::{self, Floor, QueueName},
+        queue_list::QueueList,
+    },
+    recovery::last_shutdown,
 };
 
 /// A file of ours and what can be said of it.
@@ -76,7 +81,7 @@ impl OwnFiles {
             match name.as_str() {
                 "deleted" if is_void => own.deleted.clear(),
                 "queues" if is_void => own.listed = None,
-                unindexed::NAME if is_void => own.unindexed = 0..0,
+                unindexed_range::NAME if is_void => own.unindexed = 0..0,
                 _ => {}
             }
             let error = read.err().map(str::to_owned);
@@ -89,7 +94,7 @@ impl OwnFiles {
     fn take(&mut self, name: &str, bytes: &[u8]) -> Result<Option<Anchor>, &'static str> {
         match name {
             "closed" => {
-                let (end, anchor) = stop::decode_closed(bytes)?;
+                let (end, anchor) = last_shutdown::decode_closed(bytes)?;
                 self.closed_at = Some(end);
                 Ok(Some(anchor))
             }
@@ -99,12 +104,12 @@ impl OwnFiles {
                 Ok(Some(anchor))
             }
             "deleted" => {
-                let (anchor, deleted) = queue_marks::read_deleted(bytes)?;
+                let (anchor, deleted) = admin_files::read_deleted(bytes)?;
                 self.deleted = deleted;
                 Ok(Some(anchor))
             }
-            unindexed::NAME => {
-                let (anchor, unindexed) = unindexed::read(bytes)?;
+            unindexed_range::NAME => {
+                let (anchor, unindexed) = unindexed_range::read(bytes)?;
                 self.unindexed = unindexed;
                 Ok(Some(anchor))
             }

@@ -14,8 +14,8 @@ use super::{
     window::Window,
 };
 use crate::{
-    Disk, Region,
-    consume_queue::{ENTRY_LEN, Entry},
+    files::disk::{Disk, Region},
+    queues::consume_queue::{ENTRY_LEN, Entry},
 };
 
 const ENTRY: usize = ENTRY_LEN as usize;

@@ -21,7 +21,10 @@ use super::{
     verify_config::{self, Offsets},
     verify_log::{self, Derived, LogFileScan},
 };
-use crate::{Disk, RealDisk, Result};
+use crate::{
+    error::Result,
+    files::disk::{Disk, RealDisk},
+};
 
 /// Told while a verification runs, by the threads that look.
 #[derive(Debug)]

@@ -15,9 +15,12 @@ use super::{
     verify::Whole,
 };
 use crate::{
-    Allocation, Disk, Region, TIMER_TOPIC,
-    offset_file::{OffsetFile, parse_json},
-    timer_files::{TimerCheck, TimerMetrics},
+    delayed::timer::{
+        checkpoint_files::{TimerCheck, TimerMetrics},
+        timed_message::TIMER_TOPIC,
+    },
+    files::disk::{Allocation, Disk, Region},
+    progress::offset_file::{OffsetFile, parse_json},
 };
 
 /// Larger files than this are not read whole.

@@ -15,9 +15,9 @@ use super::{
     queues::{Entries, QueueScan, Slot},
 };
 use crate::{
-    Disk, MessageView,
-    consume_queue::{ENTRY_LEN, Entry},
-    message::{self, CONTINUED},
+    files::disk::Disk,
+    queues::consume_queue::{ENTRY_LEN, Entry},
+    record::message::{self, CONTINUED, MessageView},
 };
 
 /// What all workers look at.

@@ -1,0 +1,5 @@
+//! Numbered messages: a row that a writer sends again is stored once.
+
+pub(crate) mod sequence;
+pub(crate) mod sequences_file;
+pub(crate) mod writers;

@@ -1,0 +1,302 @@
+//! `ferromq/sequences`: a snapshot of what is known of numbered messages, and how it is had again at open.
+//!
+//! ```text
+//! content     between anchor and checksum, see `anchor`; magic "FMQSEQU1"
+//! 8  end of the log the snapshot holds for: all below is in it, and on disk
+//! 4  number of names; each  2+n  the name of a writer or a topic
+//! each entry: 4 writer  4 topic (places in the names)  4 partition  4 queue id  8 epoch  8 row  8 store timestamp
+//! ```
+//! The log decides: records behind the end are read again at open, and where the log is not the one the snapshot was
+//! taken of, all records that are young enough.
+
+use std::{
+    convert::Infallible,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use crate::{
+    dedup::{
+        sequence::Numbered,
+        writers::{Highest, Key, Names, Table},
+    },
+    error::{Result, StoreError},
+    files::{
+        anchor::{self, Anchor},
+        disk::Disk,
+        mapped_file_queue::MappedFileQueue,
+    },
+    log::damage::{Damage, DamageReason},
+    record::message::{self, MessageView},
+    recovery::log_walk::find_record,
+    store::message_store::Inner,
+};
+
+const MAGIC: &[u8; 8] = b"FMQSEQU1";
+/// So much of the log is read again after a kill, and what lies in a file of the log that is not the last one.
+const REPLAYED_BYTES: u64 = 64 << 20;
+
+fn path(root: &Path) -> PathBuf {
+    root.join("ferromq").join("sequences")
+}
+
+fn encode(table: &Table, end: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + table.rows.len() * 40);
+    out.extend(end.to_be_bytes());
+    out.extend((table.names.texts.len() as u32).to_be_bytes());
+    for name in &table.names.texts {
+        out.extend((name.len() as u16).to_be_bytes());
+        out.extend(name.as_bytes());
+    }
+    for (Key { writer, topic, partition, queue_id }, Highest { epoch, row, at_ms }) in table.rows.iter() {
+        [writer, topic, partition, queue_id].iter().for_each(|number| out.extend(number.to_be_bytes()));
+        out.extend(epoch.to_be_bytes());
+        out.extend(row.to_be_bytes());
+        out.extend(at_ms.to_be_bytes());
+    }
+    out
+}
+
+/// A snapshot in the bytes of a file: the record it was taken at, the end of the log then, and the table.
+pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, u64, Table), &'static str> {
+    let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
+    let (end, table) = decode(content).ok_or("it ends in the middle, or an entry has no name")?;
+    Ok((anchor, end, table))
+}
+
+fn decode(bytes: &[u8]) -> Option<(u64, Table)> {
+    let (end, rest) = bytes.split_first_chunk::<8>()?;
+    let (count, mut rest) = rest.split_first_chunk::<4>()?;
+    let mut names = Names::default();
+    for number in 0..u32::from_be_bytes(*count) {
+        let (len, after) = rest.split_first_chunk::<2>()?;
+        let (name, after) = after.split_at_checked(u16::from_be_bytes(*len).into())?;
+        if names.number(std::str::from_utf8(name).ok()?) != number {
+            return None;
+        }
+        rest = after;
+    }
+    let known = names.texts.len();
+    let mut table = Table::of(names);
+    let (entries, rest) = rest.as_chunks::<40>();
+    for entry in entries {
+        let (numbers, times) = entry.split_first_chunk::<16>()?;
+        let mut numbers = numbers.as_chunks::<4>().0.iter().map(|number| u32::from_be_bytes(*number));
+        let mut times = times.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
+        let (writer, topic) = (numbers.next()?, numbers.next()?);
+        if writer as usize >= known || topic as usize >= known {
+            return None;
+        }
+        let key = Key { writer, topic, partition: numbers.next()?, queue_id: numbers.next()? };
+        let (epoch, row, at_ms) = (times.next()?, times.next()?, times.next()?.cast_signed());
+        table.put(key, Highest { epoch, row, at_ms });
+    }
+    rest.is_empty().then_some((u64::from_be_bytes(*end), table))
+}
+
+impl<D: Disk> Inner<D> {
+    /// Writes the snapshot where it is due; `anchor` is a record on disk.
+    pub(crate) fn save_sequences(&self, anchor: Anchor, is_closing: bool) -> Result<()> {
+        let stepped_ms = self.clock.stepped_ms();
+        let end = {
+            let tail = self.log.tail.lock();
+            let saved_to = self.dedup.saved_to();
+            let behind = tail.end.saturating_sub(saved_to);
+            // The file that holds what is not in the snapshot could not be deleted.
+            let is_in_older_file = tail.file_begin() > saved_to;
+            let is_needed = behind >= REPLAYED_BYTES || is_in_older_file || is_closing && behind > 0;
+            if !is_needed && !self.dedup.is_stepped(stepped_ms) && !self.dedup.trouble.is_on() {
+                return Ok(());
+            }
+            tail.end
+        };
+        let path = path(&self.root);
+        if !is_closing {
+            self.dedup.trouble.check(&path)?;
+        }
+        let began = Instant::now();
+        let written = self.write_snapshot(&path, anchor, end, stepped_ms);
+        self.dedup.trouble.note(&path, began, &written, "the snapshot of numbered messages");
+        written
+    }
+
+    fn write_snapshot(&self, path: &Path, anchor: Anchor, end: u64, stepped_ms: i64) -> Result<()> {
+        let mut table = self.dedup.copy(|| self.log.tail.lock());
+        if self.log.flushed() < self.log.written() {
+            // A snapshot never names a message that a crash may take, and this one may name what was appended while
+            // it was copied.
+            self.log.flush()?;
+        }
+        table.purge(self.dedup.horizon(self.clock.steady_ms()));
+        table.move_times(i64::MAX, stepped_ms);
+        let bytes = anchor::seal(MAGIC, anchor, &encode(&table, end));
+        self.disk.replace_file(path, &bytes).map_err(|source| StoreError::io("write", path, source))?;
+        self.dedup.set_saved(end, stepped_ms);
+        Ok(())
+    }
+
+    /// Says whether a file of the log must stay because it may hold numbered messages within the window that are not in
+    /// the snapshot. `last_ms` is when the last message of the file was stored, or later.
+    ///
+    /// Not where space is short: the snapshot may fail for want of it.
+    pub(crate) fn needs_for_sequences(&self, end: u64, last_ms: i64) -> bool {
+        end > self.dedup.saved_to()
+            && self.dedup.entries() > 0
+            && last_ms >= self.dedup.horizon(self.clock.steady_ms())
+            && !self.space().is_some_and(|space| self.is_short(&space))
+    }
+
+    /// The snapshot, where it cannot be written now.
+    pub(crate) fn sequences_damage(&self) -> Option<Damage> {
+        let range = self.dedup.saved_to()..self.log.written();
+        let damage = |file| Damage { file, range, reason: DamageReason::Unwritten };
+        self.dedup.trouble.is_on().then(|| damage(path(&self.root)))
+    }
+
+    /// Writes the snapshot where there is one, or should be: something was forgotten that it may tell of.
+    pub(crate) fn write_sequences(&self) -> Result<()> {
+        let _held = self.hold()?;
+        let _checkpointing = self.checkpointing.lock();
+        self.dedup.set_saved(0, self.clock.stepped_ms());
+        self.save_sequences(self.anchor(), true)
+    }
+
+    /// Has again what is known of numbered messages, once the log is recovered.
+    pub(crate) fn load_sequences(&self) -> Result<()> {
+        let (files, end) = (self.log.files(), self.log.written());
+        let found = self.read_snapshot()?;
+        let is_found = found.is_some();
+        let found = found.filter(|(anchor, to, _)| *to <= end && anchor.is_held_by(files));
+        if is_found && found.is_none() {
+            // The log may grow to where the snapshot would seem to be one of it.
+            let path = path(&self.root);
+            self.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
+        }
+        let (saved_to, mut table) = found.map_or((0, Table::default()), |(_, to, table)| (to, table));
+        let (now_ms, stepped_ms) = (self.clock.now_ms(), self.clock.stepped_ms());
+        let horizon_ms = self.dedup.horizon(now_ms);
+        let from = if saved_to > 0 { saved_to } else { young_from(files, horizon_ms)? };
+        self.replay(from.max(self.log.start()), end, &mut table)?;
+        table.purge(horizon_ms);
+        table.move_times(now_ms, -stepped_ms);
+        self.dedup.begin(table, saved_to, stepped_ms);
+        Ok(())
+    }
+
+    fn read_snapshot(&self) -> Result<Option<(Anchor, u64, Table)>> {
+        let path = path(&self.root);
+        let bytes = match self.disk.read_file(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(StoreError::io("read", &path, source)),
+        };
+        let warn = |reason: &&str| {
+            tracing::warn!(file = %path.display(), reason, "snapshot of sequences ignored: the log is read for them");
+        };
+        Ok(read(&bytes).inspect_err(warn).ok())
+    }
+
+    fn replay(&self, from: u64, end: u64, table: &mut Table) -> Result<()> {
+        let mut at = from;
+        while at < end {
+            if let Some(damage) = self.log.damages.at(at) {
+                at = damage.end;
+                continue;
+            }
+            let limit = self.log.damages.overlapping(&(at..end)).map_or(end, |damage| damage.start);
+            let walked = self.log.walk(at..limit, |_, record| {
+                if let Ok(view) = MessageView::decode(record, false)
+                    && let Ok(Some(numbered)) = Numbered::of(view.topic, view.queue_id, view.properties)
+                    && !self.is_of_deleted(&view)
+                {
+                    let horizon_ms = self.dedup.horizon(view.store_timestamp);
+                    table.note(&numbered, view.store_timestamp, horizon_ms);
+                }
+                Ok::<(), Infallible>(())
+            });
+            let Ok(stop) = walked;
+            at = stop;
+            if at < limit {
+                // Damage nobody met yet: it lies where no record needed to be looked at.
+                at = find_record(self.log.files(), at + 1..limit, u64::MAX)?.unwrap_or(limit);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the first file begins that may hold records stored at `horizon_ms` or later.
+fn young_from<D: Disk>(files: &MappedFileQueue<D>, horizon_ms: i64) -> Result<u64> {
+    let spans = files.spans();
+    for span in spans.iter().rev() {
+        let Some(file) = files.open(span.start)? else { continue };
+        let first = message::store_timestamp(file.read(span.start..file.end()));
+        if first.is_some_and(|first| first > 0 && first < horizon_ms) {
+            return Ok(span.start);
+        }
+    }
+    Ok(spans.first().map_or(0, |span| span.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dedup::sequence::Sequence;
+
+    fn table_of(entries: &[(String, u32, u64, u64, i64)]) -> Table {
+        let mut table = Table::default();
+        for (writer, partition, epoch, row, at_ms) in entries {
+            let sequence = Sequence { writer, partition: *partition, epoch: *epoch, row: *row };
+            table.note(&Numbered { sequence, topic: "orders", queue_id: partition % 4 }, *at_ms, i64::MIN);
+        }
+        table
+    }
+
+    type Named = (Arc<str>, Arc<str>, u32, u32, u64, u64, i64);
+
+    fn named(table: &Table) -> Vec<Named> {
+        let name = |number: u32| Arc::clone(&table.names.texts[number as usize]);
+        let mut rows: Vec<_> = table
+            .rows
+            .iter()
+            .map(|(k, h)| (name(k.writer), name(k.topic), k.partition, k.queue_id, h.epoch, h.row, h.at_ms))
+            .collect();
+        rows.sort();
+        rows
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_is_read_as_it_was_written_and_no_part_of_one_is(
+            entries in prop::collection::vec(("[a-c]{1,2}", 0..4u32, any::<u64>(), any::<u64>(), any::<i64>()), 0..9),
+            end in any::<u64>(), cut in any::<prop::sample::Index>(),
+        ) {
+            let table = table_of(&entries);
+            let anchor = Anchor { physical_offset: 1, store_timestamp: 2, body_crc: 3 };
+            let bytes = anchor::seal(MAGIC, anchor, &encode(&table, end));
+            let (read_anchor, read_end, again) = read(&bytes).unwrap();
+            prop_assert_eq!((read_anchor, read_end, named(&again)), (anchor, end, named(&table)));
+            prop_assert!(read(&bytes[..cut.index(bytes.len())]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_snapshot_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+            let _ = read(&bytes);
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn what_is_out_of_the_window_goes_with_its_names_and_the_rest_stays(
+            entries in prop::collection::vec(("[a-e]", 0..4u32, 0..9u64, 0..9u64, 0..100i64), 0..30), horizon in 0..100i64,
+        ) {
+            let mut table = table_of(&entries);
+            let young: Vec<_> = named(&table).into_iter().filter(|entry| entry.6 >= horizon).collect();
+            table.purge(horizon);
+            prop_assert_eq!(named(&table), young);
+        }
+    }
+}

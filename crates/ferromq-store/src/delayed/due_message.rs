@@ -1,0 +1,146 @@
+//! Where a message goes that waited until it was due, and how it is stored there; whatever made it wait.
+
+use std::sync::atomic::Ordering;
+
+use crate::{
+    delayed::{
+        delay_levels::{self, SCHEDULE_TOPIC},
+        timer::timed_message::TIMER_TOPIC,
+    },
+    error::{Result, StoreError},
+    files::disk::Disk,
+    progress::java_pops::REVIVE_PREFIX,
+    queues::consume_queue::check_name,
+    record::message::{MessageView, NewMessage},
+    store::{message_store::Inner, types::Appended},
+};
+
+/// Half messages wait for their producer's decision, so nothing may be delivered there; nor back among the waiting.
+const NO_DESTINATIONS: [&str; 3] = ["RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC, TIMER_TOPIC];
+
+/// Why a message is given up that [`Inner::is_outlived`].
+pub(crate) const OUTLIVED: &str = "its topic has had closed queues alone for as long as messages are kept";
+
+/// Why what a Java broker's pops left to wait goes nowhere: our leases tell it, and that broker must not read it again.
+pub(crate) const TAKEN_OVER: &str = "it was taken over when the store was opened";
+
+/// Where a message that is due goes.
+pub(crate) enum Target {
+    /// Into this queue, its own or an open one of its topic.
+    Queue(String, i32),
+    /// All queues of its topic are closed; this is its own.
+    Closed(String, i32),
+    /// Nowhere, and why.
+    Nowhere(&'static str),
+}
+
+impl<D: Disk> Inner<D> {
+    /// Where the message goes, by its properties.
+    pub(crate) fn target(&self, view: &MessageView<'_>) -> Target {
+        let Some((topic, queue_id)) = delay_levels::destination(view.properties) else {
+            return Target::Nowhere("it does not say where it goes");
+        };
+        let Ok(queue) = check_name(topic, queue_id) else {
+            return Target::Nowhere("where it goes is no queue");
+        };
+        if topic.starts_with(REVIVE_PREFIX) {
+            return Target::Nowhere(TAKEN_OVER);
+        }
+        if NO_DESTINATIONS.contains(&topic) {
+            return Target::Nowhere("nothing is delivered to that topic");
+        }
+        if self.was_deleted_since(topic, view.physical_offset) {
+            return Target::Nowhere("its topic was deleted");
+        }
+        match self.open_queue(topic, queue) {
+            Some(queue) => Target::Queue(topic.to_owned(), queue.cast_signed()),
+            None => Target::Closed(topic.to_owned(), queue_id),
+        }
+    }
+
+    /// Says whether a message is as old as messages of its topic get: one that finds its queues closed is given up then.
+    /// Not while one of them is set aside: it takes messages again.
+    pub(crate) fn is_outlived(&self, topic: &str, view: &MessageView<'_>) -> bool {
+        if self.queues.of_topic(topic).iter().any(|queue| queue.marks.is_aside()) {
+            return false;
+        }
+        let retention = &self.config.retention;
+        let age = retention.age_by_topic.get(topic).copied().or(retention.age);
+        let born_ago = self.clock.now_ms().saturating_sub(view.born_timestamp);
+        age.is_some_and(|age| i128::from(born_ago) >= age.as_millis().cast_signed())
+    }
+
+    /// Appends the messages; those the store never takes are left out and told of. Returns the size of each record, 0 of
+    /// those left out.
+    pub(crate) fn append_due(&self, messages: &[NewMessage<'_>]) -> Result<Vec<u32>> {
+        let is_never_taken =
+            |error: &StoreError| matches!(error, StoreError::TooLarge { .. } | StoreError::Invalid { .. });
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sizes = |appended: Appended| appended.locations.into_iter().map(|location| location.len);
+        match self.append(messages) {
+            Ok(appended) => return Ok(sizes(appended).collect()),
+            Err(error) if !is_never_taken(&error) => return Err(error),
+            Err(_) => {}
+        }
+        let is_kept = |message: &NewMessage<'_>| {
+            let tell = |error: &StoreError| {
+                tracing::error!(%error, topic = message.topic, "due message is not to be stored: given up");
+            };
+            self.check(message).inspect_err(tell).is_ok()
+        };
+        let is_kept: Vec<bool> = messages.iter().map(is_kept).collect();
+        let kept: Vec<NewMessage<'_>> = messages
+            .iter()
+            .zip(&is_kept)
+            .filter(|(_, is_kept)| **is_kept)
+            .map(|(message, _)| *message)
+            .collect();
+        let appended = if kept.is_empty() { None } else { Some(self.append(&kept)?) };
+        let mut sizes = appended.map(sizes).into_iter().flatten();
+        Ok(is_kept.into_iter().map(|is_kept| if is_kept { sizes.next().unwrap_or(0) } else { 0 }).collect())
+    }
+
+    /// The queue where it takes messages, else another one of the topic that does.
+    fn open_queue(&self, topic: &str, queue_id: u32) -> Option<u32> {
+        let wanted = self.queues.find_any(topic, queue_id);
+        if wanted.is_none_or(|queue| queue.marks.takes_messages()) {
+            return Some(queue_id);
+        }
+        let others = self.queues.of_topic(topic);
+        let open = others.iter().filter(|queue| queue.marks.takes_messages() && !queue.marks.is_deleted());
+        open.map(|queue| queue.queue_id()).min()
+    }
+
+    /// Says whether the topic was deleted after a message for it was stored at `physical_offset`.
+    fn was_deleted_since(&self, topic: &str, physical_offset: u64) -> bool {
+        self.queues.deleted_to.load(Ordering::Acquire) > physical_offset
+            && self
+                .queues
+                .of_topic(topic)
+                .iter()
+                .any(|queue| queue.marks.floor().physical_end > physical_offset)
+    }
+}
+
+/// The message of a record, for another queue.
+pub(crate) fn renewed<'a>(
+    view: &MessageView<'a>,
+    topic: &'a str,
+    queue_id: i32,
+    properties: &'a [u8],
+) -> NewMessage<'a> {
+    NewMessage {
+        topic,
+        queue_id,
+        flag: view.flag,
+        sys_flag: view.sys_flag,
+        born_timestamp: view.born_timestamp,
+        born_host: view.born_host,
+        reconsume_times: view.reconsume_times,
+        prepared_transaction_offset: 0,
+        body: view.body,
+        properties,
+    }
+}

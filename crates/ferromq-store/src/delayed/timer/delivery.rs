@@ -1,0 +1,576 @@
+//! Delivers messages with a time of their own once they are due.
+//!
+//! One thread fills the wheel from the queue of its topic and empties it. A message that takes another one back counts if it
+//! was stored before that one's time: so before anything is delivered everything stored by then is in the wheel.
+
+use std::{
+    ops::Range,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    delayed::{
+        delay_levels,
+        due_message::{OUTLIVED, TAKEN_OVER, Target, renewed},
+        timer::{
+            log::Unit,
+            state::{TimerState, TimerStats, record_of},
+            timed_message::{self, TIMER_TOPIC},
+        },
+    },
+    error::{Result, StoreError},
+    files::disk::Disk,
+    log::damage::{Damage, DamageReason},
+    record::{
+        log_record::Record,
+        message::{MessageView, NewMessage},
+        properties,
+    },
+    store::message_store::{Inner, MessageStore},
+    sync::signal::Signal,
+};
+
+/// Most messages and bytes stored at once: bounds how long a send waits for its turn.
+const TURN_MESSAGES: usize = 64;
+const TURN_BYTES: usize = 1 << 20;
+/// Pause where the log takes nothing or something cannot be read, and nobody can tell when that ends.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How much later a message is tried again whose topic has only closed queues.
+const CLOSED_PAUSE_MS: i64 = 60_000;
+/// Nobody waits for the dispatcher.
+const NOBODY: u64 = u64::MAX;
+
+/// What is shared between the thread and whoever asks for it.
+pub(crate) struct Timer<D: Disk> {
+    /// Wakes the thread.
+    pub(crate) due: Signal,
+    asked: AtomicBool,
+    /// Where the dispatcher must get to before the thread goes on.
+    awaited: AtomicU64,
+    pub(crate) state: Mutex<TimerState<D>>,
+    /// Held by whoever writes down how far it is, before `state`.
+    pub(crate) persisting: Mutex<()>,
+    /// The file because of which messages wait longer than they should, and what cannot be done with it.
+    held: Mutex<Option<(PathBuf, DamageReason)>>,
+    delivered: AtomicU64,
+    rolled: AtomicU64,
+    recalled: AtomicU64,
+    put_back: AtomicU64,
+    undeliverable: AtomicU64,
+}
+
+impl<D: Disk> Timer<D> {
+    pub(crate) fn new(state: TimerState<D>) -> Self {
+        Self {
+            due: Signal::default(),
+            asked: AtomicBool::new(false),
+            awaited: AtomicU64::new(NOBODY),
+            state: Mutex::new(state),
+            persisting: Mutex::default(),
+            held: Mutex::default(),
+            delivered: AtomicU64::new(0),
+            rolled: AtomicU64::new(0),
+            recalled: AtomicU64::new(0),
+            put_back: AtomicU64::new(0),
+            undeliverable: AtomicU64::new(0),
+        }
+    }
+
+    /// Messages came that wait, or the clock was moved.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.due.ring();
+    }
+
+    /// The dispatcher got to `end`, which readers see already.
+    pub(crate) fn dispatched(&self, end: u64) {
+        // Pairs with the fence in `Signal::wait`: either the thread sees how far it is, or it is seen waiting.
+        fence(Ordering::SeqCst);
+        if self.awaited.load(Ordering::Relaxed) <= end {
+            self.due.ring();
+        }
+    }
+
+    /// The file because of which messages wait longer than they should; `log` is the range of the log it is about.
+    pub(crate) fn damage(&self, log: Range<u64>) -> Option<Damage> {
+        let held = self.held.lock().clone();
+        held.map(|(file, reason)| Damage { file, range: log, reason })
+    }
+
+    pub(crate) fn stats(&self) -> TimerStats {
+        let state = self.state.lock();
+        TimerStats {
+            delivered: self.delivered.load(Ordering::Relaxed),
+            rolled: self.rolled.load(Ordering::Relaxed),
+            recalled: self.recalled.load(Ordering::Relaxed),
+            put_back: self.put_back.load(Ordering::Relaxed),
+            undeliverable: self.undeliverable.load(Ordering::Relaxed) + state.strange,
+            lost: state.lost,
+            read_time: state.read_time,
+            queue_offset: state.next_offset,
+        }
+    }
+}
+
+impl<D: Disk> MessageStore<D> {
+    /// How far the wheel of timed messages is, in the form a RocketMQ slave reads it (56 bytes).
+    #[must_use]
+    pub fn timer_check_point(&self) -> Vec<u8> {
+        self.inner().timer.state.lock().check().encode()
+    }
+
+    /// How many timed messages wait by topic, as RocketMQ's `timermetrics` (JSON).
+    #[must_use]
+    pub fn timer_metrics(&self) -> String {
+        self.inner().timer.state.lock().metrics.encode()
+    }
+
+    /// Messages of which memory knows: those of the slot that is being delivered.
+    #[must_use]
+    pub fn timed_in_memory(&self) -> usize {
+        self.inner().timer.state.lock().active.as_ref().map_or(0, |active| active.waiting.len())
+    }
+
+    /// Messages in the wheel that are not done, and how many of its topic's queue are not in it yet.
+    #[must_use]
+    pub fn timed_waiting(&self) -> (i64, u64) {
+        let inner = self.inner();
+        let state = inner.timer.state.lock();
+        let in_wheel = state.wheel.as_ref().map_or(0, |wheel| wheel.count(state.read_time));
+        (in_wheel, inner.max_offset(TIMER_TOPIC, 0).saturating_sub(state.next_offset))
+    }
+}
+
+/// When to look again.
+pub(crate) enum Next {
+    Now,
+    At(i64),
+    /// Once the dispatcher got there.
+    Dispatched(u64),
+    OnArrival,
+    AfterPause,
+}
+
+/// The delivering thread.
+pub(crate) struct TimerDelivery<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    /// A failure was logged, and nothing went well since: of what is delivered, and of what is put into the wheel.
+    is_stuck: bool,
+    is_unfilled: bool,
+    /// Everything stored before this time is in the wheel.
+    filled_until: i64,
+    /// Once the log is dispatched up to here everything stored before that time can be put into the wheel.
+    awaited: Option<(i64, u64)>,
+    /// Once the queue is in the wheel up to here everything stored before that time is.
+    goal: Option<(i64, u64)>,
+}
+
+/// What becomes of a message.
+enum Verdict {
+    Deliver {
+        topic: String,
+        queue_id: i32,
+        properties: Vec<u8>,
+    },
+    Roll(Vec<u8>),
+    PutBack(Vec<u8>),
+    Recalled,
+    /// The unit was another message's: this one has its own, at its time.
+    Strayed,
+    GiveUp(&'static str),
+}
+
+impl<'a, D: Disk> TimerDelivery<'a, D> {
+    pub(crate) fn new(inner: &'a Inner<D>) -> Self {
+        Self { inner, is_stuck: false, is_unfilled: false, filled_until: i64::MIN, awaited: None, goal: None }
+    }
+
+    pub(crate) fn run(mut self) {
+        let timer = &self.inner.timer;
+        while !timer.due.is_stopped() {
+            timer.asked.store(false, Ordering::Release);
+            let next = self.turn(&mut timer.state.lock());
+            let asked = || timer.asked.load(Ordering::Acquire);
+            match next {
+                Next::Now => {}
+                Next::OnArrival => timer.due.wait(asked, None),
+                Next::AfterPause => self.pause(),
+                Next::At(_) if self.inner.clock.is_manual() => timer.due.wait(asked, None),
+                Next::At(time) => {
+                    let left = time.saturating_sub(self.inner.clock.now_ms());
+                    timer.due.wait(asked, Some(Duration::from_millis(u64::try_from(left).unwrap_or(0))));
+                }
+                Next::Dispatched(end) => {
+                    timer.awaited.store(end, Ordering::SeqCst);
+                    timer.due.wait(|| self.inner.dispatched() >= end || asked(), None);
+                    timer.awaited.store(NOBODY, Ordering::SeqCst);
+                }
+            }
+        }
+        self.stop();
+    }
+
+    /// Waits before another try. What comes meanwhile makes it no shorter, a stop does.
+    fn pause(&self) {
+        let (due, begin) = (&self.inner.timer.due, Instant::now());
+        while let Some(left) = RETRY_PAUSE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero())
+            && !due.is_stopped()
+        {
+            due.wait(|| false, Some(left));
+        }
+    }
+
+    /// A stop is clean where nothing comes twice after it.
+    fn stop(&self) {
+        let mut state = self.inner.timer.state.lock();
+        if state.is_unrecovered {
+            return;
+        }
+        let settled = self.inner.log.flush().and_then(|_| state.settle());
+        if let Err(error) = settled {
+            tracing::warn!(%error, "what was delivered in the last second is not noted: it comes again");
+        }
+        state.pass_empty(self.inner.clock.now_ms());
+    }
+
+    /// One turn: puts messages that came into the wheel, and delivers what is due.
+    pub(crate) fn turn(&mut self, state: &mut TimerState<D>) -> Next {
+        if state.is_unrecovered {
+            match state.recover(self.inner) {
+                Ok(()) if state.is_unrecovered => return Next::AfterPause,
+                Ok(()) => {
+                    self.unstuck();
+                }
+                Err(error) => return self.stuck(&error, "timers not recovered, trying again"),
+            }
+        }
+        let now = self.inner.clock.now_ms();
+        if state.is_behind(now) {
+            state.pass_empty(now);
+            if !state.is_next_known() {
+                return Next::Now;
+            }
+        }
+        if state.is_behind(now) {
+            (self.filled_until, self.awaited, self.goal) = (now, None, None);
+            return self.empty(state, now);
+        }
+        if let Some((time, _)) = self.awaited.take_if(|(_, end)| self.inner.dispatched() >= *end) {
+            let queue = self.inner.queues.find(TIMER_TOPIC, 0);
+            self.goal = Some((time, queue.map_or(0, |queue| queue.max_offset())));
+        }
+        let has_filled = match state.fill(self.inner) {
+            Ok(has_filled) => has_filled,
+            Err(error) => return self.unfilled(&error),
+        };
+        if std::mem::take(&mut self.is_unfilled) {
+            tracing::info!("timed messages are put into the wheel again");
+            self.inner.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unwritten);
+        }
+        if let Some((time, _)) = self.goal.take_if(|(_, end)| state.next_offset >= *end || !has_filled) {
+            self.filled_until = time;
+        }
+        // What comes all the time must not keep what is due waiting.
+        let next = self.empty(state, now);
+        if has_filled && !matches!(next, Next::AfterPause) { Next::Now } else { next }
+    }
+
+    /// What came cannot be put into the wheel now. It may take back what is in there, so nothing is delivered meanwhile.
+    fn unfilled(&mut self, error: &StoreError) -> Next {
+        if !std::mem::replace(&mut self.is_unfilled, true) {
+            tracing::error!(%error, "timed messages are not put into the wheel now: all wait, trying again");
+        }
+        self.hold(error, DamageReason::Unwritten);
+        Next::AfterPause
+    }
+
+    fn hold(&self, error: &StoreError, reason: DamageReason) {
+        let file = match error {
+            StoreError::Io { path, .. } | StoreError::Corrupt { file: path, .. } => path.clone(),
+            _ => return,
+        };
+        *self.inner.timer.held.lock() = Some((file, reason));
+    }
+
+    /// Delivers of what is due as much as a turn holds.
+    fn empty(&mut self, state: &mut TimerState<D>, now: i64) -> Next {
+        let Some(active) = &state.active else {
+            return match state.next_slot() {
+                None => Next::Now,
+                Some(None) => Next::OnArrival,
+                Some(Some(time)) if time > now => Next::At(time),
+                Some(Some(time)) if time > self.filled_until => self.fill_until(now),
+                Some(Some(time)) => match state.activate(self.inner, time) {
+                    Ok(()) => self.unstuck(),
+                    Err(error) => self.stuck(&error, "due messages not found in the timer log, trying again"),
+                },
+            };
+        };
+        match active.waiting.peek() {
+            Some((due, _)) if due > now => Next::At(due),
+            Some((due, _)) if due > self.filled_until => self.fill_until(now),
+            Some(_) => match self.deliver(state) {
+                Ok(()) => self.unstuck(),
+                Err(error) => self.stuck(&error, "due messages not delivered, trying again"),
+            },
+            None => {
+                let end = active.time.saturating_add(state.config.precision_ms());
+                match state.refill() {
+                    Ok(true) => return self.unstuck(),
+                    Ok(false) => {
+                        self.unstuck();
+                    }
+                    Err(error) => {
+                        return self.stuck(&error, "due messages not found in the timer log, trying again");
+                    }
+                }
+                if end > now {
+                    return Next::At(end);
+                }
+                state.finish();
+                Next::Now
+            }
+        }
+    }
+
+    /// Everything stored by now is to be in the wheel before anything else is done.
+    fn fill_until(&mut self, now: i64) -> Next {
+        if self.goal.is_some() {
+            return Next::Now;
+        }
+        if let Some((_, end)) = self.awaited {
+            return Next::Dispatched(end);
+        }
+        self.awaited = Some((now, self.inner.log.written()));
+        Next::Now
+    }
+
+    fn stuck(&mut self, error: &StoreError, what: &str) -> Next {
+        if !std::mem::replace(&mut self.is_stuck, true) {
+            tracing::warn!(%error, "{what}");
+        }
+        self.hold(error, DamageReason::Unreadable);
+        Next::AfterPause
+    }
+
+    fn unstuck(&mut self) -> Next {
+        if std::mem::take(&mut self.is_stuck) {
+            tracing::info!("timed messages are delivered again");
+            self.inner.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unreadable);
+        }
+        Next::Now
+    }
+
+    /// Delivers what is due of the active slot, as much as a turn holds. An error: nothing of it is, try again.
+    fn deliver(&mut self, state: &mut TimerState<D>) -> Result<()> {
+        let Some(active) = &mut state.active else { return Ok(()) };
+        let (mut taken, mut bytes) = (Vec::with_capacity(TURN_MESSAGES), 0);
+        while let Some(next) = active.waiting.peek().filter(|(due, _)| *due <= self.filled_until)
+            && taken.len() < TURN_MESSAGES
+            && bytes < TURN_BYTES
+        {
+            let unit = match state.log.read(next.1) {
+                Ok(unit) => unit,
+                Err(error) => {
+                    active.waiting.give_back(taken.iter().map(|(next, _): &((i64, u64), _)| *next));
+                    return Err(error);
+                }
+            };
+            bytes += unit.map_or(0, |unit| unit.size as usize);
+            taken.push((next, unit));
+            active.waiting.pop();
+        }
+        let mut lost = 0;
+        let done = self.store(state, &taken, &mut lost);
+        match (&done, &mut state.active) {
+            (Ok(()), Some(active)) => active.is_begun = true,
+            (Err(_), Some(active)) => active.waiting.give_back(taken.iter().map(|(next, _)| *next)),
+            _ => {}
+        }
+        if taken.iter().any(|(_, unit)| unit.is_some_and(|unit| unit.is_rolled())) {
+            // What was stored anew must be in its slot before that one's turn comes.
+            (self.filled_until, self.awaited, self.goal) = (i64::MIN, None, None);
+        }
+        if done.is_ok() {
+            state.lost += lost;
+            state.is_changed = true;
+        }
+        done
+    }
+
+    fn store(
+        &self,
+        state: &mut TimerState<D>,
+        taken: &[((i64, u64), Option<Unit>)],
+        lost: &mut u64,
+    ) -> Result<()> {
+        let inner = self.inner;
+        let mut file = None;
+        let mut records: Vec<(Unit, Record<D::Region>)> = Vec::with_capacity(taken.len());
+        for (next, unit) in taken {
+            let record = match unit {
+                Some(unit) => record_of(inner, &mut file, unit)?,
+                None => None,
+            };
+            match unit.zip(record) {
+                Some(found) => records.push(found),
+                None => {
+                    *lost += 1;
+                    tracing::error!(place = next.1, "message that waited is removed or damaged: lost");
+                }
+            }
+        }
+        let mut found = Vec::with_capacity(records.len());
+        for (unit, record) in &records {
+            match MessageView::decode(record.bytes(), true) {
+                Ok(view) if view.topic == TIMER_TOPIC && view.physical_offset == unit.physical_offset => {
+                    let verdict = self.verdict(state, unit, &view);
+                    if let Verdict::Strayed = verdict {
+                        state.put_right(inner, &view)?;
+                    }
+                    found.push((view, verdict));
+                }
+                _ => {
+                    *lost += 1;
+                    tracing::error!(
+                        physical_offset = unit.physical_offset,
+                        "message that waited is damaged: lost"
+                    );
+                }
+            }
+        }
+        let messages: Vec<NewMessage<'_>> =
+            found.iter().filter_map(|(view, verdict)| made(view, verdict)).collect();
+        let sizes = inner.append_due(&messages)?;
+        self.count(state, &found, &sizes);
+        Ok(())
+    }
+
+    fn verdict(&self, state: &TimerState<D>, unit: &Unit, view: &MessageView<'_>) -> Verdict {
+        let now = self.inner.clock.now_ms();
+        let due = timed_message::due_at(state.config.precision_ms(), view.properties, view.store_timestamp);
+        if !unit.is_rolled() && due.is_some_and(|due| due > now) {
+            return Verdict::Strayed;
+        }
+        let (dequeued, enqueued) = (now.to_string(), unit.written_at.to_string());
+        let mut set = vec![
+            (timed_message::ENQUEUED_MS, enqueued.as_str()),
+            (timed_message::DEQUEUED_MS, dequeued.as_str()),
+        ];
+        if unit.is_rolled() {
+            let known = properties::get(view.properties, timed_message::ROLLS)
+                .and_then(|text| text.parse::<u32>().ok());
+            let rolls = known.unwrap_or(0).saturating_add(1).to_string();
+            set.push((timed_message::ROLLS, rolls.as_str()));
+            return Verdict::Roll(self.fitting(view, TIMER_TOPIC, &set, &[]));
+        }
+        if state
+            .active
+            .as_ref()
+            .is_some_and(|active| !active.recalled.is_empty() && is_recalled(&active.recalled, view))
+        {
+            return Verdict::Recalled;
+        }
+        match self.inner.target(view) {
+            Target::Queue(topic, queue_id) => {
+                let properties = self.fitting(view, &topic, &set, &[]);
+                Verdict::Deliver { topic, queue_id, properties }
+            }
+            Target::Nowhere(reason) => Verdict::GiveUp(reason),
+            Target::Closed(topic, _) if self.inner.is_outlived(&topic, view) => Verdict::GiveUp(OUTLIVED),
+            Target::Closed(..) => {
+                let again =
+                    timed_message::slot_time(state.config.precision_ms(), now + CLOSED_PAUSE_MS).to_string();
+                let kept = [(timed_message::OUT_MS, again.as_str())];
+                Verdict::PutBack(self.fitting(view, TIMER_TOPIC, &set, &kept))
+            }
+        }
+    }
+
+    /// The message's properties with those of `told` and `kept`; where they leave no room without the first, and at last
+    /// without what only the wait needed.
+    fn fitting(
+        &self,
+        view: &MessageView<'_>,
+        topic: &str,
+        told: &[(&str, &str)],
+        kept: &[(&str, &str)],
+    ) -> Vec<u8> {
+        let whole = properties::replace(view.properties, &[], &[told, kept].concat());
+        let fits = |properties: &[u8]| {
+            let checked = self.inner.check(&renewed(view, topic, 0, properties));
+            !matches!(checked, Err(StoreError::TooLarge { .. }))
+        };
+        if fits(&whole) {
+            return whole;
+        }
+        let plain = properties::replace(view.properties, &[], kept);
+        if topic == TIMER_TOPIC || fits(&plain) {
+            return plain;
+        }
+        properties::replace(
+            view.properties,
+            &[timed_message::OUT_MS, timed_message::REAL_TOPIC, timed_message::REAL_QUEUE],
+            &[],
+        )
+    }
+
+    fn count(&self, state: &mut TimerState<D>, found: &[(MessageView<'_>, Verdict)], sizes: &[u32]) {
+        let (timer, now) = (&self.inner.timer, self.inner.clock.now_ms());
+        let listener = self.inner.schedule.listener.read().clone();
+        let mut sizes = sizes.iter().copied();
+        for (view, verdict) in found {
+            if let Verdict::Strayed = verdict {
+                continue;
+            }
+            if let Verdict::Recalled = verdict {
+                timer.recalled.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            if let Some((topic, _)) = delay_levels::destination(view.properties) {
+                let is_delete = properties::get(view.properties, timed_message::DELETES).is_some();
+                state.metrics.add(topic, if is_delete { 1 } else { -1 }, now);
+            }
+            if let Verdict::GiveUp(TAKEN_OVER) = verdict {
+                continue;
+            }
+            if let Verdict::GiveUp(reason) = verdict {
+                tracing::warn!(physical_offset = view.physical_offset, reason, "timed message given up");
+                timer.undeliverable.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let counter = match (verdict, sizes.next().unwrap_or(0)) {
+                (_, 0) => &timer.undeliverable,
+                (Verdict::Deliver { topic, .. }, size) => {
+                    listener.iter().for_each(|listener| listener(topic, size));
+                    &timer.delivered
+                }
+                (Verdict::Roll(_), _) => &timer.rolled,
+                _ => &timer.put_back,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The record to be stored for a message, where one is.
+fn made<'a>(view: &MessageView<'a>, verdict: &'a Verdict) -> Option<NewMessage<'a>> {
+    match verdict {
+        Verdict::Deliver { topic, queue_id, properties } => Some(renewed(view, topic, *queue_id, properties)),
+        Verdict::Roll(properties) | Verdict::PutBack(properties) => {
+            Some(renewed(view, TIMER_TOPIC, 0, properties))
+        }
+        Verdict::Recalled | Verdict::Strayed | Verdict::GiveUp(_) => None,
+    }
+}
+
+/// Says whether the message, or one with its topic and unique key, was taken back.
+fn is_recalled(recalled: &std::collections::HashSet<String>, view: &MessageView<'_>) -> bool {
+    let topic = delay_levels::destination(view.properties).map(|(topic, _)| topic);
+    let key = properties::get(view.properties, "UNIQ_KEY");
+    topic.zip(key).is_some_and(|(topic, key)| recalled.contains(&format!("{topic}+{key}")))
+}

@@ -1,0 +1,209 @@
+//! The wheel of timed messages at open: as it was left, from the timer log, or anew from the queue.
+//!
+//! Slots, chains and the checkpoint of a broker that was killed promise little: what counts are the units of the timer log
+//! and the queue they were made from.
+
+use crate::{
+    delayed::timer::{
+        checkpoint_files::{TimerCheck, TimerMetrics},
+        log::Unit,
+        state::{TimerState, linked},
+        timed_message::{self, TIMER_TOPIC},
+        wheel::{Wheel, noted_precision},
+    },
+    error::Result,
+    files::disk::Disk,
+    record::message::MessageView,
+    recovery::last_shutdown::Left,
+    store::message_store::Inner,
+};
+
+impl<D: Disk> TimerState<D> {
+    /// As [`Self::recover_files`]. Where there is no space for that the delivering thread tries it again.
+    pub(crate) fn recover(&mut self, inner: &Inner<D>) -> Result<()> {
+        let was_unrecovered = self.is_unrecovered;
+        match self.recover_files(inner) {
+            Err(error) if error.is_of_full_disk() => {
+                if !was_unrecovered {
+                    tracing::warn!(%error, "no space for timers: they are delivered once there is");
+                }
+                // The checkpoint on disk stays the truth.
+                (self.is_unrecovered, self.is_changed) = (true, false);
+                Ok(())
+            }
+            done => {
+                self.is_unrecovered = was_unrecovered && done.is_err();
+                done
+            }
+        }
+    }
+
+    /// Reads the files as they were left. What they tell of messages that the commit log does not hold any more is cut off,
+    /// and where they are missing or damaged they are made anew from the queue.
+    fn recover_files(&mut self, inner: &Inner<D>) -> Result<()> {
+        let (disk, root) = (&inner.disk, &inner.root);
+        let found = TimerCheck::load(disk, root)?;
+        let queue = inner.queues.find(TIMER_TOPIC, 0);
+        self.is_unsettled = queue.as_ref().is_some_and(|queue| queue.marks.is_end_unknown());
+        let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
+        if found.is_none() && self.log.is_empty() && max == 0 {
+            return Ok(());
+        }
+        self.check = found.unwrap_or_default();
+        self.metrics = TimerMetrics::load(disk, root);
+        self.wheel = Wheel::open(disk, root, self.config.precision_ms())?;
+        let is_ahead = self.begin(inner);
+        let is_closed = matches!(inner.left(), Left::Closed { .. })
+            && found.is_some()
+            && self.wheel.is_some()
+            && !is_ahead
+            && noted_precision(disk, root)? == Some(self.config.precision_ms());
+        if !(is_closed && self.log.trust(self.check.log_end)?) {
+            self.is_changed = true;
+            if !self.rebuild(inner)? {
+                tracing::warn!("timer log is missing or damaged: made anew from the messages that wait");
+                // Where its end is not known, what was done says how far it went at least.
+                let end = if self.is_unsettled { max.max(self.check.queue_offset) } else { max };
+                self.redo(inner, end)?;
+            }
+        }
+        let known = self.next_offset;
+        if self.is_unsettled {
+            return Ok(());
+        }
+        self.next_offset = known.clamp(min, max.max(min));
+        if self.next_offset != known {
+            self.is_changed = true;
+            self.lost += self.next_offset.saturating_sub(known);
+            tracing::warn!(known, min, max, "timer's queue offset lies outside of its queue: corrected");
+        }
+        Ok(())
+    }
+
+    /// Sets where delivery goes on. Says whether the files tell of a time that has not come: the clock was wrong then, or is
+    /// now.
+    fn begin(&mut self, inner: &Inner<D>) -> bool {
+        let now = self.floor(inner.clock.now_ms());
+        let told = self.floor(self.check.read_time);
+        self.read_time = if told > 0 { told.min(now) } else { now - self.wheel_span() / 2 };
+        self.next_offset = self.check.queue_offset;
+        if told > now {
+            tracing::warn!(
+                ahead_ms = told - now,
+                "timers were delivered up to a time that has not come: the clock was wrong, or is; the wheel is made anew"
+            );
+        }
+        told > now
+    }
+
+    fn wheel_span(&self) -> i64 {
+        let made = i64::from(self.config.wheel_slots) * 2 * self.config.precision_ms();
+        self.wheel.as_ref().map_or(made, Wheel::span_ms)
+    }
+
+    /// An empty wheel with the slots of the one that was found, where those can be.
+    fn new_wheel(&self, inner: &Inner<D>) -> Result<Wheel<D>> {
+        let is_possible = |wheel: &&Wheel<D>| wheel.span_ms() <= timed_message::MAX_SPAN_MS.cast_signed();
+        let half = self.wheel.as_ref().filter(is_possible).map_or(self.config.wheel_slots, Wheel::half);
+        Wheel::make(&inner.disk, &inner.root, self.config.precision_ms(), half)
+    }
+
+    /// Makes the wheel from the timer log, which is cut where it is not sound. `false` where it lacks what was durable.
+    fn rebuild(&mut self, inner: &Inner<D>) -> Result<bool> {
+        let precision = self.config.precision_ms();
+        let wheel = self.new_wheel(inner)?;
+        let roll_ms = self.roll_slots(wheel.half()) * precision;
+        let (log_end, read_time, check) = (inner.log.written(), self.read_time, self.check);
+        let (mut last, mut is_beyond, mut moved) = (None, false, Vec::new());
+        self.log.recover(|at, unit| {
+            if unit.physical_offset.saturating_add(unit.size.into()) > log_end {
+                is_beyond = true;
+                return Ok(false);
+            }
+            last = Some(unit);
+            let is_done = at < check.log_end && unit.time < check.read_time;
+            if is_done || unit.time.div_euclid(precision) * precision < read_time {
+                return Ok(true);
+            }
+            let time = slot_of(&unit, precision, roll_ms).max(read_time);
+            let before = wheel.get(time);
+            let right = Unit { before: before.map(|slot| slot.last), time, ..unit };
+            if right.before != unit.before || time != unit.time.div_euclid(precision) * precision {
+                moved.push((at, right));
+            }
+            wheel.put(linked(before, time, at, &unit))?;
+            Ok(true)
+        })?;
+        for (at, unit) in moved {
+            self.log.rewrite(at, &unit)?;
+        }
+        self.wheel = Some(wheel);
+        let is_whole = self.log.end() >= check.log_end && !(self.log.is_empty() && self.next_offset > 0);
+        if is_beyond || is_whole {
+            self.go_on_after(inner, last)?;
+        }
+        Ok(is_beyond || is_whole)
+    }
+
+    /// Finds the first message of the queue that has no unit, where `last` is the last unit.
+    ///
+    /// We make units in the order of the queue. A Java broker makes none of what is due at once, so that behind its
+    /// checkpoint messages without one may stand before others: those others are noted, to be left out.
+    fn go_on_after(&mut self, inner: &Inner<D>, last: Option<Unit>) -> Result<()> {
+        let Some(record) = last.and_then(|unit| inner.log.checked_record(unit.physical_offset)) else {
+            return Ok(());
+        };
+        let Ok(view) = MessageView::decode(record.bytes(), false) else { return Ok(()) };
+        if view.topic != TIMER_TOPIC {
+            return Ok(());
+        }
+        let after = view.queue_offset + 1;
+        if !matches!(inner.left(), Left::KilledOther { .. }) {
+            self.next_offset = self.next_offset.max(after);
+            return Ok(());
+        }
+        self.next_offset = self.next_offset.min(after).max(inner.min_offset(TIMER_TOPIC, 0));
+        let queue = inner.queues.find(TIMER_TOPIC, 0);
+        let first = queue.and_then(|queue| queue.entry(self.next_offset)).map(|entry| entry.physical_offset);
+        if let Some(first) = first.filter(|_| self.next_offset < after) {
+            self.present = self.log.physical_offsets_from(first)?;
+            self.fill_to(inner, after);
+        }
+        Ok(())
+    }
+
+    /// Makes timer log and wheel anew from the queue; what the checkpoint says is done stays out. Where the queue cannot be
+    /// read now the thread goes on with it.
+    fn redo(&mut self, inner: &Inner<D>, end: u64) -> Result<()> {
+        self.log.clear()?;
+        self.metrics.clear();
+        self.wheel = Some(self.new_wheel(inner)?);
+        self.redone = Some((self.check, end));
+        self.next_offset = inner.min_offset(TIMER_TOPIC, 0);
+        self.fill_to(inner, end);
+        Ok(())
+    }
+
+    fn fill_to(&mut self, inner: &Inner<D>, end: u64) {
+        while self.next_offset < end {
+            match self.fill(inner) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "timed messages are not all in the wheel, trying again");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Where a unit belongs: the slot it is in, or an earlier one if it came there only because of what was done before.
+fn slot_of(unit: &Unit, precision: i64, roll_ms: i64) -> i64 {
+    let floor = |time: i64| time.div_euclid(precision) * precision;
+    match unit.due {
+        _ if unit.is_rolled() => floor(unit.time.min(unit.written_at.saturating_add(roll_ms))),
+        due if due > 0 => floor(unit.time).min(timed_message::slot_time(precision, due)),
+        _ => floor(unit.time),
+    }
+}

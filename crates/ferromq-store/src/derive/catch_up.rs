@@ -1,0 +1,288 @@
+//! Brings what was set aside up to date: a walk over the log in steps, between the rounds of the dispatcher.
+
+use std::sync::Arc;
+
+use crate::{
+    derive::{
+        derived_entries::entry_of,
+        set_aside::{Candidate, Cure},
+    },
+    error::Result,
+    files::disk::Disk,
+    index::index_file::{IndexKey, key_hash},
+    queues::{
+        consume_queue::{ConsumeQueue, Entry, check_name},
+        recovery::Known,
+    },
+    record::message::{self, MIN_RECORD_LEN, MessageView},
+    recovery::log_walk::find_record,
+    store::message_store::Inner,
+    sync::fast_hash::FastMap,
+};
+
+/// Bytes of the log in a step: other queues wait as long as that takes.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// A queue that the walk brings up to date.
+struct Behind<D: Disk> {
+    queue: Arc<ConsumeQueue<D>>,
+    /// The queue offset that is wanted next.
+    next: u64,
+    /// The record of the entry before it ends here or before.
+    from: u64,
+    /// Queue offset of the first of the entries that are not written yet.
+    first: u64,
+    entries: Vec<u8>,
+    is_failed: bool,
+}
+
+/// A walk under way.
+pub(crate) struct CatchUp<D: Disk> {
+    at: u64,
+    behind: Vec<Behind<D>>,
+    /// Places in `behind`.
+    numbers: FastMap<Box<str>, FastMap<u32, usize>>,
+    /// Keys of records before it are in the index, of the one at it perhaps; `None` where the index is not concerned.
+    indexed_to: Option<u64>,
+    keys: Vec<IndexKey>,
+    buffer: Vec<u8>,
+}
+
+impl<D: Disk> CatchUp<D> {
+    /// Tries whether anything that is set aside can be written now; `None` where nothing can.
+    pub(crate) fn begin(inner: &Inner<D>) -> Option<Self> {
+        let mut behind = Vec::new();
+        let mut at = u64::MAX;
+        for Candidate { queue, places, unread } in inner.begin_try() {
+            match attempt(inner, &queue, places, unread) {
+                Ok(found) => {
+                    inner.set_tried(&queue, &found.queue, (found.next, found.from));
+                    at = at.min(found.from);
+                    behind.push(found);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, topic = queue.topic(), queue_id = queue.queue_id(), "still set aside");
+                }
+            }
+        }
+        let index = inner.retry_index();
+        at = at.min(index.map_or(u64::MAX, |(from, _)| from));
+        let mut numbers = FastMap::<Box<str>, FastMap<u32, usize>>::default();
+        for (number, found) in behind.iter().enumerate() {
+            let queues = numbers.entry(found.queue.topic().into()).or_default();
+            queues.insert(found.queue.queue_id(), number);
+        }
+        let indexed_to = index.map(|(_, indexed_to)| indexed_to);
+        let is_empty = behind.is_empty() && index.is_none();
+        (!is_empty).then(|| Self { at, behind, numbers, indexed_to, keys: Vec::new(), buffer: Vec::new() })
+    }
+
+    /// Walks a step further. Says whether the walk is at its end.
+    pub(crate) fn step(&mut self, inner: &Inner<D>) -> Result<bool> {
+        let (end, start) = (inner.dispatched(), inner.log.start());
+        self.at = self.at.max(start);
+        let is_hopeless = self.indexed_to.is_none() && self.behind.iter().all(|behind| behind.is_failed);
+        if self.at >= end || is_hopeless {
+            self.finish(inner);
+            return Ok(true);
+        }
+        if let Some(damage) = inner.log.damages.at(self.at) {
+            self.at = damage.end;
+            return Ok(false);
+        }
+        let (from, limit) = (self.at, end);
+        let limit = inner.log.damages.overlapping(&(from..limit)).map_or(limit, |damage| damage.start);
+        let walked = inner.log.walk(from..limit, |place, record| {
+            if let Ok(view) = MessageView::decode(record, false) {
+                self.take(inner, place, &view);
+            }
+            let end = place + record.len() as u64;
+            if end - from > STEP_BYTES { Err(end) } else { Ok(()) }
+        });
+        self.at = match walked {
+            Ok(stop) if stop < limit => {
+                find_record(inner.log.files(), stop.saturating_add(1)..limit, end)?.unwrap_or(limit)
+            }
+            Ok(stop) | Err(stop) => stop,
+        };
+        self.write(inner);
+        Ok(false)
+    }
+
+    fn take(&mut self, inner: &Inner<D>, place: u64, view: &MessageView<'_>) {
+        let marks = view.marks();
+        if message::is_consumable(view.sys_flag)
+            && let Ok(queue_id) = check_name(view.topic, view.queue_id)
+            && let Some(number) = self.numbers.get(view.topic).and_then(|queues| queues.get(&queue_id))
+            && let Some(behind) = self.behind.get_mut(*number)
+        {
+            let entry = entry_of(&inner.config.delay_levels, place, view, &marks);
+            behind.take(inner, view.queue_offset, entry);
+        }
+        let Some(indexed_to) = self.indexed_to else { return };
+        if message::is_indexed(view.sys_flag) && place >= indexed_to {
+            for key in marks.each_key() {
+                let hash = key_hash(view.topic, key);
+                let key = IndexKey { hash, physical_offset: place, store_timestamp: view.store_timestamp };
+                if !(place == indexed_to && inner.index.has_last(&key)) {
+                    self.keys.push(key);
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, inner: &Inner<D>) {
+        for behind in &mut self.behind {
+            behind.write(inner);
+        }
+        if self.indexed_to.is_some() {
+            let added = inner.index.add(&self.keys, inner.clock.now_ms(), &mut self.buffer);
+            if let Err(error) = added {
+                tracing::debug!(%error, "index still set aside");
+                self.indexed_to = None;
+            }
+        }
+        self.keys.clear();
+    }
+
+    fn finish(&mut self, inner: &Inner<D>) {
+        for behind in self.behind.iter().filter(|behind| !behind.is_failed) {
+            match inner.settle_end(&behind.queue) {
+                Ok(()) => inner.bring_back(&behind.queue),
+                Err(error) => {
+                    tracing::debug!(%error, topic = behind.queue.topic(), "still set aside");
+                }
+            }
+        }
+        if self.indexed_to.is_some() {
+            inner.bring_index_back();
+        }
+    }
+}
+
+impl<D: Disk> Behind<D> {
+    fn take(&mut self, inner: &Inner<D>, queue_offset: u64, entry: Entry) {
+        self.next = self.next.max(self.queue.marks.floor().offset);
+        if self.is_failed || queue_offset < self.next {
+            return;
+        }
+        if queue_offset > self.next && !self.bridge(inner, queue_offset, entry.physical_offset) {
+            return;
+        }
+        if self.entries.is_empty() {
+            self.first = self.next;
+        }
+        self.entries.extend_from_slice(&entry.encode());
+        (self.next, self.from) = (queue_offset + 1, entry.end());
+    }
+
+    /// Makes good for offsets that no record has any more. Says whether the one of `queue_offset` may follow.
+    fn bridge(&mut self, inner: &Inner<D>, queue_offset: u64, place: u64) -> bool {
+        self.write(inner);
+        if self.is_failed {
+            return false;
+        }
+        if self.queue.min_offset() >= self.next {
+            // Retention took them, and all that was before them.
+            inner.note_lost(&self.queue, (self.next, queue_offset), place);
+            self.is_failed = self.queue.begin_at_offset(queue_offset).is_err();
+            self.next = queue_offset;
+            return !self.is_failed;
+        }
+        let missing = queue_offset - self.next;
+        if missing > place.saturating_sub(self.from) / u64::from(MIN_RECORD_LEN) {
+            tracing::error!(
+                physical_offset = place,
+                queue_offset,
+                "record with an impossible queue offset passed over"
+            );
+            return false;
+        }
+        self.first = self.next;
+        let lost = (self.from..).take(missing as usize).map(Entry::leading_nowhere);
+        self.entries.extend(lost.flat_map(Entry::encode));
+        self.next = queue_offset;
+        true
+    }
+
+    fn write(&mut self, inner: &Inner<D>) {
+        if self.is_failed || self.entries.is_empty() {
+            return;
+        }
+        match self.queue.write(self.first, &self.entries) {
+            Ok(()) => {
+                if self.queue.publish(self.next) {
+                    inner.mark_dirty(Arc::clone(&self.queue));
+                }
+                inner.tell_arrival(&self.queue);
+            }
+            Err(error) => {
+                tracing::debug!(%error, topic = self.queue.topic(), "still set aside");
+                self.is_failed = true;
+            }
+        }
+        self.entries.clear();
+    }
+}
+
+/// Looks whether the queue can be read and written now, and from where on it lacks entries.
+fn attempt<D: Disk>(
+    inner: &Inner<D>,
+    queue: &Arc<ConsumeQueue<D>>,
+    (mut next, mut from): (u64, u64),
+    unread: Option<Known>,
+) -> Result<Behind<D>> {
+    let mut queue = Arc::clone(queue);
+    if let Some(known) = unread {
+        queue = inner.queues.reload(&queue, inner.log.start(), known)?;
+        next = queue.max_offset();
+        from = queue.last_entry()?.map_or(inner.log.start(), Entry::end);
+    }
+    // What was deleted meanwhile is not redone.
+    next = next.max(queue.marks.floor().offset);
+    queue.prepare(next)?;
+    Ok(Behind { queue, next, from, first: next, entries: Vec::new(), is_failed: false })
+}
+
+impl<D: Disk> Inner<D> {
+    /// Where the end of a queue was not known it is now: no offset that was given out is given out again, and no group
+    /// is past it.
+    fn settle_end(&self, queue: &ConsumeQueue<D>) -> Result<()> {
+        if queue.marks.is_end_unknown() {
+            queue.keep_offsets(queue.next_offset(), self.dispatched())?;
+            self.progress().clamp(queue.topic(), queue.queue_id(), queue.max_offset());
+        }
+        Ok(())
+    }
+
+    /// Tries whether the index can be written now: from where on records are to be looked at, and how far it has keys.
+    fn retry_index(&self) -> Option<(u64, u64)> {
+        let aside = self.aside.index()?;
+        let (mut from, log_start) = (aside.from, self.log.start());
+        let tried = match aside.cure {
+            Cure::Reopen => return None,
+            Cure::Add => self.index.prepare(self.clock.now_ms()),
+            Cure::Reload => {
+                let trusted = self.checkpoint.marks().index_timestamp;
+                self.index.reload(&self.root, &self.config, (log_start, self.dispatched()), trusted).map(
+                    |to| {
+                        from = to.unwrap_or(log_start);
+                        self.set_index_reloaded(from);
+                    },
+                )
+            }
+        };
+        match tried {
+            // It is read again; what is not in it is not redone.
+            Ok(()) if !self.index.is_enabled() => {
+                self.bring_index_back();
+                None
+            }
+            Ok(()) => Some((from, self.index.last_physical_offset().unwrap_or(0))),
+            Err(error) => {
+                tracing::debug!(%error, "index still set aside");
+                None
+            }
+        }
+    }
+}

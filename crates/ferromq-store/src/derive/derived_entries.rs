@@ -1,0 +1,163 @@
+//! What records lead to: consume queue entries by queue, and index keys. Computed on all cores at open.
+//!
+//! Pure: it reads records and writes nothing; `rebuild` writes what is missing.
+
+use std::{collections::HashMap, ops::Range};
+
+use crate::{
+    delayed::delay_levels::{self, DelayLevels},
+    files::{anchor::Anchor, disk::Region, mapped_file::MappedFile},
+    index::index_file::{IndexKey, key_hash},
+    queues::consume_queue::{Entry, check_name},
+    record::message::{self, Marks, MessageView},
+    recovery::log_walk::{Checks, Found},
+};
+
+/// The consume queue entry of a record at `physical_offset`.
+pub(crate) fn entry_of(
+    levels: &DelayLevels,
+    physical_offset: u64,
+    view: &MessageView<'_>,
+    marks: &Marks<'_>,
+) -> Entry {
+    let due_at = delay_levels::due_at(levels, view.topic, marks.delay_level, view.store_timestamp);
+    let tag_hash = due_at.unwrap_or_else(|| message::tag_hash(marks.tags));
+    Entry { physical_offset, size: view.total_size, tag_hash }
+}
+
+/// Entries of one queue that follow each other without gap.
+pub(crate) struct Part {
+    pub(crate) topic: Box<str>,
+    pub(crate) queue_id: u32,
+    /// Queue offset of the first entry.
+    pub(crate) first: u64,
+    /// As they lie on disk.
+    pub(crate) entries: Vec<u8>,
+    pub(crate) count: u64,
+    /// Physical offset of the first record.
+    pub(crate) physical_offset: u64,
+}
+
+/// What records that lie one after the other lead to.
+#[derive(Default)]
+pub(crate) struct Derived {
+    pub(crate) parts: Vec<Part>,
+    pub(crate) keys: Vec<IndexKey>,
+    pub(crate) messages: u64,
+    pub(crate) last_timestamp: i64,
+    pub(crate) last: Option<Anchor>,
+}
+
+/// What a chunk of the log leads to.
+#[derive(Default)]
+pub(crate) struct ChunkDerived {
+    pub(crate) whole: Derived,
+    /// Records at the chunk's end that were appended as one with records behind it, and where they begin.
+    pub(crate) continued: Option<(u64, Derived)>,
+}
+
+/// Checks the records of `range` and says what the sound ones lead to, and where they end.
+pub(crate) fn derive<R: Region>(
+    file: &MappedFile<R>,
+    range: Range<u64>,
+    checks: Checks,
+    levels: &DelayLevels,
+) -> (ChunkDerived, u64) {
+    let mut making = Making::new(levels);
+    let to = making.take_records(file, range.clone(), checks);
+    let continued_from = making.continued_from;
+    let Some(from) = continued_from else {
+        return (ChunkDerived { whole: making.derived, continued: None }, to);
+    };
+    // Rare, and the bytes are in the cache: made again in two pieces.
+    let unchecked = Checks { crc: false, torn_from: u64::MAX, limit: u64::MAX };
+    let [whole, continued] = [range.start..from, from..to].map(|range| {
+        let mut making = Making::new(levels);
+        making.take_records(file, range, unchecked);
+        making.derived
+    });
+    (ChunkDerived { whole, continued: Some((from, continued)) }, to)
+}
+
+struct Making<'a> {
+    levels: &'a DelayLevels,
+    derived: Derived,
+    /// The open part of each queue.
+    open: HashMap<(&'a str, u32), usize>,
+    last_part: usize,
+    /// Where the records begin whose last one has not come yet.
+    continued_from: Option<u64>,
+}
+
+impl<'a> Making<'a> {
+    fn new(levels: &'a DelayLevels) -> Self {
+        Self { levels, derived: Derived::default(), open: HashMap::new(), last_part: 0, continued_from: None }
+    }
+
+    fn take_records<R: Region>(&mut self, file: &'a MappedFile<R>, range: Range<u64>, checks: Checks) -> u64 {
+        let mut at = range.start;
+        while at < range.end {
+            let Some(Found::Message(view)) = checks.record(file, at) else { break };
+            self.take(&view);
+            at += u64::from(view.total_size);
+        }
+        at
+    }
+
+    fn take(&mut self, view: &MessageView<'a>) {
+        self.derived.messages += 1;
+        self.derived.last_timestamp = self.derived.last_timestamp.max(view.store_timestamp);
+        self.derived.last = Some(Anchor::of(view));
+        if view.sys_flag & message::CONTINUED == 0 {
+            self.continued_from = None;
+        } else {
+            self.continued_from.get_or_insert(view.physical_offset);
+        }
+        let marks = view.marks();
+        if message::is_consumable(view.sys_flag) {
+            match check_name(view.topic, view.queue_id) {
+                Ok(queue_id) => {
+                    let entry = entry_of(self.levels, view.physical_offset, view, &marks);
+                    self.take_entry(view.topic, queue_id, view.queue_offset, entry);
+                }
+                Err(error) => {
+                    tracing::error!(physical_offset = view.physical_offset, %error, "record enters no queue");
+                }
+            }
+        }
+        if message::is_indexed(view.sys_flag) {
+            self.derived.keys.extend(marks.each_key().map(|key| IndexKey {
+                hash: key_hash(view.topic, key),
+                physical_offset: view.physical_offset,
+                store_timestamp: view.store_timestamp,
+            }));
+        }
+    }
+
+    fn take_entry(&mut self, topic: &'a str, queue_id: u32, queue_offset: u64, entry: Entry) {
+        let is_of = |part: &Part| part.queue_id == queue_id && *part.topic == *topic;
+        // Producers send to queues in turn, or to one for a while.
+        let turn = [self.last_part + 1, 0, self.last_part];
+        let guess = turn.into_iter().find(|number| self.derived.parts.get(*number).is_some_and(is_of));
+        let number = guess.or_else(|| self.open.get(&(topic, queue_id)).copied());
+        if let Some(number) = number
+            && let Some(part) = self.derived.parts.get_mut(number)
+            && part.first + part.count == queue_offset
+        {
+            part.entries.extend_from_slice(&entry.encode());
+            part.count += 1;
+            self.last_part = number;
+            return;
+        }
+        self.last_part = self.derived.parts.len();
+        self.open.insert((topic, queue_id), self.last_part);
+        self.derived.parts.push(Part {
+            topic: topic.into(),
+            queue_id,
+            first: queue_offset,
+            entries: entry.encode().to_vec(),
+            count: 1,
+            physical_offset: entry.physical_offset,
+        });
+    }
+}

@@ -1,0 +1,377 @@
+//! From the log to the files derived from it: consume queues and indexes. At open `rebuild` does it, on all cores.
+//!
+//! One thread dispatches. It never writes the log, and it gives out no offsets: they are in the records. A queue that
+//! cannot be written is set aside (`set_aside`), and the others go on.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    delayed::{delay_levels::SCHEDULE_TOPIC, timer::timed_message::TIMER_TOPIC},
+    derive::{catch_up::CatchUp, derived_entries::entry_of, set_aside::Cure},
+    error::Result,
+    files::{anchor::Anchor, disk::Disk},
+    index::index_file::{IndexKey, key_hash},
+    queues::consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
+    record::message::{self, MessageView},
+    store::{message_store::Inner, types::Arrival},
+};
+
+/// Most bytes of the log in a round: bounds memory and how long a reader waits for what is at its beginning.
+const ROUND_BYTES: u64 = 4 << 20;
+
+/// Entries of one queue in a round, in order and without gap.
+struct Batch<D: Disk> {
+    queue: Arc<ConsumeQueue<D>>,
+    first: u64,
+    next: u64,
+    entries: Vec<u8>,
+    /// The queue is set aside: nothing of the batch is visible.
+    is_failed: bool,
+}
+
+/// Where the index stood when the store was opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Resume {
+    /// Keys of records before it are in the index; the record at it may be there in part.
+    pub(crate) indexed_to: Option<u64>,
+}
+
+/// Reusable buffers of the dispatching thread.
+pub(crate) struct Dispatcher<D: Disk> {
+    batches: Vec<Batch<D>>,
+    used: usize,
+    keys: Vec<IndexKey>,
+    buffer: Vec<u8>,
+    resume: Resume,
+    last_timestamp: i64,
+    pub(crate) messages: u64,
+    last: Option<Anchor>,
+}
+
+impl<D: Disk> Dispatcher<D> {
+    pub(crate) fn new(resume: Resume) -> Self {
+        Self {
+            batches: Vec::new(),
+            used: 0,
+            keys: Vec::new(),
+            buffer: Vec::new(),
+            resume,
+            last_timestamp: 0,
+            messages: 0,
+            last: None,
+        }
+    }
+
+    /// Dispatches the records from `from` up to `limit`, but not more than a round holds. Returns where it ended.
+    ///
+    /// On an error, which is one of a full disk, nothing of the round is visible, and the same round may be tried again.
+    pub(crate) fn round(&mut self, inner: &Inner<D>, from: u64, limit: u64) -> Result<u64> {
+        let (mut count, mut last_timestamp, mut last) = (0, self.last_timestamp, self.last);
+        let walked = inner.log.walk(from..limit, |place, record| {
+            match MessageView::decode(record, false) {
+                Ok(view) => {
+                    count += 1;
+                    last_timestamp = last_timestamp.max(view.store_timestamp);
+                    last = Some(Anchor::of(&view));
+                    self.take(inner, place, &view);
+                }
+                Err(reason) => tracing::error!(physical_offset = place, reason, "record not dispatched"),
+            }
+            let end = place + record.len() as u64;
+            if end - from > ROUND_BYTES { Err(end) } else { Ok(()) }
+        });
+        let (Ok(to) | Err(to)) = walked;
+        if let Err(error) = self.write(inner) {
+            // What is in the index already must not be added again when the round is tried again.
+            self.resume.indexed_to = inner.index.last_physical_offset().or(self.resume.indexed_to);
+            self.forget();
+            return Err(error);
+        }
+        self.messages += count;
+        self.last_timestamp = last_timestamp;
+        self.last = last;
+        self.publish(inner, to);
+        Ok(to)
+    }
+
+    fn take(&mut self, inner: &Inner<D>, place: u64, view: &MessageView<'_>) {
+        let marks = view.marks();
+        if message::is_consumable(view.sys_flag) {
+            match check_name(view.topic, view.queue_id) {
+                Ok(queue_id) => {
+                    let entry = entry_of(&inner.config.delay_levels, place, view, &marks);
+                    self.take_entry(inner, view.topic, queue_id, view.queue_offset, entry);
+                }
+                Err(error) => tracing::error!(physical_offset = place, %error, "record enters no queue"),
+            }
+        }
+        if inner.index.is_enabled()
+            && message::is_indexed(view.sys_flag)
+            && inner.aside.takes_keys()
+            && self.resume.indexed_to.is_none_or(|to| place >= to)
+        {
+            let is_partly_indexed = self.resume.indexed_to == Some(place);
+            for key in marks.each_key() {
+                let key = IndexKey {
+                    hash: key_hash(view.topic, key),
+                    physical_offset: place,
+                    store_timestamp: view.store_timestamp,
+                };
+                if !(is_partly_indexed && inner.index.has_last(&key)) {
+                    self.keys.push(key);
+                }
+            }
+        }
+    }
+
+    fn take_entry(&mut self, inner: &Inner<D>, topic: &str, queue_id: u32, queue_offset: u64, entry: Entry) {
+        // Most records follow one of the same queue.
+        let last = self.used.checked_sub(1).and_then(|last| self.batches.get(last));
+        let queue = match last {
+            Some(batch) if batch.queue.queue_id() == queue_id && batch.queue.topic() == topic => {
+                Arc::clone(&batch.queue)
+            }
+            _ => inner.queues.find_or_make(topic, queue_id),
+        };
+        if queue.marks.is_aside() {
+            return;
+        }
+        let number = queue.batch.load(Ordering::Relaxed);
+        let open = self.batches.get_mut(number as usize).filter(|batch| batch.next == queue_offset);
+        if let Some(batch) = open {
+            batch.entries.extend_from_slice(&entry.encode());
+            batch.next += 1;
+            return;
+        }
+        let known = self.batches.get(number as usize).map_or(queue.max_offset(), |batch| batch.next);
+        if queue_offset < known {
+            return;
+        }
+        self.begin_batch(queue, queue_offset, entry);
+    }
+
+    fn begin_batch(&mut self, queue: Arc<ConsumeQueue<D>>, queue_offset: u64, entry: Entry) {
+        queue.batch.store(self.used as u32, Ordering::Relaxed);
+        match self.batches.get_mut(self.used) {
+            Some(batch) => {
+                batch.queue = queue;
+                batch.first = queue_offset;
+                batch.is_failed = false;
+                batch.entries.clear();
+            }
+            None => self.batches.push(Batch {
+                queue,
+                first: queue_offset,
+                next: 0,
+                entries: Vec::new(),
+                is_failed: false,
+            }),
+        }
+        if let Some(batch) = self.batches.get_mut(self.used) {
+            batch.entries.extend_from_slice(&entry.encode());
+            batch.next = queue_offset + 1;
+        }
+        self.used += 1;
+    }
+
+    fn write(&mut self, inner: &Inner<D>) -> Result<()> {
+        for batch in self.batches.iter_mut().take(self.used) {
+            match batch.queue.write(batch.first, &batch.entries) {
+                Ok(()) => {}
+                Err(error) if error.is_of_full_disk() => return Err(error),
+                Err(error) => {
+                    batch.is_failed = true;
+                    let from = Entry::decode(&batch.entries).map_or(0, |entry| entry.physical_offset);
+                    inner.set_aside(&batch.queue, batch.first, from, &error);
+                }
+            }
+        }
+        match inner.index.add(&self.keys, inner.clock.now_ms(), &mut self.buffer) {
+            Ok(()) => {}
+            Err(error) if error.is_of_full_disk() => return Err(error),
+            Err(error) => {
+                let from = self.keys.first().map_or(0, |key| key.physical_offset);
+                inner.set_index_aside(from, Cure::Add, &error);
+            }
+        }
+        self.keys.clear();
+        Ok(())
+    }
+
+    /// Batches that readers may see.
+    fn written(&self) -> impl Iterator<Item = &Batch<D>> {
+        self.batches.iter().take(self.used).filter(|batch| !batch.is_failed)
+    }
+
+    fn publish(&mut self, inner: &Inner<D>, to: u64) {
+        for batch in self.written() {
+            if batch.queue.publish(batch.next) {
+                inner.mark_dirty(Arc::clone(&batch.queue));
+            }
+        }
+        inner.set_dispatched(to, self.last_timestamp, self.last);
+        if self.written().any(|batch| batch.queue.topic() == SCHEDULE_TOPIC) {
+            inner.schedule.ask();
+        }
+        if self.written().any(|batch| batch.queue.topic() == TIMER_TOPIC) {
+            inner.timer.ask();
+        }
+        inner.timer.dispatched(to);
+        if let Some(listener) = inner.listener() {
+            for batch in self.written() {
+                listener(&Arrival {
+                    topic: batch.queue.topic(),
+                    queue_id: batch.queue.queue_id(),
+                    max_offset: batch.next,
+                });
+            }
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        for batch in self.batches.iter().take(self.used) {
+            batch.queue.batch.store(NO_BATCH, Ordering::Relaxed);
+        }
+        self.used = 0;
+        self.keys.clear();
+        // Rounds over thousands of queues must not keep a buffer for each for ever.
+        self.batches.truncate(64);
+    }
+}
+
+/// How often an idle dispatcher looks again before it sleeps: waking it costs the appender more than that.
+const LOOKS_BEFORE_SLEEP: u32 = 50;
+/// A round of at least so many messages is the sign of a busy log.
+const BUSY_ROUND: u64 = 2;
+/// Pause after a round that failed, where nobody can tell when the disk is well again. Appends do not shorten it.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Dispatches whatever readers may see until the store stops and everything is dispatched.
+pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
+    let mut at = inner.dispatched();
+    let mut looks = 0;
+    // Said once for each place, however often it is tried again.
+    let mut stuck_at = None;
+    let mut catching_up = CatchingUp::default();
+    loop {
+        catching_up.step(inner);
+        let limit = inner.log.readable();
+        if at >= limit {
+            if inner.arrived.is_stopped() {
+                return;
+            }
+            if looks > 0 {
+                looks -= 1;
+                thread::yield_now();
+            } else if !catching_up.is_under_way() {
+                let has_work = || inner.log.readable() > at || inner.aside.is_retry_due();
+                inner.arrived.wait(has_work, inner.aside.retry_in());
+            }
+            continue;
+        }
+        let before = dispatcher.messages;
+        let round = {
+            let _dispatching = inner.dispatching.lock();
+            dispatcher.round(inner, at, limit)
+        };
+        match round {
+            Ok(to) if to > at => {
+                at = to;
+                if stuck_at.take().is_some() {
+                    inner.stall.clear();
+                }
+                if dispatcher.messages - before >= BUSY_ROUND {
+                    looks = LOOKS_BEFORE_SLEEP;
+                }
+                continue;
+            }
+            Ok(_) => {
+                if stuck_at.replace(at) != Some(at) {
+                    tracing::error!(
+                        physical_offset = at,
+                        "no record begins where one should: dispatch stops"
+                    );
+                    inner.stall.set_reason("no record begins where one should");
+                }
+            }
+            Err(error) => {
+                if stuck_at.replace(at) != Some(at) {
+                    tracing::warn!(%error, physical_offset = at, "dispatch failed, trying again");
+                    inner.stall.set_reason(&error.to_string());
+                }
+                // Only a full disk ends a round.
+                inner.log.set_full();
+            }
+        }
+        pause(inner);
+        if inner.arrived.is_stopped() {
+            return;
+        }
+    }
+}
+
+/// Waits out the pause, but not longer than the store lives.
+fn pause<D: Disk>(inner: &Inner<D>) {
+    let until = Instant::now() + RETRY_PAUSE;
+    while let Some(left) = until.checked_duration_since(Instant::now())
+        && !left.is_zero()
+        && !inner.arrived.is_stopped()
+    {
+        inner.arrived.wait(|| false, Some(left));
+    }
+}
+
+/// The walk that brings back what was set aside, where one is under way.
+struct CatchingUp<D: Disk>(Option<CatchUp<D>>);
+
+impl<D: Disk> Default for CatchingUp<D> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<D: Disk> CatchingUp<D> {
+    fn is_under_way(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins a walk where one is due, or goes a step further.
+    fn step(&mut self, inner: &Inner<D>) {
+        if self.0.is_none() && !inner.aside.is_retry_due() {
+            return;
+        }
+        let _dispatching = inner.dispatching.lock();
+        if self.0.is_none() {
+            self.0 = CatchUp::begin(inner);
+        }
+        let Some(walk) = &mut self.0 else { return };
+        match walk.step(inner) {
+            Ok(false) => {}
+            Ok(true) => self.0 = None,
+            Err(error) => {
+                tracing::warn!(%error, "the log cannot be read to redo what is set aside, trying again");
+                self.0 = None;
+            }
+        }
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// A queue has new messages, beside those of a round.
+    pub(crate) fn tell_arrival(&self, queue: &ConsumeQueue<D>) {
+        match queue.topic() {
+            SCHEDULE_TOPIC => self.schedule.ask(),
+            TIMER_TOPIC => self.timer.ask(),
+            _ => {}
+        }
+        if let Some(listener) = self.listener() {
+            let (topic, queue_id, max_offset) = (queue.topic(), queue.queue_id(), queue.max_offset());
+            listener(&Arrival { topic, queue_id, max_offset });
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! From the log to the files derived from it: dispatch while the store runs, rebuilding after a loss.
+
+pub(crate) mod catch_up;
+pub(crate) mod derived_entries;
+pub(crate) mod dispatch;
+pub(crate) mod dispatch_stall;
+pub(crate) mod rebuild;
+pub(crate) mod set_aside;

@@ -1,0 +1,460 @@
+//! One fixed-size file: mapped for reading, and written through the map or by `pwrite`.
+//!
+//! The only unsafe code of the crate. It never hands out a `&mut [u8]` over a map, and it neither knows
+//! what the bytes mean nor which of them may be read: that is the owner's published watermark.
+
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
+use std::{
+    fs::File,
+    hint::black_box,
+    io,
+    ops::Range,
+    os::{fd::AsRawFd, unix::fs::FileExt},
+    path::{Path, PathBuf},
+    ptr,
+};
+
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+#[cfg(target_os = "linux")]
+use nix::unistd::{SysconfVar, Whence, lseek, sysconf};
+use nix::{errno::Errno, libc, sys::uio::pwritev};
+
+use crate::{
+    error::{Result, StoreError},
+    files::disk::Region,
+};
+
+/// Bytes of the smallest page any system has.
+const SMALLEST_PAGE: usize = 4096;
+/// Bytes of one `pread` of what is only to be in memory.
+const LOADED: usize = 16 << 10;
+
+/// A file of the operating system, mapped.
+#[derive(Debug)]
+pub struct MappedRegion {
+    file: File,
+    map: MmapRaw,
+    access: Access,
+}
+
+/// How a region is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Through the map: all blocks exist, so it can never meet a full disk (which would be a SIGBUS).
+    Map,
+    /// By `pwrite`.
+    File,
+    /// Never.
+    ReadOnly,
+}
+
+impl MappedRegion {
+    /// Maps `file`, whose size stays as it is from now on.
+    ///
+    /// `Access::Map` promises that every block of the file is allocated.
+    pub(crate) fn new(file: File, access: Access) -> io::Result<Self> {
+        let map = match access {
+            Access::Map => MmapOptions::new().map_raw(&file)?,
+            Access::File | Access::ReadOnly => MmapOptions::new().map_raw_read_only(&file)?,
+        };
+        Ok(Self { file, map, access })
+    }
+
+    /// Translates to positions in the map; `None` where the range leaves the file.
+    fn bounds(&self, range: Range<u64>) -> Option<(usize, usize)> {
+        let start = usize::try_from(range.start).ok()?;
+        let end = usize::try_from(range.end).ok()?;
+        (start <= end && end <= self.map.len()).then_some((start, end))
+    }
+}
+
+impl Region for MappedRegion {
+    fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> &[u8] {
+        let Some((start, end)) = self.bounds(range) else { return &[] };
+        // SAFETY: `bounds` keeps the range inside the map, which lives as long as `self` and was not made
+        // shorter (the store holds the lock of its directory). Callers read below a watermark published
+        // after the bytes were written, and bytes below it are written again only while the store recovers,
+        // before it has readers.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start), end - start) }
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let Some((start, _)) = self.bounds(offset..offset.saturating_add(len as u64)) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a write past the end of a file"));
+        };
+        match self.access {
+            Access::ReadOnly => return Err(io::ErrorKind::PermissionDenied.into()),
+            Access::File => return write_file(&self.file, offset, parts),
+            Access::Map => {}
+        }
+        let mut at = start;
+        for part in parts {
+            // SAFETY: `bounds` keeps `at + part.len()` inside the map, which is writable by `Access::Map`. A byte has one writer at a time and no reader before it is published, and `part`
+            // is memory of the caller, never of this map.
+            unsafe { ptr::copy_nonoverlapping(part.as_ptr(), self.map.as_mut_ptr().add(at), part.len()) };
+            at += part.len();
+        }
+        Ok(())
+    }
+
+    fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if self.access != Access::Map || self.bounds(offset..offset.saturating_add(len as u64)).is_none() {
+            return self.write_at(offset, parts);
+        }
+        write_file(&self.file, offset, parts)
+    }
+
+    fn flush(&self, range: Range<u64>) -> io::Result<()> {
+        if self.access != Access::Map {
+            return self.file.sync_data().map_err(of_flush);
+        }
+        match self.bounds(range) {
+            Some((start, end)) if start < end => self.map.flush_range(start, end - start).map_err(of_flush),
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_flush(&self, range: Range<u64>) {
+        let (start, end) = (range.start as libc::off64_t, range.end as libc::off64_t);
+        // SAFETY: a system call on a descriptor that `self` keeps open; it touches no memory of this process.
+        // What it answers is of no interest: the flush that follows tells.
+        let _ = unsafe {
+            libc::sync_file_range(self.file.as_raw_fd(), start, end - start, libc::SYNC_FILE_RANGE_WRITE)
+        };
+    }
+
+    fn release(&self) {
+        // SAFETY: the map is a shared one of a file, so that its bytes come back from there, written ones too; readers
+        // meet page faults, nothing else.
+        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
+    }
+
+    #[cfg(target_os = "linux")]
+    fn next_data(&self, offset: u64) -> u64 {
+        let Ok(at) = i64::try_from(offset) else { return offset };
+        // Nothing else uses the file's position.
+        match lseek(&self.file, at, Whence::SeekData) {
+            Ok(found) => u64::try_from(found).unwrap_or(offset).max(offset),
+            Err(Errno::ENXIO) => self.len(),
+            Err(_) => offset,
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn next_hole(&self, offset: u64) -> u64 {
+        let Ok(at) = i64::try_from(offset) else { return self.len() };
+        match lseek(&self.file, at, Whence::SeekHole) {
+            Ok(found) => u64::try_from(found).unwrap_or(offset).min(self.len()),
+            Err(_) => self.len(),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn resident_to(&self, range: Range<u64>) -> u64 {
+        let Some((start, end)) = self.bounds(range.clone()) else { return range.end };
+        let page = page_size();
+        let mut at = start - start % page;
+        let mut pages = [0; 64];
+        while at < end {
+            let len = (end - at).min(page * pages.len());
+            // SAFETY: `at` is the begin of a page of the map, `len` bytes from there lie inside it, and `pages` has room
+            // for one byte for each page of them. The call reads no byte of the map.
+            let done =
+                unsafe { libc::mincore(self.map.as_mut_ptr().add(at).cast(), len, pages.as_mut_ptr()) };
+            if done != 0 {
+                // The system does not tell: readers take it as they find it.
+                return range.end;
+            }
+            let there = pages.iter().take(len.div_ceil(page)).take_while(|page| **page & 1 != 0).count();
+            at += there * page;
+            if there < len.div_ceil(page) {
+                return (at.max(start) as u64).min(range.end);
+            }
+        }
+        range.end
+    }
+
+    #[cfg(target_os = "linux")]
+    fn prefault(&self, range: Range<u64>) {
+        if let Some((start, end)) = self.bounds(range)
+            && self.access == Access::Map
+            && start < end
+        {
+            // Kernels before 5.14 refuse; then the appender meets the page faults itself.
+            let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, start, end - start);
+        }
+    }
+}
+
+/// The error of a flush itself, which may have lost something: without the number of a shortage when opening, after
+/// which nothing is lost.
+pub(crate) fn of_flush(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENFILE | libc::EMFILE) => io::Error::other(format!("flush: {error}")),
+        _ => error,
+    }
+}
+
+/// Bytes of a page of memory.
+#[cfg(target_os = "linux")]
+fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    let asked = || sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| usize::try_from(size).ok());
+    *SIZE.get_or_init(|| asked().filter(|size| size.is_power_of_two()).unwrap_or(SMALLEST_PAGE))
+}
+
+/// Writes all parts by one call of the system, and by more where it writes less than asked.
+fn write_file(file: &File, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+    let slices: Vec<io::IoSlice<'_>> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
+    let start = i64::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut written = match pwritev(file, &slices, start) {
+        Ok(written) => written,
+        Err(Errno::EINTR) => 0,
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut at = offset;
+    for part in parts {
+        let done = written.min(part.len());
+        file.write_all_at(part.get(done..).unwrap_or_default(), at + done as u64)?;
+        written -= done;
+        at += part.len() as u64;
+    }
+    Ok(())
+}
+
+/// A file in a row of files, named by the offset of its first byte.
+///
+/// Readers hold it by `Arc`; the bytes stay readable until the last one lets go, also when the file is removed.
+pub(crate) struct MappedFile<R: Region> {
+    base: u64,
+    path: PathBuf,
+    region: R,
+}
+
+impl<R: Region> MappedFile<R> {
+    pub(crate) fn new(base: u64, path: PathBuf, region: R) -> Self {
+        Self { base, path, region }
+    }
+
+    /// Offset of the first byte.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Offset after the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.region.len()
+    }
+
+    /// Size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.region.len()
+    }
+
+    /// The first place of the row from `offset` on that may hold anything but zeros; this file's end where none does.
+    pub(crate) fn next_data(&self, offset: u64) -> u64 {
+        self.base + self.region.next_data(offset.saturating_sub(self.base))
+    }
+
+    /// The first place of the row from `offset` on where untouched zeros begin; this file's end where none are known.
+    pub(crate) fn next_hole(&self, offset: u64) -> u64 {
+        self.base + self.region.next_hole(offset.saturating_sub(self.base))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes between two offsets of the row; empty where they leave this file.
+    ///
+    /// Only what was written: a look at a hole through the map fills it in memory, and on a tmpfs without space it ends
+    /// the process. [`Self::read_into`] reads anything.
+    pub(crate) fn read(&self, range: Range<u64>) -> &[u8] {
+        match (range.start.checked_sub(self.base), range.end.checked_sub(self.base)) {
+            (Some(start), Some(end)) => self.region.read(start..end),
+            _ => &[],
+        }
+    }
+
+    /// The end of the part of a range of the row, from its start on, that can be read without waiting for the disk.
+    pub(crate) fn resident_to(&self, range: Range<u64>) -> u64 {
+        match (range.start.checked_sub(self.base), range.end.checked_sub(self.base)) {
+            (Some(start), Some(end)) if end <= self.region.len() => {
+                self.base + self.region.resident_to(start..end)
+            }
+            _ => range.end,
+        }
+    }
+
+    /// Reads a range of the row into memory, waiting for the disk.
+    ///
+    /// By `pread`, whose failure is an error: a look through the map would be a signal.
+    pub(crate) fn load(&self, range: Range<u64>) -> Result<()> {
+        let mut buffer = [0; LOADED];
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(LOADED as u64);
+            self.read_into(at, buffer.get_mut(..len as usize).unwrap_or_default())?;
+            at += len;
+        }
+        let bytes = self.read(range);
+        bytes.iter().step_by(SMALLEST_PAGE).chain(bytes.last()).for_each(|byte| _ = black_box(*byte));
+        Ok(())
+    }
+
+    /// Copies bytes from an offset of the row on.
+    pub(crate) fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.region
+            .read_at(offset.wrapping_sub(self.base), out)
+            .map_err(|source| StoreError::io("read", &self.path, source))
+    }
+
+    /// Copies so many bytes from an offset of the row on; zeros where they leave this file.
+    pub(crate) fn copy<const N: usize>(&self, offset: u64) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        let inside = self.end().saturating_sub(offset).min(N as u64) as usize;
+        self.read_into(offset, bytes.get_mut(..inside).unwrap_or_default())?;
+        Ok(bytes)
+    }
+
+    /// Writes `parts` one after the other at an offset of the row.
+    pub(crate) fn write(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.region
+            .write_at(offset.wrapping_sub(self.base), parts)
+            .map_err(|source| StoreError::io("write", &self.path, source))
+    }
+
+    /// As [`Self::write`], for bytes that will be flushed at once.
+    pub(crate) fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.region
+            .write_flushed_soon(offset.wrapping_sub(self.base), parts)
+            .map_err(|source| StoreError::io("write", &self.path, source))
+    }
+
+    /// Writes zeros over a range of the row, to be flushed at once.
+    pub(crate) fn zero(&self, range: Range<u64>) -> Result<()> {
+        // Small pieces: each keeps the appender from the file for its time.
+        const ZEROS: &[u8] = &[0; 16 << 10];
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(ZEROS.len() as u64);
+            self.write_flushed_soon(at, &[ZEROS.get(..len as usize).unwrap_or(ZEROS)])?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Gets memory for a range of the row ready.
+    pub(crate) fn prefault(&self, range: Range<u64>) {
+        self.region.prefault(range.start.saturating_sub(self.base)..range.end.saturating_sub(self.base));
+    }
+
+    /// The parts of a range of the row that may hold something but untouched zeros.
+    fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        let mut at = self.next_data(range.start);
+        while at < range.end {
+            let end = self.next_hole(at).max(at + 1).min(range.end);
+            parts.push(at..end);
+            at = self.next_data(end);
+        }
+        parts
+    }
+
+    /// Zeroes what was once written in a range of the row; untouched parts of a sparse file stay holes.
+    ///
+    /// Returns the end of what was written, the range's start where there was nothing.
+    pub(crate) fn erase(&self, range: Range<u64>) -> Result<u64> {
+        // Copied out instead of read through the map, which would fill the holes of a file in memory.
+        let mut buffer = vec![0; 64 << 10];
+        let mut written_to = range.start;
+        // All parts are found before one is read: what the system reads ahead looks like data, to the file's end.
+        for part in self.data_in(range) {
+            let mut at = part.start;
+            while at < part.end {
+                let len = (part.end - at).min(buffer.len() as u64);
+                let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
+                self.read_into(at, bytes)?;
+                let first = bytes.iter().position(|byte| *byte != 0);
+                let last = bytes.iter().rposition(|byte| *byte != 0);
+                if let (Some(first), Some(last)) = (first, last) {
+                    written_to = at + last as u64 + 1;
+                    // Only what was written: a full disk has no blocks for holes.
+                    self.zero(at + first as u64..written_to)?;
+                }
+                at += len;
+            }
+        }
+        Ok(written_to)
+    }
+
+    /// Writes a range of the row again as it is, so that the next flush carries it whatever an earlier one did.
+    pub(crate) fn rewrite(&self, range: Range<u64>) -> Result<()> {
+        let mut buffer = vec![0; 256 << 10];
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(buffer.len() as u64);
+            let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
+            self.read_into(at, bytes)?;
+            self.write(at, &[bytes])?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the memory that holds the file's bytes until they are read again.
+    pub(crate) fn release(&self) {
+        self.region.release();
+    }
+
+    /// Begins to write a range of the row to the disk, without waiting for it.
+    pub(crate) fn begin_flush(&self, range: Range<u64>) {
+        let end = range.end.min(self.end()).saturating_sub(self.base);
+        self.region.begin_flush(range.start.saturating_sub(self.base).min(end)..end);
+    }
+
+    /// Makes a range of the row durable.
+    pub(crate) fn flush(&self, range: Range<u64>) -> Result<()> {
+        let inside =
+            range.start.saturating_sub(self.base)..range.end.min(self.end()).saturating_sub(self.base);
+        self.region.flush(inside).map_err(|source| StoreError::io("flush", &self.path, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::disk::{Allocation, Disk, RealDisk};
+
+    #[test]
+    fn erasing_finds_what_was_written_anywhere_and_leaves_what_is_before() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, allocation) in [("a", Allocation::Reserved), ("b", Allocation::Sparse)] {
+            let path = directory.path().join(name);
+            let file =
+                MappedFile::new(1 << 30, path.clone(), RealDisk.create(&path, 8 << 20, allocation).unwrap());
+            let base = file.base();
+            for (at, byte) in [(0, 1), (100_000, 2), (5 << 20, 3), ((8 << 20) - 1, 4)] {
+                file.write(base + at, &[&[byte]]).unwrap();
+            }
+            assert_eq!(file.erase(base + 50_000..base + (6 << 20)).unwrap(), base + (5 << 20) + 1);
+            let mut bytes = vec![0; 8 << 20];
+            file.read_into(base, &mut bytes).unwrap();
+            let left: Vec<u8> = bytes.into_iter().filter(|byte| *byte != 0).collect();
+            assert_eq!(left, [1, 4]);
+            assert_eq!(file.erase(base + 1..base + (1 << 20)).unwrap(), base + 1);
+        }
+    }
+}

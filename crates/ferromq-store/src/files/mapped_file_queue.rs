@@ -1,0 +1,523 @@
+//! Ordered mapped files addressed as one endless byte range.
+//!
+//! Callers see only offsets; which file holds a byte, where it lies and whether it is open is this module's
+//! business. It never interprets what is stored: records belong to `commit_log` and `consume_queue`.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        directories::FilePlaces,
+        disk::{Allocation, Disk, Region},
+        mapped_file::MappedFile,
+        open_files::{OpenFiles, Row, RowKind, Slot, slot_at},
+    },
+};
+
+type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
+
+/// What the files of a row are like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileForm {
+    /// Size of new files where none are found.
+    pub(crate) size: u64,
+    pub(crate) allocation: Allocation,
+    pub(crate) kind: RowKind,
+}
+
+/// Files in a row; each begins where the one before it ends, or behind a gap where files are missing.
+///
+/// A file is opened when it is looked for, and closed when the store has too many open.
+pub(crate) struct MappedFileQueue<D: Disk> {
+    disk: D,
+    places: FilePlaces<D>,
+    form: FileForm,
+    row: Arc<Row<D::Region>>,
+    open_files: Arc<OpenFiles<D::Region>>,
+    /// Held while files are made or removed.
+    changing: Mutex<()>,
+    /// Held while files are removed; taken before `changing`. Old files go without it: a large one takes its time, and
+    /// whoever needs a new one must not wait for that.
+    removing: Mutex<()>,
+    /// Held while a file is opened, so that no file is opened twice at once.
+    opening: Mutex<()>,
+    /// A file could not be opened; said once until one can.
+    is_failing: AtomicBool,
+}
+
+impl<D: Disk> MappedFileQueue<D> {
+    /// A row without files; nothing is touched on disk.
+    pub(crate) fn new(
+        disk: D,
+        places: FilePlaces<D>,
+        form: FileForm,
+        open_files: Arc<OpenFiles<D::Region>>,
+    ) -> Self {
+        Self {
+            disk,
+            places,
+            form,
+            row: Row::new(form.kind),
+            open_files,
+            changing: Mutex::new(()),
+            removing: Mutex::new(()),
+            opening: Mutex::new(()),
+            is_failing: AtomicBool::new(false),
+        }
+    }
+
+    /// Finds the files in the directories; none is opened. Each has the size it has, and new files get the size of
+    /// the last one, or of the one before it where the last was cut short.
+    ///
+    /// Other names are ignored, and so are files without bytes. Where files are missing there are [`Self::gaps`].
+    /// Errors: `Corrupt` where two files claim the same bytes.
+    pub(crate) fn load(&mut self) -> Result<()> {
+        let mut slots: Vec<Slot<D::Region>> = Vec::new();
+        for (number, directory) in self.places.directories().enumerate() {
+            let paths =
+                self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))?;
+            for path in paths {
+                let Some(base) = parse_name(&path) else { continue };
+                let len = self.disk.len(&path).map_err(|source| StoreError::io("look at", &path, source))?;
+                if len == 0 || base.checked_add(len).is_none() {
+                    tracing::warn!(file = %path.display(), len, "file of impossible size left out");
+                    continue;
+                }
+                slots.push(Slot::closed(base, len, number));
+            }
+        }
+        slots.sort_by_key(|slot| slot.base);
+        for pair in slots.windows(2) {
+            if let [before, slot] = pair
+                && before.end() > slot.base
+            {
+                return Err(StoreError::Corrupt {
+                    file: self.places.path(slot.directory, slot.base),
+                    offset: 0,
+                    reason: "the file before it holds the same bytes",
+                });
+            }
+        }
+        if let Some(last) = slots.last() {
+            let before = slots.len().checked_sub(2).and_then(|number| slots.get(number));
+            self.form.size = before.map_or(last.len, |before| before.len.max(last.len));
+        }
+        if self.form.kind == RowKind::Log {
+            // Whoever made them may have been killed before their names were durable.
+            slots.iter().map(|slot| slot.directory).collect::<BTreeSet<_>>().into_iter().for_each(|number| {
+                self.places.set_changed(number);
+            });
+        }
+        *self.row.slots.write() = slots;
+        Ok(())
+    }
+
+    /// Says how large new files are, where those that were found are no measure.
+    pub(crate) fn set_file_size(&mut self, size: u64) {
+        self.form.size = size;
+    }
+
+    /// Size of new files.
+    pub(crate) fn file_size(&self) -> u64 {
+        self.form.size
+    }
+
+    /// The directories new files are made in.
+    pub(crate) fn writable_directories(&self) -> impl Iterator<Item = &Path> {
+        self.places.writable()
+    }
+
+    /// The directory named in what is said of the row as a whole.
+    pub(crate) fn directory(&self) -> &Path {
+        self.places.first()
+    }
+
+    /// The file that holds the byte at `offset`, opened where it is not.
+    ///
+    /// `None` also where it cannot be opened, which is logged: for readers. Whoever would take a file for missing
+    /// asks [`Self::open`].
+    pub(crate) fn find(&self, offset: u64) -> Option<File<D>> {
+        if let Some(found) = self.row.find_open(offset, false) {
+            return found;
+        }
+        match self.open_closed(offset, false) {
+            Ok(file) => {
+                self.is_failing.store(false, Ordering::Relaxed);
+                file
+            }
+            Err(error) => {
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    tracing::error!(%error, offset, "file cannot be read now");
+                }
+                None
+            }
+        }
+    }
+
+    /// The file that holds the byte at `offset`, `Some(None)` where none does; `None` where it is not open.
+    pub(crate) fn find_open(&self, offset: u64) -> Option<Option<File<D>>> {
+        self.row.find_open(offset, false)
+    }
+
+    /// As [`Self::find`], telling a file that cannot be opened from one that is not there.
+    pub(crate) fn open(&self, offset: u64) -> Result<Option<File<D>>> {
+        self.open_as(offset, false)
+    }
+
+    /// As [`Self::open`], for writing into a file that may be an old one.
+    pub(crate) fn open_writable(&self, offset: u64) -> Result<Option<File<D>>> {
+        self.open_as(offset, true)
+    }
+
+    fn open_as(&self, offset: u64, is_writable: bool) -> Result<Option<File<D>>> {
+        match self.row.find_open(offset, is_writable) {
+            Some(found) => Ok(found),
+            None => self.open_closed(offset, is_writable),
+        }
+    }
+
+    #[cold]
+    fn open_closed(&self, offset: u64, is_writable: bool) -> Result<Option<File<D>>> {
+        let _opening = self.opening.lock();
+        if let Some(file) = self.row.reuse(offset, is_writable) {
+            self.open_files.readmit(&self.row);
+            return Ok(Some(file));
+        }
+        let (base, len, directory) = {
+            let slots = self.row.slots.read();
+            let Some(slot) = slot_at(&slots, offset).and_then(|number| slots.get(number)) else {
+                return Ok(None);
+            };
+            (slot.base, slot.len, slot.directory)
+        };
+        let path = self.places.path(directory, base);
+        // Sparse files are read through a map that cannot be written anyway, so they need not be opened twice.
+        let is_writable = is_writable || self.form.allocation == Allocation::Sparse;
+        let allocation = if is_writable { self.form.allocation } else { Allocation::ReadOnly };
+        let region = match self.disk.open(&path, allocation) {
+            Ok(region) => region,
+            // Removed since it was looked up.
+            Err(source) if source.kind() == io::ErrorKind::NotFound && self.path_at(offset).is_none() => {
+                return Ok(None);
+            }
+            Err(source) => return Err(StoreError::io("open", &path, source)),
+        };
+        if region.len() != len {
+            return Err(StoreError::Corrupt {
+                file: path,
+                offset: region.len().min(len),
+                reason: "the file has another size than when the store was opened",
+            });
+        }
+        let file = Arc::new(MappedFile::new(base, path, region));
+        self.set_open(base, &file, is_writable);
+        Ok(Some(file))
+    }
+
+    /// Notes an open file in its slot, where it still has one.
+    fn set_open(&self, base: u64, file: &File<D>, is_writable: bool) {
+        let replaced = {
+            let mut slots = self.row.slots.write();
+            let slot = slot_at(&slots, base).and_then(|number| slots.get_mut(number));
+            let Some(slot) = slot.filter(|slot| slot.base == base) else { return };
+            let replaced = slot.file.take();
+            slot.set_open(Arc::clone(file), is_writable);
+            replaced
+        };
+        if replaced.is_none() {
+            self.open_files.admit(&self.row, base);
+        }
+    }
+
+    /// The path of the file that holds the byte at `offset`.
+    pub(crate) fn path_at(&self, offset: u64) -> Option<PathBuf> {
+        let slots = self.row.slots.read();
+        let slot = slots.get(slot_at(&slots, offset)?)?;
+        Some(self.places.path(slot.directory, slot.base))
+    }
+
+    /// Where each file begins and ends, oldest first.
+    pub(crate) fn spans(&self) -> Vec<Range<u64>> {
+        self.row.slots.read().iter().map(|slot| slot.base..slot.end()).collect()
+    }
+
+    /// What lies between two files that are there and in none.
+    pub(crate) fn gaps(&self) -> Vec<Range<u64>> {
+        let slots = self.row.slots.read();
+        let pairs = slots.iter().zip(slots.iter().skip(1));
+        pairs.map(|(before, after)| before.end()..after.base).filter(|gap| !gap.is_empty()).collect()
+    }
+
+    /// First byte kept, and the end of the last file.
+    pub(crate) fn span(&self) -> Option<Range<u64>> {
+        let slots = self.row.slots.read();
+        Some(slots.first()?.base..slots.last()?.end())
+    }
+
+    /// The end of the last file that ends at or before `offset`.
+    pub(crate) fn end_before(&self, offset: u64) -> Option<u64> {
+        let slots = self.row.slots.read();
+        let after = slots.partition_point(|slot| slot.end() <= offset);
+        Some(slots.get(after.checked_sub(1)?)?.end())
+    }
+
+    /// The begin of the first file that begins after `offset`.
+    pub(crate) fn begin_after(&self, offset: u64) -> Option<u64> {
+        let slots = self.row.slots.read();
+        slots.get(slots.partition_point(|slot| slot.base <= offset)).map(|slot| slot.base)
+    }
+
+    /// Says whether there is a file that holds the byte at `offset`, open or not.
+    pub(crate) fn contains(&self, offset: u64) -> bool {
+        slot_at(&self.row.slots.read(), offset).is_some()
+    }
+
+    /// Files that end after `offset` stay open, because what they hold from there on is not flushed.
+    pub(crate) fn keep_open_from(&self, offset: u64) {
+        self.row.keep_open_from(offset);
+    }
+
+    /// The file that holds `offset`, to be written; made where it is not there yet, and so are files between the last
+    /// one and it.
+    ///
+    /// Errors: `Full` or `Io` where a file cannot be made or opened; nothing is left behind then. `Corrupt` where
+    /// files behind `offset` are there, but not its own.
+    pub(crate) fn ensure(&self, offset: u64) -> Result<File<D>> {
+        if let Some(file) = self.open_writable(offset)? {
+            return Ok(file);
+        }
+        let _changing = self.changing.lock();
+        loop {
+            if let Some(file) = self.open_writable(offset)? {
+                return Ok(file);
+            }
+            let base = match self.span() {
+                Some(span) if offset < span.end => {
+                    let file = self.directory().join(file_name(offset / self.form.size * self.form.size));
+                    return Err(StoreError::Corrupt { file, offset: 0, reason: "the file is missing" });
+                }
+                Some(span) => span.end,
+                None => offset / self.form.size * self.form.size,
+            };
+            self.make(base)?;
+        }
+    }
+
+    fn make(&self, base: u64) -> Result<()> {
+        let place = self.places.for_new(&self.disk, base, self.form.size);
+        let path = self.places.path(place, base);
+        let staging = self.places.staging(place);
+        for needed in [path.parent().unwrap_or(&path), staging.as_path()] {
+            self.disk.create_dir(needed).map_err(|source| StoreError::io("create", needed, source))?;
+        }
+        let staged = staging.join(staged_name(self.form.kind));
+        match self.disk.remove(&staged) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::io("remove", &staged, source));
+            }
+            _ => {}
+        }
+        let region = self
+            .disk
+            .create(&staged, self.form.size, self.form.allocation)
+            .map_err(|source| self.full_or_io(&path, source))?;
+        self.disk.rename(&staged, &path).map_err(|source| StoreError::io("create", &path, source))?;
+        self.places.set_changed(place);
+        let file = Arc::new(MappedFile::new(base, path, region));
+        let mut slot = Slot::closed(base, self.form.size, place);
+        slot.set_open(file, true);
+        self.row.slots.write().push(slot);
+        self.open_files.admit(&self.row, base);
+        Ok(())
+    }
+
+    /// `Full` with the numbers of the moment where the disk has no space, `Io` otherwise.
+    fn full_or_io(&self, path: &Path, source: io::Error) -> StoreError {
+        if !StoreError::is_full(&source) {
+            return StoreError::io("create", path, source);
+        }
+        let directory = path.parent().unwrap_or(path);
+        StoreError::Full {
+            path: directory.to_path_buf(),
+            free: self.disk.free_space(directory).unwrap_or(0),
+            needed: self.form.size,
+            reserve: 0,
+        }
+    }
+
+    /// Writes `bytes` at `offset`, over as many files as it takes.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let file = self.ensure(at)?;
+            let room = usize::try_from(file.end() - at).unwrap_or(usize::MAX);
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            file.write(at, &[now])?;
+            at += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Begins to write a range without waiting for it; only [`Self::flush`] makes it durable.
+    pub(crate) fn begin_flush(&self, range: Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while let Some(span) = self.span_from(at).filter(|span| span.start < range.end) {
+            if let Some(file) = self.open(span.start)? {
+                file.begin_flush(at.max(span.start)..range.end.min(span.end));
+            }
+            at = span.end;
+        }
+        Ok(())
+    }
+
+    /// Makes a range durable, and the directory's entries where files came new.
+    pub(crate) fn flush(&self, range: Range<u64>) -> Result<()> {
+        self.sync_directory()?;
+        let mut at = range.start;
+        while let Some(span) = self.span_from(at).filter(|span| span.start < range.end) {
+            // Removed meanwhile is as good as flushed.
+            if let Some(file) = self.open(span.start)? {
+                file.flush(at.max(span.start)..range.end.min(span.end))?;
+            }
+            at = span.end;
+        }
+        Ok(())
+    }
+
+    /// The first file that ends after `offset`.
+    fn span_from(&self, offset: u64) -> Option<Range<u64>> {
+        let slots = self.row.slots.read();
+        let slot = slots.get(slots.partition_point(|slot| slot.end() <= offset))?;
+        Some(slot.base..slot.end())
+    }
+
+    /// Makes the names of new and removed files durable, up to the store's root: topic and queue directories may be
+    /// new too.
+    pub(crate) fn sync_directory(&self) -> Result<()> {
+        self.places.sync(&self.disk)
+    }
+
+    /// Removes all files.
+    pub(crate) fn clear(&self) -> Result<()> {
+        let _removing = self.removing.lock();
+        let _changing = self.changing.lock();
+        while self.remove_last()? {}
+        self.sync_directory()
+    }
+
+    /// Removes whatever has the name of a file of the row, fitting or not; the row is not loaded then.
+    pub(crate) fn remove_all_found(&self) -> Result<()> {
+        for directory in self.places.directories() {
+            let paths =
+                self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))?;
+            for path in paths.into_iter().rev().filter(|path| parse_name(path).is_some()) {
+                self.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the files that lie wholly at or after `offset`.
+    ///
+    /// Only for recovery: bytes after `offset` in the file that holds it stay as they are.
+    pub(crate) fn truncate(&self, offset: u64) -> Result<()> {
+        let _removing = self.removing.lock();
+        let _changing = self.changing.lock();
+        loop {
+            let spans = self.spans();
+            let Some(last) = spans.last() else { return Ok(()) };
+            if last.start < offset || (last.start == offset && spans.len() == 1) {
+                return Ok(());
+            }
+            self.remove_last()?;
+        }
+    }
+
+    /// Newest first: a crash in the middle must leave a contiguous prefix.
+    fn remove_last(&self) -> Result<bool> {
+        let Some(slot) = self.row.slots.write().pop() else { return Ok(false) };
+        match self.remove_file(&slot) {
+            Ok(()) => {
+                self.open_files.forget(&self.row, |base| base == slot.base);
+                Ok(true)
+            }
+            Err(error) => {
+                self.row.slots.write().push(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the files that lie wholly before `offset`, but never the last one. Returns how many bytes they had.
+    ///
+    /// Readers that hold one keep their bytes. What is removed stays removed after a crash once this returns, and
+    /// whatever a crash leaves has no gap that was not there.
+    pub(crate) fn remove_below(&self, offset: u64) -> Result<u64> {
+        let _removing = self.removing.lock();
+        let mut removed = 0;
+        loop {
+            let slot = {
+                let mut slots = self.row.slots.write();
+                if slots.len() < 2 || slots.first().is_none_or(|slot| slot.end() > offset) {
+                    break;
+                }
+                // From here on nobody opens it.
+                slots.remove(0)
+            };
+            // Oldest first, and durable in that order: another directory may be another disk.
+            let gone = self.places.sync_others(&self.disk, slot.directory);
+            if let Err(error) = gone.and_then(|()| self.remove_file(&slot)) {
+                self.row.slots.write().insert(0, slot);
+                return Err(error);
+            }
+            self.open_files.forget(&self.row, |base| base == slot.base);
+            removed += slot.len;
+        }
+        self.sync_directory()?;
+        Ok(removed)
+    }
+
+    fn remove_file(&self, slot: &Slot<D::Region>) -> Result<()> {
+        let path = self.places.path(slot.directory, slot.base);
+        match self.disk.remove(&path) {
+            // Somebody was faster.
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {}
+            done => done.map_err(|source| StoreError::io("remove", &path, source))?,
+        }
+        self.places.set_changed(slot.directory);
+        Ok(())
+    }
+}
+
+/// Names the file that is being made in the staging directory; one maker at a time for each kind.
+fn staged_name(kind: RowKind) -> &'static str {
+    match kind {
+        RowKind::Log => "commitlog.new",
+        RowKind::Derived => "consumequeue.new",
+        RowKind::Timer => "timerlog.new",
+    }
+}
+
+/// RocketMQ's name of the file that begins at `base`.
+pub(crate) fn file_name(base: u64) -> String {
+    format!("{base:020}")
+}
+
+/// The offset in the name of a file, where it has RocketMQ's 20 digits.
+fn parse_name(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    (name.len() == 20 && name.bytes().all(|b| b.is_ascii_digit())).then(|| name.parse().ok())?
+}

@@ -1,0 +1,4 @@
+//! Which messages a reader wants: by tag or by an SQL92 expression.
+
+pub(crate) mod message_filter;
+pub(crate) mod sql;

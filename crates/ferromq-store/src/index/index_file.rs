@@ -1,0 +1,478 @@
+//! One index file: an on-disk hash from keys to physical offsets.
+//!
+//! A header of 40 bytes, slots of 4 and entries of 20; the slots of a file that is being filled are kept in
+//! memory and written when it is full or the store closes, because they follow from the entries. Which files
+//! there are, and what is trusted after a stop, is `key_index`'s business.
+
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::Result,
+    files::{disk::Region, mapped_file::MappedFile},
+    record::message::java_hash,
+};
+
+/// Bytes of the header.
+pub(crate) const HEADER_LEN: u64 = 40;
+pub(crate) const SLOT_LEN: u64 = 4;
+pub(crate) const ENTRY_LEN: u64 = 20;
+const ENTRY: usize = ENTRY_LEN as usize;
+
+/// A key to add.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexKey {
+    pub(crate) hash: u32,
+    pub(crate) physical_offset: u64,
+    pub(crate) store_timestamp: i64,
+}
+
+/// RocketMQ's hash of a key of a topic: Java's hash of `topic#key`, made positive.
+pub(crate) fn key_hash(topic: &str, key: &str) -> u32 {
+    let hash = java_hash(java_hash(java_hash(0, topic), "#"), key);
+    // Java: abs of the smallest integer stays negative and becomes 0.
+    if hash == i32::MIN { 0 } else { hash.unsigned_abs() }
+}
+
+/// The first 40 bytes of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) begin_timestamp: i64,
+    pub(crate) end_timestamp: i64,
+    pub(crate) begin_physical_offset: u64,
+    pub(crate) end_physical_offset: u64,
+    pub(crate) used_slots: u32,
+    /// Entries plus one: the first is never used.
+    pub(crate) count: u32,
+}
+
+impl Header {
+    fn encode(self) -> [u8; HEADER_LEN as usize] {
+        let mut bytes = [0; HEADER_LEN as usize];
+        let fields = [
+            self.begin_timestamp as u64,
+            self.end_timestamp as u64,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            u64::from(self.used_slots) << 32 | u64::from(self.count),
+        ];
+        for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_be_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN as usize]) -> Self {
+        let mut fields = bytes.as_chunks::<8>().0.iter().map(|field| u64::from_be_bytes(*field));
+        let mut next = || fields.next().unwrap_or(0);
+        let (begin_timestamp, end_timestamp) = (next() as i64, next() as i64);
+        let (begin_physical_offset, end_physical_offset, counts) = (next(), next(), next());
+        Self {
+            begin_timestamp,
+            end_timestamp,
+            begin_physical_offset,
+            end_physical_offset,
+            used_slots: (counts >> 32) as u32,
+            count: (counts as u32).max(1),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) hash: u32,
+    pub(crate) physical_offset: u64,
+    /// Seconds since the file's begin timestamp.
+    seconds: u32,
+    /// The entry of the same slot before this one, 0 where there is none.
+    pub(crate) before: u32,
+}
+
+impl Entry {
+    fn encode_into(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.hash.to_be_bytes());
+        out.extend_from_slice(&self.physical_offset.to_be_bytes());
+        out.extend_from_slice(&self.seconds.to_be_bytes());
+        out.extend_from_slice(&self.before.to_be_bytes());
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (hash, rest) = bytes.split_first_chunk::<4>()?;
+        let (physical_offset, rest) = rest.split_first_chunk::<8>()?;
+        let (seconds, rest) = rest.split_first_chunk::<4>()?;
+        let (before, _) = rest.split_first_chunk::<4>()?;
+        Some(Self {
+            hash: u32::from_be_bytes(*hash),
+            physical_offset: u64::from_be_bytes(*physical_offset),
+            seconds: u32::from_be_bytes(*seconds),
+            before: u32::from_be_bytes(*before),
+        })
+    }
+}
+
+/// Slots and entries of a file, which its length alone does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) slots: u32,
+    pub(crate) entries: u32,
+}
+
+impl Shape {
+    pub(crate) fn len(self) -> u64 {
+        HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(self.entries) * ENTRY_LEN
+    }
+
+    /// The shape of a file found: the configured one, or RocketMQ's four entries a slot.
+    fn of_len(self, len: u64) -> Option<Self> {
+        if len == self.len() {
+            return Some(self);
+        }
+        let slots = u32::try_from(len.checked_sub(HEADER_LEN)? / (SLOT_LEN + 4 * ENTRY_LEN)).ok()?;
+        let shape = Self { slots, entries: slots.checked_mul(4)? };
+        (slots > 0 && shape.len() == len).then_some(shape)
+    }
+
+    fn slot_at(self, hash: u32) -> u64 {
+        HEADER_LEN + u64::from(hash % self.slots) * SLOT_LEN
+    }
+
+    pub(crate) fn entry_at(self, index: u32) -> u64 {
+        HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(index) * ENTRY_LEN
+    }
+}
+
+struct State {
+    header: Header,
+    /// The slots of a file that is being filled or whose slots on disk cannot be trusted.
+    slots: Option<Vec<u32>>,
+}
+
+/// One index file.
+pub(crate) struct IndexFile<R: Region> {
+    file: MappedFile<R>,
+    shape: Shape,
+    state: Mutex<State>,
+}
+
+impl<R: Region> IndexFile<R> {
+    /// Opens a file found; `None` where its length fits neither the configured shape nor RocketMQ's.
+    pub(crate) fn open(path: PathBuf, region: R, configured: Shape) -> Result<Option<Self>> {
+        let Some(shape) = configured.of_len(region.len()) else { return Ok(None) };
+        let file = MappedFile::new(0, path, region);
+        let mut bytes = [0; HEADER_LEN as usize];
+        file.read_into(0, &mut bytes)?;
+        let state = State { header: Header::decode(&bytes), slots: None };
+        Ok(Some(Self { file, shape, state: Mutex::new(state) }))
+    }
+
+    /// A new file, which follows the file with the header `before`.
+    pub(crate) fn new(path: PathBuf, region: R, shape: Shape, before: Option<Header>) -> Self {
+        // RocketMQ begins a file with the end of the one before it; the first entry replaces both.
+        let mut header = Header { count: 1, ..Header::default() };
+        if let Some(before) = before {
+            header.begin_timestamp = before.end_timestamp;
+            header.end_timestamp = before.end_timestamp;
+            header.begin_physical_offset = before.end_physical_offset;
+            header.end_physical_offset = before.end_physical_offset;
+        }
+        let slots = vec![0; shape.slots as usize];
+        let state = Mutex::new(State { header, slots: Some(slots) });
+        Self { file: MappedFile::new(0, path, region), shape, state }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Says whether something in memory is not on disk yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.state.lock().slots.is_some()
+    }
+
+    /// Says of the newest record's entries whether `key` is among them; `None` where all there is is of that record.
+    pub(crate) fn has_newest(&self, key: &IndexKey) -> Option<bool> {
+        let newest = (1..self.header().count).rev().filter_map(|index| self.entry(index));
+        for entry in newest {
+            if entry.physical_offset != key.physical_offset {
+                return Some(false);
+            }
+            if entry.hash == key.hash {
+                return Some(true);
+            }
+        }
+        None
+    }
+
+    fn entry(&self, index: u32) -> Option<Entry> {
+        let at = self.shape.entry_at(index);
+        self.file.copy::<ENTRY>(at).ok().and_then(|bytes| Entry::decode(&bytes))
+    }
+
+    /// Adds keys until the file is full; returns how many. Queries see them when it returns.
+    pub(crate) fn add(&self, keys: &[IndexKey], buffer: &mut Vec<u8>) -> Result<usize> {
+        let mut guard = self.state.lock();
+        let State { header, slots: Some(slots) } = &mut *guard else { return Ok(0) };
+        let room = self.shape.entries.saturating_sub(header.count) as usize;
+        let before = *header;
+        buffer.clear();
+        for key in keys.iter().take(room) {
+            let Some(slot) = slots.get_mut((key.hash % self.shape.slots) as usize) else { break };
+            let seconds = match header.begin_timestamp {
+                0 => 0,
+                begin => {
+                    (key.store_timestamp.saturating_sub(begin) / 1000).clamp(0, i64::from(i32::MAX)) as u32
+                }
+            };
+            let entry =
+                Entry { hash: key.hash, physical_offset: key.physical_offset, seconds, before: *slot };
+            entry.encode_into(buffer);
+            if *slot == 0 {
+                header.used_slots += 1;
+            }
+            *slot = header.count;
+            if header.count == 1 {
+                header.begin_timestamp = key.store_timestamp;
+                header.begin_physical_offset = key.physical_offset;
+            }
+            header.count += 1;
+            header.end_timestamp = key.store_timestamp;
+            header.end_physical_offset = key.physical_offset;
+        }
+        let written = self.file.write(self.shape.entry_at(before.count), &[buffer]);
+        if let Err(error) = written {
+            // The slots must not lead to entries that are not there.
+            for (index, bytes) in
+                (before.count..).zip(buffer.chunks_exact(ENTRY)).collect::<Vec<_>>().into_iter().rev()
+            {
+                let Some(entry) = Entry::decode(bytes) else { continue };
+                if let Some(slot) = slots.get_mut((entry.hash % self.shape.slots) as usize)
+                    && *slot == index
+                {
+                    *slot = entry.before;
+                }
+            }
+            *header = before;
+            return Err(error);
+        }
+        Ok(buffer.len() / ENTRY)
+    }
+
+    /// Says whether header and entries agree, and whether the file may follow the one with the header `before`.
+    pub(crate) fn is_sound_after(&self, before: Option<Header>) -> bool {
+        let header = self.header();
+        if header.count <= 1 {
+            return true;
+        }
+        let is_possible = header.count <= self.shape.entries
+            && header.used_slots <= self.shape.slots
+            && header.begin_timestamp <= header.end_timestamp
+            && header.begin_physical_offset <= header.end_physical_offset;
+        let ends = [(1, header.begin_physical_offset), (header.count - 1, header.end_physical_offset)];
+        let agree = |(index, physical_offset)| {
+            self.entry(index).is_some_and(|entry: Entry| entry.physical_offset == physical_offset)
+        };
+        let follows = before.is_none_or(|before| before.end_physical_offset <= header.begin_physical_offset);
+        is_possible && follows && ends.into_iter().all(agree)
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.shape.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.state.lock().header.count >= self.shape.entries
+    }
+
+    pub(crate) fn header(&self) -> Header {
+        self.state.lock().header
+    }
+
+    /// Calls `visit` with the physical offset of each entry with this hash, newest first, until it says `false` or
+    /// `entries_left` is 0; and with the physical offset of the entry after it, where that record most often ends.
+    /// Says whether to go on in the file before this one.
+    pub(crate) fn find(
+        &self,
+        hash: u32,
+        times: &RangeInclusive<i64>,
+        entries_left: &mut u64,
+        visit: &mut impl FnMut(u64, Option<u64>) -> bool,
+    ) -> bool {
+        let (header, first) = {
+            let state = self.state.lock();
+            let slot = |slots: &Vec<u32>| slots.get((hash % self.shape.slots) as usize).copied().unwrap_or(0);
+            (state.header, state.slots.as_ref().map(slot))
+        };
+        // Nothing writes the slots of a full file. They may lie on the disk alone, so the lock is released first.
+        let mut index = first.unwrap_or_else(|| {
+            let at = self.shape.slot_at(hash);
+            // Most slots of a file with few keys are holes.
+            self.file.copy::<4>(at).map_or(0, u32::from_be_bytes)
+        });
+        let may_hold = header.begin_timestamp <= *times.end()
+            && header.end_timestamp.saturating_add(999) >= *times.start();
+        while may_hold && index > 0 && index < header.count {
+            if *entries_left == 0 {
+                return false;
+            }
+            *entries_left -= 1;
+            let Some(entry) = self.entry(index) else { break };
+            // Whole seconds after the begin; the first entry's may count from the file before.
+            let time = match index {
+                1 => header.begin_timestamp,
+                _ => header.begin_timestamp.saturating_add(i64::from(entry.seconds) * 1000),
+            };
+            if time.saturating_add(999) < *times.start() {
+                break;
+            }
+            if entry.hash == hash && time <= *times.end() {
+                let next = if index + 1 < header.count { self.entry(index + 1) } else { None };
+                if !visit(entry.physical_offset, next.map(|next| next.physical_offset)) {
+                    return false;
+                }
+            }
+            if entry.before >= index {
+                break;
+            }
+            index = entry.before;
+        }
+        header.begin_timestamp >= *times.start()
+    }
+
+    /// Makes the entries durable, then the header that counts them; slots too where the file is full or closing.
+    pub(crate) fn flush(&self, with_slots: bool) -> Result<()> {
+        let (header, slots) = {
+            let state = self.state.lock();
+            let is_due = with_slots || state.header.count >= self.shape.entries;
+            (state.header, if is_due { state.slots.clone() } else { None })
+        };
+        let whole = 0..self.shape.len();
+        if let Some(slots) = &slots {
+            self.write_slots(slots)?;
+        }
+        self.file.flush(whole.clone())?;
+        self.file.write(0, &[&header.encode()])?;
+        self.file.flush(whole)?;
+        // Nothing is added to a file that is full or closing.
+        if slots.is_some() {
+            self.state.lock().slots = None;
+        }
+        Ok(())
+    }
+
+    /// Writes the slots that are in use; the others are holes of the file or zero already.
+    fn write_slots(&self, slots: &[u32]) -> Result<()> {
+        const STEP: usize = 16 << 10;
+        let mut bytes = Vec::with_capacity(STEP * SLOT_LEN as usize);
+        for (number, chunk) in slots.chunks(STEP).enumerate() {
+            if chunk.iter().all(|slot| *slot == 0) {
+                continue;
+            }
+            bytes.clear();
+            chunk.iter().for_each(|slot| bytes.extend_from_slice(&slot.to_be_bytes()));
+            self.file.write(HEADER_LEN + (number * STEP) as u64 * SLOT_LEN, &[&bytes])?;
+        }
+        Ok(())
+    }
+
+    /// Reads the slots of a file that goes on being filled.
+    pub(crate) fn load_slots(&self) -> Result<()> {
+        let mut bytes = vec![0; self.shape.slots as usize * SLOT_LEN as usize];
+        self.file.read_into(HEADER_LEN, &mut bytes)?;
+        let slots = bytes.as_chunks::<4>().0.iter().map(|slot| u32::from_be_bytes(*slot)).collect();
+        self.state.lock().slots = Some(slots);
+        Ok(())
+    }
+
+    /// Takes the entries that can be trusted and derives header and slots from them.
+    ///
+    /// Entries follow each other in the log, so the first that goes back, or past `limit`, ends them.
+    pub(crate) fn rebuild(&self, limit: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut slots = vec![0; self.shape.slots as usize];
+        // Without a header that was once flushed nobody knows what the seconds of the entries count from.
+        let has_header = state.header.count > 1;
+        let mut header = Header { count: 1, used_slots: 0, ..state.header };
+        let data_end = self.file.next_hole(self.shape.entry_at(1));
+        while has_header && header.count < self.shape.entries {
+            let at = self.shape.entry_at(header.count);
+            if at + ENTRY_LEN > data_end {
+                break;
+            }
+            let Some(entry) = Entry::decode(self.file.read(at..at + ENTRY_LEN)) else { break };
+            let is_first = header.count == 1;
+            let follows = if is_first {
+                entry.physical_offset == header.begin_physical_offset
+            } else {
+                entry.physical_offset >= header.end_physical_offset && entry.hash | entry.before != 0
+            };
+            let slot = slots.get_mut((entry.hash % self.shape.slots) as usize);
+            let is_sound = follows && entry.physical_offset < limit;
+            let Some(slot) = slot.filter(|slot| is_sound && entry.before == **slot) else { break };
+            if *slot == 0 {
+                header.used_slots += 1;
+            }
+            *slot = header.count;
+            header.count += 1;
+            header.end_physical_offset = entry.physical_offset;
+            header.end_timestamp = header.begin_timestamp.saturating_add(if is_first {
+                0
+            } else {
+                i64::from(entry.seconds) * 1000
+            });
+        }
+        if header.count == 1 {
+            header = Header { count: 1, ..Header::default() };
+        }
+        let cut = self.shape.entry_at(header.count)..self.shape.len();
+        state.header = header;
+        state.slots = Some(slots);
+        drop(state);
+        self.file.erase(cut).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_hash_is_never_negative() {
+        assert_eq!(key_hash("bench", "k1"), java_hash(0, "bench#k1").unsigned_abs());
+        for key in ["", "a", "ü", "polygenelubricants"] {
+            assert!(key_hash("t", key) <= i32::MAX as u32);
+        }
+    }
+
+    #[test]
+    fn a_shape_is_found_by_the_length_of_a_file() {
+        let configured = Shape { slots: 500, entries: 2000 };
+        let rocketmq = Shape { slots: 5_000_000, entries: 20_000_000 };
+        assert_eq!(configured.of_len(configured.len()), Some(configured));
+        assert_eq!(configured.of_len(rocketmq.len()), Some(rocketmq));
+        assert_eq!(configured.of_len(41), None);
+        assert_eq!(configured.of_len(0), None);
+    }
+
+    #[test]
+    fn a_header_comes_back_as_written() {
+        let header = Header {
+            begin_timestamp: 1,
+            end_timestamp: 2,
+            begin_physical_offset: 3,
+            end_physical_offset: 4,
+            used_slots: 5,
+            count: 6,
+        };
+        assert_eq!(Header::decode(&header.encode()), header);
+        assert_eq!(Header::decode(&[0; 40]).count, 1);
+    }
+}

@@ -1,0 +1,403 @@
+//! All index files, by which messages are found by key.
+//!
+//! One dispatching thread adds, anyone queries. Whether a found message really has the key is the caller's to check.
+
+use std::{
+    collections::BTreeMap,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    config::StoreConfig,
+    error::{Result, StoreError},
+    files::disk::{Allocation, Disk, Region},
+    index::index_file::{HEADER_LEN, IndexFile, IndexKey, Shape},
+    recovery::last_shutdown::Left,
+};
+
+/// All index files.
+pub(crate) struct Index<D: Disk> {
+    disk: D,
+    directory: PathBuf,
+    /// Keys are added. Otherwise the files are only read, and flushed like those of a closed store.
+    is_enabled: bool,
+    shape: Mutex<Shape>,
+    files: RwLock<Vec<Arc<IndexFile<D::Region>>>>,
+    /// Files before it are full and durable; Java may trust them after a crash.
+    durable_timestamp: AtomicU64,
+    is_directory_dirty: AtomicBool,
+    was_missing: bool,
+    /// Names of files that could not be opened as what they should be.
+    unfit: Vec<PathBuf>,
+    /// Why the files cannot be used.
+    unusable: Mutex<Option<StoreError>>,
+}
+
+impl<D: Disk> Index<D> {
+    /// Opens the files found in `index`. What they hold is checked by [`Self::recover`]; where they cannot be used,
+    /// [`Self::check_usable`] tells.
+    pub(crate) fn load(disk: &D, root: &Path, config: &StoreConfig) -> Self {
+        let mut index = Self {
+            disk: disk.clone(),
+            directory: root.join("index"),
+            is_enabled: config.index_enabled,
+            shape: Mutex::new(Shape {
+                slots: config.index_slots.max(1),
+                entries: config.index_entries.max(2),
+            }),
+            files: RwLock::new(Vec::new()),
+            durable_timestamp: AtomicU64::new(0),
+            is_directory_dirty: AtomicBool::new(false),
+            was_missing: false,
+            unfit: Vec::new(),
+            unusable: Mutex::default(),
+        };
+        if let Err(error) = index.open_files(root) {
+            index.files.get_mut().clear();
+            *index.unusable.get_mut() = Some(error);
+        }
+        index
+    }
+
+    fn open_files(&mut self, root: &Path) -> Result<()> {
+        let (disk, index) = (self.disk.clone(), self);
+        let entries = disk.list(root).map_err(|source| StoreError::io("list", root, source))?;
+        index.was_missing = !entries.contains(&index.directory);
+        disk.create_dir(&index.directory)
+            .map_err(|source| StoreError::io("create", &index.directory, source))?;
+        let found =
+            disk.list(&index.directory).map_err(|source| StoreError::io("list", &index.directory, source))?;
+        for path in found {
+            let is_ours = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| name.len() == 17 && name.bytes().all(|byte| byte.is_ascii_digit()));
+            if is_ours {
+                index.open_file(path)?;
+            }
+        }
+        // New files are made like those found: Java takes all to be of one shape.
+        let found = index.files.get_mut().last().map(|file| file.shape());
+        if let Some(found) = found {
+            *index.shape.get_mut() = found;
+        }
+        Ok(())
+    }
+
+    /// Says whether keys are added.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    /// The error that the files met when they were opened.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.unusable.lock().take().map_or(Ok(()), Err)
+    }
+
+    /// Opens the files anew that could not be used. Returns the last record with keys, as [`Self::recover`].
+    pub(crate) fn reload(
+        &self,
+        root: &Path,
+        config: &StoreConfig,
+        (log_start, limit): (u64, u64),
+        trusted_timestamp: i64,
+    ) -> Result<Option<u64>> {
+        let index = Self::load(&self.disk, root, config);
+        index.check_usable()?;
+        index.remove_unfit(None, log_start)?;
+        let last = index.recover(limit, trusted_timestamp, Left::Killed)?;
+        *self.shape.lock() = index.shape.into_inner();
+        *self.files.write() = index.files.into_inner();
+        self.is_directory_dirty.store(true, Ordering::Release);
+        Ok(last)
+    }
+
+    /// Says whether keys can be added: opens or makes the file they go to.
+    pub(crate) fn prepare(&self, now_ms: i64) -> Result<()> {
+        self.file_with_room(now_ms).map(drop)
+    }
+
+    fn open_file(&mut self, path: PathBuf) -> Result<()> {
+        let region = self
+            .disk
+            .open(&path, Allocation::Sparse)
+            .map_err(|source| StoreError::io("open", &path, source))?;
+        let len = region.len();
+        let shape = *self.shape.get_mut();
+        match IndexFile::open(path.clone(), region, shape)? {
+            Some(file) => self.files.write().push(Arc::new(file)),
+            None => {
+                tracing::warn!(file = %path.display(), len, "index file of unknown shape: redone from the log");
+                self.unfit.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a stop left behind and prepares the last file for more.
+    ///
+    /// `limit` is the log's end, `trusted_timestamp` the checkpoint's: after an unclean stop slots and header
+    /// of files that may not be whole are derived anew from their entries. Returns the physical offset of the last record
+    /// that is in the index: indexing goes on there.
+    pub(crate) fn recover(&self, limit: u64, trusted_timestamp: i64, left: Left) -> Result<Option<u64>> {
+        let mut files = self.files.write();
+        let mut is_cut = false;
+        let mut kept: Vec<Arc<IndexFile<D::Region>>> = Vec::new();
+        for (number, file) in files.iter().enumerate() {
+            let is_last = number + 1 == files.len();
+            let header = file.header();
+            // Ours count a whole file only once its slots are durable; of others only the checkpoint speaks,
+            // and a file that ends in the same millisecond may not be the one it means.
+            let is_whole = file.is_full();
+            let is_trusted =
+                left.is_clean() || is_whole && (left.is_ours() || header.end_timestamp < trusted_timestamp);
+            if is_cut {
+                self.disk
+                    .remove(file.path())
+                    .map_err(|source| StoreError::io("remove", file.path(), source))?;
+                continue;
+            }
+            if !is_trusted || (header.count > 1 && header.end_physical_offset >= limit) {
+                file.rebuild(limit)?;
+                is_cut = !is_last && !file.is_full();
+            } else if !is_whole && self.is_enabled {
+                file.load_slots()?;
+            }
+            kept.push(Arc::clone(file));
+        }
+        *files = kept;
+        drop(files);
+        Ok(self.last_physical_offset())
+    }
+
+    /// Says whether the last file has keys and is not full yet.
+    pub(crate) fn is_filling(&self) -> bool {
+        let is_last_filling = |file: &Arc<IndexFile<_>>| file.header().count > 1 && !file.is_full();
+        self.is_enabled && self.files.read().last().is_some_and(is_last_filling)
+    }
+
+    /// Removes the first file that is not what it should be, and all behind it: their keys are redone from the log.
+    ///
+    /// `listed` tells which files there were, where that is known. Returns whether all was as it should be. Where no keys
+    /// are added nothing is redone, so all that is there stays.
+    pub(crate) fn remove_unfit(&self, listed: Option<&BTreeMap<u64, u64>>, log_start: u64) -> Result<bool> {
+        if !self.is_enabled {
+            return Ok(true);
+        }
+        let unfit = self.unfit.iter().filter_map(|path| name_of(path));
+        let files = self.files.read().clone();
+        let mut before = None;
+        let unsound = files.iter().find(|file| !file.is_sound_after(before.replace(file.header())));
+        let is_there = |name: u64| files.iter().any(|file| name_of(file.path()) == Some(name));
+        // Files whose messages are all gone may be gone too.
+        let missing =
+            listed.into_iter().flatten().filter(|(name, end)| **end >= log_start && !is_there(**name));
+        let first = unfit
+            .chain(unsound.and_then(|file| name_of(file.path())))
+            .chain(missing.map(|(name, _)| *name))
+            .min();
+        let Some(first) = first else { return Ok(!self.was_missing) };
+        tracing::warn!(first, "index files are missing or damaged: redone from the log");
+        let is_kept = |path: &Path| name_of(path).is_none_or(|name| name < first);
+        let gone = files.iter().map(|file| file.path()).chain(self.unfit.iter().map(PathBuf::as_path));
+        for path in gone.filter(|path| !is_kept(path)) {
+            self.disk.remove(path).map_err(|source| StoreError::io("remove", path, source))?;
+            self.is_directory_dirty.store(true, Ordering::Release);
+        }
+        self.files.write().retain(|file| is_kept(file.path()));
+        Ok(false)
+    }
+
+    /// The files by name, each with the physical offset of its last record.
+    pub(crate) fn names(&self) -> BTreeMap<u64, u64> {
+        let files = self.files.read();
+        let named = files.iter().filter_map(|file| Some((name_of(file.path())?, file.header())));
+        named
+            .filter(|(_, header)| header.count > 1)
+            .map(|(name, header)| (name, header.end_physical_offset))
+            .collect()
+    }
+
+    /// Adds keys in log order.
+    pub(crate) fn add(&self, mut keys: &[IndexKey], now_ms: i64, buffer: &mut Vec<u8>) -> Result<()> {
+        while !keys.is_empty() {
+            let file = self.file_with_room(now_ms)?;
+            let added = file.add(keys, buffer)?;
+            keys = keys.get(added..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Physical offset of the last record that is in the index, wholly or in part.
+    pub(crate) fn last_physical_offset(&self) -> Option<u64> {
+        let files = self.files.read();
+        files
+            .iter()
+            .rev()
+            .map(|file| file.header())
+            .find(|header| header.count > 1)
+            .map(|h| h.end_physical_offset)
+    }
+
+    /// Says whether the key of the last indexed record is there already: a record may have been cut between its keys.
+    pub(crate) fn has_last(&self, key: &IndexKey) -> bool {
+        self.files.read().iter().rev().find_map(|file| file.has_newest(key)).unwrap_or(false)
+    }
+
+    fn file_with_room(&self, now_ms: i64) -> Result<Arc<IndexFile<D::Region>>> {
+        let last = self.files.read().last().map(Arc::clone);
+        match last {
+            Some(file) if !file.is_full() => Ok(file),
+            last => {
+                let file = Arc::new(self.make(last.as_deref(), now_ms)?);
+                self.files.write().push(Arc::clone(&file));
+                Ok(file)
+            }
+        }
+    }
+
+    fn make(&self, last: Option<&IndexFile<D::Region>>, now_ms: i64) -> Result<IndexFile<D::Region>> {
+        let directory = &self.directory;
+        // Java takes the last name as the newest file, so a name must sort behind all others whatever the clock says.
+        let after = last.and_then(|file| name_of(file.path())).map_or(0, |name| name + 1);
+        let path = directory.join(format!("{:017}", file_name(now_ms).max(after)));
+        let shape = *self.shape.lock();
+        let region = self.disk.create(&path, shape.len(), Allocation::Sparse).map_err(|source| {
+            if StoreError::is_full(&source) {
+                let free = self.disk.free_space(directory).unwrap_or(0);
+                return StoreError::Full { path: directory.clone(), free, needed: HEADER_LEN, reserve: 0 };
+            }
+            StoreError::io("create", &path, source)
+        })?;
+        self.is_directory_dirty.store(true, Ordering::Release);
+        Ok(IndexFile::new(path, region, shape, last.map(IndexFile::header)))
+    }
+
+    /// Calls `visit` with physical offsets of records that may have the key, newest first, until it says `false`
+    /// or `entries_left`, which counts down with each entry looked at, is 0. As [`IndexFile::find`].
+    pub(crate) fn find(
+        &self,
+        hash: u32,
+        times: RangeInclusive<i64>,
+        entries_left: &mut u64,
+        mut visit: impl FnMut(u64, Option<u64>) -> bool,
+    ) {
+        let mut next = self.before(None);
+        while let Some(file) = next.filter(|file| file.find(hash, &times, entries_left, &mut visit)) {
+            next = self.before(Some(&file));
+        }
+    }
+
+    /// The file before one, the newest where none is given.
+    fn before(&self, file: Option<&Arc<IndexFile<D::Region>>>) -> Option<Arc<IndexFile<D::Region>>> {
+        let files = self.files.read();
+        let after = match file {
+            Some(file) => files.iter().rposition(|known| Arc::ptr_eq(known, file))?,
+            None => files.len(),
+        };
+        files.get(after.checked_sub(1)?).map(Arc::clone)
+    }
+
+    /// Place and store timestamp of the last record in the index.
+    pub(crate) fn end(&self) -> (u64, i64) {
+        let last = self.files.read().last().map(|file| file.header());
+        last.map_or((0, 0), |header| (header.end_physical_offset, header.end_timestamp))
+    }
+
+    /// Removes files whose messages all lie below `log_start`, oldest first, but never the last. Returns their bytes.
+    pub(crate) fn remove_below(&self, log_start: u64) -> Result<u64> {
+        let mut removed = 0;
+        loop {
+            let oldest = {
+                let files = self.files.read();
+                let [oldest, _, ..] = &files[..] else { break };
+                if oldest.header().end_physical_offset >= log_start || !oldest.is_full() {
+                    break;
+                }
+                Arc::clone(oldest)
+            };
+            match self.disk.remove(oldest.path()) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::io("remove", oldest.path(), source));
+                }
+                _ => {}
+            }
+            self.is_directory_dirty.store(true, Ordering::Release);
+            self.files.write().retain(|file| !Arc::ptr_eq(file, &oldest));
+            removed += oldest.len();
+        }
+        Ok(removed)
+    }
+
+    /// Makes what was added durable. `is_closing` writes the slots of the last file too.
+    ///
+    /// Returns the timestamp up to which whole files are durable: what the checkpoint says of the index.
+    pub(crate) fn flush(&self, is_closing: bool) -> Result<i64> {
+        let is_closing = is_closing || !self.is_enabled;
+        let files = self.files.read().clone();
+        for file in &files {
+            if file.is_pending() {
+                file.flush(is_closing)?;
+            }
+            let header = file.header();
+            if file.is_full() || is_closing {
+                self.durable_timestamp.fetch_max(header.end_timestamp.max(0) as u64, Ordering::AcqRel);
+            }
+        }
+        if self.is_directory_dirty.swap(false, Ordering::AcqRel) {
+            let synced = self.disk.sync_dir(&self.directory).and_then(|()| match self.directory.parent() {
+                Some(root) => self.disk.sync_dir(root),
+                None => Ok(()),
+            });
+            if let Err(source) = synced {
+                self.is_directory_dirty.store(true, Ordering::Release);
+                return Err(StoreError::io("flush", &self.directory, source));
+            }
+        }
+        Ok(self.durable_timestamp.load(Ordering::Acquire) as i64)
+    }
+}
+
+/// The number that is a file's name.
+fn name_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The name Java gives a file made at this time, `yyyyMMddHHmmssSSS` (in UTC), as a number.
+fn file_name(now_ms: i64) -> u64 {
+    let now_ms = now_ms.max(0) as u64;
+    let (days, ms) = (now_ms / 86_400_000, now_ms % 86_400_000);
+    // Days to year, month and day with years that begin in March, so that the leap day comes last.
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (seconds, millis) = (ms / 1000, ms % 1000);
+    let clock = seconds / 3600 * 10_000 + seconds / 60 % 60 * 100 + seconds % 60;
+    ((year * 10_000 + month * 100 + day) * 1_000_000 + clock) * 1000 + millis
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_calendar_times() {
+        assert_eq!(file_name(0), 19_700_101_000_000_000);
+        assert_eq!(file_name(951_782_399_999), 20_000_228_235_959_999);
+        assert_eq!(file_name(951_782_400_000), 20_000_229_000_000_000);
+        assert_eq!(file_name(1_793_232_000_123), 20_261_029_000_000_123);
+    }
+}

@@ -1,0 +1,78 @@
+//! `ferromq/unindexed`: the part of the log whose keys are missing in the index, because no index was built.
+//!
+//! It decides nothing in an open store: it tells those who verify a directory that the keys are not lost. It is about
+//! places of the log, so it stays true whatever another broker does to the index.
+
+use std::{ops::Range, path::Path};
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        anchor::{self, Anchor},
+        disk::Disk,
+    },
+    store::message_store::Inner,
+};
+
+/// Name of the file in `DIR/ferromq/`.
+pub(crate) const NAME: &str = "unindexed";
+const MAGIC: &[u8; 8] = b"FMQUNIX1";
+
+/// The range in the bytes of a file, and the record it was noted at. It ends at `u64::MAX` while no index is built.
+pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Range<u64>), &'static str> {
+    let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
+    let ([from, to], []) = content.as_chunks::<8>() else { return Err("wrong length") };
+    Ok((anchor, u64::from_be_bytes(*from)..u64::from_be_bytes(*to)))
+}
+
+fn load<D: Disk>(disk: &D, path: &Path) -> Result<Option<(Anchor, Range<u64>)>> {
+    let bytes = match disk.read_file(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(StoreError::io("read", path, source)),
+    };
+    match read(&bytes) {
+        Ok(found) => Ok(Some(found)),
+        Err(reason) => {
+            tracing::warn!(file = %path.display(), reason, "note of the part without index ignored");
+            Ok(None)
+        }
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Notes which part of the log has no keys in the index, at the end of a recovery that entered those of records
+    /// from `index_from` on. Nothing depends on the note but what a verification tells, so a failure is only logged.
+    pub(crate) fn note_unindexed(&self, index_from: u64) {
+        if let Err(error) = self.try_note_unindexed(index_from) {
+            tracing::warn!(%error, "the part of the log without an index cannot be recorded: verification will report its keys as missing");
+        }
+    }
+
+    fn try_note_unindexed(&self, index_from: u64) -> Result<()> {
+        let path = self.root.join("ferromq").join(NAME);
+        let found = load(&self.disk, &path)?;
+        let held = found.clone().filter(|(anchor, _)| anchor.is_held_by(self.log.files()));
+        let held = held.map(|(_, range)| range);
+        let log_start = self.log.start();
+        let wanted = if self.index.is_enabled() {
+            held.map(|range| range.start..range.end.min(index_from))
+                .filter(|range| range.start < range.end && range.end > log_start)
+        } else {
+            // The keys of the last record in the index may be there in part.
+            let indexed_to = self.index.last_physical_offset().unwrap_or(0).max(log_start);
+            Some(held.map_or(indexed_to, |range| range.start.min(indexed_to))..u64::MAX)
+        };
+        let failed = |source| StoreError::io("write", &path, source);
+        match wanted {
+            Some(range) if found.as_ref().is_some_and(|(_, found)| *found == range) => Ok(()),
+            Some(range) => {
+                let content = [range.start.to_be_bytes(), range.end.to_be_bytes()].concat();
+                let bytes = anchor::seal(MAGIC, self.anchor(), &content);
+                self.disk.replace_file(&path, &bytes).map_err(failed)
+            }
+            None if found.is_some() => self.disk.remove(&path).map_err(failed),
+            None => Ok(()),
+        }
+    }
+}

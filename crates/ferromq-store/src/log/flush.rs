@@ -1,0 +1,461 @@
+//! When appended bytes become durable and who is told: the policies, group commit, flushes in the background.
+//!
+//! Who may flush and who sleeps meanwhile is `flush_turns`'s business, what an answer waits for under a limit
+//! `unflushed`'s. The checkpoint is `message_store`'s.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::{Result, StoreError},
+    files::disk::Disk,
+    log::{
+        commit_log::CommitLog,
+        flush_policy::FlushPolicy,
+        flush_turns::{Turn, Turns},
+        unflushed::{Unflushed, Verdict},
+    },
+    store::put_times::PutTimes,
+    sync::signal::Signal,
+    time::clock::Clock,
+};
+
+type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A page as RocketMQ counts dirty ones.
+const PAGE: u64 = 4 << 10;
+
+/// Pause before a flush is tried again that lacked a descriptor or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
+
+/// What was asked for.
+struct Wish {
+    policy: FlushPolicy,
+    /// Most answered messages that may be unflushed, by topic.
+    by_topic: BTreeMap<String, u32>,
+}
+
+/// How far the log is durable, and who waits for more.
+pub(crate) struct Flushing {
+    wish: Mutex<Wish>,
+    is_sync: AtomicBool,
+    /// The append lock holds an [`Unflushed`].
+    is_counting: AtomicBool,
+    /// End of what a flush has covered.
+    flushed: AtomicU64,
+    /// What readers saw before the policy became synchronous; they go on seeing it.
+    seen: AtomicU64,
+    /// End of the log when the policy last changed: what lies before is flushed before it is answered.
+    changed_at: AtomicU64,
+    /// End of the newest append that must be flushed before it is answered, where the policy is not synchronous.
+    newest_held: AtomicU64,
+    /// The flushing thread shall flush up to here.
+    wanted: AtomicU64,
+    turns: Turns,
+    flushes: AtomicU64,
+    put_times: PutTimes,
+    /// Grows whenever a flush or a failure decides what becomes of those who wait.
+    decisions: AtomicU64,
+    callbacks: Mutex<Vec<(u64, Done)>>,
+    has_callbacks: AtomicBool,
+    /// The last flush lacked a descriptor or memory to open something; told once until one goes well.
+    is_short: AtomicBool,
+    failure: OnceLock<Arc<str>>,
+    has_ended: AtomicBool,
+    /// Wakes the thread that flushes in the background and tells who waits without blocking.
+    pub(crate) due: Signal,
+}
+
+impl Flushing {
+    pub(crate) fn new(policy: FlushPolicy, by_topic: BTreeMap<String, u32>) -> Self {
+        Self {
+            is_sync: AtomicBool::new(policy.is_synchronous()),
+            wish: Mutex::new(Wish { policy, by_topic }),
+            is_counting: AtomicBool::new(false),
+            flushed: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            changed_at: AtomicU64::new(0),
+            newest_held: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            turns: Turns::default(),
+            flushes: AtomicU64::new(0),
+            put_times: PutTimes::default(),
+            decisions: AtomicU64::new(0),
+            callbacks: Mutex::new(Vec::new()),
+            has_callbacks: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+            due: Signal::default(),
+        }
+    }
+
+    /// Takes everything below `end` as flushed and begins to count, before the first append.
+    pub(crate) fn begin_at(&self, end: u64) -> Option<Box<Unflushed>> {
+        self.flushed.store(end, Ordering::Release);
+        self.count(&self.wish.lock())
+    }
+
+    fn count(&self, wish: &Wish) -> Option<Box<Unflushed>> {
+        let is_each = wish.policy == FlushPolicy::Each;
+        let limit = match wish.policy {
+            FlushPolicy::EveryN { count, .. } => Some(count),
+            _ => None,
+        };
+        let nothing = BTreeMap::new();
+        let by_topic = if wish.policy.is_synchronous() { &nothing } else { &wish.by_topic };
+        let unflushed = Unflushed::new(is_each, limit, by_topic);
+        self.is_counting.store(unflushed.is_some(), Ordering::SeqCst);
+        unflushed
+    }
+
+    pub(crate) fn is_sync(&self) -> bool {
+        self.is_sync.load(Ordering::Acquire)
+    }
+
+    fn ask(&self, end: u64) {
+        self.wanted.fetch_max(end, Ordering::AcqRel);
+        self.due.ring();
+    }
+}
+
+impl<D: Disk> CommitLog<D> {
+    /// End of what is durable.
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushing.flushed.load(Ordering::Acquire)
+    }
+
+    /// End of what readers may see: under a synchronous policy never past what is durable.
+    pub(crate) fn readable(&self) -> u64 {
+        if self.flushing.is_sync() {
+            self.flushed().max(self.flushing.seen.load(Ordering::Acquire))
+        } else {
+            self.written()
+        }
+    }
+
+    pub(crate) fn is_sync(&self) -> bool {
+        self.flushing.is_sync()
+    }
+
+    /// How long puts took.
+    pub(crate) fn put_times(&self) -> &PutTimes {
+        &self.flushing.put_times
+    }
+
+    pub(crate) fn policy(&self) -> FlushPolicy {
+        self.flushing.wish.lock().policy
+    }
+
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushing.flushes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.flushing.failure.get().is_some()
+    }
+
+    /// Stops all writing: nobody knows what the disk holds.
+    pub(crate) fn poison(&self, cause: &StoreError) {
+        // The first failure is the one worth telling.
+        let _ = self.flushing.failure.set(cause.to_string().into());
+        self.flushing.turns.wake_everyone();
+        self.decide();
+    }
+
+    /// Whichever thread flushed or failed: the dispatcher and those who wait without blocking must hear of it.
+    fn decide(&self) {
+        self.flushing.decisions.fetch_add(1, Ordering::SeqCst);
+        if self.flushing.has_callbacks.load(Ordering::SeqCst) {
+            self.flushing.due.ring();
+        }
+        self.arrived.ring();
+    }
+
+    /// Changes when to flush, by policy and by topic. What was appended before is durable when this returns.
+    pub(crate) fn change_flush(
+        &self,
+        policy: Option<FlushPolicy>,
+        topic: Option<(&str, Option<u32>)>,
+    ) -> Result<()> {
+        let flushing = &self.flushing;
+        {
+            let mut wish = flushing.wish.lock();
+            if let Some(policy) = policy {
+                policy.check()?;
+                wish.policy = policy;
+            }
+            match topic {
+                Some((_, Some(0))) => {
+                    let reason = "a threshold of 0 answers nothing: use `each` or `group`";
+                    return Err(StoreError::Invalid { what: "flush", reason });
+                }
+                Some((topic, Some(count))) => drop(wish.by_topic.insert(topic.to_owned(), count)),
+                Some((topic, None)) => drop(wish.by_topic.remove(topic)),
+                None => {}
+            }
+            let mut tail = self.tail.lock();
+            // Who was held by the policy before goes on waiting.
+            flushing.changed_at.store(tail.end, Ordering::Release);
+            tail.unflushed = flushing.count(&wish);
+            let is_sync = wish.policy.is_synchronous();
+            if is_sync != flushing.is_sync() {
+                self.ahead.change(tail.end, is_sync);
+                // Readers keep what they saw; what comes later waits for its flush.
+                flushing.seen.store(tail.end, Ordering::Release);
+                flushing.is_sync.store(is_sync, Ordering::Release);
+            }
+        }
+        flushing.ask(self.written());
+        self.ahead.due.ring();
+        self.flush().map(drop)
+    }
+
+    /// After an append that ends at `end`, for which the log's policy gave this verdict.
+    pub(crate) fn note_append(&self, verdict: Verdict, end: u64) {
+        if verdict.is_held {
+            self.flushing.newest_held.fetch_max(end, Ordering::AcqRel);
+        }
+        if verdict.is_due && !self.is_sync() {
+            self.flushing.ask(end);
+        }
+    }
+
+    /// Lets the flushing thread flush up to `end` soon, whether somebody waits for it or not.
+    pub(crate) fn ask_for_flush(&self, end: u64) {
+        self.flushing.ask(end);
+    }
+
+    /// Makes everything written so far durable and returns its end. A failed fsync poisons the log; where only a
+    /// descriptor or memory was short the next try may go well.
+    pub(crate) fn flush(&self) -> Result<u64> {
+        let goal = self.written();
+        loop {
+            let flushed = self.flush_in(self.flushing.turns.take())?;
+            if flushed >= goal {
+                return Ok(flushed);
+            }
+        }
+    }
+
+    /// Flushes what is written, or under `each` what the oldest unflushed append wrote.
+    fn flush_in(&self, mut turn: Turn<'_>) -> Result<u64> {
+        if self.is_poisoned() {
+            return Err(StoreError::Poisoned);
+        }
+        turn.begin();
+        let from = self.flushed();
+        // In this order: what is appended after counting began is not among it, so no held append is passed over.
+        let written = self.written();
+        let is_counting = self.flushing.is_counting.load(Ordering::SeqCst);
+        let to = if is_counting {
+            let mut tail = self.tail.lock();
+            let end = tail.end;
+            tail.unflushed.as_mut().map_or(end, |unflushed| {
+                unflushed.release(from);
+                unflushed.begin_flush(end)
+            })
+        } else {
+            written
+        };
+        turn.goes_to(to);
+        if from >= to {
+            return Ok(from);
+        }
+        if let Err(error) = self.files().flush(from..to) {
+            if error.is_shortage() {
+                // No fsync was tried, so nothing is lost.
+                if !self.flushing.is_short.swap(true, Ordering::AcqRel) {
+                    tracing::warn!(%error, physical_offset = from, "nothing can be flushed now, trying again");
+                }
+                return Err(error);
+            }
+            tracing::error!(%error, physical_offset = from, "flush failed, writing stops");
+            self.poison(&error);
+            return Err(error);
+        }
+        if self.flushing.is_short.swap(false, Ordering::AcqRel) {
+            tracing::info!(physical_offset = from, "flushes go on");
+        }
+        self.flushing.flushes.fetch_add(1, Ordering::Relaxed);
+        // An older mark is only an older truth.
+        if let Err(error) = self.flush_mark.note_flush(to) {
+            tracing::warn!(%error, "end of the last flush not noted");
+        }
+        self.flushing.put_times.flushed(to, || self.flushing.flushed.store(to, Ordering::Release));
+        self.files().keep_open_from(to);
+        if is_counting && let Some(unflushed) = &mut self.tail.lock().unflushed {
+            unflushed.end_flush(to);
+        }
+        drop(turn);
+        self.decide();
+        Ok(to)
+    }
+
+    /// Says whether the append that ends at `end` must be flushed before it is answered.
+    fn must_wait(&self, end: u64) -> bool {
+        if self.is_sync() {
+            return true;
+        }
+        if self.flushed() >= end {
+            return false;
+        }
+        let is_of_before = || self.flushing.changed_at.load(Ordering::Acquire) >= end;
+        is_of_before()
+            || self.flushing.newest_held.load(Ordering::Acquire) >= end && {
+                let tail = self.tail.lock();
+                // The policy may have changed just before the lock.
+                is_of_before() || tail.unflushed.as_ref().is_some_and(|unflushed| unflushed.holds(end))
+            }
+    }
+
+    /// What becomes of the append that ends at `end`; `None` while the flush that covers it may still come.
+    fn outcome(&self, end: u64) -> Option<Result<()>> {
+        if self.flushed() >= end {
+            Some(Ok(()))
+        } else if let Some(cause) = self.flushing.failure.get() {
+            Some(Err(StoreError::NotDurable { cause: Arc::clone(cause) }))
+        } else if self.flushing.has_ended.load(Ordering::Acquire) {
+            Some(Err(StoreError::Closed))
+        } else {
+            None
+        }
+    }
+
+    /// The answer where none has to wait: what was written before a failed flush may be gone.
+    fn answer_now(&self, end: u64) -> Result<()> {
+        match self.flushing.failure.get() {
+            Some(cause) if self.flushed() < end => Err(StoreError::NotDurable { cause: Arc::clone(cause) }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the append that ends at `end` may be answered, flushing itself where nobody else does.
+    pub(crate) fn wait_durable(&self, end: u64) -> Result<()> {
+        if !self.must_wait(end) {
+            return self.answer_now(end);
+        }
+        loop {
+            let turn = self.flushing.turns.wait(end, || self.outcome(end).is_some());
+            if let Some(outcome) = self.outcome(end) {
+                return outcome;
+            }
+            if let Some(turn) = turn {
+                // A failure was logged and poisoned the log; the outcome tells of it.
+                if self.flush_in(turn).is_err_and(|error| error.is_shortage()) {
+                    thread::sleep(SHORTAGE_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// The answer to the append that ends at `end`, where it need not wait.
+    pub(crate) fn durable_now(&self, end: u64) -> Option<Result<()>> {
+        (!self.must_wait(end)).then(|| self.answer_now(end))
+    }
+
+    /// Calls `done` once the append that ends at `end` may be answered.
+    pub(crate) fn when_durable(&self, end: u64, done: Done) {
+        if !self.must_wait(end) {
+            done(self.answer_now(end));
+            return;
+        }
+        let mut callbacks = self.flushing.callbacks.lock();
+        if let Some(outcome) = self.outcome(end) {
+            drop(callbacks);
+            done(outcome);
+            return;
+        }
+        callbacks.push((end, done));
+        self.flushing.has_callbacks.store(true, Ordering::SeqCst);
+        drop(callbacks);
+        self.flushing.ask(end);
+    }
+
+    fn tell(&self) {
+        let told: Vec<(Done, Result<()>)> = {
+            let mut callbacks = self.flushing.callbacks.lock();
+            let told = callbacks
+                .extract_if(.., |(end, _)| self.outcome(*end).is_some())
+                .map(|(end, done)| (done, self.outcome(end).unwrap_or(Ok(()))))
+                .collect();
+            self.flushing.has_callbacks.store(!callbacks.is_empty(), Ordering::SeqCst);
+            told
+        };
+        for (done, outcome) in told {
+            done(outcome);
+        }
+    }
+
+    /// No flush will come any more: whoever still waits gets an error.
+    pub(crate) fn end_flushes(&self) {
+        self.flushing.has_ended.store(true, Ordering::Release);
+        self.flushing.turns.wake_everyone();
+        self.tell();
+    }
+
+    /// Flushes what was asked for and what is due by time, and tells who waits without blocking, until stopped.
+    pub(crate) fn run_flushes(&self, clock: &Clock) {
+        let flushing = &self.flushing;
+        let decisions = || flushing.decisions.load(Ordering::SeqCst);
+        // What was decided before this thread began is told too.
+        let mut seen = 0;
+        let mut looked_ms = clock.now_ms();
+        let mut flushed_ms = looked_ms;
+        loop {
+            let policy = self.policy();
+            let look = policy.look();
+            let left = look.map(|look| millis(look).saturating_sub(clock.now_ms() - looked_ms).max(0));
+            let is_wanted =
+                || flushing.wanted.load(Ordering::Acquire) > self.flushed() && !self.is_poisoned();
+            let is_time = || look.is_some_and(|look| clock.now_ms() - looked_ms >= millis(look));
+            // A clock moved by hand rings when it moves.
+            let pause = left.filter(|_| !clock.is_manual()).map(|left| Duration::from_millis(left as u64));
+            flushing.due.wait(|| is_wanted() || is_time() || decisions() != seen, pause);
+            if flushing.due.is_stopped() {
+                return;
+            }
+            let is_time = is_time();
+            if is_time {
+                looked_ms = clock.now_ms();
+            }
+            let is_dirty = self.written() > self.flushed() && !self.is_poisoned();
+            if is_wanted() || (is_time && is_dirty && self.has_enough(&policy, looked_ms - flushed_ms)) {
+                // A failure was logged by the log and poisoned it; those who wait are told below.
+                if self.flush().is_err_and(|error| error.is_shortage()) {
+                    // Not longer than the log lives.
+                    flushing.due.wait(|| false, Some(SHORTAGE_PAUSE));
+                }
+                flushed_ms = clock.now_ms();
+            }
+            if decisions() != seen {
+                seen = decisions();
+                self.tell();
+            }
+        }
+    }
+
+    /// Says whether enough is dirty to flush, the last time being `elapsed_ms` ago.
+    fn has_enough(&self, policy: &FlushPolicy, elapsed_ms: i64) -> bool {
+        match policy {
+            FlushPolicy::Interval { least_pages, thorough, .. } => {
+                let dirty = self.written() / PAGE - self.flushed() / PAGE;
+                dirty >= u64::from(*least_pages) || elapsed_ms >= millis(*thorough)
+            }
+            _ => true,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,11 @@
+//! The commit log: appending, flushing, preparing files ahead, and its damaged ranges.
+
+pub(crate) mod commit_log;
+pub(crate) mod damage;
+pub(crate) mod flush;
+pub(crate) mod flush_policy;
+pub(crate) mod flush_turns;
+pub(crate) mod nearest_record;
+pub(crate) mod prepare_ahead;
+pub(crate) mod recent_pages;
+pub(crate) mod unflushed;

@@ -1,0 +1,174 @@
+//! What is done ahead of the appender, in the background: the next file, zeros, memory.
+//!
+//! It never touches a byte the appender may enter; without it the appender does the same work itself.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::{Result, StoreError},
+    files::disk::Disk,
+    log::commit_log::CommitLog,
+    sync::signal::Signal,
+};
+
+/// How far ahead of a busy appender memory is made ready under asynchronous flush.
+const PREFAULT_WINDOW: u64 = 8 << 20;
+/// Memory made ready in one step.
+const PREFAULT_STEP: u64 = 1 << 20;
+/// An appender that takes longer for half a window meets its page faults itself: they cost it nothing.
+const BUSY_FOR: Duration = Duration::from_millis(500);
+/// How far ahead of the appender zeros are written under synchronous flush.
+const ZERO_WINDOW: u64 = 4 << 20;
+/// Zeros written and flushed in one step.
+const ZERO_STEP: u64 = 1 << 20;
+
+/// How far the log is prepared.
+pub(crate) struct Ahead {
+    /// The appender stays below it. `u64::MAX` where nothing is zeroed ahead.
+    zeroed: AtomicU64,
+    zeroing: Mutex<()>,
+    /// Memory is ready up to here, or need not be. `u64::MAX` where it never is made ready.
+    prefaulted: AtomicU64,
+    prefaulted_at: Mutex<Option<Instant>>,
+    /// The next file could not be made; told once until one can.
+    is_failing: AtomicBool,
+    /// Something was due since the preparing thread last looked.
+    asked: AtomicBool,
+    /// Wakes the preparing thread.
+    pub(crate) due: Signal,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self {
+            zeroed: AtomicU64::new(u64::MAX),
+            zeroing: Mutex::new(()),
+            prefaulted: AtomicU64::new(u64::MAX),
+            prefaulted_at: Mutex::new(None),
+            is_failing: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            due: Signal::default(),
+        }
+    }
+}
+
+impl Ahead {
+    /// Nothing is prepared from `end` on. Zeros are for synchronous flush, memory for asynchronous.
+    ///
+    /// Under the append lock, or before the first append.
+    pub(crate) fn change(&self, end: u64, is_sync: bool) {
+        // Zeros under way end first: the appender may go anywhere after this.
+        let _zeroing = self.zeroing.lock();
+        self.zeroed.store(if is_sync { end } else { u64::MAX }, Ordering::Release);
+        self.prefaulted.store(if is_sync { u64::MAX } else { end }, Ordering::Release);
+    }
+
+    /// Says once that something was due since it was last asked: a ring while the thread is awake is not heard.
+    pub(crate) fn was_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::AcqRel)
+    }
+
+    /// The appender must not write at or after it.
+    pub(crate) fn zeroed(&self) -> u64 {
+        self.zeroed.load(Ordering::Acquire)
+    }
+}
+
+impl<D: Disk> CommitLog<D> {
+    /// Wakes the preparing thread where something is due. Called after each append, so it must cost next to nothing.
+    pub(crate) fn ask_for_preparation(&self, end: u64) {
+        let span_end = self.files().span().map_or(0, |span| span.end);
+        let is_file_due = span_end.saturating_sub(end) < self.files().file_size() / 2;
+        let is_zeroing_due = self.ahead.zeroed().saturating_sub(end) < ZERO_WINDOW / 2;
+        let is_prefault_due =
+            self.ahead.prefaulted.load(Ordering::Relaxed).saturating_sub(end) < PREFAULT_WINDOW / 2;
+        if is_file_due || is_zeroing_due || is_prefault_due {
+            self.ahead.asked.store(true, Ordering::Relaxed);
+            self.ahead.due.ring();
+        }
+    }
+
+    /// Makes the next file and zeros ahead of the appender where due. Runs in the background.
+    ///
+    /// Says whether there may be more to do. A full disk is no error here: the appender meets it when it must.
+    pub(crate) fn prepare(&self) -> bool {
+        let end = self.written();
+        let span_end = self.files().span().map_or(end, |span| span.end);
+        if span_end.saturating_sub(end) < self.files().file_size() / 2 {
+            match self.file_at(span_end) {
+                Ok(_) => self.ahead.is_failing.store(false, Ordering::Relaxed),
+                Err(StoreError::Full { .. }) => return false,
+                Err(error) => {
+                    // Each append asks again.
+                    if !self.ahead.is_failing.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(%error, "next commit log file not prepared");
+                    }
+                    return false;
+                }
+            }
+        }
+        let span_end = self.files().span().map_or(end, |span| span.end);
+        if self.prefault(end, span_end) {
+            return true;
+        }
+        let zeroed = self.ahead.zeroed();
+        let goal = span_end.min(end + ZERO_WINDOW);
+        if zeroed >= goal || self.is_poisoned() {
+            return false;
+        }
+        match self.zero_until(goal.min(zeroed + ZERO_STEP)) {
+            Ok(()) => true,
+            Err(StoreError::Full { .. }) => false,
+            Err(error) => {
+                tracing::error!(%error, "zeroing ahead failed");
+                false
+            }
+        }
+    }
+
+    /// Takes page faults off a busy appender, a step at a time. Says whether there is more to do.
+    fn prefault(&self, end: u64, span_end: u64) -> bool {
+        let from = self.ahead.prefaulted.load(Ordering::Acquire).max(end);
+        let goal = span_end.min(end + PREFAULT_WINDOW);
+        if from >= goal || self.is_sync() {
+            return false;
+        }
+        let was_at = self.ahead.prefaulted_at.lock().replace(Instant::now());
+        if was_at.is_none_or(|at| at.elapsed() > BUSY_FOR) {
+            self.ahead.prefaulted.store(goal, Ordering::Release);
+            return false;
+        }
+        let Some(file) = self.files().find(from) else { return false };
+        let to = goal.min(from + PREFAULT_STEP).min(file.end());
+        file.prefault(from..to);
+        self.ahead.prefaulted.store(to, Ordering::Release);
+        true
+    }
+
+    /// Writes zeros up to `goal` and flushes them, so that a later flush changes no metadata.
+    ///
+    /// Never races the appender: it stays below `zeroed`, and only bytes at and after `zeroed` are touched.
+    pub(crate) fn zero_until(&self, goal: u64) -> Result<()> {
+        let _zeroing = self.ahead.zeroing.lock();
+        let mut at = self.ahead.zeroed();
+        while at < goal {
+            let file = self.file_at(at)?;
+            let end = file.end().min(goal.max(at + ZERO_STEP));
+            let range = at..end;
+            // Zeros that could not be written harm nobody; after a failed flush nobody knows what the disk holds.
+            file.zero(range.clone()).map_err(|error| self.full_or(error, end - at))?;
+            if let Err(error) = file.flush(range) {
+                self.poison(&error);
+                return Err(error);
+            }
+            at = end;
+            self.ahead.zeroed.store(at, Ordering::Release);
+        }
+        Ok(())
+    }
+}

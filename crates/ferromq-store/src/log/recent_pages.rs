@@ -1,0 +1,90 @@
+//! What of the log is surely in memory, because it was written a moment ago, and when a look at what is there is old.
+//!
+//! So readers of new messages ask the system nothing.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::files::{disk::Region, mapped_file::MappedFile};
+
+/// However fast the log grows, more than this may have left memory within a moment.
+const FRESH_BYTES: u64 = 64 << 20;
+/// Bytes that one look at what is in memory covers: messages that follow each other need one together.
+const LOOK_AHEAD: u64 = 64 << 10;
+
+/// How far the log was at the last two ticks of the store, which are about a second apart.
+#[derive(Debug, Default)]
+pub(crate) struct Freshness {
+    ticks: AtomicU64,
+    last: AtomicU64,
+    before: AtomicU64,
+}
+
+impl Freshness {
+    /// Nothing before `end` was written a moment ago.
+    pub(crate) fn begin_at(&self, end: u64) {
+        self.last.store(end, Ordering::Relaxed);
+        self.before.store(end, Ordering::Relaxed);
+    }
+
+    /// A moment has passed; the log ends at `end`.
+    pub(crate) fn tick(&self, end: u64) {
+        self.before.store(self.last.swap(end, Ordering::Relaxed), Ordering::Relaxed);
+        self.ticks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many moments have passed.
+    pub(crate) fn now(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
+    /// From here on the log, which ends at `end`, is in memory.
+    pub(crate) fn from(&self, end: u64) -> u64 {
+        self.before.load(Ordering::Relaxed).max(end.saturating_sub(FRESH_BYTES))
+    }
+}
+
+/// What one reader knows to be in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    fresh_from: u64,
+    seen: Range<u64>,
+}
+
+impl Known {
+    pub(crate) fn new(fresh_from: u64) -> Self {
+        Self { fresh_from, seen: 0..0 }
+    }
+
+    /// Says whether a range of a log file is in memory.
+    pub(crate) fn has<R: Region>(&mut self, file: &MappedFile<R>, range: Range<u64>) -> bool {
+        if range.start >= self.fresh_from || (self.seen.start <= range.start && range.end <= self.seen.end) {
+            return true;
+        }
+        let end = range.end.max(range.start.saturating_add(LOOK_AHEAD).min(file.end()));
+        let there = file.resident_to(range.start..end);
+        self.seen = range.start..there;
+        range.end <= there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_came_since_the_tick_before_the_last_is_fresh() {
+        let freshness = Freshness::default();
+        freshness.begin_at(1_000);
+        assert_eq!(freshness.from(5_000), 1_000);
+        freshness.tick(5_000);
+        assert_eq!((freshness.from(7_000), freshness.now()), (1_000, 1));
+        freshness.tick(7_000);
+        assert_eq!(freshness.from(7_000), 5_000);
+        freshness.tick(7_000);
+        assert_eq!(freshness.from(7_000), 7_000);
+        assert_eq!(freshness.from(7_000 + (1 << 30)), 7_000 + (1 << 30) - FRESH_BYTES);
+    }
+}

@@ -1,0 +1,8 @@
+//! Consumers' progress: leases, committed offsets, ordered receives, and their files.
+
+pub(crate) mod group_progress;
+pub(crate) mod java_pops;
+pub(crate) mod lease;
+pub(crate) mod lease_file;
+pub(crate) mod offset_file;
+pub(crate) mod order_file;

@@ -1,0 +1,200 @@
+//! What our own files say of single queues: `ferromq/deleted`, from which offset on a deleted queue goes on, and
+//! `ferromq/access`, which queues are closed.
+//!
+//! Only the files; what follows from them is `admin`'s business.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        anchor::{self, Anchor},
+        disk::Disk,
+    },
+    queues::admin::QueueAccess,
+};
+
+const DELETED_MAGIC: &[u8; 8] = b"FMQDELE1";
+const ACCESS_MAGIC: &[u8; 8] = b"FMQACCS1";
+
+/// Topic and queue id.
+pub(crate) type QueueName = (Box<str>, u32);
+
+/// What was deleted of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Floor {
+    /// Queue offsets below it were given out before …
+    pub(crate) offset: u64,
+    /// … to records that lie before this physical offset.
+    pub(crate) physical_end: u64,
+}
+
+/// Reads the deleted queues, where `is_held` says of the anchor that the log still is the one they were deleted from.
+pub(crate) fn load_deleted<D: Disk>(
+    disk: &D,
+    root: &Path,
+    is_held: impl FnOnce(Anchor) -> bool,
+) -> Result<BTreeMap<QueueName, Floor>> {
+    let Some((anchor, queues)) = load(disk, &path(root, "deleted"), DELETED_MAGIC, floor)? else {
+        return Ok(BTreeMap::new());
+    };
+    if !is_held(anchor) {
+        tracing::warn!("ferromq/deleted ignored: the log is another one");
+        return Ok(BTreeMap::new());
+    }
+    Ok(queues)
+}
+
+fn floor(rest: &mut &[u8]) -> Option<Floor> {
+    Some(Floor { offset: u64::from_be_bytes(take(rest)?), physical_end: u64::from_be_bytes(take(rest)?) })
+}
+
+/// The deleted queues in the bytes of `ferromq/deleted`, and the record they were noted at.
+pub(crate) fn read_deleted(
+    bytes: &[u8],
+) -> std::result::Result<(Anchor, BTreeMap<QueueName, Floor>), &'static str> {
+    let (anchor, content) = anchor::unseal(DELETED_MAGIC, bytes)?;
+    Ok((anchor, decode(content, floor).ok_or("its queues cannot be read")?))
+}
+
+/// For each queue topic length 2, topic, queue id 4, first offset 8, physical end 8.
+pub(crate) fn save_deleted<D: Disk>(
+    disk: &D,
+    root: &Path,
+    anchor: Anchor,
+    queues: &BTreeMap<QueueName, Floor>,
+) -> Result<()> {
+    let bytes = encode(queues, |floor, out| {
+        out.extend(floor.offset.to_be_bytes());
+        out.extend(floor.physical_end.to_be_bytes());
+    });
+    save(disk, &path(root, "deleted"), &anchor::seal(DELETED_MAGIC, anchor, &bytes))
+}
+
+/// Reads which queues are closed. Somebody decided that, so it holds whatever became of the log: it has no anchor.
+pub(crate) fn load_access<D: Disk>(disk: &D, root: &Path) -> Result<BTreeMap<QueueName, QueueAccess>> {
+    let found = load(disk, &path(root, "access"), ACCESS_MAGIC, |rest| {
+        let [access] = take(rest)?;
+        QueueAccess::from_byte(access)
+    })?;
+    Ok(found.map_or_else(BTreeMap::new, |(_, queues)| queues))
+}
+
+/// For each queue that is not open topic length 2, topic, queue id 4, access 1.
+pub(crate) fn save_access<D: Disk>(
+    disk: &D,
+    root: &Path,
+    queues: &BTreeMap<QueueName, QueueAccess>,
+) -> Result<()> {
+    let bytes = encode(queues, |access, out| out.push(access.to_byte()));
+    save(disk, &path(root, "access"), &anchor::seal(ACCESS_MAGIC, Anchor::NONE, &bytes))
+}
+
+fn path(root: &Path, name: &str) -> PathBuf {
+    root.join("ferromq").join(name)
+}
+
+fn save<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> Result<()> {
+    disk.replace_file(path, bytes).map_err(|source| StoreError::io("write", path, source))
+}
+
+type Queues<T> = BTreeMap<QueueName, T>;
+
+fn load<D: Disk, T>(
+    disk: &D,
+    path: &Path,
+    magic: &[u8; 8],
+    value: impl Fn(&mut &[u8]) -> Option<T>,
+) -> Result<Option<(Anchor, Queues<T>)>> {
+    let bytes = match disk.read_file(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(StoreError::io("read", path, source)),
+    };
+    let reason = match anchor::unseal(magic, &bytes) {
+        Ok((anchor, content)) => match decode(content, value) {
+            Some(queues) => return Ok(Some((anchor, queues))),
+            None => "its queues cannot be read",
+        },
+        Err(reason) => reason,
+    };
+    tracing::error!(file = %path.display(), reason, "ignored: queues that were deleted or closed may be back");
+    Ok(None)
+}
+
+fn encode<T>(queues: &Queues<T>, value: impl Fn(&T, &mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    for ((topic, queue_id), of_queue) in queues {
+        out.extend((topic.len() as u16).to_be_bytes());
+        out.extend(topic.as_bytes());
+        out.extend(queue_id.to_be_bytes());
+        value(of_queue, &mut out);
+    }
+    out
+}
+
+fn decode<T>(mut rest: &[u8], value: impl Fn(&mut &[u8]) -> Option<T>) -> Option<Queues<T>> {
+    let mut queues = BTreeMap::new();
+    while !rest.is_empty() {
+        let len = u16::from_be_bytes(take(&mut rest)?);
+        let (topic, after) = rest.split_at_checked(len.into())?;
+        rest = after;
+        let queue_id = u32::from_be_bytes(take(&mut rest)?);
+        let of_queue = value(&mut rest)?;
+        queues.insert((std::str::from_utf8(topic).ok()?.into(), queue_id), of_queue);
+    }
+    Some(queues)
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::files::disk::RealDisk;
+
+    proptest! {
+        #[test]
+        fn marks_come_back_as_written_and_no_part_of_a_file_is_taken_for_it(
+            queues in proptest::collection::btree_map(("[a-z%]{1,9}", any::<u32>()), any::<(u64, u64, bool)>(), 0..5),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let root = directory.path();
+            std::fs::create_dir(root.join("ferromq")).unwrap();
+            let name = |(topic, id): &(String, u32)| (topic.as_str().into(), *id);
+            let deleted: BTreeMap<_, _> = queues
+                .iter()
+                .map(|(key, at)| (name(key), Floor { offset: at.0, physical_end: at.1 }))
+                .collect();
+            let access = |is_closed| if is_closed { QueueAccess::Closed } else { QueueAccess::ReadOnly };
+            let closed: BTreeMap<_, _> = queues.iter().map(|(key, at)| (name(key), access(at.2))).collect();
+            let anchor = Anchor { physical_offset: 1, store_timestamp: 2, body_crc: 3 };
+            prop_assert!(load_deleted(&RealDisk, root, |_| true).unwrap().is_empty());
+            prop_assert!(load_access(&RealDisk, root).unwrap().is_empty());
+            save_deleted(&RealDisk, root, anchor, &deleted).unwrap();
+            save_access(&RealDisk, root, &closed).unwrap();
+            prop_assert_eq!(&load_deleted(&RealDisk, root, |found| found == anchor).unwrap(), &deleted);
+            prop_assert!(load_deleted(&RealDisk, root, |_| false).unwrap().is_empty());
+            prop_assert_eq!(load_access(&RealDisk, root).unwrap(), closed);
+            let file = root.join("ferromq/deleted");
+            let bytes = std::fs::read(&file).unwrap();
+            std::fs::write(&file, &bytes[..cut.index(bytes.len())]).unwrap();
+            prop_assert!(load_deleted(&RealDisk, root, |_| true).unwrap().is_empty());
+        }
+
+        #[test]
+        fn decoding_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = decode(&bytes, |rest| Some(u64::from_be_bytes(take(rest)?)));
+        }
+    }
+}

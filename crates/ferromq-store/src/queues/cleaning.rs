@@ -1,0 +1,69 @@
+//! What cleaning asks of and changes in a consume queue: its first offset kept, and the files before it.
+//!
+//! A queue whose messages are all gone keeps its last file: its end says where offsets go on, here and for Java.
+
+use std::sync::atomic::Ordering;
+
+use crate::{
+    error::Result,
+    files::disk::Disk,
+    queues::consume_queue::{ConsumeQueue, ENTRY_LEN, Entry},
+};
+
+impl<D: Disk> ConsumeQueue<D> {
+    /// Moves the first offset kept past entries that lead below `log_start`.
+    ///
+    /// Errors: `Io` where an entry cannot be read now; then nothing moves.
+    pub(crate) fn move_min_offset(&self, log_start: u64) -> Result<()> {
+        let (min, max) = (self.min_offset(), self.max_offset());
+        let is_kept = |entry: Option<Entry>| entry.is_some_and(|entry| entry.physical_offset >= log_start);
+        if min >= max || is_kept(self.find_entry(min)?) {
+            return Ok(());
+        }
+        let found = self.search(min, max, is_kept)?;
+        self.min_offset.fetch_max(found, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The entry of the queue's last message before `physical_end`, where it has one that is kept.
+    pub(crate) fn last_entry_below(&self, physical_end: u64) -> Result<Option<Entry>> {
+        let (min, max) = (self.min_offset(), self.max_offset());
+        let is_behind =
+            |entry: Option<Entry>| entry.is_some_and(|entry| entry.physical_offset >= physical_end);
+        if min >= max || is_behind(self.find_entry(min)?) {
+            return Ok(None);
+        }
+        let found = self.search(min, max, is_behind)?;
+        self.find_entry(found.saturating_sub(1))
+    }
+
+    /// Removes whole files below the first offset kept, but not the one with the last entry. Returns their bytes.
+    pub(crate) fn remove_passed_files(&self) -> Result<u64> {
+        let first = self.min_offset().min(self.max_offset().saturating_sub(1));
+        if self.files.span().is_none_or(|span| span.start + self.files.file_size() > first * ENTRY_LEN) {
+            return Ok(0);
+        }
+        self.files.remove_below(first * ENTRY_LEN)
+    }
+
+    /// The first of the offsets `low..high` whose entry is wanted, where all behind it are; `high` where none is.
+    fn search(&self, low: u64, high: u64, is_wanted: impl Fn(Option<Entry>) -> bool) -> Result<u64> {
+        let (mut low, mut high) = (low, high);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if is_wanted(self.find_entry(middle)?) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        Ok(low)
+    }
+
+    /// The entry at `queue_offset`; none where there is no file, or a filler.
+    fn find_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
+        let at = queue_offset * ENTRY_LEN;
+        let Some(file) = self.files.open(at)? else { return Ok(None) };
+        Ok(Entry::decode(file.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler()))
+    }
+}

@@ -1,0 +1,739 @@
+//! The 20-byte entries of one (topic, queue): queue offset → physical offset, size, tag hash.
+//!
+//! Written only by the dispatching thread, read by everyone below the published max offset. It never
+//! opens the commit log; what an entry leads to is the reader's business.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    config::StoreConfig,
+    error::{Result, StoreError},
+    files::{
+        directories::{FilePlaces, Names},
+        disk::{Allocation, Disk},
+        mapped_file::MappedFile,
+        mapped_file_queue::{FileForm, MappedFileQueue},
+        open_files::{OpenFiles, RowKind},
+    },
+    queues::{admin::Marks, known_times::KnownTimes, queue_list::Extent, recovery::Known},
+    record::message::MIN_RECORD_LEN,
+    sync::{fast_hash::FastMap, parallel::side_by_side},
+};
+
+/// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
+pub(crate) const ENTRY_LEN: u64 = 20;
+const ENTRY: usize = ENTRY_LEN as usize;
+/// The size RocketMQ writes into entries that only fill the space before the first real one.
+const FILLER_SIZE: u32 = i32::MAX as u32;
+/// A queue that takes part in no round.
+pub(crate) const NO_BATCH: u32 = u32::MAX;
+
+/// One entry of a consume queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) physical_offset: u64,
+    pub(crate) size: u32,
+    pub(crate) tag_hash: i64,
+}
+
+impl Entry {
+    pub(crate) fn encode(self) -> [u8; ENTRY] {
+        let mut bytes = [0; ENTRY];
+        let (offset, rest) = bytes.split_at_mut(8);
+        let (size, hash) = rest.split_at_mut(4);
+        offset.copy_from_slice(&self.physical_offset.to_be_bytes());
+        size.copy_from_slice(&self.size.to_be_bytes());
+        hash.copy_from_slice(&self.tag_hash.to_be_bytes());
+        bytes
+    }
+
+    /// Decodes the entry at the start of `bytes`; `None` where no entry was written.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (offset, rest) = bytes.split_first_chunk::<8>()?;
+        let (size, rest) = rest.split_first_chunk::<4>()?;
+        let (hash, _) = rest.split_first_chunk::<8>()?;
+        let entry = Self {
+            physical_offset: u64::from_be_bytes(*offset),
+            size: u32::from_be_bytes(*size),
+            tag_hash: i64::from_be_bytes(*hash),
+        };
+        (entry.size > 0 && entry.size <= FILLER_SIZE && entry.physical_offset <= i64::MAX as u64)
+            .then_some(entry)
+    }
+
+    /// End of the record in the commit log.
+    pub(crate) fn end(self) -> u64 {
+        self.physical_offset + u64::from(self.size)
+    }
+
+    /// An entry for an offset whose message is lost, leading to a damaged place of the log.
+    pub(crate) fn leading_nowhere(physical_offset: u64) -> Self {
+        Self { physical_offset, size: 1, tag_hash: 0 }
+    }
+
+    /// Says whether no record has this size: the message is lost.
+    pub(crate) fn leads_nowhere(self) -> bool {
+        self.size < MIN_RECORD_LEN
+    }
+
+    pub(crate) fn is_filler(self) -> bool {
+        self.size == FILLER_SIZE
+    }
+}
+
+/// One queue of one topic.
+pub(crate) struct ConsumeQueue<D: Disk> {
+    topic: Box<str>,
+    queue_id: u32,
+    pub(crate) files: MappedFileQueue<D>,
+    pub(crate) min_offset: AtomicU64,
+    /// Published after the entries below it are written.
+    pub(crate) max_offset: AtomicU64,
+    /// The next queue offset to give out; only touched under the append lock.
+    next_offset: AtomicU64,
+    /// Entries below it are durable.
+    pub(crate) flushed: AtomicU64,
+    /// Listed among the queues that must be flushed.
+    is_dirty: AtomicBool,
+    /// Files were missing or unfit when the store was opened: entries may be missing.
+    pub(crate) is_cut: AtomicBool,
+    /// Entries below it were there when the store was opened …
+    found_end: AtomicU64,
+    /// … and the records of those below this were looked at since.
+    checked_to: AtomicU64,
+    /// The queue's place in the current round of the dispatcher, which alone uses it.
+    pub(crate) batch: AtomicU32,
+    times: KnownTimes,
+    /// A page of entries that was seen in memory, and when: see [`Self::in_memory_to`].
+    seen_page: AtomicU64,
+    /// What was deleted with the topic, and who may use the queue.
+    pub(crate) marks: Marks,
+}
+
+impl<D: Disk> ConsumeQueue<D> {
+    pub(crate) fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    pub(crate) fn queue_id(&self) -> u32 {
+        self.queue_id
+    }
+
+    #[cfg(test)]
+    pub(crate) fn files(&self) -> &MappedFileQueue<D> {
+        &self.files
+    }
+
+    /// What searches by time remember.
+    pub(crate) fn times(&self) -> &KnownTimes {
+        &self.times
+    }
+
+    /// Entries below it are durable, perhaps more.
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { min_offset: self.min_offset(), max_offset: self.max_offset() }
+    }
+
+    pub(crate) fn min_offset(&self) -> u64 {
+        self.min_offset.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn max_offset(&self) -> u64 {
+        self.max_offset.load(Ordering::Acquire)
+    }
+
+    /// Gives out the next queue offset. Only under the append lock.
+    pub(crate) fn take_next_offset(&self) -> u64 {
+        let offset = self.next_offset.load(Ordering::Relaxed);
+        self.next_offset.store(offset + 1, Ordering::Relaxed);
+        offset
+    }
+
+    /// Takes back the last offset given out, whose record was not written. Only under the append lock.
+    pub(crate) fn give_back_offset(&self) {
+        self.next_offset.store(self.next_offset.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// The next queue offset to give out. Only under the append lock.
+    pub(crate) fn next_offset(&self) -> u64 {
+        self.next_offset.load(Ordering::Relaxed)
+    }
+
+    /// Says whether it has, or had, messages that were not deleted with the topic.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.max_offset() > 0 && !self.marks.is_deleted()
+    }
+
+    /// Offsets below `offset` were given out, whatever entries there are: none is given out again. For a queue whose end
+    /// is not known.
+    pub(crate) fn expect_end(&self, offset: u64) {
+        self.next_offset.fetch_max(offset, Ordering::Relaxed);
+    }
+
+    /// Entries below it were there when the store was opened, or when its end became known.
+    pub(crate) fn found_end(&self) -> u64 {
+        self.found_end.load(Ordering::Acquire)
+    }
+
+    /// Offsets below `offset` that no record has any more are not given out again: they get entries that lead nowhere,
+    /// behind the last one's record and before `physical_end`.
+    pub(crate) fn keep_offsets(&self, offset: u64, physical_end: u64) -> Result<()> {
+        let max_offset = self.max_offset();
+        if max_offset >= offset {
+            return Ok(());
+        }
+        match self.last_entry()? {
+            None => self.begin_at_offset(offset),
+            Some(last) => self.pad(max_offset..offset, last.end()..physical_end),
+        }
+    }
+
+    /// The next queue offset to give out follows the entries there are; for recovery.
+    pub(crate) fn continue_after_entries(&self) {
+        let kept = self.found_end.load(Ordering::Acquire);
+        if self.max_offset() == 0 && kept > 0 {
+            self.begin_empty_at(kept);
+        }
+        self.next_offset.store(self.max_offset(), Ordering::Relaxed);
+        self.checked_to.store(self.min_offset(), Ordering::Relaxed);
+        self.found_end.store(self.max_offset(), Ordering::Release);
+    }
+
+    /// Says whether nobody has looked yet at the record behind an entry that was there when the store was opened.
+    pub(crate) fn is_unchecked(&self, queue_offset: u64) -> bool {
+        queue_offset < self.found_end.load(Ordering::Acquire)
+            && queue_offset >= self.checked_to.load(Ordering::Relaxed)
+    }
+
+    /// The record behind an entry is sound.
+    pub(crate) fn set_checked(&self, queue_offset: u64) {
+        // Another reader may be further; then this one looks again, which harms nobody.
+        let next = queue_offset + 1;
+        let _ = self.checked_to.compare_exchange(queue_offset, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Says whether files were missing or unfit when the store was opened.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
+    }
+
+    /// Gives the offsets of `missing`, whose messages are lost, entries that lead into `range`; for recovery.
+    pub(crate) fn pad(&self, missing: Range<u64>, range: Range<u64>) -> Result<()> {
+        const STEP: usize = 64 << 10;
+        let mut places = range.map(Entry::leading_nowhere);
+        let mut at = missing.start;
+        while at < missing.end {
+            let step = STEP.min((missing.end - at) as usize);
+            let entries: Vec<u8> = places.by_ref().take(step).flat_map(Entry::encode).collect();
+            if entries.is_empty() {
+                break;
+            }
+            self.write(at, &entries)?;
+            at += entries.len() as u64 / ENTRY_LEN;
+            self.max_offset.fetch_max(at, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Removes all entries, so that they can be redone from the log's start; for recovery.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.files.clear()?;
+        self.begin_empty_at(self.marks.floor().offset);
+        Ok(())
+    }
+
+    /// As [`Self::clear`]; where nothing is redone, offsets go on at `offset`.
+    pub(crate) fn clear_keeping(&self, offset: u64) -> Result<()> {
+        self.clear()?;
+        self.found_end.store(offset, Ordering::Release);
+        Ok(())
+    }
+
+    /// What is known of a queue whose files cannot be read now; for recovery.
+    pub(crate) fn set_extent(&self, extent: Extent) {
+        self.min_offset.store(extent.min_offset, Ordering::Release);
+        self.max_offset.store(extent.max_offset, Ordering::Release);
+    }
+
+    /// The queue has no messages any more, but its offsets go on at `offset`; for recovery.
+    pub(crate) fn begin_empty_at(&self, offset: u64) {
+        for mark in [&self.min_offset, &self.max_offset, &self.flushed] {
+            mark.store(offset, Ordering::Release);
+        }
+    }
+
+    /// The entry at `queue_offset`, where one is published.
+    pub(crate) fn entry(&self, queue_offset: u64) -> Option<Entry> {
+        (self.min_offset()..self.max_offset())
+            .contains(&queue_offset)
+            .then(|| self.entry_anywhere(queue_offset))?
+    }
+
+    /// The entry of the newest message, where one is kept; for recovery.
+    ///
+    /// Errors: `Io` where its file cannot be opened now, which must not be taken for having none.
+    pub(crate) fn last_entry(&self) -> Result<Option<Entry>> {
+        match self.max_offset().checked_sub(1).filter(|last| *last >= self.min_offset()) {
+            Some(last) => self.read_entry(last),
+            None => Ok(None),
+        }
+    }
+
+    /// What lies at a queue offset, published or not, a filler too; for recovery. Errors as [`Self::last_entry`].
+    pub(crate) fn read_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
+        let at = queue_offset * ENTRY_LEN;
+        let Some(file) = self.files.open(at)? else { return Ok(None) };
+        Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
+    }
+
+    /// As [`Self::entry`] for an offset known to be published, looking first into the file of the one before.
+    pub(crate) fn entry_in(
+        &self,
+        file: &mut Option<Arc<MappedFile<D::Region>>>,
+        queue_offset: u64,
+    ) -> Option<Entry> {
+        let at = queue_offset * ENTRY_LEN;
+        if file.as_deref().is_none_or(|file| at < file.base() || at >= file.end()) {
+            *file = self.files.find(at);
+        }
+        Entry::decode(file.as_ref()?.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler())
+    }
+
+    /// The first queue offset from `from` on whose message lies at or after a place of the log.
+    pub(crate) fn first_at_or_after(&self, physical_offset: u64, from: u64) -> u64 {
+        let (mut low, mut high) = (from, self.max_offset());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.entry_anywhere(middle) {
+                Some(entry) if entry.physical_offset >= physical_offset => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        low
+    }
+
+    /// Where to go on behind a place that has no entry: the next file where the file is missing.
+    pub(crate) fn behind_hole(&self, queue_offset: u64) -> u64 {
+        let at = queue_offset * ENTRY_LEN;
+        let max_offset = self.max_offset();
+        if self.files.contains(at) {
+            return max_offset.min(queue_offset + 1);
+        }
+        self.files.begin_after(at).map_or(max_offset, |begin| max_offset.min(begin / ENTRY_LEN))
+    }
+
+    /// The end of the entries from `from` on that can be read without waiting for the disk; looks at `most` of them.
+    ///
+    /// `tick` counts moments: where the page of `from` was seen within the last one it is taken to be there still, so
+    /// that readers at the end of a queue ask the system once a moment.
+    pub(crate) fn in_memory_to(&self, from: u64, most: u64, tick: u64) -> u64 {
+        const PAGE: u64 = 4096;
+        let (at, end) = (from * ENTRY_LEN, self.max_offset());
+        let file = match self.files.find_open(at) {
+            None => return from,
+            // Readers find out that it is missing.
+            Some(None) => return end,
+            Some(Some(file)) => file,
+        };
+        let page = at / PAGE;
+        let page_end = ((page + 1) * PAGE).min(file.end()) / ENTRY_LEN;
+        let (tick_bits, seen) = ((tick & 0xFFFF) + 1, self.seen_page.load(Ordering::Relaxed));
+        let is_new = seen > 0 && tick_bits.wrapping_sub(seen & 0x1_FFFF) <= 1;
+        if page_end > from && is_new && seen >> 17 == page {
+            return page_end.min(end);
+        }
+        let wanted = from.saturating_add(most).min(end).saturating_mul(ENTRY_LEN).min(file.end());
+        let there = file.resident_to(at..wanted);
+        if there / ENTRY_LEN > from {
+            self.seen_page.store(page << 17 | tick_bits, Ordering::Relaxed);
+        }
+        there / ENTRY_LEN
+    }
+
+    fn entry_anywhere(&self, queue_offset: u64) -> Option<Entry> {
+        let at = queue_offset * ENTRY_LEN;
+        let file = self.files.find(at)?;
+        Entry::decode(file.read(at..at + ENTRY_LEN))
+    }
+
+    /// Calls `visit` with queue offset and entry from `from` on until it says `false` or the published end.
+    ///
+    /// `None` stands for a place where an entry should be and is not. Where a file cannot be opened now it ends early:
+    /// what is there must not be taken for missing.
+    pub(crate) fn walk(&self, from: u64, visit: impl FnMut(u64, Option<Entry>) -> bool) {
+        if let Err(error) = self.walk_to(from, u64::MAX, visit) {
+            tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read now");
+        }
+    }
+
+    /// As [`Self::walk`], to `to` at most. Errors: `Io`, `Corrupt` for a file that cannot be opened now.
+    pub(crate) fn walk_to(
+        &self,
+        from: u64,
+        to: u64,
+        mut visit: impl FnMut(u64, Option<Entry>) -> bool,
+    ) -> Result<()> {
+        let end = self.max_offset().min(to);
+        let mut at = from;
+        while at < end {
+            let Some(file) = self.files.open(at * ENTRY_LEN)? else {
+                visit(at, None);
+                return Ok(());
+            };
+            let (begin, stop) = (at, end.min(file.end() / ENTRY_LEN));
+            for bytes in file.read(at * ENTRY_LEN..stop * ENTRY_LEN).chunks_exact(ENTRY) {
+                if !visit(at, Entry::decode(bytes)) {
+                    return Ok(());
+                }
+                at += 1;
+            }
+            if at == begin {
+                // The entry would lie in two files, which no file of the right size lets it.
+                visit(at, None);
+                return Ok(());
+            }
+            if at < stop {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes entries that follow each other, beginning with the one of `first`. Readers do not see them yet.
+    pub(crate) fn write(&self, first: u64, entries: &[u8]) -> Result<()> {
+        self.begin_files(first)?;
+        self.files.write(first * ENTRY_LEN, entries)
+    }
+
+    /// Opens the file of the entry `first`, or makes it: says whether the queue can be written.
+    pub(crate) fn prepare(&self, first: u64) -> Result<()> {
+        self.begin_files(first)?;
+        self.files.ensure(first * ENTRY_LEN).map(drop)
+    }
+
+    fn begin_files(&self, first: u64) -> Result<()> {
+        self.clear_deleted()?;
+        if first > 0 && self.files.span().is_none() { self.begin_at(first) } else { Ok(()) }
+    }
+
+    /// All entries are gone, and so are the files; the next entry is that of `offset`.
+    pub(crate) fn begin_at_offset(&self, offset: u64) -> Result<()> {
+        self.files.clear()?;
+        self.begin_empty_at(offset);
+        Ok(())
+    }
+
+    /// The error of an append while the queue is set aside.
+    pub(crate) fn refusal(&self) -> StoreError {
+        let reason = self.marks.aside_reason().unwrap_or_default();
+        StoreError::QueueSetAside { topic: self.topic().to_owned(), queue_id: self.queue_id, reason }
+    }
+
+    /// The messages before `first` were deleted: their entries are filled as RocketMQ does.
+    fn begin_at(&self, first: u64) -> Result<()> {
+        let file = self.files.ensure(first * ENTRY_LEN)?;
+        let filler = Entry { physical_offset: 0, size: FILLER_SIZE, tag_hash: 0 }.encode();
+        let count = (first * ENTRY_LEN - file.base()) / ENTRY_LEN;
+        self.files.write(file.base(), &filler.repeat(count as usize))?;
+        self.flushed.store(file.base() / ENTRY_LEN, Ordering::Release);
+        self.min_offset.store(first, Ordering::Release);
+        Ok(())
+    }
+
+    /// Lets readers see the entries below `max_offset`. Says whether the queue must be listed for a flush.
+    pub(crate) fn publish(&self, max_offset: u64) -> bool {
+        self.max_offset.fetch_max(max_offset, Ordering::SeqCst);
+        self.marks.set_alive();
+        self.list()
+    }
+
+    /// Says whether the queue must be listed for a flush; it is then.
+    pub(crate) fn list(&self) -> bool {
+        !self.is_dirty.swap(true, Ordering::SeqCst)
+    }
+
+    /// The queue is in no list of those to flush any more.
+    pub(crate) fn unlist(&self) {
+        self.is_dirty.store(false, Ordering::SeqCst);
+    }
+
+    /// Begins to write what [`Self::flush`] will wait for: many queues then share what each alone would wait for.
+    pub(crate) fn begin_flush(&self) -> Result<()> {
+        let end = self.max_offset.load(Ordering::SeqCst);
+        let from = self.flushed.load(Ordering::Acquire);
+        self.files.begin_flush(from * ENTRY_LEN..end * ENTRY_LEN)
+    }
+
+    /// Makes the published entries durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        // In one order with `publish`: whoever finds the queue listed is seen here, whoever is not lists it again.
+        self.is_dirty.swap(false, Ordering::SeqCst);
+        let end = self.max_offset.load(Ordering::SeqCst);
+        let from = self.flushed.load(Ordering::Acquire);
+        let done = self.files.flush(from * ENTRY_LEN..end * ENTRY_LEN);
+        match done {
+            Ok(()) => self.flushed.store(end.max(from), Ordering::Release),
+            Err(_) => self.is_dirty.store(true, Ordering::SeqCst),
+        }
+        done
+    }
+}
+
+type Table<D> = FastMap<Box<str>, FastMap<u32, Arc<ConsumeQueue<D>>>>;
+
+/// All queues of all topics.
+pub(crate) struct ConsumeQueues<D: Disk> {
+    disk: D,
+    names: Arc<Names<D>>,
+    directory: PathBuf,
+    file_size: u64,
+    open_files: Arc<OpenFiles<D::Region>>,
+    table: RwLock<Table<D>>,
+    /// Topics whose directories could not be listed, for recovery to set their queues aside.
+    pub(crate) unlisted: Mutex<Vec<(Box<str>, StoreError)>>,
+    /// Queues whose files could not be read, for recovery to set aside.
+    pub(crate) unread: Mutex<Vec<(Arc<ConsumeQueue<D>>, StoreError)>>,
+    /// No record at or after it belongs to what was deleted with its topic.
+    pub(crate) deleted_to: AtomicU64,
+}
+
+impl<D: Disk> ConsumeQueues<D> {
+    /// Opens `consumequeue/TOPIC/QUEUE` of a store directory; entries are recovered later.
+    pub(crate) fn load(
+        disk: &D,
+        root: &Path,
+        names: &Arc<Names<D>>,
+        open_files: &Arc<OpenFiles<D::Region>>,
+        config: &StoreConfig,
+    ) -> Result<Self> {
+        let mut queues = Self {
+            disk: disk.clone(),
+            names: Arc::clone(names),
+            directory: root.join("consumequeue"),
+            file_size: config.consume_queue_file_entries.max(1) * ENTRY_LEN,
+            open_files: Arc::clone(open_files),
+            table: RwLock::new(FastMap::default()),
+            unlisted: Mutex::default(),
+            unread: Mutex::default(),
+            deleted_to: AtomicU64::new(0),
+        };
+        let topics = queues.list(&queues.directory)?;
+        let found = Mutex::new(BTreeMap::new());
+        side_by_side(&topics, |path| {
+            let queues = queues.load_topic(path);
+            found.lock().insert(path, queues);
+        });
+        let found: Vec<_> = found.into_inner().into_values().flatten().collect();
+        // New queues get files of this size too: Java opens a store only where all are of one size.
+        let last = found.iter().rev().find(|(queue, _)| queue.files.span().is_some());
+        queues.file_size = last.map_or(queues.file_size, |(queue, _)| queue.files.file_size());
+        for (mut queue, error) in found {
+            if queue.files.span().is_none() {
+                let is_cut = queue.is_cut();
+                queue = queues.make(queue.topic(), queue.queue_id());
+                queue.is_cut.store(is_cut, Ordering::Relaxed);
+            }
+            let queue = Arc::new(queue);
+            if let Some(error) = error {
+                queues.unread.lock().push((Arc::clone(&queue), error));
+            }
+            let mut table = queues.table.write();
+            table.entry(queue.topic().into()).or_default().insert(queue.queue_id(), queue);
+        }
+        Ok(queues)
+    }
+
+    /// The queues in a topic's directory, each with why its files cannot be found now.
+    fn load_topic(&self, directory: &Path) -> Vec<(ConsumeQueue<D>, Option<StoreError>)> {
+        let Some(topic) = directory.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+        let mut found = Vec::new();
+        let paths = match self.list(directory) {
+            Ok(paths) => paths,
+            Err(error) => {
+                self.unlisted.lock().push((topic.into(), error));
+                return found;
+            }
+        };
+        for path in paths {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(queue_id) = name.and_then(|name| name.parse().ok()) else { continue };
+            let mut queue = self.make(topic, queue_id);
+            let error = match queue.load() {
+                Ok(is_whole) => {
+                    queue.is_cut.store(!is_whole, Ordering::Relaxed);
+                    None
+                }
+                Err(error) => {
+                    queue = self.make(topic, queue_id);
+                    Some(error)
+                }
+            };
+            found.push((queue, error));
+        }
+        found
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {
+        self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))
+    }
+
+    fn make(&self, topic: &str, queue_id: u32) -> ConsumeQueue<D> {
+        let directory = self.directory.join(topic).join(queue_id.to_string());
+        ConsumeQueue {
+            topic: topic.into(),
+            queue_id,
+            files: MappedFileQueue::new(
+                self.disk.clone(),
+                FilePlaces::one(&self.names, directory),
+                FileForm { size: self.file_size, allocation: Allocation::Sparse, kind: RowKind::Derived },
+                Arc::clone(&self.open_files),
+            ),
+            min_offset: AtomicU64::new(0),
+            max_offset: AtomicU64::new(0),
+            next_offset: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            is_dirty: AtomicBool::new(false),
+            is_cut: AtomicBool::new(false),
+            found_end: AtomicU64::new(0),
+            checked_to: AtomicU64::new(0),
+            batch: AtomicU32::new(NO_BATCH),
+            times: KnownTimes::default(),
+            seen_page: AtomicU64::new(0),
+            marks: Marks::default(),
+        }
+    }
+
+    /// Reads the files of a queue anew that could not be read at open, and lets the new queue take its place.
+    pub(crate) fn reload(
+        &self,
+        before: &ConsumeQueue<D>,
+        log_start: u64,
+        known: Known,
+    ) -> Result<Arc<ConsumeQueue<D>>> {
+        let mut queue = self.make(before.topic(), before.queue_id());
+        queue.load()?;
+        queue.adopt(before);
+        queue.recover(log_start, known, None)?;
+        queue.settle_deleted()?;
+        let queue = Arc::new(queue);
+        let mut table = self.table.write();
+        table.entry(before.topic().into()).or_default().insert(before.queue_id(), Arc::clone(&queue));
+        Ok(queue)
+    }
+
+    pub(crate) fn find(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {
+        self.find_any(topic, queue_id).filter(|queue| !queue.marks.is_deleted())
+    }
+
+    /// As [`Self::find`], also a deleted one.
+    pub(crate) fn find_any(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {
+        self.table.read().get(topic)?.get(&queue_id).map(Arc::clone)
+    }
+
+    /// The queue, which begins empty where there is none yet. Its files come with its first entry.
+    pub(crate) fn find_or_make(&self, topic: &str, queue_id: u32) -> Arc<ConsumeQueue<D>> {
+        if let Some(queue) = self.find(topic, queue_id) {
+            return queue;
+        }
+        let mut table = self.table.write();
+        let queues = table.entry(topic.into()).or_default();
+        Arc::clone(queues.entry(queue_id).or_insert_with(|| Arc::new(self.make(topic, queue_id))))
+    }
+
+    /// How many queues have messages.
+    pub(crate) fn count(&self) -> usize {
+        let table = self.table.read();
+        table.values().flat_map(|queues| queues.values()).filter(|queue| queue.has_messages()).count()
+    }
+
+    /// Where each queue with messages begins and ends.
+    pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), Extent> {
+        let queues = self.all().into_iter().filter(|queue| queue.has_messages());
+        queues.map(|queue| ((queue.topic().into(), queue.queue_id()), queue.extent())).collect()
+    }
+
+    /// All queues, in no order.
+    pub(crate) fn all(&self) -> Vec<Arc<ConsumeQueue<D>>> {
+        self.table.read().values().flat_map(|queues| queues.values().map(Arc::clone)).collect()
+    }
+
+    /// All queues of a topic, also deleted ones, in no order.
+    pub(crate) fn of_topic(&self, topic: &str) -> Vec<Arc<ConsumeQueue<D>>> {
+        self.table.read().get(topic).map_or_else(Vec::new, |queues| queues.values().map(Arc::clone).collect())
+    }
+
+    /// Topics that have messages, each with its queue ids in order.
+    pub(crate) fn names(&self) -> Vec<(String, Vec<u32>)> {
+        let table = self.table.read();
+        let mut names: Vec<(String, Vec<u32>)> = table
+            .iter()
+            .map(|(topic, queues)| {
+                let with_messages = queues.values().filter(|queue| queue.has_messages());
+                let mut ids: Vec<u32> = with_messages.map(|queue| queue.queue_id()).collect();
+                ids.sort_unstable();
+                (topic.to_string(), ids)
+            })
+            .filter(|(_, ids)| !ids.is_empty())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// Checks that a topic can be a directory and a queue id a queue.
+pub(crate) fn check_name(topic: &str, queue_id: i32) -> Result<u32> {
+    let refuse = |what, reason| Err(StoreError::Invalid { what, reason });
+    if topic.is_empty() {
+        return refuse("topic", "it is empty");
+    }
+    if topic == "." || topic == ".." || topic.bytes().any(|b| b == b'/' || b == 0) {
+        return refuse("topic", "it cannot be the name of a directory");
+    }
+    match u32::try_from(queue_id) {
+        Ok(queue_id) => Ok(queue_id),
+        Err(_) => refuse("queue id", "it is negative"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_entry_comes_back_as_written(physical_offset in 0..=i64::MAX as u64, size in 1..FILLER_SIZE, tag_hash in any::<i64>()) {
+            let entry = Entry { physical_offset, size, tag_hash };
+            prop_assert_eq!(Entry::decode(&entry.encode()), Some(entry));
+        }
+
+        #[test]
+        fn decoding_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Entry::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn names_that_leave_the_directory_are_refused() {
+        for topic in ["", ".", "..", "a/b", "a\0b"] {
+            assert!(check_name(topic, 0).is_err(), "{topic:?}");
+        }
+        assert!(check_name("a", -1).is_err());
+        assert_eq!(check_name("%RETRY%group", 7).unwrap(), 7);
+    }
+}

@@ -1,0 +1,10 @@
+//! Consume queues: entries by queue offset, their recovery, cleaning, administration, and searches by time.
+
+pub(crate) mod admin;
+pub(crate) mod admin_files;
+pub(crate) mod cleaning;
+pub(crate) mod consume_queue;
+pub(crate) mod known_times;
+pub(crate) mod queue_list;
+pub(crate) mod recovery;
+pub(crate) mod time_search;

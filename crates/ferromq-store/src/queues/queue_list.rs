@@ -1,0 +1,143 @@
+//! `ferromq/queues`: which consume queues there were, and how far each went, when last noted.
+//!
+//! Consume queues can be redone from the log, but a queue whose files are gone looks like one that never was.
+//! What is noted here was durable when it was written, so a queue that now has less has lost something.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        anchor::{self, Anchor},
+        disk::Disk,
+    },
+};
+
+const MAGIC: &[u8; 8] = b"FMQQUEU1";
+
+/// Where a queue began and ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) min_offset: u64,
+    pub(crate) max_offset: u64,
+}
+
+/// All queues with messages, by topic and queue id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct QueueList {
+    /// First byte of the log that was kept.
+    pub(crate) log_start: u64,
+    /// Index files by name, each with the physical offset of its last record.
+    pub(crate) indexes: BTreeMap<u64, u64>,
+    pub(crate) queues: BTreeMap<(Box<str>, u32), Extent>,
+}
+
+impl QueueList {
+    /// Reads the list of a store directory and the record it was noted at; `None` where there is none that can be read.
+    pub(crate) fn load<D: Disk>(disk: &D, root: &Path) -> Result<Option<(Anchor, Self)>> {
+        let path = path(root);
+        let bytes = match disk.read_file(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(StoreError::io("read", &path, source)),
+        };
+        match Self::read(&bytes) {
+            Ok(list) => Ok(Some(list)),
+            Err(reason) => {
+                tracing::warn!(file = %path.display(), reason, "list of queues ignored");
+                Ok(None)
+            }
+        }
+    }
+
+    pub(crate) fn save<D: Disk>(&self, disk: &D, root: &Path, anchor: Anchor) -> Result<()> {
+        let path = path(root);
+        let bytes = anchor::seal(MAGIC, anchor, &self.encode());
+        disk.replace_file(&path, &bytes).map_err(|source| StoreError::io("write", &path, source))
+    }
+
+    /// Log start 8; number of index files 4, for each its name 8 and the physical offset of its last record 8; for each
+    /// queue topic length 2, topic, queue id 4, min offset 8, max offset 8.
+    fn encode(&self) -> Vec<u8> {
+        let mut out = self.log_start.to_be_bytes().to_vec();
+        out.extend((self.indexes.len() as u32).to_be_bytes());
+        for (name, end) in &self.indexes {
+            out.extend(name.to_be_bytes());
+            out.extend(end.to_be_bytes());
+        }
+        for ((topic, queue_id), extent) in &self.queues {
+            out.extend((topic.len() as u16).to_be_bytes());
+            out.extend(topic.as_bytes());
+            out.extend(queue_id.to_be_bytes());
+            out.extend(extent.min_offset.to_be_bytes());
+            out.extend(extent.max_offset.to_be_bytes());
+        }
+        out
+    }
+
+    /// The list in the bytes of a file, and the record it was noted at.
+    pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Self), &'static str> {
+        let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
+        Ok((anchor, Self::decode(content).ok_or("it ends in the middle")?))
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (log_start, rest) = bytes.split_first_chunk::<8>()?;
+        let (count, mut rest) = rest.split_first_chunk::<4>()?;
+        let mut list = Self { log_start: u64::from_be_bytes(*log_start), ..Self::default() };
+        for _ in 0..u32::from_be_bytes(*count) {
+            let (name, after) = rest.split_first_chunk::<8>()?;
+            let (end, after) = after.split_first_chunk::<8>()?;
+            list.indexes.insert(u64::from_be_bytes(*name), u64::from_be_bytes(*end));
+            rest = after;
+        }
+        while !rest.is_empty() {
+            let (len, after) = rest.split_first_chunk::<2>()?;
+            let (topic, after) = after.split_at_checked(u16::from_be_bytes(*len).into())?;
+            let (queue_id, after) = after.split_first_chunk::<4>()?;
+            let (min_offset, after) = after.split_first_chunk::<8>()?;
+            let (max_offset, after) = after.split_first_chunk::<8>()?;
+            let extent = Extent {
+                min_offset: u64::from_be_bytes(*min_offset),
+                max_offset: u64::from_be_bytes(*max_offset),
+            };
+            let topic = std::str::from_utf8(topic).ok()?;
+            list.queues.insert((topic.into(), u32::from_be_bytes(*queue_id)), extent);
+            rest = after;
+        }
+        Some(list)
+    }
+}
+
+fn path(root: &Path) -> PathBuf {
+    root.join("ferromq").join("queues")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_list_comes_back_as_written(
+            log_start in any::<u64>(),
+            indexes in proptest::collection::btree_map(any::<u64>(), any::<u64>(), 0..3),
+            queues in proptest::collection::btree_map(("[a-z%]{1,9}", any::<u32>()), any::<(u64, u64)>(), 0..5),
+        ) {
+            let extent = |(min_offset, max_offset)| Extent { min_offset, max_offset };
+            let queues = queues.into_iter().map(|((topic, id), at)| ((topic.into(), id), extent(at))).collect();
+            let list = QueueList { log_start, indexes, queues };
+            prop_assert_eq!(QueueList::decode(&list.encode()), Some(list));
+        }
+
+        #[test]
+        fn decoding_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = QueueList::decode(&bytes);
+        }
+    }
+}

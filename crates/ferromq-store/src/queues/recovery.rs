@@ -1,0 +1,304 @@
+//! How a consume queue's entries are found, and cut, when a store is opened.
+//!
+//! What is missing afterwards `rebuild` derives from the log again.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        disk::{Disk, Region},
+        mapped_file::MappedFile,
+    },
+    queues::{
+        consume_queue::{ConsumeQueue, ConsumeQueues, ENTRY_LEN, Entry},
+        queue_list::Extent,
+    },
+    sync::parallel::side_by_side,
+};
+
+const ENTRY: usize = ENTRY_LEN as usize;
+/// Entries read at once, where all are read.
+const READ_ENTRIES: usize = 4096;
+
+/// What is known of the entries when the store is opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Known {
+    /// We closed the store: each queue ends where its extent says.
+    Closed,
+    /// Entries that lead below the limit are whole and durable; others may be anything.
+    DurableBelow(u64),
+    /// Nothing: entries that lead below the limit are kept up to the first hole. Where `is_cut`, the rest is erased.
+    Nothing { limit: u64, is_cut: bool },
+}
+
+impl Known {
+    /// What is still known of a queue that is read later, while the store is open.
+    pub(crate) fn later(self, end: u64) -> Self {
+        match self {
+            // Its extent is no longer looked at.
+            Self::Closed => Self::DurableBelow(end),
+            Self::Nothing { limit, .. } => Self::Nothing { limit, is_cut: true },
+            known @ Self::DurableBelow(_) => known,
+        }
+    }
+
+    /// No entry is missing that leads below it.
+    pub(crate) fn whole_below(self) -> u64 {
+        match self {
+            Self::DurableBelow(limit) => limit,
+            Self::Closed | Self::Nothing { .. } => 0,
+        }
+    }
+
+    fn limit(self) -> u64 {
+        match self {
+            Self::Closed => u64::MAX,
+            Self::DurableBelow(limit) | Self::Nothing { limit, .. } => limit,
+        }
+    }
+}
+
+impl<D: Disk> ConsumeQueue<D> {
+    /// Finds the queue's files. Files that do not fit the row are removed, and so are all behind them: `false` then.
+    pub(crate) fn load(&mut self) -> Result<bool> {
+        let configured = self.files.file_size();
+        match self.files.load() {
+            Err(StoreError::Corrupt { file, .. }) => {
+                tracing::warn!(file = %file.display(), "consume queue files do not fit together: redone from the log");
+                self.files.remove_all_found()?;
+                self.files.set_file_size(configured);
+                self.files.load()?;
+                return Ok(false);
+            }
+            done => done?,
+        }
+        let spans = self.files.spans();
+        let misfit = spans.iter().find(|span| span.start % ENTRY_LEN != 0 || span.end % ENTRY_LEN != 0);
+        let gap = self.files.gaps().into_iter().next();
+        let cut = [misfit.map(|span| span.start), gap.map(|gap| gap.start)].into_iter().flatten().min();
+        let Some(cut) = cut else { return Ok(true) };
+        tracing::warn!(
+            topic = self.topic(),
+            queue_id = self.queue_id(),
+            queue_offset = cut / ENTRY_LEN,
+            "consume queue files are missing or of a wrong size: redone from the log"
+        );
+        self.files.truncate(cut)?;
+        if self.files.span().is_some_and(|span| span.start >= cut) {
+            self.files.clear()?;
+        }
+        // The size of new files was taken from one that is gone.
+        self.files.set_file_size(configured);
+        self.files.load()?;
+        Ok(false)
+    }
+
+    /// Finds the end of the entries and cuts what is behind it, so that no stale entry is ever taken for a new one.
+    ///
+    /// Returns the end of the last record the kept entries lead to.
+    pub(crate) fn recover(
+        &self,
+        log_start: u64,
+        known: Known,
+        listed: Option<Extent>,
+    ) -> Result<Option<u64>> {
+        let Some(first) = self.files.span().map(|span| span.start) else { return Ok(None) };
+        if let (Known::Closed, Some(extent)) = (known, listed)
+            && self.ends_at(extent)?
+        {
+            self.publish_extent(extent.max_offset, extent.max_offset);
+            self.find_min_offset(first / ENTRY_LEN, extent, log_start)?;
+            return Ok(self.read_entry(extent.max_offset.saturating_sub(1))?.map(Entry::end));
+        }
+        let limit = known.limit();
+        let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
+        let last = self.last_kept_file(first, is_kept)?;
+        let (end, physical_end, met_other) = match known {
+            Known::DurableBelow(_) => last_below(&last, is_kept)?,
+            Known::Closed | Known::Nothing { .. } => read_through(&last, is_kept)?,
+        };
+        if met_other || !matches!(known, Known::Closed | Known::Nothing { is_cut: false, .. }) {
+            // Flushed at once: after another crash the old bytes must not be back.
+            if last.erase(end..last.end())? > end {
+                last.flush(end..last.end())?;
+            }
+        }
+        if end == first && first > 0 {
+            // Entries before these may be missing, and what comes before cannot be added to files.
+            self.clear_keeping(first / ENTRY_LEN)?;
+            return Ok(None);
+        }
+        self.files.truncate(end.max(last.base() + 1))?;
+        let max_offset = end / ENTRY_LEN;
+        let flushed = match known {
+            Known::DurableBelow(_) => max_offset,
+            Known::Closed | Known::Nothing { is_cut: false, .. } => max_offset.min(last.base() / ENTRY_LEN),
+            // Another broker was killed: once, all is flushed.
+            Known::Nothing { is_cut: true, .. } => first / ENTRY_LEN,
+        };
+        self.publish_extent(flushed, max_offset);
+        self.find_min_offset(first / ENTRY_LEN, Extent { min_offset: 0, max_offset }, log_start)?;
+        Ok((physical_end > 0).then_some(physical_end))
+    }
+
+    /// Where the entries end before recovery changes any, and where the last record before `limit` ends they lead to. `None`
+    /// where there are none, or they cannot be read now.
+    fn found_ends(&self, limit: u64) -> Option<(u64, u64)> {
+        let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
+        for span in self.files.spans().into_iter().rev() {
+            let file = self.files.open(span.start).ok()??;
+            let (end, physical_end, _) = read_through(&file, is_kept).ok()?;
+            if end > span.start {
+                return Some((end / ENTRY_LEN, physical_end));
+            }
+        }
+        None
+    }
+
+    fn publish_extent(&self, flushed: u64, max_offset: u64) {
+        self.max_offset.store(max_offset, Ordering::Release);
+        self.flushed.store(flushed, Ordering::Release);
+    }
+
+    /// Says whether the entries end where it was noted: one before the end, none behind it.
+    fn ends_at(&self, extent: Extent) -> Result<bool> {
+        let has_last = match extent.max_offset.checked_sub(1) {
+            Some(last) if extent.min_offset < extent.max_offset => self.read_entry(last)?.is_some(),
+            _ => false,
+        };
+        Ok(has_last && self.read_entry(extent.max_offset)?.is_none())
+    }
+
+    /// The newest file that begins with an entry to keep: those before it were flushed earlier.
+    fn last_kept_file(
+        &self,
+        first: u64,
+        is_kept: impl Fn(Entry) -> bool,
+    ) -> Result<Arc<MappedFile<D::Region>>> {
+        for span in self.files.spans().into_iter().rev() {
+            let file = self.files.ensure(span.start)?;
+            if span.start == first || entry_in(&file, span.start)?.is_some_and(&is_kept) {
+                return Ok(file);
+            }
+        }
+        self.files.ensure(first)
+    }
+
+    fn find_min_offset(&self, first: u64, extent: Extent, log_start: u64) -> Result<()> {
+        let is_kept = |offset| {
+            let entry = self.read_entry(offset)?;
+            Ok::<_, StoreError>(entry.is_some_and(|e| !e.is_filler() && e.physical_offset >= log_start))
+        };
+        let begin = extent.min_offset.max(first);
+        let (mut low, mut high) = (first, extent.max_offset);
+        // Most often nothing was deleted since.
+        if begin < high && is_kept(begin)? && (begin == first || !is_kept(begin - 1)?) {
+            (low, high) = (begin, begin);
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if is_kept(middle)? { high = middle } else { low = middle + 1 }
+        }
+        self.min_offset.store(low, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What the consume queues of a broker that stopped cleanly tell: all of it was on disk.
+pub(crate) struct FoundEnds<D: Disk> {
+    /// The log ended here or later.
+    pub(crate) log_end: u64,
+    /// Queue offsets below these were given out.
+    pub(crate) queues: Vec<(Arc<ConsumeQueue<D>>, u64)>,
+}
+
+impl<D: Disk> ConsumeQueues<D> {
+    /// Looks how far each queue goes, before recovery changes any; entries that lead past `limit` do not count.
+    pub(crate) fn found_ends(&self, limit: u64) -> FoundEnds<D> {
+        let (log_end, queues) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        side_by_side(&self.all(), |queue| {
+            if let Some((end, physical_end)) = queue.found_ends(limit) {
+                log_end.fetch_max(physical_end, Ordering::AcqRel);
+                queues.lock().push((Arc::clone(queue), end));
+            }
+        });
+        FoundEnds { log_end: log_end.into_inner(), queues: queues.into_inner() }
+    }
+
+    /// Recovers all queues, many at once; returns the end of the newest record that any of them leads to. Those that
+    /// cannot be read are in `unread` then.
+    pub(crate) fn recover(
+        &self,
+        log_start: u64,
+        known: Known,
+        listed: impl Fn(&str, u32) -> Option<Extent> + Sync,
+    ) -> u64 {
+        let newest = AtomicU64::new(0);
+        let all = self.all();
+        side_by_side(&all, |queue| {
+            match queue.recover(log_start, known, listed(queue.topic(), queue.queue_id())) {
+                Ok(end) => drop(newest.fetch_max(end.unwrap_or(0), Ordering::AcqRel)),
+                // The other queues need not wait for this one.
+                Err(error) => self.unread.lock().push((Arc::clone(queue), error)),
+            }
+        });
+        newest.into_inner()
+    }
+}
+
+fn entry_in<R: Region>(file: &MappedFile<R>, at: u64) -> Result<Option<Entry>> {
+    Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
+}
+
+/// Reads entries up to the first that must not be kept: where they end, where their last record ends, and whether
+/// something else than nothing follows.
+fn read_through<R: Region>(
+    file: &MappedFile<R>,
+    is_kept: impl Fn(Entry) -> bool,
+) -> Result<(u64, u64, bool)> {
+    let mut buffer = vec![0; READ_ENTRIES * ENTRY];
+    let (mut end, mut physical_end) = (file.base(), 0);
+    while end < file.end() {
+        let in_data = file.next_hole(end).saturating_sub(end).div_ceil(ENTRY_LEN) * ENTRY_LEN;
+        let len = in_data.max(ENTRY_LEN).min(buffer.len() as u64).min(file.end() - end);
+        let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
+        file.read_into(end, bytes)?;
+        for bytes in bytes.chunks_exact(ENTRY) {
+            match Entry::decode(bytes) {
+                Some(entry) if is_kept(entry) && (entry.is_filler() || entry.end() > physical_end) => {
+                    if !entry.is_filler() {
+                        physical_end = entry.end();
+                    }
+                    end += ENTRY_LEN;
+                }
+                other => return Ok((end, physical_end, other.is_some())),
+            }
+        }
+    }
+    Ok((end, physical_end, false))
+}
+
+/// The same where all entries to keep are known to be there: what follows them leads further, or nowhere.
+fn last_below<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> Result<(u64, u64, bool)> {
+    // Entries lie side by side from the file's begin on, so there are none behind its first hole.
+    let data = file.next_hole(file.base()) - file.base();
+    let (mut low, mut high) = (0, data.div_ceil(ENTRY_LEN).min((file.end() - file.base()) / ENTRY_LEN));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let is_below = entry_in(file, file.base() + middle * ENTRY_LEN)?.is_some_and(&is_kept);
+        if is_below { low = middle + 1 } else { high = middle }
+    }
+    let end = file.base() + low * ENTRY_LEN;
+    let last = match end.checked_sub(ENTRY_LEN).filter(|at| *at >= file.base()) {
+        Some(at) => entry_in(file, at)?,
+        None => None,
+    };
+    let physical_end = last.filter(|entry| !entry.is_filler()).map_or(0, Entry::end);
+    Ok((end, physical_end, true))
+}

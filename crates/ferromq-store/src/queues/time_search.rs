@@ -1,0 +1,153 @@
+//! Finding a queue offset by store timestamp.
+//!
+//! Timestamps do not go back within a queue of ours; in a log of Java's they may, then any place where they
+//! pass the time looked for is an answer. Messages that are gone or cannot be read have no time: they lie in runs,
+//! which are stepped over.
+
+use std::sync::Arc;
+
+use crate::{
+    files::{disk::Disk, mapped_file::MappedFile},
+    log::commit_log::CommitLog,
+    queues::consume_queue::ConsumeQueue,
+};
+
+type File<D> = Option<Arc<MappedFile<<D as Disk>::Region>>>;
+
+/// Queues with fewer messages remember no times.
+const SHORT: u64 = 4096;
+
+/// One search in one queue. It holds the files it looked at last, which are most often those of the next look.
+pub(crate) struct TimeSearch<'a, D: Disk> {
+    log: &'a CommitLog<D>,
+    queue: &'a ConsumeQueue<D>,
+    begin: u64,
+    end: u64,
+    entries: File<D>,
+    records: File<D>,
+}
+
+impl<'a, D: Disk> TimeSearch<'a, D> {
+    pub(crate) fn new(log: &'a CommitLog<D>, queue: &'a ConsumeQueue<D>) -> Self {
+        let (begin, end) = (queue.min_offset(), queue.max_offset());
+        Self { log, queue, begin, end, entries: None, records: None }
+    }
+
+    /// The time of the first message that has one.
+    pub(crate) fn earliest(&mut self) -> Option<i64> {
+        self.known_from(self.begin, self.end).map(|(_, time)| time)
+    }
+
+    /// The first message stored at `time` or later; the queue's end where there is none.
+    pub(crate) fn first_since(&mut self, time: i64) -> u64 {
+        let (mut low, mut high) = self.narrow(time).unwrap_or((self.begin, self.end));
+        let mut answer = high;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.known_from(middle, high) {
+                Some((at, stored)) if stored < time => low = at + 1,
+                Some((at, _)) => (answer, high) = (at, middle),
+                None => high = middle,
+            }
+        }
+        answer
+    }
+
+    /// Between which messages, whose times are remembered, the first one stored at `time` or later lies.
+    ///
+    /// `None` for a short queue, and where one of the messages looked at has no time.
+    fn narrow(&mut self, time: i64) -> Option<(u64, u64)> {
+        if self.end.saturating_sub(self.begin) < SHORT {
+            return None;
+        }
+        let times = self.queue.times().covering(self.begin..self.end);
+        let stride = times.stride;
+        let samples = self.begin.div_ceil(stride)..(self.end - 1) / stride + 1;
+        let (mut low, mut high) = (samples.start, samples.end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let stored = match times.get(middle) {
+                Some(stored) => stored,
+                None => {
+                    let stored = self.time(middle * stride)?;
+                    times.set(middle, stored);
+                    stored
+                }
+            };
+            if stored < time {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let begin = if low == samples.start { self.begin } else { (low - 1) * stride + 1 };
+        let end = if low == samples.end { self.end } else { low * stride };
+        Some((begin, end))
+    }
+
+    /// The last message stored at `time` or earlier.
+    pub(crate) fn last_until(&mut self, time: i64) -> Option<u64> {
+        let end = match time.checked_add(1) {
+            Some(later) => self.first_since(later),
+            None => self.end,
+        };
+        self.known_before(end)
+    }
+
+    /// When the message at a queue offset was stored.
+    pub(crate) fn time(&mut self, queue_offset: u64) -> Option<i64> {
+        let entry = self.queue.entry_in(&mut self.entries, queue_offset)?;
+        self.log.store_timestamp(&mut self.records, entry.physical_offset, entry.size)
+    }
+
+    /// The first message of `from..end` that has a time.
+    fn known_from(&mut self, from: u64, end: u64) -> Option<(u64, i64)> {
+        let (mut unknown, mut step) = (from, 1);
+        let first = self.time(from).map(|time| (from, time));
+        if first.is_some() || from >= end {
+            return first.filter(|_| from < end);
+        }
+        // Ever longer steps over the run, then back to its end.
+        let (mut known, mut found) = loop {
+            let at = (unknown + step).min(end - 1);
+            match self.time(at) {
+                Some(time) => break (at, time),
+                None if at + 1 >= end => return None,
+                None => (unknown, step) = (at, step * 2),
+            }
+        };
+        while known - unknown > 1 {
+            let middle = unknown + (known - unknown) / 2;
+            match self.time(middle) {
+                Some(time) => (known, found) = (middle, time),
+                None => unknown = middle,
+            }
+        }
+        Some((known, found))
+    }
+
+    /// The last message before `end` that has a time.
+    fn known_before(&mut self, end: u64) -> Option<u64> {
+        let last = end.checked_sub(1).filter(|last| *last >= self.begin)?;
+        if self.time(last).is_some() {
+            return Some(last);
+        }
+        let (mut unknown, mut step) = (last, 1);
+        let mut known = loop {
+            let at = unknown.saturating_sub(step).max(self.begin);
+            match self.time(at) {
+                Some(_) => break at,
+                None if at == self.begin => return None,
+                None => (unknown, step) = (at, step * 2),
+            }
+        };
+        while unknown - known > 1 {
+            let middle = known + (unknown - known) / 2;
+            match self.time(middle) {
+                Some(_) => known = middle,
+                None => unknown = middle,
+            }
+        }
+        Some(known)
+    }
+}

@@ -1,0 +1,76 @@
+//! A record in the log, as readers hold it.
+
+use std::{ops::Range, sync::Arc};
+
+use crate::{
+    error::Result,
+    files::{
+        disk::{Disk, RealDisk, Region},
+        mapped_file::MappedFile,
+    },
+    record::message,
+};
+
+/// A record in the log, kept mapped as long as this lives. Cloning copies no bytes.
+pub struct Record<R: Region = <RealDisk as Disk>::Region> {
+    file: Arc<MappedFile<R>>,
+    range: Range<u64>,
+}
+
+impl<R: Region> Record<R> {
+    pub(crate) fn new(file: Arc<MappedFile<R>>, range: Range<u64>) -> Self {
+        Self { file, range }
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+
+    /// Says whether the record says of itself that it lies at `physical_offset` and has `size` bytes.
+    pub(crate) fn is_at(&self, physical_offset: u64, size: u32) -> bool {
+        message::is_at(self.bytes(), physical_offset, size)
+    }
+
+    /// Where the record begins in the log.
+    pub(crate) fn physical_offset(&self) -> u64 {
+        self.range.start
+    }
+
+    /// How often the message was delivered before it was written.
+    pub(crate) fn reconsume_times(&self) -> u32 {
+        message::reconsume_times(self.bytes())
+    }
+
+    /// Reads all bytes into memory, waiting for the disk. `Io` where it cannot be read now.
+    pub fn read_ahead(&self) -> Result<()> {
+        self.file.load(self.range.clone())
+    }
+
+    /// The record's bytes as they lie on disk; decode them with [`crate::record::message::MessageView`].
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.file.read(self.range.clone())
+    }
+}
+
+impl<R: Region> Clone for Record<R> {
+    fn clone(&self) -> Self {
+        Self { file: Arc::clone(&self.file), range: self.range.clone() }
+    }
+}
+
+impl<R: Region> AsRef<[u8]> for Record<R> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl<R: Region> std::fmt::Debug for Record<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Record")
+            .field("physical_offset", &self.range.start)
+            .field("len", &self.bytes().len())
+            .finish()
+    }
+}

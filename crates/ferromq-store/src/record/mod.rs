@@ -1,0 +1,8 @@
+//! One record: its bytes in the log, its properties, its checksums, its ids. It knows no files.
+
+pub(crate) mod log_record;
+pub(crate) mod message;
+pub(crate) mod message_id;
+pub mod properties;
+pub(crate) mod property_crc;
+pub(crate) mod readdressed;

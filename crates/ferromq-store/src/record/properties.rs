@@ -1,0 +1,152 @@
+//! RocketMQ's text form of properties: `NAME \x01 VALUE \x02 …`.
+
+/// Walks over name and value of each property; parts that are not UTF-8 are skipped.
+pub fn iter(properties: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    iter_bytes(properties)
+        .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?)))
+}
+
+/// As [`iter`], without looking at the encoding. Empty names and values count as absent, as in RocketMQ.
+pub(crate) fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    properties.split(|byte| *byte == 2).filter_map(|pair| {
+        let at = pair.iter().position(|byte| *byte == 1)?;
+        let (name, value) = (pair.get(..at)?, pair.get(at + 1..)?);
+        (!name.is_empty() && !value.is_empty()).then_some((name, value))
+    })
+}
+
+/// Returns the value of `name`; the last one where a name stands twice, as in RocketMQ.
+#[must_use]
+pub fn get<'a>(properties: &'a [u8], name: &str) -> Option<&'a str> {
+    iter(properties).filter(|(n, _)| *n == name).last().map(|(_, v)| v)
+}
+
+/// Appends one property to `out`.
+pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.push(1);
+    out.extend_from_slice(value.as_bytes());
+    out.push(2);
+}
+
+/// The properties without those named in `remove` and in `set`, and then those of `set`.
+///
+/// Parts that are no property are left out; everything else stays as it is, whatever its encoding.
+#[must_use]
+pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
+    let added: usize = set.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    let mut out = Vec::with_capacity(properties.len() + added + 1);
+    let is_gone = |name: &[u8]| {
+        remove.iter().any(|gone| gone.as_bytes() == name)
+            || set.iter().any(|(gone, _)| gone.as_bytes() == name)
+    };
+    for (name, value) in iter_bytes(properties).filter(|(name, _)| !is_gone(name)) {
+        out.extend_from_slice(name);
+        out.push(1);
+        out.extend_from_slice(value);
+        out.push(2);
+    }
+    set.iter().for_each(|(name, value)| push(&mut out, name, value));
+    out
+}
+
+/// Says whether a property is no user's: consumers over gRPC and readers of columns do not see it.
+///
+/// Beside RocketMQ's own that is the number by which a writer's messages are stored once: of value to the log alone, and
+/// wrong in any message that is made of this one.
+#[must_use]
+pub fn is_hidden(name: &str) -> bool {
+    is_reserved(name) || name == crate::dedup::sequence::SEQUENCE
+}
+
+/// Says whether a property name is RocketMQ's own: producers may not set it, consumers do not see it.
+///
+/// These are its proxy's names, and with them those by which its broker tells how to treat a message.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    matches!(
+        name,
+        "TRACE_ON"
+            | "MSG_REGION"
+            | "KEYS"
+            | "TAGS"
+            | "WAIT"
+            | "DELAY"
+            | "RETRY_TOPIC"
+            | "REAL_TOPIC"
+            | "REAL_QID"
+            | "TRAN_MSG"
+            | "PGROUP"
+            | "MIN_OFFSET"
+            | "MAX_OFFSET"
+            | "BUYER_ID"
+            | "ORIGIN_MESSAGE_ID"
+            | "TRANSFER_FLAG"
+            | "CORRECTION_FLAG"
+            | "MQ2_FLAG"
+            | "RECONSUME_TIME"
+            | "UNIQ_KEY"
+            | "MAX_RECONSUME_TIMES"
+            | "CONSUME_START_TIME"
+            | "POP_CK"
+            | "POP_CK_OFFSET"
+            | "1ST_POP_TIME"
+            | "TRAN_PREPARED_QUEUE_OFFSET"
+            | "DUP_INFO"
+            | "EXTEND_UNIQ_INFO"
+            | "INSTANCE_ID"
+            | "CORRELATION_ID"
+            | "REPLY_TO_CLIENT"
+            | "TTL"
+            | "ARRIVE_TIME"
+            | "PUSH_REPLY_TIME"
+            | "CLUSTER"
+            | "MSG_TYPE"
+            | "INNER_MULTI_QUEUE_OFFSET"
+            | "TIMER_DELAY_MS"
+            | "TIMER_DELAY_SEC"
+            | "TIMER_DELIVER_MS"
+            | "TIMER_ENQUEUE_MS"
+            | "TIMER_DEQUEUE_MS"
+            | "TIMER_ROLL_TIMES"
+            | "TIMER_OUT_MS"
+            | "TIMER_DEL_UNIQKEY"
+            | "TIMER_DELAY_LEVEL"
+            | "__BORNHOST"
+            | "BORN_TIMESTAMP"
+            | "DLQ_ORIGIN_TOPIC"
+            | "DLQ_ORIGIN_MESSAGE_ID"
+            | "__CRC32#"
+            | "ORIGIN_GROUP"
+            | "_SYS_MSG_PRIORITY_"
+            | "__LITE_TOPIC"
+            | "__SHARDINGKEY"
+            | "__transactionId__"
+            | "CHECK_IMMUNITY_TIME_IN_SECONDS"
+            | "TRANSACTION_CHECK_TIMES"
+            | "INNER_NUM"
+            | "INNER_MULTI_DISPATCH"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_follow_the_rules_of_rocketmq() {
+        let text = b"KEYS\x01a b\x02TAGS\x01x\x02\x02=\x01\x02NO\x02TAGS\x01y\x02END\x01z";
+        assert_eq!(get(text, "TAGS"), Some("y"));
+        assert_eq!(get(text, "END"), Some("z"));
+        assert_eq!(get(text, "NO"), None);
+        assert_eq!(iter(text).count(), 4);
+    }
+
+    #[test]
+    fn replaced_properties_stand_once_and_others_stay() {
+        let text = b"KEYS\x01a\x02TAGS\x01x\x02\xff\x01\xfe\x02TAGS\x01y\x02END\x01z";
+        let replaced = replace(text, &["END"], &[("TAGS", "new"), ("MORE", "1")]);
+        assert_eq!(replaced, b"KEYS\x01a\x02\xff\x01\xfe\x02TAGS\x01new\x02MORE\x011\x02");
+        assert_eq!(replace(text, &[], &[]), [&text[..], b"\x02"].concat());
+    }
+}

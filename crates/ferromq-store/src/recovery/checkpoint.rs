@@ -1,0 +1,141 @@
+//! The checkpoint file: how far the log and the files derived from it are known to be durable.
+//!
+//! 4,096 bytes of which the first 40 are used, as in RocketMQ. It says what was, it decides nothing.
+
+use std::path::Path;
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        disk::{Allocation, Disk},
+        mapped_file::MappedFile,
+    },
+};
+
+const LEN: u64 = 4096;
+const FIELDS: usize = 40;
+
+/// What the file holds. Timestamps are store timestamps of messages, milliseconds since 1970.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Messages stored up to here are durable in the commit log.
+    pub(crate) log_timestamp: i64,
+    /// … and in the consume queues.
+    pub(crate) queues_timestamp: i64,
+    /// Index files that end here are whole and durable.
+    pub(crate) index_timestamp: i64,
+    /// What the master had flushed when a slave last heard of it; kept as found.
+    pub(crate) master_flushed_offset: i64,
+    /// End of the log that is durable and dispatched. RocketMQ keeps its confirm offset here: where the log's last record
+    /// began when its broker was started.
+    pub(crate) durable_end: i64,
+}
+
+impl Marks {
+    fn encode(self) -> [u8; FIELDS] {
+        let mut bytes = [0; FIELDS];
+        let fields = [
+            self.log_timestamp,
+            self.queues_timestamp,
+            self.index_timestamp,
+            self.master_flushed_offset,
+            self.durable_end,
+        ];
+        for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_be_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; FIELDS]) -> Self {
+        let mut fields = bytes.as_chunks::<8>().0.iter().map(|field| i64::from_be_bytes(*field).max(0));
+        let mut next = || fields.next().unwrap_or(0);
+        Self {
+            log_timestamp: next(),
+            queues_timestamp: next(),
+            index_timestamp: next(),
+            master_flushed_offset: next(),
+            durable_end: next(),
+        }
+    }
+
+    /// The marks in the bytes of a whole file; `None` where it is too short.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        bytes.first_chunk::<FIELDS>().map(Self::decode)
+    }
+
+    /// Files that begin with a message stored up to here need not be walked before.
+    /// The margin is RocketMQ's, whose timestamps may run a little ahead of its disk.
+    pub(crate) fn walk_from_timestamp(self) -> i64 {
+        (self.log_timestamp.min(self.queues_timestamp) - 3000).max(0)
+    }
+}
+
+/// The open checkpoint file.
+pub(crate) struct Checkpoint<D: Disk> {
+    file: MappedFile<D::Region>,
+    marks: Mutex<Marks>,
+}
+
+impl<D: Disk> Checkpoint<D> {
+    /// Opens the file of a store directory, made where there is none. One of another length was never whole: its marks
+    /// count as none, and it is made anew.
+    pub(crate) fn open(disk: &D, root: &Path) -> Result<Self> {
+        let path = root.join("checkpoint");
+        let failed = |source| StoreError::io("open", &path, source);
+        let found = match disk.len(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            len => Some(len.map_err(failed)?),
+        };
+        if found != Some(LEN) {
+            if let Some(len) = found {
+                tracing::warn!(file = %path.display(), len, "checkpoint has another length: its marks count as none");
+            }
+            // Made whole at once: a file without bytes could not be mapped.
+            disk.replace_file(&path, &[0; LEN as usize]).map_err(failed)?;
+        }
+        let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
+        let file = MappedFile::new(0, path, region);
+        let mut bytes = [0; FIELDS];
+        file.read_into(0, &mut bytes)?;
+        Ok(Self { file, marks: Mutex::new(Marks::decode(&bytes)) })
+    }
+
+    pub(crate) fn marks(&self) -> Marks {
+        *self.marks.lock()
+    }
+
+    /// Writes and flushes what `change` makes of the marks.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Marks)) -> Result<()> {
+        let mut marks = self.marks.lock();
+        let mut changed = *marks;
+        change(&mut changed);
+        if changed == *marks {
+            return Ok(());
+        }
+        self.file.write(0, &[&changed.encode()])?;
+        self.file.flush(0..LEN)?;
+        *marks = changed;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_come_back_as_written() {
+        let marks = Marks {
+            log_timestamp: 1,
+            queues_timestamp: 2,
+            index_timestamp: 3,
+            master_flushed_offset: 4,
+            durable_end: 5,
+        };
+        assert_eq!(Marks::decode(&marks.encode()), marks);
+        assert_eq!(marks.encode()[32..], 5i64.to_be_bytes());
+    }
+}

@@ -1,0 +1,10 @@
+//! Opening a store: the end of the log, the torn tail, and the files that say how far the disk is.
+
+pub(crate) mod checkpoint;
+pub(crate) mod flush_mark;
+pub(crate) mod last_shutdown;
+pub(crate) mod log_walk;
+pub(crate) mod progress_log;
+pub(crate) mod recover;
+pub(crate) mod recovery_report;
+pub(crate) mod torn_tail;

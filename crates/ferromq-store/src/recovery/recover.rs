@@ -1,0 +1,537 @@
+//! What happens between opening the files and the first append: find the log's end, cut what is torn behind it, note
+//! what is damaged before it, redo the derived files.
+//!
+//! How far it walks follows from how the store was left, which `last_shutdown` tells. The walk is `log_walk`'s, what records lead
+//! to `derived_entries`'s, and what of that is missing `rebuild`'s; how entries and slots are cut is their files' business.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    time::Instant,
+};
+
+use crate::{
+    derive::{
+        derived_entries::derive,
+        dispatch::{Dispatcher, Resume},
+        rebuild::{QueueName, Redo},
+        set_aside::Cure,
+    },
+    error::Result,
+    files::{disk::Disk, mapped_file_queue::MappedFileQueue},
+    log::damage::{Damage, DamageReason},
+    queues::{
+        consume_queue::{ConsumeQueue, Entry},
+        queue_list::QueueList,
+        recovery::Known,
+    },
+    recovery::{
+        last_shutdown::{self, Left},
+        log_walk::{Checks, Found, find_record, scan},
+        progress_log::Pace,
+        recovery_report::RecoveryReport,
+        torn_tail,
+    },
+    store::message_store::Inner,
+};
+
+/// A clock that was further ahead was wrong: what it stamped must not hold later messages for ever.
+const MOST_AHEAD_MS: i64 = 86_400_000;
+
+/// Where the walk goes, and what it may take for granted.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    left: Left,
+    /// Records before it need not be looked at.
+    walk_from: u64,
+    /// End of what is known to have been on disk, where that is known: sound or damaged, nothing before it is cut.
+    durable_end: Option<u64>,
+    /// End of the last known flush; what is kept behind it is written and flushed again.
+    flushed: u64,
+    /// Another broker's records up to this time were on disk.
+    trusted_timestamp: i64,
+    checks: Checks,
+}
+
+/// Recovers log, consume queues and index, and returns the dispatcher that goes on from there.
+pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Dispatcher<D>)> {
+    let began = Instant::now();
+    let files = inner.log.files();
+    let mut plan = plan(inner)?;
+    let found = plan.left.is_whole_of_other().then(|| {
+        let span_end = files.span().map_or(0, |span| span.end);
+        inner.queues.found_ends(span_end)
+    });
+    if let Some(found) = found.as_ref().filter(|found| found.log_end > 0) {
+        plan.durable_end = plan.durable_end.max(Some(found.log_end));
+    }
+    inner.load_marks()?;
+    let (listed, has_list) = inner.load_list()?;
+    inner.log.damages.load(&inner.disk, &inner.root, |anchor| inner.is_trusted(anchor))?;
+    find_missing_files(inner, plan.durable_end);
+    let mut run = Run { inner, plan, pace: Pace::new(inner.on_recovery()), walked_bytes: 0 };
+    run.pace.begin(files.span().map_or(0, |span| span.end.saturating_sub(plan.walk_from)));
+    // Another broker's clean stop says nothing of where the log ends.
+    let known_end = match plan.left {
+        Left::Closed { end, .. } => Some(end),
+        Left::ClosedByOther => Some(run.walk(plan.walk_from, None, None)?),
+        Left::Killed | Left::KilledOther { .. } => None,
+    };
+    let (from, index_from) = run.recover_derived(known_end, listed.as_ref(), has_list)?;
+    let mut redo = Redo::new(inner, from, index_from, false);
+    let end = run.walk(from, known_end, Some(&mut redo))?;
+    let end = redo.continued_from().unwrap_or(end);
+    redo.write()?;
+    let (messages, mut redone) = (redo.messages, redo.redone);
+    let last = redo.last.or(plan.left.anchor());
+    let last_timestamp = redo.last_timestamp.max(plan.last_timestamp(inner));
+    let mut lost = std::mem::take(&mut redo.lost);
+    drop(redo);
+    let end = run.continue_after_missing(end)?;
+    let cut = if plan.has_sound_tail() { torn_tail::Cut::default() } else { torn_tail::cut(files, end)? };
+    inner.log.begin_at(end, resumed_timestamp(inner.clock.now_ms(), last_timestamp))?;
+    let rewritten_bytes = run.rewrite(end)?;
+    lost.extend(lost_queues(inner, listed.as_ref())?);
+    redone += run.redo_lost(&lost, end)?;
+    if let Some(listed) = &listed {
+        keep_offsets(inner, listed, end)?;
+    }
+    for (queue, offset) in found.iter().flat_map(|found| &found.queues) {
+        // The record of its last entry may be damaged: the walk does not bring it.
+        if !queue.marks.is_aside() {
+            queue.keep_offsets(*offset, end)?;
+        }
+    }
+    let all = inner.queues.all();
+    all.iter().filter(|queue| !queue.marks.is_unread()).for_each(|queue| queue.continue_after_entries());
+    for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
+        if let Some(aside) = inner.queues.find(topic, *queue_id).filter(|queue| queue.marks.is_end_unknown())
+        {
+            aside.expect_end(extent.max_offset);
+        }
+    }
+    inner.set_dispatched(end, last_timestamp, last);
+    inner.log.damages.forget_below(inner.log.start());
+    inner.note_unindexed(index_from);
+    run.pace.end(run.walked_bytes);
+    let report = RecoveryReport {
+        is_clean: plan.left.is_clean(),
+        walked_bytes: run.walked_bytes,
+        messages,
+        cut_bytes: cut.bytes,
+        cut_messages: cut.messages,
+        redone,
+        rewritten_bytes,
+        elapsed: began.elapsed(),
+        damages: inner.all_damages(),
+    };
+    log_report(&report, end);
+    Ok((report, Dispatcher::new(Resume::default())))
+}
+
+/// The least store timestamp of the next message: it goes back only where the last one was stored by a wrong clock.
+fn resumed_timestamp(now_ms: i64, last_timestamp: i64) -> i64 {
+    let ahead_ms = last_timestamp.saturating_sub(now_ms);
+    if ahead_ms <= MOST_AHEAD_MS {
+        return last_timestamp;
+    }
+    tracing::warn!(
+        ahead_ms,
+        "the last message was stored by a clock more than a day ahead: store timestamps go on at the present"
+    );
+    now_ms
+}
+
+fn log_report(report: &RecoveryReport, end: u64) {
+    let seconds = report.elapsed.as_secs_f64().max(1e-6);
+    tracing::info!(
+        clean = report.is_clean,
+        messages = report.messages,
+        redone = report.redone,
+        cut_bytes = report.cut_bytes,
+        cut_messages = report.cut_messages,
+        rewritten_bytes = report.rewritten_bytes,
+        damages = report.damages.len(),
+        physical_offset = end,
+        elapsed_us = report.elapsed.as_micros() as u64,
+        mib_per_second = report.walked_bytes as f64 / 1_048_576.0 / seconds,
+        "store recovered"
+    );
+}
+
+impl Plan {
+    /// What follows the end is as we left it.
+    fn has_sound_tail(&self) -> bool {
+        matches!(self.left, Left::Closed { .. })
+    }
+
+    /// Store timestamps never go back, also where nothing is walked.
+    fn last_timestamp<D: Disk>(&self, inner: &Inner<D>) -> i64 {
+        let noted = match self.left {
+            Left::Killed => inner.checkpoint.marks().log_timestamp,
+            _ => 0,
+        };
+        self.left.anchor().map_or(0, |anchor| anchor.store_timestamp).max(noted)
+    }
+}
+
+fn plan<D: Disk>(inner: &Inner<D>) -> Result<Plan> {
+    let files = inner.log.files();
+    let marks = inner.checkpoint.marks();
+    let left = inner.left();
+    let trusted_timestamp = marks.walk_from_timestamp();
+    let flush_mark = inner.log.flush_mark.found().filter(|_| left == Left::Killed);
+    let flush_end = flush_mark.filter(|(anchor, _)| inner.is_trusted(*anchor)).map(|(_, end)| end);
+    // The checkpoint has no checksum: it is believed no further than the files reach, or the mark that has one.
+    let span_end = files.span().map_or(0, |span| span.end);
+    let believable = flush_mark.map_or(0, |(_, end)| end).max(span_end);
+    let noted_end = (marks.durable_end as u64).min(believable);
+    let durable_end = match left {
+        Left::Closed { end, .. } => Some(end),
+        // The checkpoint lags behind the last flush; where both are lost nobody says what was on disk.
+        Left::Killed => flush_end.max(Some(noted_end).filter(|end| *end > 0)),
+        // RocketMQ's own field at that place tells where the log ended when its broker was started. Where we closed the
+        // store before, damage across that end looks like what another broker appended.
+        Left::ClosedByOther | Left::KilledOther { is_log_whole: true } => {
+            last_shutdown::closed_end(&inner.disk, &inner.root, files)?.map(|end| end.min(span_end))
+        }
+        Left::KilledOther { is_log_whole: false } => None,
+    };
+    let log_start = inner.log.start();
+    let walk_from = match left {
+        Left::Closed { end, .. } => end.max(log_start),
+        Left::Killed => log_start.max(noted_end),
+        Left::ClosedByOther | Left::KilledOther { .. } => start_of_walk(files, left, trusted_timestamp)?,
+    };
+    let flushed = walk_from.max(flush_end.unwrap_or(0));
+    let is_checked = !inner.is_fast_boot();
+    let torn_from = if is_checked && !left.is_clean() { walk_from } else { u64::MAX };
+    let checks = Checks { crc: is_checked, torn_from, limit: u64::MAX };
+    Ok(Plan { left, walk_from, durable_end, flushed, trusted_timestamp, checks })
+}
+
+/// The file where the walk begins: all before it is known to be on disk.
+fn start_of_walk<D: Disk>(files: &MappedFileQueue<D>, left: Left, timestamp: i64) -> Result<u64> {
+    let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
+    for span in files.spans().into_iter().rev() {
+        let Some(file) = files.open(span.start)? else { continue };
+        if let Some(Found::Message(view)) = checks.record(&file, span.start)
+            && (left.has_whole_log() || view.store_timestamp <= timestamp)
+        {
+            return Ok(span.start);
+        }
+    }
+    Ok(files.span().map_or(0, |span| span.start))
+}
+
+/// Notes what lies in no file although it should.
+fn find_missing_files<D: Disk>(inner: &Inner<D>, durable_end: Option<u64>) {
+    let files = inner.log.files();
+    let mut missing = files.gaps();
+    let span_end = files.span().map_or(0, |span| span.end);
+    missing.extend(durable_end.filter(|end| *end > span_end).map(|end| span_end..end));
+    for range in missing {
+        // Files of one row are of one size, but for one that was cut short.
+        let is_short = range.start % files.file_size() != 0;
+        let name = crate::files::mapped_file_queue::file_name(range.start);
+        let short = range.start.checked_sub(1).and_then(|at| files.path_at(at)).filter(|_| is_short);
+        let file = short.unwrap_or_else(|| files.directory().join(name));
+        let reason = if is_short { DamageReason::Short } else { DamageReason::Missing };
+        inner.log.damages.add(Damage { file, range, reason });
+    }
+}
+
+/// The first file in `range` that begins with a sound message.
+fn first_later_file<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> Result<Option<u64>> {
+    let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
+    for span in files.spans().into_iter().filter(|span| range.contains(&span.start)) {
+        let file = files.open(span.start)?;
+        let found = file.as_ref().and_then(|file| checks.record(file, span.start));
+        if matches!(found, Some(Found::Message(_))) {
+            return Ok(Some(span.start));
+        }
+    }
+    Ok(None)
+}
+
+/// One recovery under way.
+struct Run<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    plan: Plan,
+    pace: Pace,
+    walked_bytes: u64,
+}
+
+impl<D: Disk> Run<'_, D> {
+    /// Walks over sound records from `from` on, past what is damaged, to `known_end` or to where the log ends.
+    fn walk(&mut self, from: u64, known_end: Option<u64>, mut redo: Option<&mut Redo<'_, D>>) -> Result<u64> {
+        let damages = &self.inner.log.damages;
+        let mut at = from;
+        loop {
+            if known_end.is_some_and(|end| at >= end) {
+                return Ok(at);
+            }
+            if let Some(damage) = damages.at(at) {
+                // What was appended as one and is damaged in part was on disk whole: the rest of it stays.
+                redo.as_mut().map_or(Ok(()), |redo| redo.take_continued())?;
+                at = damage.end;
+                continue;
+            }
+            let limit = known_end.unwrap_or(u64::MAX);
+            let limit = damages.overlapping(&(at..limit)).map_or(limit, |damage| damage.start);
+            let stop = self.scan(at..limit, redo.as_deref_mut())?;
+            if stop >= limit {
+                at = stop;
+                continue;
+            }
+            match self.after_break(stop)? {
+                Some(next) => {
+                    let files = self.inner.log.files();
+                    let file = files.path_at(stop).unwrap_or_else(|| files.directory().to_path_buf());
+                    damages.add(Damage { file, range: stop..next, reason: DamageReason::Corrupt });
+                    at = stop;
+                }
+                None => return Ok(stop),
+            }
+        }
+    }
+
+    fn scan(&mut self, range: Range<u64>, mut redo: Option<&mut Redo<'_, D>>) -> Result<u64> {
+        let Self { inner, plan, pace, walked_bytes } = self;
+        let checks = plan.checks;
+        let levels = &inner.config.delay_levels;
+        let check = |file: &_, range| derive(file, range, checks, levels);
+        scan(inner.log.files(), range.start, range.end, check, |derived, range| {
+            *walked_bytes += range.end - range.start;
+            pace.step(*walked_bytes);
+            match redo.as_deref_mut() {
+                Some(redo) => redo.take(derived, range),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Where to go on behind a place where no sound record begins; nowhere when the log ends there.
+    fn after_break(&self, stop: u64) -> Result<Option<u64>> {
+        let files = self.inner.log.files();
+        let Some(span) = files.span().filter(|span| stop < span.end) else { return Ok(None) };
+        match self.plan.durable_end.map(|end| end.min(span.end)) {
+            Some(durable_end) if stop < durable_end => {
+                Ok(Some(find_record(files, stop + 1..durable_end, u64::MAX)?.unwrap_or(durable_end)))
+            }
+            Some(_) if self.plan.left.is_ours() => Ok(None),
+            _ => self.after_break_of_other(stop, span.end),
+        }
+    }
+
+    /// Nobody said how far the log was on disk, as no other broker does: what is followed by a record that was, was too.
+    fn after_break_of_other(&self, stop: u64, span_end: u64) -> Result<Option<u64>> {
+        let files = self.inner.log.files();
+        let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
+        let file_end = files.open(stop)?.map_or(stop, |file| file.end());
+        let next = match find_record(files, stop + 1..file_end, u64::MAX)? {
+            Some(next) => Some(next),
+            None => first_later_file(files, file_end..span_end)?,
+        };
+        let Some(next) = next else { return Ok(None) };
+        // Of our own log nobody said anything: then rather keep than cut.
+        let was_on_disk = self.plan.left.has_whole_log()
+            || self.plan.left == Left::Killed
+            || files.open(next)?.is_some_and(|file| match checks.record(&file, next) {
+                Some(Found::Message(view)) => view.store_timestamp <= self.plan.trusted_timestamp,
+                _ => false,
+            });
+        Ok(was_on_disk.then_some(next))
+    }
+
+    /// Cuts what the derived files may hold in excess. Returns from where on records are missing in any of them, and
+    /// from where on in the index; nowhere where no keys are added.
+    fn recover_derived(
+        &mut self,
+        known_end: Option<u64>,
+        listed: Option<&QueueList>,
+        has_list: bool,
+    ) -> Result<(u64, u64)> {
+        let Self { inner, plan, .. } = self;
+        let log_start = inner.log.start();
+        let limit = known_end.unwrap_or(plan.walk_from);
+        let known = match plan.left {
+            Left::Closed { .. } => Known::Closed,
+            Left::Killed => Known::DurableBelow(limit),
+            Left::ClosedByOther => Known::Nothing { limit, is_cut: false },
+            Left::KilledOther { .. } => Known::Nothing { limit, is_cut: true },
+        };
+        let extent = |topic: &str, id| {
+            let listed = listed.filter(|listed| plan.left.is_ours() && listed.log_start <= log_start)?;
+            listed.queues.get(&(Box::from(topic), id)).copied()
+        };
+        inner.aside.set_known(known.later(limit));
+        set_unlisted_aside(inner, listed);
+        let queues_to = inner.queues.recover(log_start, known, extent).clamp(log_start, limit.max(log_start));
+        for (queue, error) in std::mem::take(&mut *inner.queues.unread.lock()) {
+            // So far it is known: consumers keep their places.
+            if let Some(listed) = listed.and_then(|listed| listed.queues.get(&name_of(&queue))) {
+                queue.set_extent(*listed);
+            }
+            inner.set_unread_aside(&queue, &error);
+        }
+        for queue in inner.queues.all().iter().filter(|queue| !queue.marks.is_aside()) {
+            if let Err(error) = queue.settle_deleted() {
+                inner.set_unread_aside(queue, &error);
+            }
+        }
+        let names = listed.filter(|_| plan.left.is_ours()).map(|listed| &listed.indexes);
+        let (is_index_whole, indexed_to) = recover_index(inner, names, limit, plan.left);
+        let indexed_to = indexed_to.unwrap_or(log_start);
+        // Only what we say ourselves of the index tells that keys of old messages cannot be missing.
+        let index_from = match plan.left {
+            _ if !inner.index.is_enabled() => u64::MAX,
+            _ if !is_index_whole => indexed_to,
+            Left::Closed { .. } | Left::Killed => limit,
+            Left::ClosedByOther => indexed_to.max(queues_to),
+            Left::KilledOther { .. } => indexed_to,
+        };
+        let index_from = index_from.max(log_start);
+        let queues_from = match plan.left {
+            // Nobody noted which queues there were: what the log has must be in them.
+            _ if !has_list || plan.left.is_ours() && listed.is_none() => log_start,
+            Left::Closed { .. } | Left::Killed => limit,
+            // Another broker had the store since; its last file shows where a queue has a gap.
+            Left::ClosedByOther => queues_to.min(plan.walk_from),
+            Left::KilledOther { .. } => queues_to,
+        };
+        Ok((queues_from.min(index_from).max(log_start), index_from))
+    }
+
+    /// Where files at the log's end are missing it goes on behind them: what was given out once is not given out again.
+    fn continue_after_missing(&self, end: u64) -> Result<u64> {
+        let files = self.inner.log.files();
+        let span_end = files.span().map_or(0, |span| span.end);
+        let after = torn_tail::continue_after_missing(files, end, self.plan.durable_end)?;
+        if after > end {
+            let file = files.path_at(after - 1).unwrap_or_else(|| files.directory().to_path_buf());
+            let range = span_end..after;
+            self.inner.log.damages.add(Damage { file, range, reason: DamageReason::Missing });
+        }
+        Ok(after)
+    }
+
+    /// After a crash or a failed flush the page cache may hold what the disk does not.
+    fn rewrite(&self, end: u64) -> Result<u64> {
+        let from = self.plan.flushed.max(self.inner.log.start());
+        if self.plan.left.is_clean() || from >= end {
+            return Ok(0);
+        }
+        let files = self.inner.log.files();
+        torn_tail::rewrite(files, from..end)?;
+        files.flush(from..end)?;
+        Ok(end - from)
+    }
+
+    /// Walks again from where the entries of queues end that lack some. Returns how many it brought.
+    fn redo_lost(&mut self, lost: &BTreeSet<QueueName>, end: u64) -> Result<u64> {
+        if lost.is_empty() {
+            return Ok(0);
+        }
+        let inner = self.inner;
+        let log_start = inner.log.start();
+        let mut from = end;
+        for (topic, queue_id) in lost {
+            let queue = inner.queues.find(topic, *queue_id);
+            if queue.as_ref().is_some_and(|queue| queue.marks.is_aside()) {
+                continue;
+            }
+            let last = queue.map_or(Ok(None), |queue| queue.last_entry())?;
+            from = from.min(last.map_or(log_start, Entry::end));
+        }
+        if from == end {
+            return Ok(0);
+        }
+        tracing::warn!(queues = lost.len(), first = ?lost.first(), from, "consume queues are incomplete: redoing them");
+        let mut redo = Redo::new(inner, from.max(log_start), u64::MAX, true);
+        self.walk(from.max(log_start), Some(end), Some(&mut redo))?;
+        redo.take_continued()?;
+        redo.write()?;
+        Ok(redo.redone)
+    }
+}
+
+fn name_of<D: Disk>(queue: &ConsumeQueue<D>) -> QueueName {
+    (queue.topic().into(), queue.queue_id())
+}
+
+/// Sets aside the queues of topics whose directories cannot be listed: as many as are known.
+fn set_unlisted_aside<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) {
+    for (topic, error) in std::mem::take(&mut *inner.queues.unlisted.lock()) {
+        let all = listed.iter().flat_map(|listed| &listed.queues);
+        for ((_, queue_id), extent) in all.filter(|((name, _), _)| *name == topic) {
+            let queue = inner.queues.find_or_make(&topic, *queue_id);
+            queue.set_extent(*extent);
+            inner.set_unread_aside(&queue, &error);
+        }
+        tracing::error!(%error, %topic, "queues of a topic cannot be listed");
+    }
+}
+
+/// Cuts what the index may hold in excess. Says whether all of it was as it should be, and how far it goes; one that
+/// cannot be read or written now is set aside.
+fn recover_index<D: Disk>(
+    inner: &Inner<D>,
+    names: Option<&BTreeMap<u64, u64>>,
+    limit: u64,
+    left: Left,
+) -> (bool, Option<u64>) {
+    let log_start = inner.log.start();
+    let recovered = inner.index.check_usable().and_then(|()| {
+        let is_whole = inner.index.remove_unfit(names, log_start)?;
+        let trusted = inner.checkpoint.marks().index_timestamp;
+        Ok((is_whole, inner.index.recover(limit, trusted, left)?))
+    });
+    recovered.unwrap_or_else(|error| {
+        // Ours was complete up to where the walk begins.
+        let from = if left.is_ours() { limit.max(log_start) } else { log_start };
+        inner.set_index_aside(from, Cure::Reload, &error);
+        // The walk brings nothing that it could take.
+        (true, Some(limit))
+    })
+}
+
+/// Queues that have less than was noted, or whose files were missing: cut so far that the rest can follow.
+fn lost_queues<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) -> Result<Vec<QueueName>> {
+    let log_start = inner.log.start();
+    let mut lost: Vec<QueueName> = Vec::new();
+    for queue in inner.queues.all() {
+        if queue.is_cut() {
+            lost.push((queue.topic().into(), queue.queue_id()));
+        }
+    }
+    for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
+        let Some(queue) = inner.queues.find(topic, *queue_id) else {
+            lost.push((topic.clone(), *queue_id));
+            continue;
+        };
+        if queue.marks.is_aside() {
+            continue;
+        }
+        let has_log_start = listed.is_some_and(|listed| listed.log_start == log_start);
+        if has_log_start && queue.min_offset() > extent.min_offset {
+            // What comes before entries cannot be added to them.
+            queue.clear()?;
+        }
+        if queue.max_offset() < extent.max_offset {
+            lost.push((topic.clone(), *queue_id));
+        }
+    }
+    Ok(lost)
+}
+
+/// A queue whose messages are all gone goes on where it was: an offset is given out once.
+fn keep_offsets<D: Disk>(inner: &Inner<D>, listed: &QueueList, end: u64) -> Result<()> {
+    for ((topic, queue_id), extent) in &listed.queues {
+        let queue = inner.queues.find_or_make(topic, *queue_id);
+        if !queue.marks.is_aside() {
+            queue.keep_offsets(extent.max_offset, end)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! The archive hook: what takes a file before it is deleted, and what is remembered of it.
+//!
+//! `ferromq/archived` names the file the hook took last, so that neither a crash between hook and removal hands it over
+//! twice nor another file of the same name is taken for it. Which files are due, and their removal, are `cleaner`'s.
+
+use std::{
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        anchor::{self, Anchor},
+        disk::Disk,
+        mapped_file_queue::MappedFileQueue,
+    },
+};
+
+const MAGIC: &[u8; 8] = b"FMQARCH1";
+/// Pause after the first failure of a hook; each further one doubles it …
+const FIRST_PAUSE_MS: i64 = 10_000;
+/// … up to this.
+const LONGEST_PAUSE_MS: i64 = 600_000;
+
+/// A file of the commit log that is about to be deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiredFile {
+    /// Where it lies. It stays there, unchanged, until the hook has returned.
+    pub path: PathBuf,
+    /// The physical offsets it holds.
+    pub range: Range<u64>,
+    /// When its first message was stored, milliseconds since 1970.
+    pub oldest_ms: i64,
+    /// When its last message was stored.
+    pub newest_ms: i64,
+}
+
+/// Takes a file before it is deleted; an error keeps the file, and the hook is called again later.
+pub(crate) type ArchiveHook = Arc<dyn Fn(&ExpiredFile) -> std::result::Result<(), String> + Send + Sync>;
+
+/// Why a file was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotTaken {
+    pub(crate) reason: String,
+    /// When it is tried again, where time alone leads to that.
+    pub(crate) retry_ms: Option<i64>,
+}
+
+/// The file the hook took last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Taken {
+    range: Range<u64>,
+    /// Its first record.
+    anchor: Anchor,
+}
+
+#[derive(Default)]
+struct State {
+    taken: Option<Taken>,
+    /// `taken` is on disk.
+    is_noted: bool,
+    failures: u32,
+    failed: Option<NotTaken>,
+}
+
+/// The hook, and how it went so far.
+#[derive(Default)]
+pub(crate) struct Archive {
+    hook: RwLock<Option<ArchiveHook>>,
+    state: Mutex<State>,
+}
+
+impl Archive {
+    /// Reads what was taken last, where the log still is the one it was taken from.
+    pub(crate) fn load<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Self> {
+        let path = path(root);
+        let taken = match disk.read_file(&path) {
+            Ok(bytes) => decode(&bytes).filter(|taken| taken.anchor.is_held_by(log)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(source) => return Err(StoreError::io("read", &path, source)),
+        };
+        let state = State { is_noted: taken.is_some(), taken, ..State::default() };
+        Ok(Self { hook: RwLock::default(), state: Mutex::new(state) })
+    }
+
+    pub(crate) fn set_hook(&self, hook: Option<ArchiveHook>) {
+        *self.hook.write() = hook;
+        let mut state = self.state.lock();
+        (state.failures, state.failed) = (0, None);
+    }
+
+    /// Hands a file to the hook unless it has it, and notes that durably. May take as long as the hook does.
+    ///
+    /// One caller at a time. `is_asked` tries again also before its time. Says whether the hook took it now.
+    pub(crate) fn take<D: Disk>(
+        &self,
+        (disk, root, is_gone): (&D, &Path, impl Fn() -> bool),
+        file: &ExpiredFile,
+        anchor: Anchor,
+        now_ms: i64,
+        is_asked: bool,
+    ) -> std::result::Result<bool, NotTaken> {
+        let taken = Taken { range: file.range.clone(), anchor };
+        let is_new = {
+            let state = self.state.lock();
+            let is_new = state.taken.as_ref() != Some(&taken);
+            if !is_new && state.is_noted {
+                return Ok(false);
+            }
+            let is_early = |failed: &&NotTaken| failed.retry_ms.is_some_and(|retry_ms| retry_ms > now_ms);
+            if let Some(failed) = state.failed.as_ref().filter(is_early).filter(|_| !is_asked) {
+                return Err(failed.clone());
+            }
+            is_new
+        };
+        if is_new {
+            let Some(hook) = self.hook.read().clone() else {
+                return Err(NotTaken { reason: "no archive hook is set".to_owned(), retry_ms: None });
+            };
+            // No lock is held: the hook may replace itself, or ask the store whatever it likes.
+            let called = call(&hook, file);
+            let mut state = self.state.lock();
+            called.map_err(|reason| fail(&mut state, reason, now_ms))?;
+            (state.taken, state.is_noted) = (Some(taken.clone()), false);
+        }
+        if is_gone() {
+            // The hook closed the store, which may have another owner by now.
+            return Err(NotTaken { reason: "the store is closed".to_owned(), retry_ms: None });
+        }
+        let path = path(root);
+        let noted = disk.replace_file(&path, &encode(&taken));
+        let mut state = self.state.lock();
+        if let Err(source) = noted {
+            return Err(fail(&mut state, StoreError::io("write", &path, source).to_string(), now_ms));
+        }
+        (state.is_noted, state.failures, state.failed) = (true, 0, None);
+        Ok(is_new)
+    }
+}
+
+/// A hook that panics has not taken the file, and must not end the thread that cleans.
+fn call(hook: &ArchiveHook, file: &ExpiredFile) -> std::result::Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| hook(file)))
+        .unwrap_or_else(|_| Err("the archive hook panicked".to_owned()))
+}
+
+fn fail(state: &mut State, reason: String, now_ms: i64) -> NotTaken {
+    let pause = FIRST_PAUSE_MS.saturating_mul(1 << state.failures.min(16)).min(LONGEST_PAUSE_MS);
+    state.failures = state.failures.saturating_add(1);
+    let retry_ms = Some(now_ms.saturating_add(pause));
+    state.failed = Some(NotTaken { reason: reason.clone(), retry_ms });
+    NotTaken { reason, retry_ms }
+}
+
+/// Content between anchor and checksum: first physical offset of the file 8, its end 8.
+fn encode(taken: &Taken) -> Vec<u8> {
+    let content = [taken.range.start.to_be_bytes(), taken.range.end.to_be_bytes()].concat();
+    anchor::seal(MAGIC, taken.anchor, &content)
+}
+
+/// What cannot be read was not taken: the hook gets the file once more.
+fn decode(bytes: &[u8]) -> Option<Taken> {
+    let (anchor, content) = anchor::unseal(MAGIC, bytes)
+        .inspect_err(|reason| {
+            tracing::warn!(reason, "ferromq/archived ignored: a file may be archived twice")
+        })
+        .ok()?;
+    let (start, end) = content.split_first_chunk::<8>()?;
+    let end = u64::from_be_bytes(end.try_into().ok()?);
+    Some(Taken { range: u64::from_be_bytes(*start)..end, anchor })
+}
+
+fn path(root: &Path) -> PathBuf {
+    root.join("ferromq").join("archived")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_is_read_again_and_nothing_else_is() {
+        let anchor = Anchor { physical_offset: 5, store_timestamp: 6, body_crc: 7 };
+        let taken = Taken { range: 5..900, anchor };
+        let bytes = encode(&taken);
+        assert_eq!(decode(&bytes), Some(taken));
+        for cut in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..cut]), None);
+        }
+        assert_eq!(decode(&anchor::seal(MAGIC, anchor, &[0; 15])), None);
+        assert_eq!(decode(&anchor::seal(MAGIC, anchor, &[0; 17])), None);
+    }
+
+    #[test]
+    fn pauses_grow_up_to_ten_minutes() {
+        let mut state = State::default();
+        let pauses: Vec<i64> =
+            (0..9).map(|_| fail(&mut state, String::new(), 0).retry_ms.unwrap() / 1000).collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
+    }
+}

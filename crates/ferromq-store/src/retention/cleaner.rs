@@ -1,0 +1,528 @@
+//! Cleaning: removes files of the commit log that may go, oldest first, and what was derived from them.
+//!
+//! Whether a file may go is `policy`'s business, who takes it before is `archive`'s. It runs on a thread of its
+//! own and holds nothing an append, a read or a look at the disk waits for.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, ThreadId},
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    config::StoreConfig,
+    error::Result,
+    files::{anchor::Anchor, disk::Disk},
+    record::message::{self, MessageView},
+    retention::{
+        archive::{Archive, ExpiredFile, NotTaken},
+        disk_space::Space,
+        policy::{
+            self, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy, TopicTimes,
+            Verdict,
+        },
+    },
+    store::message_store::{Inner, MessageStore},
+    sync::signal::Signal,
+    time::local_time::LocalTime,
+};
+
+/// How often files are looked at, as in RocketMQ.
+const INTERVAL_MS: i64 = 10_000;
+/// Most files that disk usage removes in that time, as in RocketMQ.
+const MOST_BY_USAGE: u64 = 10;
+
+/// What a cleaning did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CleanReport {
+    /// Files of the commit log that were removed.
+    pub removed_files: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
+    /// Files the archive hook took.
+    pub archived_files: u64,
+    /// Their bytes.
+    pub archived_bytes: u64,
+    /// Files that should go and stay, because the hook has not taken them; younger ones wait behind.
+    pub refused_files: u64,
+    /// Their bytes.
+    pub refused_bytes: u64,
+    /// Bytes of consume queue and index files that were removed.
+    pub derived_bytes: u64,
+    /// First byte kept in the commit log.
+    pub min_physical_offset: u64,
+    /// When the oldest file may go, milliseconds since 1970, where time alone decides.
+    pub next_due_ms: Option<i64>,
+    /// Why it stopped before everything that may go was gone.
+    pub failure: Option<String>,
+}
+
+/// What all cleanings since open did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CleaningStats {
+    /// Sums over all cleanings; `next_due_ms`, `failure` and `min_physical_offset` are of the last one.
+    pub total: CleanReport,
+    /// When the last one ended, milliseconds since 1970.
+    pub last_ms: Option<i64>,
+}
+
+impl CleaningStats {
+    fn add(&mut self, report: &CleanReport, now_ms: i64) {
+        let total = &mut self.total;
+        total.removed_files += report.removed_files;
+        total.removed_bytes += report.removed_bytes;
+        total.archived_files += report.archived_files;
+        total.archived_bytes += report.archived_bytes;
+        total.refused_files += report.refused_files;
+        total.refused_bytes += report.refused_bytes;
+        total.derived_bytes += report.derived_bytes;
+        total.min_physical_offset = report.min_physical_offset;
+        total.next_due_ms = report.next_due_ms;
+        total.failure.clone_from(&report.failure);
+        self.last_ms = Some(now_ms);
+    }
+}
+
+/// What one pass leaves for the next.
+#[derive(Default)]
+struct Pass {
+    /// Derived files were removed below it.
+    swept_to: Option<u64>,
+    round: Round,
+}
+
+/// What was measured and removed within one interval. A file system may give space back late, where somebody still reads
+/// the file; until it had time to, what was removed counts as free.
+#[derive(Default)]
+struct Round {
+    began_ms: i64,
+    /// The space as it was then.
+    space: Option<Space>,
+    removed_bytes: u64,
+    /// Files removed whatever their age.
+    by_usage: u64,
+}
+
+impl Round {
+    /// Measures anew where the interval is over.
+    fn renew(&mut self, now_ms: i64, space: Option<Space>) {
+        if self.space.is_none() || now_ms.abs_diff(self.began_ms) >= INTERVAL_MS.unsigned_abs() {
+            *self = Self { began_ms: now_ms, space, ..Self::default() };
+        }
+    }
+
+    /// The space there is `now`, with what the file system has still to give back.
+    fn space(&self, now: Option<Space>) -> Option<Space> {
+        let (began, now) = (self.space?, now?);
+        let given_back = now.free.saturating_sub(began.free);
+        Some(now.after_removal(self.removed_bytes.saturating_sub(given_back)))
+    }
+}
+
+/// What may go, and what happens to it before.
+struct Rules {
+    policies: Vec<Arc<dyn RetentionPolicy>>,
+    on_expiry: OnExpiry,
+    disk_usage: Option<DiskUsage>,
+}
+
+impl Rules {
+    fn new(retention: &Retention) -> Arc<Self> {
+        let (on_expiry, disk_usage) = (retention.on_expiry, retention.disk_usage);
+        Arc::new(Self { policies: retention.to_policies(), on_expiry, disk_usage })
+    }
+}
+
+/// What cleaning knows, shared by its thread and whoever asks for one.
+pub(crate) struct Cleaner {
+    rules: RwLock<Arc<Rules>>,
+    zone: LocalTime,
+    pub(crate) archive: Archive,
+    /// The topics of the file that begins at an offset; they do not change unless one is deleted.
+    topics: Mutex<Option<(u64, TopicTimes)>>,
+    /// One pass at a time.
+    pass: Mutex<Pass>,
+    /// Who is at it.
+    owner: Mutex<Option<ThreadId>>,
+    stats: Mutex<CleaningStats>,
+    is_wanted: AtomicBool,
+    /// Wakes the cleaning thread.
+    pub(crate) due: Arc<Signal>,
+}
+
+impl Cleaner {
+    pub(crate) fn new(config: &StoreConfig, archive: Archive) -> Self {
+        Self {
+            rules: RwLock::new(Rules::new(&config.retention)),
+            zone: LocalTime::of_process(),
+            archive,
+            topics: Mutex::default(),
+            pass: Mutex::default(),
+            owner: Mutex::default(),
+            stats: Mutex::default(),
+            is_wanted: AtomicBool::new(false),
+            due: Arc::default(),
+        }
+    }
+
+    /// The steps of disk usage, where there are some.
+    pub(crate) fn disk_usage(&self) -> Option<DiskUsage> {
+        self.rules.read().disk_usage
+    }
+
+    pub(crate) fn stats(&self) -> CleaningStats {
+        self.stats.lock().clone()
+    }
+
+    /// Lets the cleaning thread begin at once.
+    pub(crate) fn ask(&self) {
+        self.is_wanted.store(true, Ordering::Release);
+        self.due.ring();
+    }
+
+    /// What was found out about files may no longer be so.
+    pub(crate) fn forget_topics(&self) {
+        *self.topics.lock() = None;
+    }
+
+    /// Returns once no pass is under way, unless the caller is in one: a hook may close the store.
+    pub(crate) fn wait_idle(&self) {
+        if !self.is_mine() {
+            drop(self.pass.lock());
+        }
+    }
+
+    /// Says whether the calling thread is at a pass: it must not wait for its end.
+    fn is_mine(&self) -> bool {
+        *self.owner.lock() == Some(thread::current().id())
+    }
+
+    fn begin_turn(&self) -> Turn<'_> {
+        *self.owner.lock() = Some(thread::current().id());
+        Turn { owner: &self.owner }
+    }
+}
+
+/// The calling thread is at a pass until this goes, also where a policy panics.
+struct Turn<'a> {
+    owner: &'a Mutex<Option<ThreadId>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.owner.lock() = None;
+    }
+}
+
+/// The oldest file, where it may be removed at all.
+struct Oldest {
+    path: PathBuf,
+    range: Range<u64>,
+    /// Where the log begins without it.
+    next: u64,
+}
+
+impl<D: Disk> MessageStore<D> {
+    /// Removes what may go now, on the calling thread. `now` removes expired files at any hour of the day, and tries an
+    /// archive hook that failed again before its time.
+    ///
+    /// Waits for a cleaning under way. Asked for from inside one, by an archive hook or a policy, it does nothing and says
+    /// so in the report's failure. After [`Self::close`] nothing is done.
+    pub fn clean(&self, now: bool) -> CleanReport {
+        self.open_inner().map_or_else(CleanReport::default, |inner| inner.clean(now))
+    }
+
+    /// Changes what may go and what happens to it before. A file that is being archived or removed just now goes.
+    ///
+    /// Errors: `Invalid`, which names the option and its limits; `Closed`.
+    pub fn set_retention(&self, retention: &Retention) -> Result<()> {
+        self.check_open()?;
+        retention.check()?;
+        let inner = self.inner();
+        *inner.cleaner.rules.write() = Rules::new(retention);
+        inner.watch_space();
+        inner.cleaner.ask();
+        Ok(())
+    }
+
+    /// Sets the hook that takes files before they are deleted, for [`OnExpiry::Archive`]. It is called without a lock
+    /// but the cleaning's, for one file at a time, and may take its time: closing the store waits for it.
+    pub fn set_archive(
+        &self,
+        hook: impl Fn(&ExpiredFile) -> std::result::Result<(), String> + Send + Sync + 'static,
+    ) {
+        let inner = self.inner();
+        inner.cleaner.archive.set_hook(Some(Arc::new(hook)));
+        inner.cleaner.ask();
+    }
+
+    /// Lets the archive hook go. Files that would be archived stay.
+    pub fn clear_archive(&self) {
+        self.inner().cleaner.archive.set_hook(None);
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Cleans at intervals and when asked to, until stopped.
+    pub(crate) fn run_cleaning(&self) {
+        let cleaner = &self.cleaner;
+        let mut next_ms = self.clock.now_ms() + INTERVAL_MS;
+        while !cleaner.due.is_stopped() {
+            let is_due = || cleaner.is_wanted.load(Ordering::Acquire) || self.clock.now_ms() >= next_ms;
+            let left = u64::try_from(next_ms - self.clock.now_ms()).unwrap_or(0).max(1);
+            let timeout = (!self.clock.is_manual()).then(|| Duration::from_millis(left));
+            cleaner.due.wait(is_due, timeout);
+            if is_due() && !cleaner.due.is_stopped() {
+                cleaner.is_wanted.store(false, Ordering::Release);
+                next_ms = self.clock.now_ms() + INTERVAL_MS;
+                // A pass under way does what this one would; its hook may be closing the store, and wait for this thread.
+                if let Some(mut pass) = cleaner.pass.try_lock() {
+                    self.clean_pass(&mut pass, false);
+                }
+            }
+        }
+    }
+
+    /// One pass over everything that may go.
+    fn clean(&self, is_asked: bool) -> CleanReport {
+        if self.cleaner.is_mine() {
+            let failure = Some("a cleaning is under way, which asked for this one".to_owned());
+            return CleanReport { min_physical_offset: self.log.start(), failure, ..CleanReport::default() };
+        }
+        self.clean_pass(&mut self.cleaner.pass.lock(), is_asked)
+    }
+
+    fn clean_pass(&self, pass: &mut Pass, is_asked: bool) -> CleanReport {
+        let cleaner = &self.cleaner;
+        let turn = cleaner.begin_turn();
+        let mut report = CleanReport::default();
+        let done = self
+            .remove_expired(&mut pass.round, is_asked, &mut report)
+            .and_then(|()| self.sweep(pass, &mut report));
+        if let Err(error) = done {
+            report.failure = Some(error.to_string());
+        }
+        report.min_physical_offset = self.log.start();
+        drop(turn);
+        let mut stats = cleaner.stats.lock();
+        // Said once, however often it is tried again.
+        match (&report.failure, &stats.total.failure) {
+            (Some(reason), before) if before.as_ref() != Some(reason) => {
+                tracing::warn!(
+                    reason,
+                    physical_offset = report.min_physical_offset,
+                    "cleaning stopped, trying again"
+                );
+            }
+            (None, Some(_)) => tracing::info!("cleaning goes on"),
+            _ => {}
+        }
+        stats.add(&report, self.clock.now_ms());
+        report
+    }
+
+    fn remove_expired(&self, round: &mut Round, is_asked: bool, report: &mut CleanReport) -> Result<()> {
+        while !self.cleaner.due.is_stopped()
+            && let Some(oldest) = self.oldest_file()?
+        {
+            let bytes = oldest.range.end - oldest.range.start;
+            let facts = self.facts(&oldest);
+            let rules = Arc::clone(&self.cleaner.rules.read());
+            let policy = match policy::decide(&rules.policies, &facts, &self.store_facts(round, is_asked)) {
+                Verdict::RemovedBy(policy) => policy,
+                Verdict::Keep { until_ms } => {
+                    report.next_due_ms = until_ms;
+                    break;
+                }
+            };
+            let is_by_usage = policy == policy::BY_DISK_USAGE;
+            if is_by_usage && round.by_usage == MOST_BY_USAGE {
+                report.next_due_ms = Some(round.began_ms + INTERVAL_MS);
+                break;
+            }
+            match self.archive(&facts, is_asked) {
+                Ok(was_taken) => {
+                    report.archived_files += u64::from(was_taken);
+                    report.archived_bytes += if was_taken { bytes } else { 0 };
+                }
+                Err(NotTaken { reason, retry_ms }) => {
+                    report.refused_files += 1;
+                    report.refused_bytes += bytes;
+                    report.next_due_ms = retry_ms;
+                    report.failure = Some(format!("{} is not archived: {reason}", oldest.path.display()));
+                    break;
+                }
+            }
+            // The hook may have taken minutes.
+            if self.cleaner.due.is_stopped() {
+                break;
+            }
+            self.remove(&oldest)?;
+            tracing::info!(file = %oldest.path.display(), policy, bytes, "file removed");
+            round.by_usage += u64::from(is_by_usage);
+            round.removed_bytes += bytes;
+            report.removed_files += 1;
+            report.removed_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// Readers learn of the new begin first: whoever comes from now on is told where to go on.
+    fn remove(&self, oldest: &Oldest) -> Result<()> {
+        for queue in self.queues.all() {
+            // The sweep reports one that cannot be read, and moves it later.
+            let _ = queue.move_min_offset(oldest.next);
+        }
+        self.note_removed_log(oldest.next);
+        self.log.files().remove_below(oldest.range.end).map(drop)
+    }
+
+    /// Removes derived files of what is gone, also where an earlier pass or a crash left them.
+    fn sweep(&self, pass: &mut Pass, report: &mut CleanReport) -> Result<()> {
+        let start = self.log.start();
+        if pass.swept_to == Some(start) {
+            return Ok(());
+        }
+        let mut failed = Ok(());
+        for queue in self.queues.all() {
+            if self.cleaner.due.is_stopped() {
+                return Ok(());
+            }
+            let swept = queue.move_min_offset(start).and_then(|()| queue.remove_passed_files());
+            match swept {
+                Ok(bytes) => report.derived_bytes += bytes,
+                // The other queues are swept all the same, this one at the next pass.
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        match self.index.remove_below(start) {
+            Ok(bytes) => report.derived_bytes += bytes,
+            Err(error) => failed = failed.and(Err(error)),
+        }
+        self.log.damages.forget_below(start);
+        self.unreadable.forget_below(start);
+        if failed.is_ok() {
+            pass.swept_to = Some(start);
+        }
+        failed
+    }
+
+    /// The oldest file, unless messages are still appended to it or it is needed to redo something after a crash.
+    fn oldest_file(&self) -> Result<Option<Oldest>> {
+        let files = self.log.files();
+        let spans = files.spans();
+        let [range, next, ..] = &spans[..] else { return Ok(None) };
+        if range.end >= self.log.written() || range.end > self.dispatched() {
+            return Ok(None);
+        }
+        if range.end as i64 > self.checkpoint.marks().durable_end || range.end > self.dedup.saved_to() {
+            let is_behind = || {
+                let needed = self.aside.first_from().map_or(range.end, |from| from.min(range.end));
+                self.checkpoint.marks().durable_end < needed as i64
+            };
+            let mut written = self.write_checkpoint(false);
+            if written.is_ok() && is_behind() {
+                // A queue came back while it was written: the next one flushes that queue.
+                written = self.write_checkpoint(false);
+            }
+            let last_ms = || self.stored_at(next.start).unwrap_or_else(|| self.clock.now_ms());
+            // Nothing else that could not be written needs the file.
+            if is_behind() || self.needs_for_sequences(range.end, last_ms()) {
+                written?;
+            }
+        }
+        let Some(path) = files.path_at(range.start) else { return Ok(None) };
+        Ok(Some(Oldest { path, range: range.clone(), next: next.start }))
+    }
+
+    fn facts(&self, oldest: &Oldest) -> FileFacts<'_> {
+        let (range, next) = (oldest.range.clone(), oldest.next);
+        let found = self.stored_at(range.start).or_else(|| self.stored_at(next));
+        let oldest_ms = found.unwrap_or_else(|| self.clock.now_ms());
+        FileFacts::new(oldest.path.clone(), range.clone(), oldest_ms, move || {
+            let mut known = self.cleaner.topics.lock();
+            if let Some((start, topics)) = known.as_ref()
+                && *start == range.start
+            {
+                return topics.clone();
+            }
+            match self.topics_in(&range, next) {
+                Ok(topics) => {
+                    *known = Some((range.start, topics.clone()));
+                    topics
+                }
+                // A queue that cannot be read may have messages there that must stay.
+                Err(error) => {
+                    tracing::warn!(%error, physical_offset = range.start, "topics of a file unknown: it stays");
+                    BTreeMap::from([("".into(), self.clock.now_ms())])
+                }
+            }
+        })
+    }
+
+    pub(crate) fn stored_at(&self, physical_offset: u64) -> Option<i64> {
+        let record = self.log.checked_record(physical_offset)?;
+        message::store_timestamp(record.bytes())
+    }
+
+    /// Topics with messages in a range of the log, each with the store time of the last one.
+    fn topics_in(&self, range: &Range<u64>, next: u64) -> Result<BTreeMap<Box<str>, i64>> {
+        let mut last: BTreeMap<Box<str>, (u64, u32)> = BTreeMap::new();
+        for queue in self.queues.all() {
+            let entry = queue.last_entry_below(range.end)?;
+            if let Some(entry) = entry.filter(|entry| entry.physical_offset >= range.start) {
+                let known = last.entry(queue.topic().into()).or_default();
+                *known = (*known).max((entry.physical_offset, entry.size));
+            }
+        }
+        // What cannot be read is taken for as young as what follows.
+        let mut file = None;
+        let youngest = || self.stored_at(next).unwrap_or_else(|| self.clock.now_ms());
+        let times = last.into_iter().map(|(topic, (physical_offset, size))| {
+            let stored = self.log.store_timestamp(&mut file, physical_offset, size);
+            (topic, stored.unwrap_or_else(youngest))
+        });
+        Ok(times.collect())
+    }
+
+    fn store_facts(&self, round: &mut Round, is_asked: bool) -> RetentionFacts {
+        let now_ms = self.clock.now_ms();
+        let now = self.space();
+        round.renew(now_ms, now);
+        let space = round.space(now);
+        RetentionFacts {
+            now_ms: self.clock.age_ms(),
+            local_hour: self.cleaner.zone.hour(now_ms),
+            total_bytes: self.log.files().spans().iter().map(|span| span.end - span.start).sum(),
+            disk_used_percent: space.as_ref().map(|space| space.used_percent()),
+            is_space_short: space.is_some_and(|space| self.is_short(&space)),
+            is_asked,
+        }
+    }
+
+    /// Hands a file to the archive hook where that is wanted. Says whether the hook took it now.
+    fn archive(&self, facts: &FileFacts<'_>, is_asked: bool) -> std::result::Result<bool, NotTaken> {
+        if self.cleaner.rules.read().on_expiry == OnExpiry::Discard {
+            return Ok(false);
+        }
+        let file = ExpiredFile {
+            path: facts.path().to_path_buf(),
+            range: facts.range(),
+            oldest_ms: facts.oldest_ms(),
+            newest_ms: facts.newest_ms(),
+        };
+        let record = self.log.checked_record(file.range.start);
+        let view = record.as_ref().and_then(|record| MessageView::decode(record.bytes(), false).ok());
+        let anchor = view.map_or(Anchor::NONE, |view| Anchor::of(&view));
+        let place = (&self.disk, &*self.root, || self.is_let_go());
+        self.cleaner.archive.take(place, &file, anchor, self.clock.now_ms(), is_asked)
+    }
+}

@@ -1,0 +1,6 @@
+//! What may be deleted, when, and who archives it first; free disk space.
+
+pub(crate) mod archive;
+pub(crate) mod cleaner;
+pub(crate) mod disk_space;
+pub(crate) mod policy;

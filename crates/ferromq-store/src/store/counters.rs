@@ -1,0 +1,76 @@
+//! What a store did, counted: failed puts by reason, missed gets by status, how long puts and gets took.
+//!
+//! Failures are counted where they are handled. What goes well pays some additions to atomics.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::StoreError,
+    files::disk::Region,
+    store::{
+        put_times,
+        types::{GetResult, GetStatus},
+    },
+};
+
+/// Counts since the store was opened.
+#[derive(Default)]
+pub(crate) struct Counters {
+    failed_puts: Mutex<BTreeMap<&'static str, u64>>,
+    missed_gets: [AtomicU64; GetStatus::ALL.len()],
+    /// Reads of a queue by clients that found a message.
+    pub(crate) found_gets: AtomicU64,
+    /// Those that found none.
+    pub(crate) fruitless_gets: AtomicU64,
+    longest_get_ms: AtomicU64,
+    /// Records not served because they are not those their consume queue entries tell of.
+    pub(crate) mismatches: AtomicU64,
+    /// Leased messages that were forgotten because the log does not hold them any longer.
+    pub(crate) gone_leases: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn count_failed_put(&self, error: &StoreError) {
+        *self.failed_puts.lock().entry(error.name()).or_default() += 1;
+    }
+
+    pub(crate) fn count_missed_get(&self, status: GetStatus) {
+        let counters = GetStatus::ALL.iter().zip(&self.missed_gets);
+        for (_, counter) in counters.filter(|(known, _)| **known == status) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a read by a client. One that ends before what is not in memory is repeated, and counted then.
+    pub(crate) fn count_get<R: Region>(&self, result: &GetResult<R>) {
+        if result.status == GetStatus::Found {
+            self.found_gets.fetch_add(1, Ordering::Relaxed);
+        } else if !result.is_cold {
+            self.fruitless_gets.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A request for messages began then and is done.
+    pub(crate) fn count_get_time(&self, took: Duration) {
+        put_times::raise(&self.longest_get_ms, put_times::millis(took));
+    }
+
+    pub(crate) fn longest_get_ms(&self) -> u64 {
+        self.longest_get_ms.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn failed_puts(&self) -> BTreeMap<&'static str, u64> {
+        self.failed_puts.lock().clone()
+    }
+
+    pub(crate) fn missed_gets(&self) -> BTreeMap<GetStatus, u64> {
+        let counts = self.missed_gets.iter().map(|counter| counter.load(Ordering::Relaxed));
+        GetStatus::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+    }
+}

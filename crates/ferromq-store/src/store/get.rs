@@ -1,0 +1,592 @@
+//! Reading messages of a queue, by count and bytes, with the statuses of RocketMQ.
+//!
+//! The tag hash in the consume queue decides first, so that what is not wanted costs no look at the log.
+//! Finding an offset by time or key is `lookup`'s and `query`'s business.
+
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
+
+use crate::{
+    error::{Result, StoreError},
+    files::{
+        disk::{Disk, Region},
+        mapped_file::MappedFile,
+    },
+    filter::message_filter::MessageFilter,
+    log::recent_pages::Known,
+    queues::consume_queue::{ConsumeQueue, Entry},
+    record::{
+        log_record::Record,
+        message::{self, MessageView},
+    },
+    store::{
+        message_store::{Inner, MessageStore},
+        types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
+    },
+};
+
+/// Bytes of messages that a filtered read passes over, the last one whole, so that one call stays short.
+const MAX_FRUITLESS_BYTES: u64 = 4 << 20;
+/// Bytes of a record in which its body begins, and in which its topic and its properties end.
+const HEAD: u64 = 256;
+const TAIL: u64 = (message::MAX_PROPERTIES_LEN + message::MAX_TOPIC_LEN + 16) as u64;
+/// Messages of a batch that room is made for before the first.
+const USUAL_BATCH: usize = 32;
+/// RocketMQ's smallest byte limit of a read.
+const MIN_READ_BYTES: usize = 100;
+
+impl<D: Disk> MessageStore<D> {
+    /// Reads up to `max_count` messages and about `max_bytes` from `from_offset` on.
+    ///
+    /// The first message found comes whatever its size. A record that is not the one its consume queue entry
+    /// tells of is never served. After [`Self::close`] there is nothing.
+    pub fn get(
+        &self,
+        topic: &str,
+        queue_id: u32,
+        from_offset: u64,
+        max_count: usize,
+        max_bytes: usize,
+        filter: &MessageFilter,
+    ) -> GetResult<D::Region> {
+        let (source, limits) = (Source::Anywhere, TransferLimits::NONE);
+        let offset = from_offset;
+        self.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
+    }
+
+    /// As [`Self::get`], from where the request says.
+    ///
+    /// Whatever the source, one call passes over a bounded number of messages and bytes that the filter does not want.
+    pub fn get_from(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
+        match self.open_inner() {
+            Some(inner) => {
+                let begun = Instant::now();
+                let found = inner.read(request);
+                inner.counters.count_get_time(begun.elapsed());
+                found
+            }
+            None => empty(GetStatus::NoMatchedLogicQueue, request.offset, 0, 0),
+        }
+    }
+}
+
+/// Reads that a close in their middle does not change: whoever decides what becomes of a lease needs them.
+impl<D: Disk> Inner<D> {
+    /// As [`MessageStore::get_from`], for a client.
+    pub(crate) fn read(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
+        let result = self.look(request);
+        self.counters.count_get(&result);
+        result
+    }
+
+    /// As [`MessageStore::get_from`], for the store itself.
+    pub(crate) fn look(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
+        let result = match self.queues.find(request.topic, request.queue_id) {
+            Some(queue) => self.read_queue(&queue, request),
+            None => empty(GetStatus::NoMatchedLogicQueue, 0, 0, 0),
+        };
+        if result.status != GetStatus::Found && !result.is_cold {
+            self.counters.count_missed_get(result.status);
+        }
+        result
+    }
+
+    /// Reads any messages of a queue, for a thread of the store.
+    pub(crate) fn read_all(
+        &self,
+        topic: &str,
+        queue_id: u32,
+        offset: u64,
+        max_count: usize,
+        max_bytes: usize,
+    ) -> GetResult<D::Region> {
+        let (filter, source, limits) = (&MessageFilter::All, Source::Anywhere, TransferLimits::NONE);
+        self.look(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
+    }
+
+    fn read_queue(&self, queue: &ConsumeQueue<D>, request: &GetRequest<'_>) -> GetResult<D::Region> {
+        let is_end_unknown = queue.marks.is_end_unknown();
+        let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
+        let (status, next_offset) = match request.offset {
+            offset if queue.marks.is_shut() => (GetStatus::QueueClosed, offset),
+            // What lies there cannot be read yet, and is not gone.
+            offset if is_end_unknown && offset >= max_offset => (GetStatus::QueueClosed, offset),
+            _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
+            offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
+            offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),
+            offset if offset > max_offset => (GetStatus::OffsetOverflowBadly, max_offset),
+            offset => {
+                let found = Reading::new(self, queue, request, min_offset, max_offset).read();
+                let min_offset = queue.min_offset();
+                if !found.messages.is_empty() || offset >= min_offset {
+                    return found;
+                }
+                // Cleaning took it meanwhile.
+                (GetStatus::OffsetTooSmall, min_offset)
+            }
+        };
+        empty(status, next_offset, min_offset, max_offset)
+    }
+
+    /// Where to go on in a queue behind a message that is gone: where its whole file is, behind all of that.
+    fn behind_removed(&self, queue: &ConsumeQueue<D>, queue_offset: u64, removed: Entry) -> u64 {
+        let files = self.log.files();
+        let next = queue_offset + 1;
+        if files.contains(removed.physical_offset) {
+            return next;
+        }
+        match files.begin_after(removed.physical_offset) {
+            Some(kept) => queue.first_at_or_after(kept, next),
+            None => next,
+        }
+    }
+}
+
+fn empty<R: Region>(status: GetStatus, next_offset: u64, min_offset: u64, max_offset: u64) -> GetResult<R> {
+    GetResult { status, messages: Vec::new(), next_offset, min_offset, max_offset, is_cold: false }
+}
+
+/// What a filter reads of a record: where its body begins, and everything behind the body.
+fn parts_of_filter(record: Range<u64>) -> [Range<u64>; 2] {
+    let head_end = record.end.min(record.start + HEAD);
+    let tail_start = record.end.saturating_sub(TAIL).max(record.start);
+    [record.start..head_end, tail_start..record.end]
+}
+
+/// What becomes of a read after an entry.
+enum Step {
+    GoOn,
+    Ends,
+    /// It goes on elsewhere: what was to come next is missing.
+    Jumps,
+}
+
+/// One read of a queue under way.
+struct Reading<'a, D: Disk> {
+    inner: &'a Inner<D>,
+    queue: &'a ConsumeQueue<D>,
+    filter: &'a MessageFilter,
+    source: Source,
+    max_count: usize,
+    max_bytes: usize,
+    limits: TransferLimits,
+    /// Where the log ended when the read began.
+    log_end: u64,
+    bytes: usize,
+    /// Entries that may still be looked at …
+    entries_left: u64,
+    /// … and bytes of messages that may be passed over.
+    bytes_left: u64,
+    /// The log file of the last message.
+    file: Option<Arc<MappedFile<D::Region>>>,
+    known: Known,
+    result: GetResult<D::Region>,
+}
+
+impl<'a, D: Disk> Reading<'a, D> {
+    fn new(
+        inner: &'a Inner<D>,
+        queue: &'a ConsumeQueue<D>,
+        request: &GetRequest<'a>,
+        min_offset: u64,
+        max_offset: u64,
+    ) -> Self {
+        let log_end = inner.log.written();
+        Self {
+            inner,
+            queue,
+            filter: request.filter,
+            source: request.source,
+            max_count: request.max_count,
+            max_bytes: request.max_bytes.max(MIN_READ_BYTES),
+            limits: request.limits,
+            log_end,
+            bytes: 0,
+            entries_left: request.limits.scan_entries.max(request.max_count as u64),
+            bytes_left: MAX_FRUITLESS_BYTES,
+            file: None,
+            known: Known::new(inner.log.freshness.from(log_end)),
+            result: empty(GetStatus::NoMatchedMessage, request.offset, min_offset, max_offset),
+        }
+    }
+
+    fn read(mut self) -> GetResult<D::Region> {
+        let left = usize::try_from(self.result.max_offset - self.result.next_offset).unwrap_or(usize::MAX);
+        self.result.messages.reserve_exact(self.max_count.min(left).min(USUAL_BATCH));
+        let mut goes_on = true;
+        while goes_on {
+            let from = self.result.next_offset;
+            let to = self.entries_to(from);
+            if to <= from {
+                self.result.is_cold = from < self.result.max_offset;
+                break;
+            }
+            // What follows the entries that are in memory, or a jump; everything else ends the read.
+            goes_on = to < self.result.max_offset;
+            let queue = self.queue;
+            let walked = queue.walk_to(from, to, |queue_offset, entry| {
+                let step = match self.is_done(queue_offset) {
+                    true => Step::Ends,
+                    false => self.visit(queue_offset, entry),
+                };
+                if !matches!(step, Step::GoOn) {
+                    goes_on = matches!(step, Step::Jumps);
+                }
+                matches!(step, Step::GoOn)
+            });
+            match walked {
+                Ok(()) => self.inner.clear_unreadable_entries(queue, from..self.result.next_offset),
+                Err(error) => {
+                    self.miss(GetStatus::MessageUnreadable);
+                    self.inner.note_unreadable_entry(queue, self.result.next_offset, &error);
+                }
+            }
+            goes_on &= self.result.next_offset > from;
+        }
+        self.result
+    }
+
+    /// How far the entries from `from` on may be looked at now.
+    fn entries_to(&self, from: u64) -> u64 {
+        match self.source {
+            Source::Memory => {
+                self.queue.in_memory_to(from, self.entries_left.max(1), self.inner.log.freshness.now())
+            }
+            Source::Anywhere | Source::Disk(_) => self.result.max_offset,
+        }
+    }
+
+    fn visit(&mut self, queue_offset: u64, entry: Option<Entry>) -> Step {
+        self.entries_left -= 1;
+        let Some(entry) = entry else {
+            self.miss(GetStatus::OffsetFoundNull);
+            self.result.next_offset = self.queue.behind_hole(queue_offset);
+            return Step::Ends;
+        };
+        if entry.leads_nowhere() {
+            self.miss(GetStatus::MessageWasRemoving);
+            self.result.next_offset = queue_offset + 1;
+            return Step::GoOn;
+        }
+        if self.is_full_before(entry) {
+            return Step::Ends;
+        }
+        if !self.filter.may_have_hash(entry.tag_hash) {
+            self.result.next_offset = queue_offset + 1;
+            return Step::GoOn;
+        }
+        match self.is_at_hand(queue_offset, entry) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.result.is_cold = true;
+                return Step::Ends;
+            }
+            Err(error) => return self.end_before_unreadable(entry, &error),
+        }
+        let record = match self.inner.log.record_in(&mut self.file, entry.physical_offset, entry.size) {
+            Ok(record) => record,
+            Err(error) => return self.end_before_unreadable(entry, &error),
+        };
+        // Of the others only parts are there: the rest may still be what cannot be read.
+        if record.is_none() || self.looks_at_all(queue_offset) {
+            self.clear_unreadable(entry);
+        }
+        let is_other = |record: &Record<D::Region>| !record.is_at(entry.physical_offset, entry.size);
+        if self.source == Source::Memory
+            && self.queue.is_unchecked(queue_offset)
+            && record.as_ref().is_some_and(is_other)
+        {
+            // What is damaged is looked for on the disk.
+            self.result.is_cold = true;
+            return Step::Ends;
+        }
+        match record.filter(|record| is_told_of(self.inner, self.queue, queue_offset, record, entry)) {
+            Some(record) => self.take(queue_offset, record, entry),
+            None => {
+                self.miss(GetStatus::MessageWasRemoving);
+                self.result.next_offset = self.inner.behind_removed(self.queue, queue_offset, entry);
+                if self.result.next_offset > queue_offset + 1 { Step::Jumps } else { Step::GoOn }
+            }
+        }
+    }
+
+    /// The message is there: a later request from here finds it once it can be read.
+    #[cold]
+    fn end_before_unreadable(&mut self, entry: Entry, error: &StoreError) -> Step {
+        self.miss(GetStatus::MessageUnreadable);
+        self.inner.note_unreadable(entry.physical_offset..entry.end(), error);
+        Step::Ends
+    }
+
+    /// Says whether a message can be looked at: of those that may come from the disk, what is looked at is in memory
+    /// then. Errors: `Io` where it cannot be read now.
+    fn is_at_hand(&mut self, queue_offset: u64, entry: Entry) -> Result<bool> {
+        if self.source == Source::Anywhere {
+            return Ok(true);
+        }
+        let log = &self.inner.log;
+        if self.source == Source::Memory {
+            // What is missing is found on the disk, and so is what a log file that is not open holds.
+            if !log.find_open(&mut self.file, entry.physical_offset) || self.file.is_none() {
+                return Ok(false);
+            }
+        } else if log.record_in(&mut self.file, entry.physical_offset, entry.size)?.is_none() {
+            return Ok(true);
+        }
+        let Some(file) = &self.file else { return Ok(true) };
+        let whole = entry.physical_offset..entry.end();
+        // A record that was there when the store was opened is checked as a whole.
+        if self.looks_at_all(queue_offset) {
+            return is_there(&mut self.known, file, whole, self.source);
+        }
+        let [head, tail] = parts_of_filter(whole);
+        Ok(is_there(&mut self.known, file, head, self.source)?
+            && is_there(&mut self.known, file, tail, self.source)?)
+    }
+
+    /// Says whether a record is looked at as a whole before it is known to be wanted.
+    fn looks_at_all(&self, queue_offset: u64) -> bool {
+        *self.filter == MessageFilter::All || self.queue.is_unchecked(queue_offset)
+    }
+
+    /// The whole record was read, or is gone.
+    fn clear_unreadable(&self, entry: Entry) {
+        if self.source != Source::Anywhere {
+            self.inner.unreadable.clear_record(entry.physical_offset);
+        }
+    }
+
+    fn is_done(&self, queue_offset: u64) -> bool {
+        self.entries_left == 0
+            || self.bytes_left == 0
+            || queue_offset >= self.result.max_offset
+            || self.result.messages.len() >= self.max_count
+            || self.is_late()
+    }
+
+    /// Says whether the answer has no room for the message; for the first one it always has.
+    fn is_full_before(&self, entry: Entry) -> bool {
+        let (count, bytes) = (self.result.messages.len(), self.bytes + entry.size as usize);
+        let behind = self.log_end.saturating_sub(entry.physical_offset);
+        count > 0 && (bytes > self.max_bytes || self.limits.exclude(count, bytes, behind))
+    }
+
+    /// Says whether its time is over; one step it always makes.
+    fn is_late(&self) -> bool {
+        matches!(self.source, Source::Disk(until) if self.has_begun() && Instant::now() >= until)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.bytes_left < MAX_FRUITLESS_BYTES || !self.result.messages.is_empty()
+    }
+
+    fn miss(&mut self, status: GetStatus) {
+        if self.result.messages.is_empty() {
+            self.result.status = status;
+        }
+    }
+
+    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, entry: Entry) -> Step {
+        if *self.filter != MessageFilter::All {
+            if !is_wanted(self.filter, &record) {
+                self.bytes_left = self.bytes_left.saturating_sub(entry.size.into());
+                self.result.next_offset = queue_offset + 1;
+                return Step::GoOn;
+            }
+            let whole = entry.physical_offset..entry.end();
+            if let Some(file) = self.file.as_ref().filter(|_| self.source != Source::Anywhere) {
+                match is_there(&mut self.known, file, whole, self.source) {
+                    Ok(true) => self.clear_unreadable(entry),
+                    Ok(false) => {
+                        self.result.is_cold = true;
+                        return Step::Ends;
+                    }
+                    Err(error) => return self.end_before_unreadable(entry, &error),
+                }
+            }
+        }
+        self.result.next_offset = queue_offset + 1;
+        self.bytes += record.len();
+        self.result.messages.push((queue_offset, record));
+        self.result.status = GetStatus::Found;
+        Step::GoOn
+    }
+}
+
+/// Says whether a range of a log file is in memory; where it may come from the disk it is after this.
+fn is_there<R: Region>(
+    known: &mut Known,
+    file: &MappedFile<R>,
+    range: Range<u64>,
+    source: Source,
+) -> Result<bool> {
+    match source {
+        Source::Anywhere => Ok(true),
+        Source::Memory => Ok(known.has(file, range)),
+        Source::Disk(_) => file.load(range).map(|()| true),
+    }
+}
+
+/// Says whether the head of the record says of itself what the consume queue says of it, and, for a record that was
+/// there when the store was opened, whether all of it is sound: once, where a queue is read in order.
+fn is_told_of<D: Disk>(
+    inner: &Inner<D>,
+    queue: &ConsumeQueue<D>,
+    queue_offset: u64,
+    record: &Record<D::Region>,
+    entry: Entry,
+) -> bool {
+    let mut is_same = record.is_at(entry.physical_offset, entry.size);
+    if !is_same && queue.is_unchecked(queue_offset) && inner.note_damage_at(entry.physical_offset) {
+        return false;
+    }
+    if is_same && queue.is_unchecked(queue_offset) {
+        match MessageView::decode(record.bytes(), true) {
+            Ok(view) => {
+                is_same = view.topic == queue.topic()
+                    && view.queue_id as u32 == queue.queue_id()
+                    && view.queue_offset == queue_offset;
+            }
+            Err(_) => {
+                inner.note_damage(entry.physical_offset..entry.end());
+                return false;
+            }
+        }
+        if is_same {
+            queue.set_checked(queue_offset);
+        }
+    }
+    if !is_same && inner.counters.mismatches.fetch_add(1, Ordering::Relaxed) == 0 {
+        tracing::error!(
+            physical_offset = entry.physical_offset,
+            size = entry.size,
+            "record is not the one its consume queue tells of: not served"
+        );
+    }
+    is_same
+}
+
+fn is_wanted<R: Region>(filter: &MessageFilter, record: &Record<R>) -> bool {
+    MessageView::decode(record.bytes(), false).is_ok_and(|view| filter.wants(view.properties))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::SocketAddr, path::Path};
+
+    use super::*;
+    use crate::{
+        config::StoreConfig, record::message::NewMessage, store::types::Boundary, time::clock::Clock,
+    };
+
+    fn filled(directory: &Path) -> MessageStore {
+        let config = StoreConfig {
+            commit_log_file_size: 4 << 10,
+            consume_queue_file_entries: 10,
+            index_slots: 50,
+            index_entries: 200,
+            disk_reserve: 0,
+            ..StoreConfig::default()
+        };
+        let clock = Clock::manual(1000);
+        let store = MessageStore::open(directory, config, clock.clone()).unwrap();
+        for number in 0..60u8 {
+            let message = NewMessage {
+                topic: "t",
+                queue_id: 0,
+                flag: 0,
+                sys_flag: 0,
+                born_timestamp: 0,
+                born_host: SocketAddr::from(([127, 0, 0, 1], 1)),
+                reconsume_times: 0,
+                prepared_transaction_offset: 0,
+                body: &[number; 500],
+                properties: b"",
+            };
+            store.append(&[message]).unwrap();
+            clock.advance(1);
+        }
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while store.stats().dispatched_offset < store.stats().max_physical_offset {
+            assert!(std::time::Instant::now() < deadline, "not dispatched: {:?}", store.stats());
+            std::thread::yield_now();
+        }
+        store
+    }
+
+    fn offsets(found: &GetResult<crate::files::mapped_file::MappedRegion>) -> Vec<u64> {
+        found.messages.iter().map(|(offset, _)| *offset).collect()
+    }
+
+    #[test]
+    fn messages_whose_file_is_gone_are_passed_over_in_one_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = filled(directory.path());
+        let log = &store.open_inner().unwrap().log;
+        // The queue has not heard of it yet, as while files are being deleted.
+        log.files().remove_below(5 * (4 << 10)).unwrap();
+        let first = (0..60).find(|at| {
+            let entry = store.open_inner().unwrap().queues.find("t", 0).unwrap().entry(*at).unwrap();
+            entry.physical_offset >= log.start()
+        });
+        let first = first.unwrap();
+        assert!(first > 20, "{first}");
+        let found = store.get("t", 0, 0, 3, usize::MAX, &MessageFilter::All);
+        assert_eq!((found.status, offsets(&found)), (GetStatus::Found, vec![first, first + 1, first + 2]));
+        assert_eq!(found.next_offset, first + 3);
+        let filtered = store.get("t", 0, 0, 3, usize::MAX, &MessageFilter::tags("none"));
+        assert_eq!((filtered.status, filtered.next_offset), (GetStatus::NoMatchedMessage, 60));
+        // What is gone has no time.
+        let kept_time = 1000 + first as i64;
+        assert_eq!(store.earliest_time("t", 0), Some(kept_time));
+        for (time, lower, upper) in [
+            (0, first, 0),
+            (1005, first, 0),
+            (kept_time, first, first),
+            (kept_time + 1, first + 1, first + 1),
+        ] {
+            assert_eq!(store.offset_by_time("t", 0, time, Boundary::Lower), lower, "{time}");
+            assert_eq!(store.offset_by_time("t", 0, time, Boundary::Upper), upper, "{time}");
+        }
+    }
+
+    #[test]
+    fn a_read_that_finds_only_what_is_gone_says_so_and_goes_on_behind_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = filled(directory.path());
+        let inner = store.open_inner().unwrap();
+        let queue = inner.queues.find("t", 0).unwrap();
+        let last = queue.entry(59).unwrap();
+        let file = inner.log.files().open(last.physical_offset).unwrap().unwrap();
+        // Its head says that it lies elsewhere.
+        file.write(last.physical_offset + 28, &[&7u64.to_be_bytes()]).unwrap();
+        let found = store.get("t", 0, 59, 3, usize::MAX, &MessageFilter::All);
+        assert_eq!((found.status, found.next_offset), (GetStatus::MessageWasRemoving, 60));
+        assert!(found.messages.is_empty());
+        assert_eq!(store.stats().mismatches, 1);
+        let before = store.get("t", 0, 57, 3, usize::MAX, &MessageFilter::All);
+        assert_eq!((before.status, offsets(&before)), (GetStatus::Found, vec![57, 58]));
+        assert_eq!(before.next_offset, 60);
+        // A size that differs is as bad.
+        let size = queue.entry(30).unwrap();
+        let file = inner.log.files().open(size.physical_offset).unwrap().unwrap();
+        file.write(size.physical_offset, &[&(size.size - 1).to_be_bytes()]).unwrap();
+        assert_eq!(offsets(&store.get("t", 0, 30, 2, usize::MAX, &MessageFilter::All)), vec![31, 32]);
+    }
+
+    #[test]
+    fn where_a_file_of_the_queue_is_missing_a_read_goes_on_at_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = filled(directory.path());
+        let queue = store.open_inner().unwrap().queues.find("t", 0).unwrap();
+        queue.files().remove_below(20 * 20).unwrap();
+        let found = store.get("t", 0, 3, 5, usize::MAX, &MessageFilter::All);
+        assert_eq!((found.status, found.next_offset), (GetStatus::OffsetFoundNull, 20));
+        let next = store.get("t", 0, found.next_offset, 2, usize::MAX, &MessageFilter::All);
+        assert_eq!((next.status, offsets(&next)), (GetStatus::Found, vec![20, 21]));
+        assert_eq!(store.stats().missed_gets.get(&GetStatus::OffsetFoundNull), Some(&1));
+    }
+}

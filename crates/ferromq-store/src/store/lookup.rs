@@ -1,0 +1,141 @@
+//! Finding positions and single messages: a queue's ends, an offset by time, a message by its place or id.
+//!
+//! Reads only; what readers may see is published by the log and the dispatcher.
+
+use crate::{
+    error::{Result, StoreError},
+    files::disk::Disk,
+    log::nearest_record,
+    queues::time_search::TimeSearch,
+    record::{
+        log_record::Record,
+        message::{self, MessageView},
+        message_id::OffsetMessageId,
+    },
+    store::{
+        message_store::{Inner, MessageStore},
+        types::Boundary,
+    },
+};
+
+impl<D: Disk> MessageStore<D> {
+    /// The broker's own address, as every record keeps it.
+    #[must_use]
+    pub fn store_host(&self) -> std::net::SocketAddr {
+        self.inner.config.store_host
+    }
+
+    /// How many files it keeps open at most, beside the newest of the log.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        self.inner.config.open_files
+    }
+
+    /// First queue offset kept (0 for an unknown queue).
+    #[must_use]
+    pub fn min_offset(&self, topic: &str, queue_id: u32) -> u64 {
+        self.open_inner().map_or(0, |inner| inner.min_offset(topic, queue_id))
+    }
+
+    /// Next queue offset readers have not seen yet (0 for an unknown queue).
+    #[must_use]
+    pub fn max_offset(&self, topic: &str, queue_id: u32) -> u64 {
+        self.open_inner().map_or(0, |inner| inner.max_offset(topic, queue_id))
+    }
+
+    /// When the first message kept in a queue was stored, milliseconds since 1970.
+    #[must_use]
+    pub fn earliest_time(&self, topic: &str, queue_id: u32) -> Option<i64> {
+        let inner = self.open_inner()?;
+        let queue = inner.queues.find(topic, queue_id)?;
+        TimeSearch::new(&inner.log, &queue).earliest()
+    }
+
+    /// The queue offset a time stands for, with the meanings of RocketMQ.
+    ///
+    /// [`Boundary::Lower`]: the first message stored at the time or after it; the min offset where all are later,
+    /// the max offset where all are earlier. [`Boundary::Upper`]: the last message stored at the time or before it;
+    /// the last one where all are earlier, 0 where all are later. An unknown queue gives 0. Messages that are gone
+    /// or cannot be read have no time and are passed over.
+    #[must_use]
+    pub fn offset_by_time(&self, topic: &str, queue_id: u32, timestamp_ms: i64, boundary: Boundary) -> u64 {
+        let found = self.open_inner().and_then(|inner| Some((inner, inner.queues.find(topic, queue_id)?)));
+        let Some((inner, queue)) = found else { return 0 };
+        let mut search = TimeSearch::new(&inner.log, &queue);
+        match boundary {
+            Boundary::Lower => search.first_since(timestamp_ms),
+            Boundary::Upper => search.last_until(timestamp_ms).unwrap_or(0),
+        }
+    }
+
+    /// The message that begins at `physical_offset`.
+    ///
+    /// The whole record is checked, because the offset may come from anywhere. Errors: `NoRecord`, which names
+    /// the nearest message, and `Closed`.
+    pub fn message_at(&self, physical_offset: u64) -> Result<Record<D::Region>> {
+        let inner = self.open_inner().ok_or(StoreError::Closed)?;
+        inner.sound_record(physical_offset).ok_or_else(|| {
+            let nearest = nearest_record::nearest(&inner.log, physical_offset, |place| {
+                inner.sound_record(place).is_some()
+            });
+            StoreError::NoRecord { physical_offset, nearest }
+        })
+    }
+
+    /// Says whether what lies at a place of the log was written a moment ago, so that nothing waits for the disk there.
+    #[must_use]
+    pub fn has_just_come(&self, physical_offset: u64) -> bool {
+        self.open_inner().is_some_and(|inner| {
+            let end = inner.log.written();
+            (inner.log.freshness.from(end)..end).contains(&physical_offset)
+        })
+    }
+
+    /// The message with an id: RocketMQ's id of a place in this broker's log, or a unique key of `topic`.
+    #[must_use]
+    pub fn message_by_id(&self, topic: &str, id: &str) -> Option<Record<D::Region>> {
+        let inner = self.open_inner()?;
+        let place = id.parse::<OffsetMessageId>().ok();
+        let by_place = place.and_then(|place| {
+            let record = inner.sound_record(place.physical_offset)?;
+            let view = MessageView::decode(record.bytes(), false).ok()?;
+            (view.store_host == place.store_host).then(|| record.clone())
+        });
+        by_place.or_else(|| self.query_by_unique_key(topic, id, 1, i64::MIN, i64::MAX).messages.pop())
+    }
+
+    /// Topics that have messages, each with the ids of its queues.
+    #[must_use]
+    pub fn queues(&self) -> Vec<(String, Vec<u32>)> {
+        self.open_inner().map_or_else(Vec::new, |inner| inner.queues.names())
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    pub(crate) fn min_offset(&self, topic: &str, queue_id: u32) -> u64 {
+        self.queues.find(topic, queue_id).map_or(0, |queue| queue.min_offset())
+    }
+
+    pub(crate) fn max_offset(&self, topic: &str, queue_id: u32) -> u64 {
+        self.queues.find(topic, queue_id).map_or(0, |queue| queue.max_offset())
+    }
+
+    /// No group's offset lies past it: the end of the queue, where that is known.
+    pub(crate) fn offset_limit(&self, topic: &str, queue_id: u32) -> u64 {
+        match self.queues.find(topic, queue_id) {
+            Some(queue) if queue.marks.is_end_unknown() => u64::MAX,
+            queue => queue.map_or(0, |queue| queue.max_offset()),
+        }
+    }
+
+    /// The record that begins at `physical_offset`, whole, and the one its queue lists where it lists one:
+    /// a body may hold the bytes of a record.
+    fn sound_record(&self, physical_offset: u64) -> Option<Record<D::Region>> {
+        let record = self.log.checked_record(physical_offset)?;
+        let view = MessageView::decode(record.bytes(), false).ok()?;
+        let queue_id = u32::try_from(view.queue_id).ok().filter(|_| message::is_consumable(view.sys_flag));
+        let queue = queue_id.and_then(|queue_id| self.queues.find(view.topic, queue_id));
+        let entry = queue.and_then(|queue| queue.entry(view.queue_offset));
+        entry.is_none_or(|entry| entry.physical_offset == physical_offset).then(|| record.clone())
+    }
+}

@@ -1,0 +1,101 @@
+//! Finding messages by key, through the indexes.
+//!
+//! An index knows hashes only, so each candidate is looked at. The work of one query is bounded: nobody may
+//! keep a thread with a key that a million messages share.
+
+use crate::{
+    files::disk::Disk,
+    index::index_file::key_hash,
+    record::{log_record::Record, message::Brief},
+    store::{
+        message_store::{Inner, MessageStore},
+        types::QueryResult,
+    },
+};
+
+/// Entries of the index one query follows.
+const MAX_ENTRIES: u64 = 1 << 20;
+/// Records one query looks at that do not have the key, or not in the time range.
+const MAX_FRUITLESS_RECORDS: u64 = 1 << 14;
+
+impl<D: Disk> MessageStore<D> {
+    /// Messages of `topic` with the key or unique key `key`, stored in the time range, newest first.
+    #[must_use]
+    pub fn query_by_key(
+        &self,
+        topic: &str,
+        key: &str,
+        max_count: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> QueryResult<D::Region> {
+        self.query(&Question { topic, key, is_unique: false, max_count, begin_ms, end_ms })
+    }
+
+    /// Messages of `topic` whose unique key is `key`, stored in the time range, newest first.
+    ///
+    /// A producer that sends a message again gives it the same unique key, so there may be several.
+    #[must_use]
+    pub fn query_by_unique_key(
+        &self,
+        topic: &str,
+        key: &str,
+        max_count: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> QueryResult<D::Region> {
+        self.query(&Question { topic, key, is_unique: true, max_count, begin_ms, end_ms })
+    }
+
+    fn query(&self, question: &Question<'_>) -> QueryResult<D::Region> {
+        match self.open_inner() {
+            Some(inner) => inner.query(question),
+            None => QueryResult { messages: Vec::new(), is_complete: true },
+        }
+    }
+}
+
+struct Question<'a> {
+    topic: &'a str,
+    key: &'a str,
+    /// Only the unique key counts.
+    is_unique: bool,
+    max_count: usize,
+    begin_ms: i64,
+    end_ms: i64,
+}
+
+impl<D: Disk> Inner<D> {
+    fn query(&self, question: &Question<'_>) -> QueryResult<D::Region> {
+        let &Question { topic, key, is_unique, max_count, begin_ms, end_ms } = question;
+        let mut messages: Vec<Record<D::Region>> = Vec::new();
+        let mut records_left = MAX_FRUITLESS_RECORDS;
+        let mut entries_left = MAX_ENTRIES;
+        // A message that names a key twice is in the index twice, one entry after the other.
+        let mut last = None;
+        let mut file = None;
+        let visit = |physical_offset, next| {
+            if last.replace(physical_offset) == Some(physical_offset) {
+                return true;
+            }
+            let record = self.log.named_record(&mut file, physical_offset, next).filter(|record| {
+                Brief::of(record.bytes()).is_some_and(|brief| {
+                    brief.topic == topic.as_bytes()
+                        && (begin_ms..=end_ms).contains(&brief.store_timestamp)
+                        && brief.has_key(key, is_unique)
+                        && !self.is_record_of_deleted(physical_offset, record.bytes())
+                })
+            });
+            match record {
+                Some(record) => messages.push(record),
+                None => records_left -= 1,
+            }
+            messages.len() < max_count && records_left > 0
+        };
+        if max_count > 0 {
+            self.index.find(key_hash(topic, key), begin_ms..=end_ms, &mut entries_left, visit);
+        }
+        let is_complete = messages.len() >= max_count || (entries_left > 0 && records_left > 0);
+        QueryResult { messages, is_complete }
+    }
+}

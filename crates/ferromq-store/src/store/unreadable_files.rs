@@ -1,0 +1,165 @@
+//! Messages that the log holds and that cannot be read now: each file is logged once, and named as a damage until a
+//! read of it succeeds.
+//!
+//! They are neither skipped nor noted on disk: readers wait before them.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::StoreError,
+    files::disk::Disk,
+    log::damage::{Damage, DamageReason},
+    queues::consume_queue::ConsumeQueue,
+    store::message_store::Inner,
+};
+
+/// More places are not told apart: readers come to few of them.
+const MOST_PLACES: usize = 1_000;
+
+/// Where a read failed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// A record that begins here.
+    Record(u64),
+    /// The entries of a queue from some offset on.
+    Queue(String, u32),
+}
+
+impl Place {
+    fn of<D: Disk>(queue: &ConsumeQueue<D>) -> Self {
+        Self::Queue(queue.topic().to_owned(), queue.queue_id())
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Failure {
+    file: PathBuf,
+    /// Of the log.
+    range: Range<u64>,
+    /// The first entry of a queue that could not be read.
+    queue_offset: u64,
+}
+
+/// The places of a store that could not be read last time.
+#[derive(Debug, Default)]
+pub(crate) struct Unreadable {
+    failures: Mutex<BTreeMap<Place, Failure>>,
+    /// Almost always clear: then no reader looks further.
+    has_any: AtomicBool,
+}
+
+impl Unreadable {
+    fn note(&self, place: Place, failure: Failure, error: &StoreError) {
+        let mut failures = self.failures.lock();
+        if failures.contains_key(&place) || failures.len() >= MOST_PLACES {
+            return;
+        }
+        if !failures.values().any(|known| known.file == failure.file) {
+            tracing::error!(
+                %error,
+                file = %failure.file.display(),
+                physical_offset = failure.range.start,
+                "messages cannot be read now: their queues wait until they can be"
+            );
+        }
+        failures.insert(place, failure);
+        self.has_any.store(true, Ordering::Release);
+    }
+
+    fn has_any(&self) -> bool {
+        self.has_any.load(Ordering::Acquire)
+    }
+
+    fn clear_where(&self, place: &Place, is_read: impl Fn(&Failure) -> bool) {
+        let mut failures = self.failures.lock();
+        if failures.get(place).is_some_and(is_read)
+            && let Some(Failure { file, range, .. }) = failures.remove(place)
+            && !failures.values().any(|known| known.file == file)
+        {
+            let physical_offset = range.start;
+            tracing::info!(file = %file.display(), physical_offset, "messages can be read again");
+        }
+        self.has_any.store(!failures.is_empty(), Ordering::Release);
+    }
+
+    /// The record at `physical_offset` was read.
+    pub(crate) fn clear_record(&self, physical_offset: u64) {
+        if self.has_any() {
+            self.clear_where(&Place::Record(physical_offset), |_| true);
+        }
+    }
+
+    /// Forgets what lies wholly below the first byte kept.
+    pub(crate) fn forget_below(&self, log_start: u64) {
+        let mut failures = self.failures.lock();
+        failures.retain(|_, failure| failure.range.end > log_start);
+        self.has_any.store(!failures.is_empty(), Ordering::Release);
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// A record that the log holds could not be read.
+    #[cold]
+    pub(crate) fn note_unreadable(&self, range: Range<u64>, error: &StoreError) {
+        let files = self.log.files();
+        let file = files.path_at(range.start).unwrap_or_else(|| files.directory().to_path_buf());
+        let place = Place::Record(range.start);
+        self.unreadable.note(place, Failure { file, range, queue_offset: 0 }, error);
+    }
+
+    /// The entry of a consume queue could not be read.
+    #[cold]
+    pub(crate) fn note_unreadable_entry(
+        &self,
+        queue: &ConsumeQueue<D>,
+        queue_offset: u64,
+        error: &StoreError,
+    ) {
+        let (file, range) = (self.queue_directory(queue), self.log.start()..self.dispatched());
+        self.unreadable.note(Place::of(queue), Failure { file, range, queue_offset }, error);
+    }
+
+    /// Entries of a consume queue were read.
+    pub(crate) fn clear_unreadable_entries(&self, queue: &ConsumeQueue<D>, entries: Range<u64>) {
+        if self.unreadable.has_any() {
+            self.unreadable.clear_where(&Place::of(queue), |known| entries.contains(&known.queue_offset));
+        }
+    }
+
+    /// What still cannot be read, one damage a file. Tries each place again.
+    pub(crate) fn unreadable_damages(&self) -> Vec<Damage> {
+        let known = self.unreadable.failures.lock().clone();
+        let mut damages: BTreeMap<PathBuf, Range<u64>> = BTreeMap::new();
+        for (place, failure) in known {
+            if self.can_be_read(&place, &failure) {
+                self.unreadable.clear_where(&place, |_| true);
+                continue;
+            }
+            let range = damages.entry(failure.file).or_insert_with(|| failure.range.clone());
+            *range = range.start.min(failure.range.start)..range.end.max(failure.range.end);
+        }
+        let damage = |(file, range)| Damage { file, range, reason: DamageReason::Unreadable };
+        damages.into_iter().map(damage).collect()
+    }
+
+    fn can_be_read(&self, place: &Place, failure: &Failure) -> bool {
+        match place {
+            Place::Record(start) => match self.log.files().open(*start) {
+                Ok(Some(file)) => file.load(failure.range.clone()).is_ok(),
+                Ok(None) => true,
+                Err(_) => false,
+            },
+            Place::Queue(topic, queue_id) => {
+                let Some(queue) = self.queues.find(topic, *queue_id) else { return true };
+                queue.read_entry(failure.queue_offset).is_ok()
+            }
+        }
+    }
+}

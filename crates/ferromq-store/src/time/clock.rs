@@ -1,0 +1,240 @@
+//! The one clock: wall milliseconds that never go back, real or moved by hand.
+//!
+//! What is believed of the machine's clocks is `wall_time`'s business.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use nix::time::{ClockId, clock_gettime};
+use parking_lot::Mutex;
+
+use crate::time::wall_time::{Event, Reading, WallTime};
+
+type Listener = Box<dyn Fn() + Send + Sync>;
+type Source = Box<dyn Fn() -> Reading + Send + Sync>;
+
+/// A step forward below it is no step: the two clocks are read one after the other.
+const NO_STEP_US: i64 = 1_000;
+/// Time that passed beside the time waited for: the machine slept, or its clock was set.
+const JUMP_MS: i64 = 100;
+
+/// The machine's clocks, and what is believed of them.
+struct Machine {
+    read: Source,
+    /// As in `time`: read without its lock.
+    offset_us: AtomicI64,
+    /// The same when the clock was made.
+    first_offset_us: i64,
+    time: Mutex<WallTime>,
+    /// When the clock was last compared with the time that passed, and what it showed.
+    looked: Mutex<(Instant, i64)>,
+}
+
+struct Inner {
+    /// None for a manual clock.
+    machine: Option<Machine>,
+    /// What a manual clock stands at, and how far a system clock was advanced.
+    base_ms: AtomicI64,
+    /// The latest answer.
+    latest_ms: AtomicI64,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+/// The source of time for the store, the servers and the policy in Python; clones share one clock.
+///
+/// A system clock follows the machine's wall clock forward, also while the machine sleeps, and never back: see decision
+/// 028. A manual clock stands still until [`Clock::advance`], which wakes everyone who waits.
+#[derive(Clone)]
+pub struct Clock(Arc<Inner>);
+
+impl Clock {
+    /// Returns a clock that follows real time.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::of_machine(read_machine)
+    }
+
+    /// Returns a clock that follows the clocks that `read` reads, as [`Clock::system`] follows the machine's.
+    #[must_use]
+    pub fn of_machine(read: impl Fn() -> Reading + Send + Sync + 'static) -> Self {
+        let reading = read();
+        let time = WallTime::begin(reading);
+        let now_ms = reading.wall_us.div_euclid(1000);
+        let machine = Machine {
+            read: Box::new(read),
+            offset_us: AtomicI64::new(time.offset()),
+            first_offset_us: time.offset(),
+            time: Mutex::new(time),
+            looked: Mutex::new((Instant::now(), now_ms)),
+        };
+        Self::new(Some(machine), 0)
+    }
+
+    /// Returns a clock that stands at `start_ms` (milliseconds since 1970) until it is advanced.
+    #[must_use]
+    pub fn manual(start_ms: i64) -> Self {
+        Self::new(None, start_ms)
+    }
+
+    fn new(machine: Option<Machine>, base_ms: i64) -> Self {
+        Self(Arc::new(Inner {
+            machine,
+            base_ms: AtomicI64::new(base_ms),
+            latest_ms: AtomicI64::new(i64::MIN),
+            listeners: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// Returns milliseconds since 1970; never less than an earlier answer.
+    #[must_use]
+    pub fn now_ms(&self) -> i64 {
+        let base = self.0.base_ms.load(Ordering::Acquire);
+        let Some(machine) = &self.0.machine else { return base };
+        let now = base.saturating_add(machine.now_us().div_euclid(1000));
+        // Written once a millisecond: most calls only read it.
+        let latest = self.0.latest_ms.load(Ordering::Acquire);
+        if now > latest { self.0.latest_ms.fetch_max(now, Ordering::AcqRel).max(now) } else { latest }
+    }
+
+    /// Returns the time by which files are old enough to be deleted: [`Clock::now_ms`], but for a step of the wall clock of
+    /// more than five minutes that has not lasted an hour.
+    #[must_use]
+    pub fn age_ms(&self) -> i64 {
+        let base = self.0.base_ms.load(Ordering::Acquire);
+        let Some(machine) = &self.0.machine else { return base };
+        let (reading, time) = (machine.take(), machine.time.lock());
+        base.saturating_add(reading.boot_us.saturating_add(time.age_offset()).div_euclid(1000))
+    }
+
+    /// Returns milliseconds since 1970 as [`Clock::now_ms`], but without the steps of the machine's clock since this clock was
+    /// made: its differences are the time that passed, asleep or not.
+    #[must_use]
+    pub fn steady_ms(&self) -> i64 {
+        let base = self.0.base_ms.load(Ordering::Acquire);
+        let Some(machine) = &self.0.machine else { return base };
+        base.saturating_add((machine.read)().boot_us.saturating_add(machine.first_offset_us).div_euclid(1000))
+    }
+
+    /// Returns how far [`Clock::now_ms`] is ahead of [`Clock::steady_ms`], milliseconds.
+    #[must_use]
+    pub fn stepped_ms(&self) -> i64 {
+        let stepped = |machine: &Machine| {
+            machine.offset_us.load(Ordering::Acquire).saturating_sub(machine.first_offset_us).div_euclid(1000)
+        };
+        self.0.machine.as_ref().map_or(0, stepped)
+    }
+
+    /// Moves the clock forward by `ms` and wakes everyone who waits; works on both kinds of clock.
+    ///
+    /// Negative values are taken as 0: this clock never goes back.
+    pub fn advance(&self, ms: i64) {
+        self.0.base_ms.fetch_add(ms.max(0), Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// Calls `listener` after every [`Clock::advance`] and every jump that [`Clock::look`] finds, for timers that must look
+    /// again.
+    pub fn on_advance(&self, listener: impl Fn() + Send + Sync + 'static) {
+        self.0.listeners.lock().push(Box::new(listener));
+    }
+
+    /// Looks at the machine's clocks, and wakes everyone who waits where more time passed than they can have waited.
+    ///
+    /// To be called about once a second: a sleep of the machine, and a step of its clock, wake no thread.
+    pub fn look(&self) {
+        let Some(machine) = &self.0.machine else { return };
+        machine.take();
+        let now = self.now_ms();
+        let waited = {
+            let mut looked = machine.looked.lock();
+            let (at, before) = std::mem::replace(&mut *looked, (Instant::now(), now));
+            (now - before).saturating_sub(i64::try_from(at.elapsed().as_millis()).unwrap_or(i64::MAX))
+        };
+        if waited > JUMP_MS {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        for listener in self.0.listeners.lock().iter() {
+            listener();
+        }
+    }
+
+    /// Says whether time moves only by [`Clock::advance`].
+    #[must_use]
+    pub fn is_manual(&self) -> bool {
+        self.0.machine.is_none()
+    }
+}
+
+impl Machine {
+    fn now_us(&self) -> i64 {
+        let reading = (self.read)();
+        let offset = self.offset_us.load(Ordering::Acquire);
+        if reading.wall_us.saturating_sub(reading.boot_us).saturating_sub(offset) < NO_STEP_US {
+            return reading.boot_us.saturating_add(offset);
+        }
+        let reading = self.take();
+        reading.boot_us.saturating_add(self.offset_us.load(Ordering::Acquire))
+    }
+
+    /// Reads the clocks and takes in what they say.
+    fn take(&self) -> Reading {
+        let mut time = self.time.lock();
+        let reading = (self.read)();
+        let event = time.read(reading);
+        self.offset_us.store(time.offset(), Ordering::Release);
+        drop(time);
+        if let Some(event) = event {
+            say(event);
+        }
+        reading
+    }
+}
+
+#[cold]
+fn say(event: Event) {
+    let seconds = |us: i64| us / 1_000_000;
+    match event {
+        Event::Doubted { ahead_us } => tracing::warn!(
+            ahead_seconds = seconds(ahead_us),
+            "the wall clock stepped forward by more than a day: followed once that has lasted a minute"
+        ),
+        Event::DoubtEnded => tracing::warn!("the wall clock was set back: its step was not followed"),
+        Event::Followed { ahead_us } => tracing::warn!(
+            ahead_seconds = seconds(ahead_us),
+            "the wall clock stepped forward: followed; deletion by age waits for an hour"
+        ),
+        Event::Settled => {
+            tracing::info!("the step of the wall clock has lasted an hour: it counts for deletion by age")
+        }
+        Event::Behind { behind_us } => tracing::warn!(
+            behind_seconds = seconds(behind_us),
+            "the wall clock was set back: time goes on ahead of it until a restart"
+        ),
+    }
+}
+
+/// The wall clock is read first: a pause between the two makes it seem late, which is not followed.
+fn read_machine() -> Reading {
+    let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+    let wall_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
+    Reading { wall_us, boot_us: since_boot().map_or(0, micros) }
+}
+
+/// Time since the machine was started, asleep or not.
+fn since_boot() -> nix::Result<Duration> {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from)
+}
+
+impl std::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clock").field("now_ms", &self.now_ms()).field("manual", &self.is_manual()).finish()
+    }
+}

@@ -1,0 +1,5 @@
+//! The store's clock, the rule for steps of the machine's clock, and local time.
+
+pub(crate) mod clock;
+pub(crate) mod local_time;
+pub(crate) mod wall_time;
