@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ferromq._ferromq import RemotingClient
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 TOPICS = 10_000
 UPDATE_TOPIC = 17

@@ -48,7 +48,7 @@ def environment(rc: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def broker(store: Path, rc: Path) -> Iterator[str]:
     """Start a broker and give its endpoint."""
-    command = [sys.executable, "-m", "ferromq.cli", "broker", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "ferromq", "broker", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]
     command += ["--store", str(store), "--set", "check_types=none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(rc)) as process:
         try:

@@ -29,7 +29,7 @@ from routes import free_port, start
 
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
-from ferromq.client._protocol import SERVICE, Identity
+from ferromq.core.requests import SERVICE, Identity
 
 if TYPE_CHECKING:
     import subprocess

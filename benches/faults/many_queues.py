@@ -20,7 +20,7 @@ from pathlib import Path
 
 FREE = "127.0.0.1:0"
 PATIENCE = 900.0
-BROKER = [sys.executable, "-m", "ferromq.cli", "broker", "--listen", FREE, "--grpc-listen", FREE, "--store"]
+BROKER = [sys.executable, "-m", "ferromq", "broker", "--listen", FREE, "--grpc-listen", FREE, "--store"]
 
 FILL = """
 import os, signal, sys, time

@@ -39,7 +39,7 @@ class Server:
     def __init__(self, name: str, *arguments: str) -> None:
         self.name = name
         environment = {**os.environ, "FERROMQ_LOG": "error"}
-        command = [sys.executable, "-m", "ferromq.cli", *arguments]
+        command = [sys.executable, "-m", "ferromq", *arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert self._process.stdout is not None
         if not any(line.startswith(b"ready") for line in self._process.stdout):

@@ -31,9 +31,9 @@ import grpc
 import ferromq
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
-from ferromq.client._protocol import SERVICE, Identity
+from ferromq.core.requests import SERVICE, Identity
 from ferromq.errors import FerromqError
-from ferromq.spark import over_grpc
+from ferromq.spark.read import over_grpc
 
 TOPIC, QUEUES = "orders", 4
 GROUPS = [f"customer-{number}" for number in range(12)]
@@ -49,7 +49,7 @@ def free_port() -> int:
 def start(*arguments: str) -> "subprocess.Popen[bytes]":
     """Start a server and wait until it is ready."""
     environment = {**os.environ, "FERROMQ_LOG": "error", "FERROMQ_BROKER_COMMIT_LOG_FILE_SIZE": "16MiB"}
-    command = [sys.executable, "-m", "ferromq.cli", *arguments]
+    command = [sys.executable, "-m", "ferromq", *arguments]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     assert server.stdout is not None
     if not any(line.startswith(b"ready") for line in server.stdout):

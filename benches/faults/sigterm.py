@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def stops(arguments: list[str], number: int) -> tuple[bool, float]:
     """Start a server and stop it by one signal; return whether that worked, and how long it took."""
     environment = {**os.environ, "FERROMQ_LOG": "warn", "FERROMQ_BROKER_COMMIT_LOG_FILE_SIZE": "1MiB"}
-    command = [sys.executable, "-m", "ferromq.cli", *arguments]
+    command = [sys.executable, "-m", "ferromq", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
         assert server.stdout is not None
         try:

@@ -13,7 +13,6 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from ferromq._ferromq import ExpiredFile, StoredMessage
-from ferromq._time import Clock
 from ferromq.errors import (
     AlreadyExists,
     ClientClosed,
@@ -46,16 +45,17 @@ from ferromq.errors import (
     Unsupported,
 )
 from ferromq.message import Message, MessageView, Resolution, SendReceipt, SendSummary
+from ferromq.process.clock import Clock
 
 if TYPE_CHECKING:
-    from ferromq._embedded import Embedded, embedded
     from ferromq.admin import Admin
-    from ferromq.client._filters import Sql
-    from ferromq.client._pull_plans import Pulled, Queue
-    from ferromq.client._tls import Tls
     from ferromq.client.consumer import Consumer
     from ferromq.client.producer import Producer, Transaction
-    from ferromq.config import BrokerConfig, NameServerConfig, StoreConfig
+    from ferromq.client.tls import Tls
+    from ferromq.config.servers import BrokerConfig, NameServerConfig, StoreConfig
+    from ferromq.core.filters import Sql
+    from ferromq.core.pull_plans import Pulled, Queue
+    from ferromq.embedding import Embedded, embedded
 
     __version__: str
 
@@ -114,21 +114,21 @@ __all__ = [
 
 _HOMES = {
     "Admin": "admin",
-    "BrokerConfig": "config",
+    "BrokerConfig": "config.servers",
     "Consumer": "client.consumer",
-    "Embedded": "_embedded",
-    "NameServerConfig": "config",
+    "Embedded": "embedding",
+    "NameServerConfig": "config.servers",
     "Producer": "client.producer",
-    "Pulled": "client._pull_plans",
-    "Queue": "client._pull_plans",
-    "Sql": "client._filters",
-    "StoreConfig": "config",
-    "Tls": "client._tls",
+    "Pulled": "core.pull_plans",
+    "Queue": "core.pull_plans",
+    "Sql": "core.filters",
+    "StoreConfig": "config.servers",
+    "Tls": "client.tls",
     "Transaction": "client.producer",
-    "embedded": "_embedded",
+    "embedded": "embedding",
 }
 
-_MODULES = frozenset({"admin", "client", "config"})
+_MODULES = frozenset({"admin", "client"})
 
 if not TYPE_CHECKING:  # else any name would do
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from ferromq.cli import main
+from ferromq.cli.main import main
 
 sys.exit(main())

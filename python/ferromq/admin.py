@@ -15,13 +15,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args
 
-from ferromq import _broker_removal, _json, _names
-from ferromq._codes import RequestCode, ResponseCode
-from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import RemotingClient, StoredMessage, decode_records
-from ferromq._fork import Owner
-from ferromq.broker import retry_policy
-from ferromq.client._protocol import seconds
+from ferromq.core.requests import seconds
 from ferromq.errors import (
     AlreadyExists,
     ClientClosed,
@@ -39,7 +34,11 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
-from ferromq.route import MASTER, BrokerData, Permission, TopicRoute
+from ferromq.process.fork import Owner
+from ferromq.protocol import broker_removal, java_json, naming, retry_policy
+from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.endpoints import parse_endpoints
+from ferromq.protocol.route import MASTER, BrokerData, Permission, TopicRoute
 
 __all__ = ["Admin", "MessageType"]
 
@@ -111,7 +110,7 @@ class Admin:
     def topics(self) -> list[str]:
         """Return the names of all topics, RocketMQ's own included, sorted."""
         body = self._ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(_json.loads_object(body).get("topicList") or ())
+        return sorted(java_json.loads_object(body).get("topicList") or ())
 
     @_bounded
     def create_topic(
@@ -136,8 +135,8 @@ class Admin:
         them), `ConfigError` if several clusters are known and none is given, `IllegalName`, and `RequestError` if a
         broker refuses.
         """
-        _names.check_topic(name)
-        if _names.is_system_topic(name):
+        naming.check_topic(name)
+        if naming.is_system_topic(name):
             raise IllegalName(f"{name} is a topic of the system; choose another name")
         kind = _checked_type(message_type)
         _check_queues(queues)
@@ -170,7 +169,7 @@ class Admin:
         With fewer *queues* than before, messages in the queues above are not read any more. Raises `TopicNotFound`,
         `ConfigError` if several clusters are known and none is given, and `RequestError` if a broker refuses.
         """
-        _names.check_topic(name)
+        naming.check_topic(name)
         kind = _checked_type(message_type)
         _check_queues(queues)
         if queues is None and kind is None:
@@ -195,7 +194,7 @@ class Admin:
         Raises `TopicNotFound` if no broker and no name server knows the topic, `ConfigError` if several clusters are
         known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
-        _names.check_topic(name)
+        naming.check_topic(name)
         masters = self._masters(cluster)
         # Each name server has a table of its own, and one may still have what a deletion left.
         if not any(self._topic(master, name) for master in masters):
@@ -206,7 +205,7 @@ class Admin:
         fields = {"topic": name} if cluster is None else {"topic": name, "clusterName": cluster}
         for address in self._name_servers:
             self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
-            _broker_removal.forget_order(self._ask, address, name, cluster)
+            broker_removal.forget_order(self._ask, address, name, cluster)
 
     @_bounded
     def order_configurations(self) -> dict[str, dict[str, int]]:
@@ -214,7 +213,7 @@ class Admin:
         failure: FerromqError | None = None
         for address in self._in_turn():
             try:
-                return _broker_removal.order_configurations(self._ask, address)
+                return broker_removal.order_configurations(self._ask, address)
             except OutcomeUnknown as error:
                 failure = error
         assert failure is not None
@@ -231,7 +230,7 @@ class Admin:
         server failed with that was not reached: call it again then.
         """
         topics, failure = set[str](), None
-        for step in (_broker_removal.check_away, _broker_removal.take_out):
+        for step in (broker_removal.check_away, broker_removal.take_out):
             for address in self._name_servers:
                 try:
                     topics.update(step(self._ask, address, name) or ())
@@ -287,7 +286,7 @@ class Admin:
         Raises `AlreadyExists` if the group has other settings (`alter_group` changes them), `ConfigError` if several
         clusters are known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
-        _names.check_group(name)
+        naming.check_group(name)
         given = {"fifo": fifo, "retries": retries, "retry_delays": _policy(retry_delays)}
         found = {master: self._group(master, name) for master in self._masters(cluster)}
         for master, group in found.items():
@@ -315,7 +314,7 @@ class Admin:
         Raises `GroupNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a
         broker refuses.
         """
-        _names.check_group(name)
+        naming.check_group(name)
         fields = _group_fields(name, fifo=fifo, retries=retries, delays=retry_delays)
         if fields.keys() == {"groupName"}:
             raise ValueError("nothing to alter; give fifo, retries, or retry_delays")
@@ -383,7 +382,7 @@ class Admin:
 
     def _masters(self, wanted: str | None) -> list[str]:
         """Return the masters of the cluster *wanted*, or of the only one there is."""
-        known = _json.loads_object(self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
+        known = java_json.loads_object(self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
         clusters = {name: brokers for name, brokers in (known.get("clusterAddrTable") or {}).items() if brokers}
         where = ";".join(self._name_servers)
         if not clusters:
@@ -404,25 +403,25 @@ class Admin:
     def _topic(self, master: str, name: str) -> Mapping[str, Any] | None:
         """Return a topic as one broker has it."""
         body = self._ask(master, RequestCode.GET_TOPIC_CONFIG, {"topic": name}, ResponseCode.TOPIC_NOT_EXIST)
-        return _json.loads_object(body) if body else None
+        return java_json.loads_object(body) if body else None
 
     def _put_topic(self, master: str, topic: Mapping[str, Any], kind: str | None) -> None:
         fields = {name: _java_text(topic[name]) for name in _TOPIC_FIELDS if topic.get(name) is not None}
-        fields |= {"topic": topic["topicName"], "defaultTopic": _names.AUTO_CREATE_TOPIC}
+        fields |= {"topic": topic["topicName"], "defaultTopic": naming.AUTO_CREATE_TOPIC}
         if kind is not None:
             fields["attributes"] = f"+{_MESSAGE_TYPE}={kind}"
         self._ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
     def _group(self, master: str, name: str) -> Mapping[str, Any] | None:
         """Return a consumer group as one broker has it. Asked for by its name it might be created on first use."""
-        table = _json.loads_object(self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}))
+        table = java_json.loads_object(self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}))
         group: Mapping[str, Any] | None = (table.get("subscriptionGroupTable") or {}).get(name)
         return group
 
     def _put_group(self, master: str, group: Mapping[str, Any]) -> None:
         # In a request attributes are changes, not values.
         fields = {name: value for name, value in group.items() if name != "attributes"}
-        self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=_json.dumps(fields))
+        self._ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=java_json.dumps(fields))
 
     def _check_routed(self, topic: str, cluster: str | None) -> None:
         """Raise `TopicNotFound` unless a name server has a route to the cluster; else what one failed with."""

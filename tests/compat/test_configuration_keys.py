@@ -6,10 +6,10 @@ import subprocess
 import compat_peer
 import pytest
 
-from ferromq._config import Config
-from ferromq._proxy_config import REFUSED_OF_PROXY, ProxyKeys
-from ferromq._rocketmq import NAME_SERVER_REFUSED, REFUSED
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.proxy import REFUSED_OF_PROXY, ProxyKeys
+from ferromq.config.reader import Config
+from ferromq.config.rocketmq_keys import NAME_SERVER_REFUSED, REFUSED
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 
 _REMOTING = (
     "org.apache.rocketmq.remoting.netty.NettyServerConfig",

@@ -12,8 +12,8 @@ from compat_peer import Clients
 from official_peer import Official
 
 from ferromq import Clock, Embedded, embedded
-from ferromq.broker.groups import GroupConfig
-from ferromq.broker.topics import TopicConfig
+from ferromq.broker.metadata.groups import GroupConfig
+from ferromq.broker.metadata.topics import TopicConfig
 
 COUNT = 12
 ALL = frozenset(range(COUNT))

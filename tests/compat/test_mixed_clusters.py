@@ -14,9 +14,9 @@ import ferromq
 from ferromq import _ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
-from ferromq.route import TopicRoute
+from ferromq.protocol.route import TopicRoute
 
 UPDATE_TOPIC, COMMIT_OFFSET, UPDATE_GROUP = 17, 15, 200
 GET_KV, ROUTE, CLUSTER, QUERY_VERSION = 101, 105, 106, 322

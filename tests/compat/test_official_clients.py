@@ -11,9 +11,9 @@ from compat_peer import PeerError
 from official_peer import Got, Official, Sent
 
 import ferromq
-from ferromq.broker.groups import GroupConfig
-from ferromq.broker.retry_policy import Customized, Exponential
-from ferromq.broker.topics import TopicConfig
+from ferromq.broker.metadata.groups import GroupConfig
+from ferromq.broker.metadata.topics import TopicConfig
+from ferromq.protocol.retry_policy import Customized, Exponential
 
 COUNT = 20
 HOUR_MS = 3_600_000

@@ -9,4 +9,4 @@ _DIES_WITH_US = "import ctypes, sys; getattr(ctypes.CDLL(None), 'prctl', lambda 
 
 def command(function: str = "main") -> Sequence[str]:
     """Return the words that run a function of `ferromq.cli`, as the command of its name does."""
-    return [sys.executable, "-c", f"{_DIES_WITH_US}from ferromq.cli import {function}; sys.exit({function}())"]
+    return [sys.executable, "-c", f"{_DIES_WITH_US}from ferromq.cli.main import {function}; sys.exit({function}())"]

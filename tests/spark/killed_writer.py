@@ -15,8 +15,8 @@ from typing import Any
 from pyspark import TaskContext
 
 from ferromq import spark
-from ferromq.spark.write import BATCH_ID, BatchWriter, Sent, StreamWriter, parse_options
-from ferromq.spark.write_send import Sender
+from ferromq.spark.write.send import Sender
+from ferromq.spark.write.writer import BATCH_ID, BatchWriter, Sent, StreamWriter, parse_options
 
 BATCHES = 3
 """The writer is killed when it asks for that many: all but the last are stored then, and that one is under way."""

@@ -19,7 +19,7 @@ from pyspark.errors import StreamingQueryException
 
 from ferromq import spark
 from ferromq.spark import FerromqSource
-from ferromq.spark.stream import StreamReader, parse_options
+from ferromq.spark.stream.reader import StreamReader, parse_options
 
 SETTINGS = {
     "spark.log.level": "OFF",

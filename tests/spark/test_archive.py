@@ -13,8 +13,9 @@ import duckdb
 import pytest
 
 import ferromq
-from ferromq import cli, store_tools
+from ferromq import store_tools
 from ferromq._ferromq import StoredMessage
+from ferromq.cli import main as cli
 from ferromq.errors import CorruptStore
 from ferromq.pipeline import archive
 from ferromq.pipeline._published import LogPart

@@ -14,8 +14,8 @@ import store_faults
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ferromq import cli
 from ferromq._ferromq import Clock, Store
+from ferromq.cli import main as cli
 from ferromq.pipeline.audit import audit
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "store"

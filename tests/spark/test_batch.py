@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import ferromq
-from ferromq.spark import pull
 from ferromq.spark.options import Where
+from ferromq.spark.read import pull
 from ferromq.spark.topics import Topics
 
 

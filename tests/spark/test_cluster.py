@@ -22,7 +22,7 @@ PROGRAM = '''
 import json, sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from ferromq import cli
+from ferromq.cli import main as cli
 
 def place(batches):
     import os, ferromq, pyarrow

@@ -11,10 +11,10 @@ import pytest
 
 import ferromq
 from ferromq._ferromq import RemotingClient
-from ferromq.config import NameServerConfig
+from ferromq.config.servers import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
-from ferromq.spark import pull
 from ferromq.spark.options import Where
+from ferromq.spark.read import pull
 from ferromq.spark.topics import Topics
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "compat"))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferromq.spark.log_cuts import cut
-from ferromq.spark.log_files import LogPart
+from ferromq.spark.log.cuts import cut
+from ferromq.spark.log.files import LogPart
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "store"
 

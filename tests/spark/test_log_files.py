@@ -13,7 +13,7 @@ import pytest
 
 from ferromq._ferromq import Clock, Store
 from ferromq.errors import ConfigError
-from ferromq.spark.log_files import LogPart, find, on_disk
+from ferromq.spark.log.files import LogPart, find, on_disk
 
 FIRST, SECOND = "00000000000000000000", "00000000000000001024"
 

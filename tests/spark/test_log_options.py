@@ -3,7 +3,7 @@
 import pytest
 
 from ferromq.errors import ConfigError
-from ferromq.spark.log_options import LogOptions
+from ferromq.spark.log.options import LogOptions
 from ferromq.spark.rows import ALL, Rows, Span
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, IsNotNull, LessT
 
 import ferromq
 from ferromq.errors import ConfigError, CorruptStore
-from ferromq.spark.log_source import FerromqLogSource
+from ferromq.spark.log.source import FerromqLogSource
 from ferromq.spark.schema import COLUMNS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "store"

@@ -13,7 +13,7 @@ COUNT, SIZE, ALLOWED = 64_000, 4096, 125_000_000
 READ = """
 import json, sys
 from pyspark.sql.datasource import CaseInsensitiveDict
-from ferromq.spark.log_source import FerromqLogSource
+from ferromq.spark.log.source import FerromqLogSource
 from ferromq.spark.source import FerromqSource
 
 def anonymous():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from ferromq.errors import ConfigError
-from ferromq.spark.log_source import FerromqLogSource
+from ferromq.spark.log.source import FerromqLogSource
 from ferromq.spark.options import STREAM_OPTIONS, ReadOptions, RowOptions, Where
 from ferromq.spark.positions import Positions, Time
 from ferromq.spark.schema import COLUMNS, schema_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ferromq
-from ferromq import cli
+from ferromq.cli import main as cli
 from ferromq.pipeline import archive
 
 

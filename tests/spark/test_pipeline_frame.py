@@ -17,7 +17,7 @@ WITHOUT_PYSPARK = """
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "pyspark" else find(name, *rest)
-from ferromq.cli import main
+from ferromq.cli.main import main
 code = main(sys.argv[1:])
 print("pyspark" in sys.modules)
 sys.exit(code)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError
-from ferromq.spark.plan import Queue, QueueRange, narrow, partitions, ranges, resolve
 from ferromq.spark.positions import Positions, Time
+from ferromq.spark.read.plan import Queue, QueueRange, narrow, partitions, ranges, resolve
 from ferromq.spark.rows import Rows, Span
 
 A0 = Queue("t", "broker-a", "a:1", 0, min_offset=10, max_offset=100)

@@ -11,7 +11,7 @@ import pytest
 from ferromq.demo import flights
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FERROMQ = "import sys; from ferromq.cli import main; sys.exit(main())"
+FERROMQ = "import sys; from ferromq.cli.main import main; sys.exit(main())"
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""What `ferromq.spark.pull` makes of a broker's answers; the broker here is a few lines that answer by script."""
+"""What `ferromq.spark.read.pull` makes of a broker's answers; the broker here is a few lines that answer by script."""
 
 import struct
 import threading
@@ -14,10 +14,10 @@ import pytest
 
 from ferromq._proto import messages as pb
 from ferromq.errors import ConfigError, ConnectionFailed, ServerError, TopicNotFound
-from ferromq.spark import over_grpc, pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
-from ferromq.spark.plan import Queue, QueueRange
+from ferromq.spark.read import over_grpc, pull
+from ferromq.spark.read.plan import Queue, QueueRange
 from ferromq.spark.topics import Topics
 
 FLIGHTS = Topics(("flights",))

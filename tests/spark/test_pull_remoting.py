@@ -9,12 +9,12 @@ import pytest
 
 import ferromq
 from ferromq.errors import ConfigError, ServerError, TopicNotFound
-from ferromq.spark import over_grpc, over_remoting, pull
 from ferromq.spark.arrow import arrow_schema, record_batch
 from ferromq.spark.options import Where
-from ferromq.spark.over_grpc import GrpcBroker
-from ferromq.spark.over_remoting import NameServers, RemotingBroker
-from ferromq.spark.plan import Queue
+from ferromq.spark.read import over_grpc, over_remoting, pull
+from ferromq.spark.read.over_grpc import GrpcBroker
+from ferromq.spark.read.over_remoting import NameServers, RemotingBroker
+from ferromq.spark.read.plan import Queue
 from ferromq.spark.schema import SCHEMA
 from ferromq.spark.topics import Topics
 

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from ferromq.spark.push_down import PushingReader, push
+from ferromq.spark.read.push_down import PushingReader, push
 from ferromq.spark.rows import Rows, Span
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

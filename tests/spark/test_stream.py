@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 import ferromq
-from ferromq.spark.stream import HAS_ADMISSION
-from ferromq.spark.stream_plan import flat
+from ferromq.spark.stream.plan import flat
+from ferromq.spark.stream.reader import HAS_ADMISSION
 
 Begin = Callable[[Any], Any]
 

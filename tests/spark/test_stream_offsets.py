@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError, ConnectionFailed, DataLost, ServerError, TopicNotFound
 from ferromq.spark.options import Where
-from ferromq.spark.plan import Queue
-from ferromq.spark.stream_offsets import StreamOffsets
-from ferromq.spark.stream_options import StreamOptions
-from ferromq.spark.stream_plan import Offsets, Place, flat
-from ferromq.spark.stream_watch import Patience, Watch
+from ferromq.spark.read.plan import Queue
+from ferromq.spark.stream.offsets import StreamOffsets
+from ferromq.spark.stream.options import StreamOptions
+from ferromq.spark.stream.plan import Offsets, Place, flat
+from ferromq.spark.stream.watch import Patience, Watch
 from ferromq.spark.topics import Topics
 
 UNLIMITED = 2**62

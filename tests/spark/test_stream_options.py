@@ -3,7 +3,7 @@
 import pytest
 
 from ferromq.errors import ConfigError
-from ferromq.spark.stream_options import StreamOptions
+from ferromq.spark.stream.options import StreamOptions
 
 
 def options(**given: str) -> StreamOptions:

@@ -5,8 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferromq.spark.plan import Queue
-from ferromq.spark.stream_plan import (
+from ferromq.spark.read.plan import Queue
+from ferromq.spark.stream.plan import (
     ALL,
     Bounds,
     Flat,

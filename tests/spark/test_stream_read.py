@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 import ferromq
 from ferromq.errors import ConfigError, ConnectionFailed, DataLost, Forbidden, ServerError, TopicNotFound
-from ferromq.route import BrokerData, QueueData, TopicRoute
-from ferromq.spark import pull
+from ferromq.protocol.route import BrokerData, QueueData, TopicRoute
 from ferromq.spark.options import Where
-from ferromq.spark.over_remoting import NameServers, RemotingBroker
-from ferromq.spark.plan import Queue, QueueRange
-from ferromq.spark.stream_group import GroupOffsets
-from ferromq.spark.stream_read import PatientReader
-from ferromq.spark.stream_watch import Patience, Watch, registered_brokers
+from ferromq.spark.read import pull
+from ferromq.spark.read.over_remoting import NameServers, RemotingBroker
+from ferromq.spark.read.plan import Queue, QueueRange
+from ferromq.spark.stream.group import GroupOffsets
+from ferromq.spark.stream.read import PatientReader
+from ferromq.spark.stream.watch import Patience, Watch, registered_brokers
 from ferromq.spark.topics import Topics
 
 WHERE = Where(endpoint="e:1")

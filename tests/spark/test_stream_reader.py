@@ -10,9 +10,9 @@ import pytest
 
 import ferromq
 from ferromq.errors import ConfigError
-from ferromq.spark import stream
 from ferromq.spark.schema import schema_of
-from ferromq.spark.stream_plan import flat
+from ferromq.spark.stream import reader as stream
+from ferromq.spark.stream.plan import flat
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
 ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows

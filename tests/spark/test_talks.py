@@ -12,10 +12,10 @@ from ports import kept_port
 
 import ferromq
 from ferromq.errors import OutcomeUnknown
-from ferromq.spark import over_grpc, over_remoting, pull
 from ferromq.spark.arrow import record_batch
 from ferromq.spark.options import Where
-from ferromq.spark.plan import QueueRange
+from ferromq.spark.read import over_grpc, over_remoting, pull
+from ferromq.spark.read.plan import QueueRange
 from ferromq.spark.topics import Topics
 
 SCHEMA = pa.schema([pa.field("queue_offset", pa.int64()), pa.field("body", pa.binary())])

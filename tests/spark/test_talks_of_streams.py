@@ -12,11 +12,13 @@ from ports import kept_port
 import ferromq
 from ferromq.errors import ConnectionFailed, OutcomeUnknown
 from ferromq.pipeline import _group_offsets
-from ferromq.spark import over_grpc, over_remoting, pull, stream_group, stream_watch
 from ferromq.spark.options import Where
-from ferromq.spark.plan import Queue
-from ferromq.spark.stream_group import GroupOffsets
-from ferromq.spark.stream_watch import Patience, Watch, registered_brokers
+from ferromq.spark.read import over_grpc, over_remoting, pull
+from ferromq.spark.read.plan import Queue
+from ferromq.spark.stream import group as stream_group
+from ferromq.spark.stream import watch as stream_watch
+from ferromq.spark.stream.group import GroupOffsets
+from ferromq.spark.stream.watch import Patience, Watch, registered_brokers
 from ferromq.spark.topics import Topics
 
 ORDERS = Topics(("orders",))

@@ -16,18 +16,18 @@ from ports import kept_port
 from pyspark.sql.types import StringType, StructField, StructType
 
 import ferromq
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig
+from ferromq.config.servers import BrokerConfig
 from ferromq.errors import OutcomeUnknown
 from ferromq.message import Message
 from ferromq.pipeline import _lanes
 from ferromq.pipeline._lanes import LaneSender
-from ferromq.spark.write import BatchWriter
-from ferromq.spark.write_layouts import FirstLayouts
-from ferromq.spark.write_options import WriteOptions
-from ferromq.spark.write_plan import BLOCK
-from ferromq.spark.write_send import EachCutter, Sender, layouts
+from ferromq.process.clock import Clock
+from ferromq.spark.write.layouts import FirstLayouts
+from ferromq.spark.write.options import WriteOptions
+from ferromq.spark.write.plan import BLOCK
+from ferromq.spark.write.send import EachCutter, Sender, layouts
+from ferromq.spark.write.writer import BatchWriter
 
 TIMEOUT = 1
 # On an idle machine: closing ends within two seconds; what is not bounded takes much longer.

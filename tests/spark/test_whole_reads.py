@@ -8,16 +8,16 @@ from typing import NamedTuple
 import pytest
 
 import ferromq
-from ferromq._codes import RequestCode
 from ferromq._ferromq import RemotingClient
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.errors import ConnectionFailed, ServerError, TopicNotFound
 from ferromq.namesrv.server import NamesrvController
-from ferromq.spark import pull
+from ferromq.process.clock import Clock
+from ferromq.protocol.codes import RequestCode
 from ferromq.spark.options import Where
-from ferromq.spark.stream_watch import Patience, Watch
+from ferromq.spark.read import pull
+from ferromq.spark.stream.watch import Patience, Watch
 from ferromq.spark.topics import Topics
 
 FREE = "127.0.0.1:0"

@@ -15,15 +15,15 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 import ferromq
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.errors import ConfigError, ServerError
 from ferromq.namesrv.server import NamesrvController
-from ferromq.spark.write import BatchWriter
-from ferromq.spark.write_options import WriteOptions
-from ferromq.spark.write_plan import BLOCK
-from ferromq.spark.write_send import layouts
+from ferromq.process.clock import Clock
+from ferromq.spark.write.options import WriteOptions
+from ferromq.spark.write.plan import BLOCK
+from ferromq.spark.write.send import layouts
+from ferromq.spark.write.writer import BatchWriter
 
 FREE = "127.0.0.1:0"
 Cluster = tuple[NamesrvController, BrokerController, BrokerController]

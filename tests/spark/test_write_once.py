@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ferromq
-from ferromq.client._client import Client, Options
+from ferromq.client.client import Client, Options
 from ferromq.errors import ConfigError
-from ferromq.spark import write_plan
-from ferromq.spark.write_layouts import FirstLayouts, layout_of
-from ferromq.spark.write_rows import read_rows
-from ferromq.spark.write_send import OnceCutter, Request, close, sending
+from ferromq.spark.write import plan
+from ferromq.spark.write.layouts import FirstLayouts, layout_of
+from ferromq.spark.write.rows import read_rows
+from ferromq.spark.write.send import OnceCutter, Request, close, sending
 
 ROWS = 24
 PARTITION = 3
@@ -120,7 +120,7 @@ def test_attempts_that_write_at_the_same_time_store_each_row_once(
     topic = f"t{uuid.uuid4().hex}"
     with mq.admin() as admin:
         admin.create_topic(topic, message_type="MIXED")
-    with mock.patch.multiple(write_plan, BLOCK=2, MAX_ROWS=3):
+    with mock.patch.multiple(plan, BLOCK=2, MAX_ROWS=3):
         attempts = [Attempt(client, topic, kinds) for _ in range(2)]
         late: list[tuple[Attempt, int]] = []
         for _ in range(data.draw(st.integers(0, 30), "steps")):
@@ -170,7 +170,7 @@ def test_rows_are_stored_once_or_refused_where_the_queues_change_between_two_att
     with mq.admin() as admin:
         admin.create_topic(topic, 4)
     kinds = ["plain"] * ROWS
-    with mock.patch.multiple(write_plan, BLOCK=2, MAX_ROWS=3):
+    with mock.patch.multiple(plan, BLOCK=2, MAX_ROWS=3):
         killed = Attempt(client, topic, kinds, before, is_placed=False)
         for _ in range(data.draw(st.integers(0, len(killed.requests)), "answered before the kill")):
             at = data.draw(st.sampled_from(killed.ready()), "request")

@@ -15,7 +15,7 @@ from typing import Any, Self
 import grpc
 
 from ferromq._proto import messages as pb
-from ferromq.client._routes import endpoints_message
+from ferromq.core.routes import endpoints_message
 
 _STREAMS = {"ReceiveMessage", "PullMessage"}
 _PATIENCE = 30.0

@@ -13,7 +13,7 @@ from consumer_shells import PATIENCE, SHELLS, AioShell, Shell, SyncShell
 from grpc_proxy import GrpcProxy
 
 import ferromq
-from ferromq.client import _plans
+from ferromq.core import plans
 
 pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 
@@ -50,8 +50,8 @@ def test_an_acknowledgement_has_one_timeout_for_all_it_waits_for(
         limits.append(timeout)
         return ack(*given, timeout=timeout)
 
-    ack = _plans.ack
-    monkeypatch.setattr(_plans, "ack", noted)
+    ack = plans.ack
+    monkeypatch.setattr(plans, "ack", noted)
     with mq.producer() as producer:
         producer.send("orders", b"y")
     with shell(mq, "billing", "orders", timeout=PATIENCE) as consumer:

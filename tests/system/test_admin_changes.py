@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import ferromq
-from ferromq import _json
-from ferromq._embedded import SMALL_FILES
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
-from ferromq.broker.topics import TopicConfig
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.broker.metadata.topics import TopicConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.embedding import SMALL_FILES
 from ferromq.namesrv.server import NamesrvController
+from ferromq.protocol import java_json
 
 FREE = "127.0.0.1:0"
 UPDATE_CONFIG, PUT_TOPIC, PUT_GROUP, DELETE_ROUTE = 25, 17, 200, 216
@@ -245,7 +245,7 @@ def test_a_new_broker_gets_a_group_as_the_others_have_it(tmp_path: Path) -> None
         with closing(one), closing(two), ferromq.Admin(name_server.address) as admin:
             fields = {"groupName": "walker", "consumeMessageOrderly": True, "retryMaxTimes": 3, "consumeEnable": False}
             fields["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [500, 2000]}}
-            assert call(one.address, PUT_GROUP, {}, _json.dumps(fields)) == 0
+            assert call(one.address, PUT_GROUP, {}, java_json.dumps(fields)) == 0
             admin.create_group("walker")
             there = one.groups.get("walker")
             also = two.groups.get("walker")

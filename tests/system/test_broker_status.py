@@ -9,7 +9,7 @@ from dispatching import dispatched
 from remoting_peer import Peer
 
 import ferromq
-from ferromq._time import Clock
+from ferromq.process.clock import Clock
 
 RUNTIME_INFO, PULL, POP = 28, 11, 200_050
 OWN_SUBSCRIPTION = 4

@@ -158,7 +158,7 @@ def test_a_blocked_loop_does_not_stop_heartbeats(
     mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """Heartbeats reach the broker while nothing runs on the loop."""
-    monkeypatch.setattr("ferromq.client._session.HEARTBEAT_PERIOD", 0.05)
+    monkeypatch.setattr("ferromq.client.session.HEARTBEAT_PERIOD", 0.05)
 
     async def use() -> bool:
         async with aio.Consumer(mq.endpoint, "billing", "orders") as consumer:

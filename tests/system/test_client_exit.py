@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from ferromq.client._client import Client, Options
+from ferromq.client.client import Client, Options
 
 PATIENCE = 60
 CODE = """
 import atexit, logging, sys, threading, ferromq
-from ferromq.client import _client
+from ferromq.client import client
 
 logging.basicConfig()
-_client._AT_EXIT = 0.5
+client._AT_EXIT = 0.5
 mq = ferromq.embedded()
 producer, consumer = ferromq.Producer(mq.endpoint, timeout=5), ferromq.Consumer(mq.endpoint, "g", "t")
 producer.send_all("t", [b"a"] * 3)

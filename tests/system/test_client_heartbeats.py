@@ -8,7 +8,7 @@ from consumer_shells import PATIENCE, SHELLS, Shell
 from grpc_proxy import GrpcProxy
 
 import ferromq
-from ferromq.client import _session
+from ferromq.client import session
 
 pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 LONG = 120.0
@@ -31,8 +31,8 @@ def test_a_broker_that_hangs_delays_no_heartbeat_of_another(
     proxies: tuple[GrpcProxy, GrpcProxy], shell: Shell, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     """Though its own is under way for long."""
-    monkeypatch.setattr(_session, "HEARTBEAT_PERIOD", 0.02)
-    monkeypatch.setattr(_session, "_HEARTBEAT_TIMEOUT", LONG)
+    monkeypatch.setattr(session, "HEARTBEAT_PERIOD", 0.02)
+    monkeypatch.setattr(session, "_HEARTBEAT_TIMEOUT", LONG)
     proxy, hung = proxies
     with shell(proxy, "billing", "orders") as consumer:
         for _ in range(2):
@@ -49,7 +49,7 @@ def test_a_broker_that_hangs_delays_no_farewell_to_another(
     proxies: tuple[GrpcProxy, GrpcProxy], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that is closed says good-bye to all at once, and ends in its time."""
-    monkeypatch.setattr(_session, "_FAREWELL", LONG)
+    monkeypatch.setattr(session, "_FAREWELL", LONG)
     consumer = shell(proxies[0], "billing", "orders")
     for _ in range(2):
         consumer.ack(consumer.receive(1, wait=PATIENCE))

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import ferromq
-from ferromq import Message, MessageView, Resolution, _json
+from ferromq import Message, MessageView, Resolution
 from ferromq._ferromq import RemotingClient
-from ferromq.client._connection import Channels
+from ferromq.client.connection import Channels
+from ferromq.protocol import java_json
 
 SOON = timedelta(seconds=10)
 AT_ONCE = timedelta()
@@ -253,7 +254,7 @@ def test_a_group_minds_priorities_as_often_as_it_says(mq: ferromq.Embedded) -> N
 
     def factor(value: str) -> None:
         group = {"groupName": "desk", "attributes": {"+priority.factor": value}}
-        assert remoting.call(mq.remoting, UPDATE_GROUP, {}, _json.dumps(group))[0] == 0
+        assert remoting.call(mq.remoting, UPDATE_GROUP, {}, java_json.dumps(group))[0] == 0
 
     with mq.producer() as producer, mq.consumer("early", "calls") as early, mq.consumer("desk", "calls") as desk:
         for number in range(20):

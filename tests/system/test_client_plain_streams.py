@@ -9,7 +9,7 @@ import pytest
 
 import ferromq
 from ferromq._proto import messages as pb
-from ferromq.client._routes import endpoints_message
+from ferromq.core.routes import endpoints_message
 
 OK = pb.Status(code=pb.OK, message="OK")
 

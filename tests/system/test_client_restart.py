@@ -187,7 +187,7 @@ def test_a_waiting_client_does_not_stop_other_threads() -> None:
 BEHIND_A_PROXY = """
 import ferromq
 from ferromq.spark.options import Where
-from ferromq.spark.pull import queues
+from ferromq.spark.read.pull import queues
 from ferromq.spark.topics import Topics
 with ferromq.embedded() as mq, mq.producer(attempts=1) as producer:
     producer.send("orders", b"x")

@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 import ferromq
-from ferromq import _json, _names
 from ferromq._ferromq import RemotingClient, decode_records
 from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
-from ferromq.broker.groups import GroupConfig
-from ferromq.config import BrokerConfig
+from ferromq.broker.metadata.groups import GroupConfig
+from ferromq.config.servers import BrokerConfig
+from ferromq.protocol import java_json, naming
 
 QUERY_MESSAGE, UPDATE_TOPIC, VIEW_MESSAGE, REGISTER, UPDATE_GROUP, TOPICS = 12, 17, 33, 103, 200, 206
 SUCCESS, SYSTEM_ERROR, NOT_FOUND, INVALID = 0, 1, 22, 29
@@ -139,7 +139,7 @@ def test_a_route_reaches_over_brokers(mq: ferromq.Embedded, rpc: Rpc, tmp_path: 
         assert remoting.call(other.address, UPDATE_TOPIC, fields)[0] == SUCCESS
         table = {"wide": {"readQueueNums": 3, "writeQueueNums": 3}, "s": {}}
         fields = {"brokerName": "old", "brokerAddr": "10.0.0.9:10911", "clusterName": "c", "brokerId": "0"}
-        body = _json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": table}})
+        body = java_json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": table}})
         assert remoting.call(mq.namesrv, REGISTER, {**fields, "haServerAddr": "x"}, body)[0] == SUCCESS
         response = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("wide")))
         assert response.status.code == pb.Code.OK
@@ -462,7 +462,7 @@ def test_a_group_is_created_and_changed_by_remoting(
     """Request 200 with Java's body: it is in the file before the answer; attributes are altered, not replaced."""
 
     def put(**fields: Any) -> int:
-        return remoting.call(mq.remoting, UPDATE_GROUP, {}, _json.dumps({**JAVAS_GROUP, **fields}))[0]
+        return remoting.call(mq.remoting, UPDATE_GROUP, {}, java_json.dumps({**JAVAS_GROUP, **fields}))[0]
 
     def saved() -> Any:
         content = json.loads((tmp_path / "store" / "config" / "subscriptionGroup.json").read_text())
@@ -501,4 +501,4 @@ def test_a_group_that_may_not_be_is_refused(
     """The remark names what is wrong, and nothing is created."""
     code, remark, _, _ = remoting.call(mq.remoting, UPDATE_GROUP, {}, body)
     assert (code, named in (remark or "")) == (INVALID, True), remark
-    assert {group.name for group in mq.broker.groups.all()} == set(_names.SYSTEM_GROUPS)
+    assert {group.name for group in mq.broker.groups.all()} == set(naming.SYSTEM_GROUPS)

@@ -34,7 +34,7 @@ def limit() -> None:
 @pytest.mark.parametrize(("entry", "words"), [("main", ["namesrv"]), ("mqnamesrv", []), ("main", ["broker"])])
 def test_a_server_raises_the_soft_limit_to_the_hard_one(entry: str, words: list[str], tmp_path: Path) -> None:
     """Before it counts how many connections and files there may be."""
-    program = f"import sys; from ferromq import cli; sys.exit(cli.{entry}(sys.argv[1:]))"
+    program = f"import sys; from ferromq.cli import main as cli; sys.exit(cli.{entry}(sys.argv[1:]))"
     words = [*words, "--listen", "127.0.0.1:0"]
     if "broker" in words:
         words += ["--grpc-listen", "127.0.0.1:0", "--store", str(tmp_path)]
@@ -94,7 +94,7 @@ def is_open(client: socket.socket) -> bool:
 def test_two_servers_of_a_process_leave_its_store_the_descriptors_it_needs(tmp_path: Path) -> None:
     """Their connections together are what is left, and new topics get their files."""
     words = ["dev", "--namesrv-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]
-    program = "import sys; from ferromq import cli; sys.exit(cli.main(sys.argv[1:]))"
+    program = "import sys; from ferromq.cli import main as cli; sys.exit(cli.main(sys.argv[1:]))"
     with (
         subprocess.Popen(
             [sys.executable, "-c", program, *words, "--store", str(tmp_path), "--set", "commit_log_file_size=67108864"],

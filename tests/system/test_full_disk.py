@@ -50,7 +50,7 @@ def mounted(tmp_path: Path, kind: str) -> Iterator[Path]:
 @contextlib.contextmanager
 def broker(store: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a broker; give its process and its endpoint."""
-    command = [sys.executable, "-m", "ferromq.cli", "broker", "--listen", FREE, "--grpc-listen", FREE]
+    command = [sys.executable, "-m", "ferromq", "broker", "--listen", FREE, "--grpc-listen", FREE]
     command += ["--store", str(store), *OPTIONS, *SMALL_INDEX]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

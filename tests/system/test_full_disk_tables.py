@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import ferromq
-from ferromq import _json
 from ferromq._ferromq import RemotingClient
+from ferromq.protocol import java_json
 
 SEND, SET_MODE, NOT_AVAILABLE = 310, 401, 14
 
@@ -28,7 +28,7 @@ def mq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ferromq.Embe
             admin.create_topic("there")
             admin.create_group("g")
         with monkeypatch.context() as patched:
-            patched.setattr(_json, "replace_file", full)
+            patched.setattr(java_json, "replace_file", full)
             patched.setattr(os, "fdatasync", full)
             yield embedded
 

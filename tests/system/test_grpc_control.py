@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 import ferromq
-from ferromq import _json
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
+from ferromq.protocol import java_json
 
 SUCCESS, SYSTEM_ERROR, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 3, 16
 UPDATE_GROUP, RESET, RUNNING_INFO, CONSUME_DIRECTLY = 200, 222, 307, 309
@@ -172,7 +172,7 @@ def test_an_administrators_change_of_a_group_reaches_its_consumers(
     assert consumer.settings.backoff_policy.max_attempts == 17
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1_500, "max": 60_000, "multiplier": 4}}
     body = {"groupName": group, "consumeMessageOrderly": True, "retryMaxTimes": 2, "groupRetryPolicy": policy}
-    assert remoting.call(shared.remoting, UPDATE_GROUP, {}, _json.dumps(body))[0] == SUCCESS
+    assert remoting.call(shared.remoting, UPDATE_GROUP, {}, java_json.dumps(body))[0] == SUCCESS
     told = consumer.hear().settings
     assert (told.subscription.fifo, told.backoff_policy.max_attempts) == (True, 3)
     backoff = told.backoff_policy.exponential_backoff
@@ -255,7 +255,7 @@ LOGS = """
 import logging, sys
 import grpc
 import ferromq
-from ferromq import _logging
+from ferromq.process import logs
 from ferromq._ferromq import Clock, Server
 from ferromq._proto import messages as pb
 
@@ -267,7 +267,7 @@ def change(mq, level):
 
 with ferromq.embedded() as mq:
     change(mq, 1)
-    _logging.install("error,ferromq::broker=error")
+    logs.install("error,ferromq::broker=error")
     logging.getLogger("ferromq.broker").info("not shown")
     change(mq, 2)
     logging.getLogger("ferromq.broker").info("shown")

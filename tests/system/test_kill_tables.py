@@ -13,9 +13,9 @@ import pytest
 from remoting_peer import Peer
 
 import ferromq
-from ferromq.broker.groups import GroupTable
-from ferromq.broker.topics import TopicTable
-from ferromq.config import BrokerConfig
+from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.topics import TopicTable
+from ferromq.config.servers import BrokerConfig
 
 Eventually = Callable[[Callable[[], bool]], bool]
 

@@ -10,10 +10,10 @@ import pytest
 
 import ferromq
 from ferromq._ferromq import RemotingClient
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 ROUTE, SUCCESS, UNKNOWN = 105, 0, 17
 FREE = "127.0.0.1:0"

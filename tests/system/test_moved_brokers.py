@@ -11,8 +11,8 @@ import pytest
 import ferromq
 from ferromq import aio
 from ferromq.broker.controller import BrokerController
-from ferromq.client import _session
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.client import session
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 
 FREE = "127.0.0.1:0"
@@ -47,7 +47,7 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Yield two brokers with a topic."""
-    monkeypatch.setattr(_session, "HEARTBEAT_PERIOD", 0.05)
+    monkeypatch.setattr(session, "HEARTBEAT_PERIOD", 0.05)
     with contextlib.ExitStack() as stack:
         yield Cluster(tmp_path, stack)
 

@@ -10,7 +10,7 @@ import pytest
 from children import command
 
 from ferromq._ferromq import RemotingClient
-from ferromq._rocketmq import NAME_SERVER_WITHOUT_EFFECT
+from ferromq.config.rocketmq_keys import NAME_SERVER_WITHOUT_EFFECT
 
 PUT_KV, GET_CONFIG, SET_CONFIG = 100, 319, 318
 COMMAND = command("mqnamesrv")

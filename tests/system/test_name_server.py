@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ferromq._ferromq import RemotingClient
-from ferromq._time import Clock
-from ferromq.config import NameServerConfig
+from ferromq.config.servers import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
-from ferromq.route import TopicRoute
+from ferromq.process.clock import Clock
+from ferromq.protocol.route import TopicRoute
 
 PUT_KV, GET_KV, DELETE_KV, REGISTER, UNREGISTER, ROUTE = 100, 101, 102, 103, 104, 105
 CLUSTER_INFO, TOPICS, LIST_KV, DATA_VERSION, HEARTBEAT = 106, 206, 219, 322, 904

@@ -11,10 +11,10 @@ from remoting_peer import Peer
 
 from ferromq._ferromq import Clock as RawClock
 from ferromq._ferromq import RemotingClient, Request, Server
-from ferromq._time import Clock
-from ferromq.config import NameServerConfig
+from ferromq.config.servers import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
-from ferromq.route import TopicRoute
+from ferromq.process.clock import Clock
+from ferromq.protocol.route import TopicRoute
 
 PUT_KV, DELETE_KV, REGISTER, UNREGISTER, ROUTE, WIPE, TOPICS = 100, 102, 103, 104, 105, 205, 206
 DELETE_TOPIC, REGISTER_TOPIC = 216, 217

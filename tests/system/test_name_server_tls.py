@@ -8,10 +8,10 @@ import pytest
 from remoting_peer import Peer
 
 from ferromq._ferromq import RemotingClient
-from ferromq._time import Clock
-from ferromq.config import NameServerConfig
+from ferromq.config.servers import NameServerConfig
 from ferromq.errors import ConfigError, ConnectionFailed
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 TOPICS = 206
 SUCCESS = 0

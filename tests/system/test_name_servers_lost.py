@@ -9,10 +9,10 @@ from ports import kept_port
 
 import ferromq
 from ferromq._ferromq import RemotingClient
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 UPDATE_TOPIC, ROUTE = 17, 105
 SUCCESS = 0

@@ -9,7 +9,7 @@ import pytest
 
 import ferromq
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig
+from ferromq.config.servers import BrokerConfig
 
 pytest.importorskip("rocketmq")
 

@@ -7,8 +7,8 @@ import pytest
 from test_official_client import run
 
 import ferromq
-from ferromq.broker.groups import GroupConfig
-from ferromq.broker.topics import TopicConfig
+from ferromq.broker.metadata.groups import GroupConfig
+from ferromq.broker.metadata.topics import TopicConfig
 
 pytest.importorskip("rocketmq")
 

@@ -10,10 +10,10 @@ import pytest
 from remoting_peer import Frame, Peer
 
 from ferromq._ferromq import RemotingClient
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 START = 1_700_000_000_000
 SEND, PULL, ROUTE, MEMBERS, RECALL, SET_CONFIG, GET_CONFIG = 310, 11, 105, 38, 370, 25, 26

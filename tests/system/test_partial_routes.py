@@ -13,12 +13,12 @@ from machine import in_load
 
 import ferromq
 from ferromq._proto import messages as pb
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.errors import ServerError
 from ferromq.namesrv.server import NamesrvController
-from ferromq.spark import over_grpc
+from ferromq.process.clock import Clock
+from ferromq.spark.read import over_grpc
 
 FREE = "127.0.0.1:0"
 GROUPS = [f"customer-{number}" for number in range(20)]

@@ -11,10 +11,10 @@ import pytest
 from machine import in_load
 
 from ferromq._ferromq import RemotingClient, Request, Server
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig
+from ferromq.config.servers import BrokerConfig
 from ferromq.namesrv import registration
+from ferromq.process.clock import Clock
 
 UPDATE_TOPIC, HEARTBEAT, DELETE_TOPIC = 17, 34, 215
 PUT_KV, GET_KV, REGISTER, UNREGISTER, QUERY_VERSION = 100, 101, 103, 104, 322

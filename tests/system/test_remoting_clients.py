@@ -9,7 +9,7 @@ import pytest
 from remoting_peer import Frame, Peer
 
 import ferromq
-from ferromq._time import Clock
+from ferromq.process.clock import Clock
 
 SUCCESS, SYSTEM_ERROR, UNKNOWN, MOVED, INVALID, NOT_ONLINE = 0, 1, 3, 21, 29, 206
 PULL, COMMIT = 11, 15

@@ -11,7 +11,7 @@ from dispatching import dispatched
 from remoting_peer import Frame, Peer
 
 import ferromq
-from ferromq._time import Clock
+from ferromq.process.clock import Clock
 
 SUCCESS, TOPIC_MISSING, NOT_FOUND, NOT_SUBSCRIBED, NOT_LATEST, GROUP_MISSING, NO_LEASE = 0, 17, 19, 24, 25, 26, 208
 PULL, COMMIT, POP, ACK, BATCH_ACK, CHANGE = 11, 15, 200050, 200051, 200151, 200053

@@ -9,7 +9,7 @@ from remoting_peer import Frame, Peer
 
 import ferromq
 from ferromq._ferromq import StoredMessage
-from ferromq._time import Clock
+from ferromq.process.clock import Clock
 
 SUCCESS, ILLEGAL, FORBIDDEN, NO_TOPIC, NO_GROUP, INVALID = 0, 13, 16, 17, 26, 29
 SEND, SEND_BATCH, GIVE_BACK, PULL, MAX_OFFSET = 310, 320, 36, 11, 30

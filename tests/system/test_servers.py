@@ -18,7 +18,7 @@ from children import command as command_line
 from machine import in_load
 
 from ferromq._ferromq import RemotingClient
-from ferromq.route import TopicRoute
+from ferromq.protocol.route import TopicRoute
 
 UPDATE_TOPIC, ROUTE, CLUSTER_INFO, TOPICS = 17, 105, 106, 206
 COMMAND = command_line()

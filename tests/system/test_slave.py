@@ -11,12 +11,12 @@ import pytest
 
 import ferromq
 from ferromq._ferromq import RemotingClient, Request, Server
-from ferromq._time import Clock
+from ferromq.broker.cluster.name_servers import Master as Known
 from ferromq.broker.controller import BrokerController
-from ferromq.broker.name_servers import Master as Known
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.route_info import RegisteredTopics, Registration
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 TOPICS, OFFSETS, DELAYS, TIMER, METRICS, GROUPS, MODES = 21, 43, 45, 60, 61, 201, 402
 ORDER = [TOPICS, OFFSETS, DELAYS, GROUPS, MODES, TIMER, METRICS]

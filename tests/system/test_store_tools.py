@@ -55,7 +55,7 @@ def store(made: Path, tmp_path: Path) -> Path:
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
     """Type `ferromq store …`."""
-    command = [sys.executable, "-m", "ferromq.cli", "store", *map(str, words)]
+    command = [sys.executable, "-m", "ferromq", "store", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

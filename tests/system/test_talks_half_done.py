@@ -11,14 +11,14 @@ from machine import in_load
 
 import ferromq
 from ferromq import OutcomeUnknown, TopicNotFound
-from ferromq._codes import RequestCode
 from ferromq._ferromq import Request, Server
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.notices import Notices
 from ferromq.namesrv.route_info import MinimumChange
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
+from ferromq.protocol.codes import RequestCode
 
 FREE, TIMEOUT = "127.0.0.1:0", 3.0
 PATIENCE = 60

@@ -13,11 +13,11 @@ from ports import kept_port
 
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
-from ferromq._time import Clock
-from ferromq.broker import replication
+from ferromq.broker.cluster import replication
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 UPDATE_TOPIC, SUCCESS = 17, 0
 FREE = "127.0.0.1:0"

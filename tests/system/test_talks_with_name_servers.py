@@ -16,10 +16,10 @@ from machine import in_load
 import ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
-from ferromq._time import Clock
 from ferromq.broker.controller import BrokerController
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.namesrv.server import NamesrvController
+from ferromq.process.clock import Clock
 
 UPDATE_TOPIC = 17
 SUCCESS = 0

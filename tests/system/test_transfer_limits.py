@@ -12,8 +12,8 @@ from remoting_peer import Frame, Peer
 
 import ferromq
 from ferromq._proto import messages as pb
-from ferromq.spark.plan import QueueRange
-from ferromq.spark.pull import pull as read_range
+from ferromq.spark.read.plan import QueueRange
+from ferromq.spark.read.pull import pull as read_range
 
 SUCCESS, NOT_FOUND = 0, 19
 UPDATE_CONFIG, GET_CONFIG, PULL, SEND, POP = 25, 26, 11, 310, 200_050

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ferromq._codes import RequestCode
 from ferromq._ferromq import Clock, Store, StoredMessage
 from ferromq._proto import messages as pb
-from ferromq.broker.check_back import CheckBack, Report
-from ferromq.broker.check_requests import CheckRequests
-from ferromq.broker.clients import Client, ClientTable
-from ferromq.broker.half_records import GROUP
-from ferromq.broker.halves import Halves
-from ferromq.broker.transactions import Decision, End, Transactions
-from ferromq.config import TransactionConfig
+from ferromq.broker.clients.table import Client, ClientTable
+from ferromq.broker.transactions.check_back import CheckBack, Report
+from ferromq.broker.transactions.check_requests import CheckRequests
+from ferromq.broker.transactions.end import Decision, End, Transactions
+from ferromq.broker.transactions.half_message_index import Halves
+from ferromq.broker.transactions.half_records import GROUP
+from ferromq.config.servers import TransactionConfig
+from ferromq.protocol.codes import RequestCode
 
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 NOW = 1_700_000_000_000

@@ -3,9 +3,9 @@
 from typing import Any
 
 from ferromq._proto import messages as pb
-from ferromq.client._plans import Common
-from ferromq.client._protocol import Call, Identity, Join, Pause, Plan, Stream, T
-from ferromq.client._routes import Routes, endpoints_message
+from ferromq.core.plans import Common
+from ferromq.core.requests import Call, Identity, Join, Pause, Plan, Stream, T
+from ferromq.core.routes import Routes, endpoints_message
 from ferromq.errors import ConnectionFailed, FerromqError
 
 SEED = "seed:8081"

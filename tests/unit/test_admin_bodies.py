@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ferromq import _json
-from ferromq._remoting import BadRequest
-from ferromq.broker.admin import parse_group, parse_groups, parse_topics
-from ferromq.broker.topics import TopicConfig
-from ferromq.route import Permission
+from ferromq.broker.administration.topics_and_groups import parse_group, parse_groups, parse_topics
+from ferromq.broker.metadata.topics import TopicConfig
+from ferromq.protocol import java_json
+from ferromq.protocol.remoting import BadRequest
+from ferromq.protocol.route import Permission
 
 # A busy machine is no failure.
 QUIET = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -132,7 +132,7 @@ def test_the_highest_numbers_of_a_group_are_taken() -> None:
 
 def test_no_file_gets_a_number_json_has_no_word_for(tmp_path: Path) -> None:
     """Java could not read it again."""
-    for write in (_json.dumps, _json.dumps_java, lambda value: _json.write_file(tmp_path / "file", value)):
+    for write in (java_json.dumps, java_json.dumps_java, lambda value: java_json.write_file(tmp_path / "file", value)):
         for odd in (math.nan, math.inf):
             with pytest.raises(ValueError, match=r"JSON|nan|inf"):
                 write({"a": odd})
@@ -141,5 +141,5 @@ def test_no_file_gets_a_number_json_has_no_word_for(tmp_path: Path) -> None:
 
 def test_maps_with_objects_as_keys_are_written_as_java_does() -> None:
     """Which is no JSON."""
-    value = {"a": _json.ObjectMap([({"queueId": 0, "topic": 'x"'}, {"n": [1, None, True, 1.5]})])}
-    assert _json.dumps_java(value) == b'{"a":{{"queueId":0,"topic":"x\\""}:{"n":[1,null,true,1.5]}}}'
+    value = {"a": java_json.ObjectMap([({"queueId": 0, "topic": 'x"'}, {"n": [1, None, True, 1.5]})])}
+    assert java_json.dumps_java(value) == b'{"a":{{"queueId":0,"topic":"x\\""}:{"n":[1,null,true,1.5]}}}'

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferromq.broker.attributes import MESSAGE_TYPES, OF_GROUPS, OF_TOPICS, altered
-from ferromq.broker.groups import GroupConfig, GroupTable
-from ferromq.broker.retry_policy import BACKOFF_MS, Customized, Exponential, parse
-from ferromq.broker.topics import TopicConfig, TopicTable
-from ferromq.config import BrokerConfig
+from ferromq.broker.metadata.attributes import MESSAGE_TYPES, OF_GROUPS, OF_TOPICS, altered
+from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.topics import TopicConfig, TopicTable
+from ferromq.config.servers import BrokerConfig
 from ferromq.errors import RequestError
+from ferromq.protocol.retry_policy import BACKOFF_MS, Customized, Exponential, parse
 
 
 def topics(directory: Path, **options: Any) -> TopicTable:

@@ -25,9 +25,9 @@ import pytest
 from ports import kept_port
 
 import ferromq
-from ferromq import _fork  # noqa: F401 (tells the extension of forks)
 from ferromq._ferromq import Clock, RemotingClient, Request, Server, Store, blocking, crc32, decode_records
-from ferromq.broker.query import MAX_BYTES, Queries
+from ferromq.broker.messages.query import MAX_BYTES, Queries
+from ferromq.process import fork  # noqa: F401 (tells the extension of forks)
 
 HOT_CODES = [10, 310, 320, 36, 11, 361, 200050, 200051, 200151, 200053, 200052, 200054, 200055, 15]
 HOT_RPCS = [

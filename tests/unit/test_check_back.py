@@ -12,12 +12,12 @@ from check_peers import DISCARDED, HALF, NOW, OP, Broker, answer, resume
 
 from ferromq._ferromq import StoredMessage, decode_records
 from ferromq._proto import messages as pb
-from ferromq.broker.check_back import Report, Rules
-from ferromq.broker.clients import Client
-from ferromq.broker.half_records import GROUP
-from ferromq.broker.halves import Halves
-from ferromq.broker.transactions import Decision, EndRefused
-from ferromq.config import TransactionConfig
+from ferromq.broker.clients.table import Client
+from ferromq.broker.transactions.check_back import Report, Rules
+from ferromq.broker.transactions.end import Decision, EndRefused
+from ferromq.broker.transactions.half_message_index import Halves
+from ferromq.broker.transactions.half_records import GROUP
+from ferromq.config.servers import TransactionConfig
 
 broker = check_peers.broker
 
@@ -255,7 +255,10 @@ def test_what_was_committed_bounds_what_is_read_at_start(broker: Broker, monkeyp
     named = broker.half(b"open")
     broker.settle()
     reads: list[int] = []
-    monkeypatch.setattr("ferromq.broker.halves.op_offsets", lambda message: reads.append(message.queue_offset) or ())
+    monkeypatch.setattr(
+        "ferromq.broker.transactions.half_message_index.op_offsets",
+        lambda message: reads.append(message.queue_offset) or (),
+    )
     broker.begin()
     assert reads == []
     assert broker.ends.end(named)

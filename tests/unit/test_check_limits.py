@@ -5,9 +5,9 @@ import pytest
 from check_peers import DISCARDED, HALF, NOW, ROUND, Broker, answer, resume
 
 from ferromq._ferromq import decode_records
-from ferromq.broker.check_back import Report
-from ferromq.broker.clients import Client
-from ferromq.config import TransactionConfig
+from ferromq.broker.clients.table import Client
+from ferromq.broker.transactions.check_back import Report
+from ferromq.config.servers import TransactionConfig
 
 broker = check_peers.broker
 

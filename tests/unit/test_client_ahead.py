@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferromq.client._ahead import MAX_BATCH, Ahead, Held, check_prefetch, sort_out
+from ferromq.core.ahead import MAX_BATCH, Ahead, Held, check_prefetch, sort_out
 from ferromq.errors import ConfigError, LeaseExpired, OutcomeUnknown
 
 LEASE = 30.0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq._ferromq import Message
-from ferromq.client._batching import MAX_BYTES, MAX_MESSAGES, Linger, batches
+from ferromq.core.batching import MAX_BYTES, MAX_MESSAGES, Linger, batches
 
 
 @given(st.lists(st.sampled_from([1, 1000, 300_000, MAX_BYTES, 2 * MAX_BYTES]), max_size=20), st.integers(0, 600))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ferromq.client import _connection
-from ferromq.client._connection import Channels, Use
-from ferromq.client._protocol import Identity
+from ferromq.client import connection
+from ferromq.client.connection import Channels, Use
+from ferromq.core.requests import Identity
 from ferromq.errors import ClientClosed, ConnectionFailed
 
 PATIENCE = 30
@@ -39,7 +39,7 @@ def test_a_new_channel_takes_the_place_of_idle_ones(monkeypatch: pytest.MonkeyPa
     def open_channel(_module: Any, endpoint: str, _tls: object) -> Any:
         return SimpleNamespace(unary_unary=lambda path: path, close=lambda: closed.append(endpoint))
 
-    monkeypatch.setattr(_connection, "open_channel", open_channel)
+    monkeypatch.setattr(connection, "open_channel", open_channel)
     channels = Channels(Identity(), None)
     channels.use.is_needed = lambda endpoint: endpoint == "b:1"
     channels.method("a:1", "QueryRoute")
@@ -97,7 +97,7 @@ def test_a_call_that_begins_as_its_channel_is_found_idle_has_an_open_one(monkeyp
             begun.wait(MOMENT)
         return False
 
-    monkeypatch.setattr(_connection, "open_channel", open_channel)
+    monkeypatch.setattr(connection, "open_channel", open_channel)
     channels = Channels(Identity(), None)
     first = channels.method("a:1", "QueryRoute")
     channels.use.is_needed = is_needed
@@ -116,7 +116,7 @@ def test_a_channel_closed_before_its_call_is_no_closed_client(monkeypatch: pytes
 
     method = SimpleNamespace(future=refuse)
     channel = SimpleNamespace(unary_unary=lambda _path: method, close=lambda: None)
-    monkeypatch.setattr(_connection, "open_channel", lambda *_arguments: channel)
+    monkeypatch.setattr(connection, "open_channel", lambda *_arguments: channel)
     channels = Channels(Identity(), None)
     with pytest.raises(ConnectionFailed, match="connection to broker a:1 was given up"):
         channels.call("a:1", "QueryRoute", b"", 1)

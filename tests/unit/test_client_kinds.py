@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from ferromq._ferromq import Message, MessageView, queue_of_group
 from ferromq._proto import messages as pb
-from ferromq.client import _send_plans
-from ferromq.client._batching import MAX_MESSAGES, Linger, batches, is_ordered, lane_of
-from ferromq.client._protocol import Call, Plan, T
-from ferromq.client._retry import InOrder
-from ferromq.client._routes import Queue
-from ferromq.client._send_plans import Half
-from ferromq.client._session import Session, _Stream
-from ferromq.client._transactions import Checks, Decisions, Open
 from ferromq.client.producer import in_order
+from ferromq.client.session import Session, _Stream
+from ferromq.client.transactions import Checks, Decisions, Open
+from ferromq.core import send_plans
+from ferromq.core.batching import MAX_MESSAGES, Linger, batches, is_ordered, lane_of
+from ferromq.core.requests import Call, Plan, T
+from ferromq.core.retry import InOrder
+from ferromq.core.routes import Queue
+from ferromq.core.send_plans import Half
 from ferromq.errors import ConnectionFailed, OutcomeUnknown, RequestError, ServerError, Unsupported
 from ferromq.message import Resolution, SendReceipt
 
@@ -90,7 +90,7 @@ def test_a_message_group_counts_queues_in_the_order_of_the_route() -> None:
     server.queue_ids = {TWO: (0, 1), ONE: (0, 1)}
     server.script = [sent()] * 3
     for _ in range(3):
-        server.run(_send_plans.send(server.common, "orders", [Message(b"x", message_group="account-1")]))
+        server.run(send_plans.send(server.common, "orders", [Message(b"x", message_group="account-1")]))
     places = {(call.endpoint, request_of(call).messages[0].system_properties.queue_id) for call in server.calls[1:]}
     route = [Queue(0, "", TWO), Queue(1, "", TWO), Queue(0, "", ONE), Queue(1, "", ONE)]
     expected = route[queue_of_group("account-1", 4)]
@@ -101,7 +101,7 @@ def test_a_message_group_stays_with_its_broker_when_that_fails() -> None:
     """Elsewhere it would be out of order."""
     server = Server(ONE, TWO)
     server.script = [LOST, LOST, sent()]
-    server.run(_send_plans.send(server.common, "orders", [Message(b"x", message_group="account-1")]))
+    server.run(send_plans.send(server.common, "orders", [Message(b"x", message_group="account-1")]))
     assert len({call.endpoint for call in server.calls if call.method == "SendMessage"}) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_request_has_one_lane_and_lanes_keep_their_order(options: list[dict[st
     done = []
     for part in parts:
         server.script = [stored_at_their_number]
-        done.append((part, server.run(_send_plans.send(server.common, "t", part.messages, part.numbers))))
+        done.append((part, server.run(send_plans.send(server.common, "t", part.messages, part.numbers))))
     assert [receipt.queue_offset for receipt in in_order(done)] == list(range(len(messages)))
 
 
@@ -152,13 +152,13 @@ def test_a_recall_goes_to_the_broker_that_the_handle_names() -> None:
     ok = pb.RecallMessageResponse(status=pb.Status(code=pb.OK), message_id="0A").SerializeToString()
     server = Server(ONE, TWO)
     server.script = [ok, ok]
-    assert server.run(_send_plans.recall(server.common, SendReceipt("0A", 0, 0, "orders", handle))) == "0A"
-    server.run(_send_plans.recall(server.common, SendReceipt("0A", 0, 0, "orders", "another form")))
+    assert server.run(send_plans.recall(server.common, SendReceipt("0A", 0, 0, "orders", handle))) == "0A"
+    server.run(send_plans.recall(server.common, SendReceipt("0A", 0, 0, "orders", "another form")))
     assert [call.endpoint for call in server.calls if call.method == "RecallMessage"] == [TWO, "seed:8081"]
     request = pb.RecallMessageRequest.FromString(server.calls[1].request)
     assert (request.topic.name, request.recall_handle) == ("orders", handle)
     with pytest.raises(ValueError, match="only delayed"):
-        server.run(_send_plans.recall(server.common, SendReceipt("0A", 0, 0, "orders")))
+        server.run(send_plans.recall(server.common, SendReceipt("0A", 0, 0, "orders")))
 
 
 def test_a_delay_counts_from_the_clients_clock() -> None:
@@ -166,7 +166,7 @@ def test_a_delay_counts_from_the_clients_clock() -> None:
     server = Server()
     server.common.wall = lambda: 5_000
     server.script = [sent()]
-    server.run(_send_plans.send(server.common, "orders", [Message(b"x", delay=2)]))
+    server.run(send_plans.send(server.common, "orders", [Message(b"x", delay=2)]))
     system = request_of(server.calls[-1]).messages[0].system_properties
     assert (system.born_timestamp.ToMilliseconds(), system.delivery_timestamp.ToMilliseconds()) == (5_000, 7_000)
 
@@ -372,7 +372,7 @@ def test_a_refused_end_is_told() -> None:
     server.script = [ended(pb.Code.INTERNAL_SERVER_ERROR, "bug")] * 30
     with pytest.raises(ServerError, match="bug"):
         server.run(
-            _send_plans.end_transaction(server.common, Half("M", "orders", "T", ONE), is_commit=True, is_checked=False)
+            send_plans.end_transaction(server.common, Half("M", "orders", "T", ONE), is_commit=True, is_checked=False)
         )
 
 

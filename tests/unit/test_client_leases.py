@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from ferromq._seldom import Seldom
-from ferromq.client._leases import Refusals
+from ferromq.core.leases import Refusals
 from ferromq.errors import LeaseExpired, RequestTimeout
+from ferromq.process.limited_log import Seldom
 
 STALE = LeaseExpired("the lease ended")
 

@@ -8,24 +8,13 @@ import pytest
 from client_script import LOST, ONE, SEED, TWO, Server, request_of, sent
 
 from ferromq import _ferromq
-from ferromq._endpoints import parse_endpoints
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.client import _plans, _pull_plans, _send_plans
-from ferromq.client._filters import filter_expression
-from ferromq.client._plans import Subscription, Wish
-from ferromq.client._protocol import (
-    Call,
-    Packets,
-    Pause,
-    Stream,
-    error_of,
-    may_be_one,
-    named,
-    seconds,
-    transport_error,
-)
-from ferromq.client._routes import endpoints_message
+from ferromq.core import plans, pull_plans, send_plans
+from ferromq.core.filters import filter_expression
+from ferromq.core.plans import Subscription, Wish
+from ferromq.core.requests import Call, Packets, Pause, Stream, error_of, may_be_one, named, seconds, transport_error
+from ferromq.core.routes import endpoints_message
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
@@ -46,6 +35,7 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
+from ferromq.protocol.endpoints import parse_endpoints
 
 
 def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
@@ -53,7 +43,7 @@ def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
     server = Server(ONE, TWO)
     server.queue_ids = {ONE: (0, 1, 2), TWO: (5,)}  # without avoiding, the next queue would be on ONE again
     server.script = [LOST, LOST, sent(2)]
-    batch = server.run(_send_plans.send(server.common, "orders", [b"1", b"2"]))
+    batch = server.run(send_plans.send(server.common, "orders", [b"1", b"2"]))
     sends = [call for call in server.calls if call.method == "SendMessage"]
     assert {call.endpoint for call in sends[:2]} == {ONE, TWO}
     ids = [[m.system_properties.message_id for m in request_of(call).messages] for call in sends]
@@ -69,7 +59,7 @@ def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:
     busy, bug = sent(code=pb.Code.TOO_MANY_REQUESTS), sent(code=pb.Code.INTERNAL_SERVER_ERROR, text="bug")
     server.script = [busy, busy, takes(server, 3.0, bug)]
     with pytest.raises(ServerError, match="bug") as caught:
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
     assert (caught.value.code, caught.value.remark) == (50001, "bug")
     assert not server.script
 
@@ -80,7 +70,7 @@ def test_a_refusal_does_not_undo_a_lost_answer(refusal: int) -> None:
     server = Server()
     server.script = [ConnectionFailed("the connection broke"), *[takes(server, 1.0, sent(code=refusal, text="no"))] * 9]
     with pytest.raises(ConnectionFailed, match="the connection broke") as caught:
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
     assert "no" in caught.value.__notes__[0]
 
 
@@ -89,7 +79,7 @@ def test_a_broker_that_was_never_reached_leaves_no_doubt() -> None:
     server = Server()
     server.route_error = LOST
     server.script = [sent(code=pb.Code.FORBIDDEN, text="no")]
-    plan = _send_plans.send(server.common, "orders", [b"1"])
+    plan = send_plans.send(server.common, "orders", [b"1"])
     with pytest.raises(ConnectionFailed):
         server.take(next(plan))
     assert isinstance(plan.throw(LOST), Pause)
@@ -102,14 +92,14 @@ def test_a_refusal_of_an_old_route_asks_for_a_new_one() -> None:
     """A queue was closed since: the message goes to another one, at once; a fresh route is not doubted."""
     server = Server()
     server.script = [sent(), sent(code=pb.Code.FORBIDDEN, text="closed"), sent()]
-    server.run(_send_plans.send(server.common, "orders", [b"1"]))
+    server.run(send_plans.send(server.common, "orders", [b"1"]))
     server.queue_ids[ONE] = (1,)
-    server.run(_send_plans.send(server.common, "orders", [b"2"]))
+    server.run(send_plans.send(server.common, "orders", [b"2"]))
     assert (len(server.calls), server.pauses, server.script) == (5, [], [])
     server.now += 60
     server.script = [sent(code=pb.Code.FORBIDDEN, text="closed")]
     with pytest.raises(Forbidden):
-        server.run(_send_plans.send(server.common, "orders", [b"3"]))
+        server.run(send_plans.send(server.common, "orders", [b"3"]))
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
@@ -119,11 +109,11 @@ def test_attempts_that_fail_at_once_go_on_until_the_timeout(attempts: int) -> No
     server.common.attempts = attempts
     server.script = [lambda _: LOST if server.now < 2.0 else sent()] * 30
     if attempts > 1:
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
         assert 2.0 <= server.now <= 3.0
     server.now, server.script = 0.0, [LOST] * 30
     with pytest.raises(ConnectionFailed):
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
     assert server.now == (pytest.approx(3.0, abs=0.05) if attempts > 1 else 0.0)
     assert len(server.script) > 20
 
@@ -140,7 +130,7 @@ def test_no_attempt_takes_more_than_three_seconds(timeout: float, limits: set[fl
 
     server.script = [hang] * 9
     with pytest.raises(RequestTimeout):
-        server.run(_send_plans.send(server.common, "orders", [b"1"], timeout=timeout))
+        server.run(send_plans.send(server.common, "orders", [b"1"], timeout=timeout))
     assert timeout - 0.05 <= server.now <= timeout
     sends = [call for call in server.calls if call.method == "SendMessage"]
     assert max(call.timeout for call in sends) == pytest.approx(max(limits))
@@ -151,13 +141,13 @@ def test_a_broker_that_does_not_answer_is_avoided_for_a_while() -> None:
     server = Server(ONE, TWO)
     server.script = [lambda call: LOST if call.endpoint == ONE else sent()] * 30
     for _ in range(8):
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
     sends = [call.endpoint for call in server.calls if call.method == "SendMessage"]
     assert (sends.count(ONE), sends.count(TWO)) == (1, 8)
     server.now += 30
     server.script = [sent()] * 8
     for _ in range(8):
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
     assert [call.endpoint for call in server.calls[-9:]].count(ONE) > 1
 
 
@@ -165,10 +155,10 @@ def test_a_route_is_asked_for_at_every_broker_that_is_known() -> None:
     """The only one that was given may be away."""
     server = Server(ONE, TWO)
     server.script = [sent()] * 2
-    server.run(_send_plans.send(server.common, "orders", [b"1"]))
+    server.run(send_plans.send(server.common, "orders", [b"1"]))
     server.now = 31.0
     server.away = {SEED}
-    server.run(_send_plans.send(server.common, "orders", [b"1"]))
+    server.run(send_plans.send(server.common, "orders", [b"1"]))
     asked = [call.endpoint for call in server.calls if call.method == "QueryRoute"]
     assert asked[:2] == [SEED, SEED]
     assert asked[2] in {ONE, TWO}
@@ -180,7 +170,7 @@ def test_new_clients_begin_at_any_queue() -> None:
     for _ in range(60):
         server = Server()
         server.script = [sent()]
-        queues.add(server.run(_send_plans.send(server.common, "orders", [b"1"])).queue_id)
+        queues.add(server.run(send_plans.send(server.common, "orders", [b"1"])).queue_id)
     assert queues == {0, 1}
 
 
@@ -213,7 +203,7 @@ def test_a_clear_answer_is_not_asked_for_again(code: int, error: type[FerromqErr
     server = Server()
     server.script = [sent(code=code, text="why")]
     with pytest.raises(error, match="why"):
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
     assert server.pauses == []
 
 
@@ -222,7 +212,7 @@ def test_queues_take_turns_and_only_writable_ones() -> None:
     server = Server(ONE, TWO)
     server.script = [sent()] * 8
     for _ in range(8):
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
     sends = [call for call in server.calls if call.method == "SendMessage"]
     places = [(call.endpoint, request_of(call).messages[0].system_properties.queue_id) for call in sends]
     assert places[:4] == places[4:]
@@ -235,12 +225,12 @@ def test_a_route_is_asked_for_when_old_and_kept_while_nobody_answers() -> None:
     server.script = [sent()] * 4
     for now, questions in [(0.0, 1), (29.0, 1), (31.0, 2)]:
         server.now = now
-        server.run(_send_plans.send(server.common, "orders", [b"1"]))
+        server.run(send_plans.send(server.common, "orders", [b"1"]))
         assert server.methods().count("QueryRoute") == questions
     server.now, server.route_error = 100.0, LOST
-    server.run(_send_plans.send(server.common, "orders", [b"1"]))
+    server.run(send_plans.send(server.common, "orders", [b"1"]))
     with pytest.raises(ConnectionFailed):
-        server.run(_send_plans.send(server.common, "never-heard-of", [b"1"]))
+        server.run(send_plans.send(server.common, "never-heard-of", [b"1"]))
 
 
 def test_a_failed_message_of_a_batch_is_named() -> None:
@@ -253,7 +243,7 @@ def test_a_failed_message_of_a_batch_is_named() -> None:
     response = pb.SendMessageResponse(status=pb.Status(code=pb.MULTIPLE_RESULTS), entries=entries)
     server.script = [response.SerializeToString()]
     with pytest.raises(RequestError, match=r"^message 257 \(id 01.{32}\): odd key"):
-        server.run(_send_plans.send(server.common, "orders", [b"1", b"2"], [256, 257]))
+        server.run(send_plans.send(server.common, "orders", [b"1", b"2"], [256, 257]))
 
 
 def test_a_failed_batch_is_named_by_its_messages() -> None:
@@ -261,17 +251,17 @@ def test_a_failed_batch_is_named_by_its_messages() -> None:
     server = Server()
     server.script = [sent(code=pb.Code.FORBIDDEN, text="why")]
     with pytest.raises(Forbidden, match=r"^messages 256 to 258: why"):
-        server.run(_send_plans.send(server.common, "orders", [b"x"] * 3, range(256, 259)))
+        server.run(send_plans.send(server.common, "orders", [b"x"] * 3, range(256, 259)))
     server.script = [sent(code=pb.Code.FORBIDDEN, text="why")]
     with pytest.raises(Forbidden, match=r"^3 of the messages 1 to 9: why"):
-        server.run(_send_plans.send(server.common, "orders", [b"x"] * 3, [1, 5, 9]))
+        server.run(send_plans.send(server.common, "orders", [b"x"] * 3, [1, 5, 9]))
 
 
 def test_rocketmqs_single_result_for_a_batch_counts_up() -> None:
     """Java stores a batch as one and answers its first queue offset."""
     server = Server()
     server.script = [sent(1)]
-    batch = server.run(_send_plans.send(server.common, "orders", [b"1", b"2", b"3"]))
+    batch = server.run(send_plans.send(server.common, "orders", [b"1", b"2", b"3"]))
     assert list(batch.queue_offsets) == [10, 11, 12]
 
 
@@ -281,7 +271,7 @@ def test_a_body_over_the_servers_limit_is_not_sent() -> None:
     server.common.max_body = 3
     for numbers, count, which in [(None, 1, "^"), ([300], 1, "^message 300: "), ([7, 301], 2, "^message 301: ")]:
         with pytest.raises(MessageTooLarge, match=f"{which}the body has 4 bytes; the limit is 3"):
-            server.run(_send_plans.send(server.common, "orders", [b"1"] * (count - 1) + [b"four"], numbers))
+            server.run(send_plans.send(server.common, "orders", [b"1"] * (count - 1) + [b"four"], numbers))
     assert "SendMessage" not in server.methods()
 
 
@@ -289,7 +279,7 @@ def test_an_illegal_name_is_never_asked_about() -> None:
     """The rule is known here."""
     server = Server()
     with pytest.raises(IllegalName, match="' '"):
-        server.run(_send_plans.send(server.common, "two words", [b"1"]))
+        server.run(send_plans.send(server.common, "two words", [b"1"]))
     assert server.calls == []
 
 
@@ -320,7 +310,7 @@ def received(*bodies: bytes, code: int = pb.OK) -> Packets:
 def receive(server: Server, wait: float = 5.0) -> list[MessageView]:
     """Run a receive."""
     subscription = Subscription("billing", "orders", filter_expression("a||b"))
-    return server.run(_plans.receive(server.common, subscription, Wish(32, wait, 30.0), Keeper()))
+    return server.run(plans.receive(server.common, subscription, Wish(32, wait, 30.0), Keeper()))
 
 
 def test_a_receive_asks_for_what_was_wished() -> None:
@@ -440,8 +430,8 @@ def test_a_pull_ends_within_its_wait_and_the_timeout(wait: float) -> None:
     server = Server()
     server.script = [hangs(server)] * 30
     subscription = Subscription("billing", "orders", filter_expression("*"))
-    queue = _pull_plans.Queue(f"broker-{ONE}", 0)
-    plan = _pull_plans.pull(server.common, subscription, queue, 0, Wish(32, wait, 0.0))
+    queue = pull_plans.Queue(f"broker-{ONE}", 0)
+    plan = pull_plans.pull(server.common, subscription, queue, 0, Wish(32, wait, 0.0))
     with pytest.raises(RequestTimeout):
         server.run(plan)
     assert server.now <= wait + server.common.timeout + 0.001
@@ -455,8 +445,8 @@ def test_a_pull_may_wait_longer_than_the_timeout() -> None:
     server = Server()
     server.script = [takes(server, 30.0, pulled())]
     subscription = Subscription("billing", "orders", filter_expression("*"))
-    queue = _pull_plans.Queue(f"broker-{ONE}", 0)
-    plan = _pull_plans.pull(server.common, subscription, queue, 7, Wish(32, 30.0, 0.0))
+    queue = pull_plans.Queue(f"broker-{ONE}", 0)
+    plan = pull_plans.pull(server.common, subscription, queue, 7, Wish(32, 30.0, 0.0))
     assert server.run(plan).next_offset == 7
     assert server.calls[-1].timeout > 30.0
 
@@ -472,7 +462,7 @@ def test_the_queues_of_a_topic_are_asked_for_within_the_timeout() -> None:
 
     server.route = route  # type: ignore[method-assign]
     with pytest.raises(RequestTimeout):
-        server.run(_pull_plans.queues(server.common, "orders"))
+        server.run(pull_plans.queues(server.common, "orders"))
     assert server.now <= server.common.timeout + 0.001
 
 
@@ -489,16 +479,16 @@ def test_acknowledgements_name_those_refused() -> None:
     messages = receive(server)
     subscription = Subscription("billing", "orders", filter_expression("*"))
     server.script = [acked(("2", pb.Code.INVALID_RECEIPT_HANDLE), code=pb.MULTIPLE_RESULTS)]
-    (refused,) = server.run(_plans.ack(server.common, subscription, ONE, messages))
+    (refused,) = server.run(plans.ack(server.common, subscription, ONE, messages))
     assert refused[0] == "2"
     assert isinstance(refused[1], LeaseExpired)
     server.script = [LOST, acked(("2", pb.Code.INVALID_RECEIPT_HANDLE), code=pb.Code.INVALID_RECEIPT_HANDLE)]
-    (refused,) = server.run(_plans.ack(server.common, subscription, ONE, messages))
+    (refused,) = server.run(plans.ack(server.common, subscription, ONE, messages))
     assert refused[0] == "2"
     assert isinstance(refused[1], OutcomeUnknown)
     server.script = [acked(code=pb.Code.FORBIDDEN)]
     with pytest.raises(Forbidden):
-        server.run(_plans.ack(server.common, subscription, ONE, messages))
+        server.run(plans.ack(server.common, subscription, ONE, messages))
 
 
 def test_a_changed_lease_has_a_new_handle() -> None:
@@ -509,7 +499,7 @@ def test_a_changed_lease_has_a_new_handle() -> None:
     response = pb.ChangeInvisibleDurationResponse(status=pb.Status(code=pb.OK), receipt_handle="new")
     server.script = [response.SerializeToString()]
     server.run(
-        _plans.change_invisible_duration(
+        plans.change_invisible_duration(
             server.common, Subscription("g", "t", filter_expression("*")), message, 0.5, suspend=True
         )
     )

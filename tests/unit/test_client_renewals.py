@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ferromq.client._ahead import Held
-from ferromq.client._holding import ReceiveAhead
+from ferromq.client.holding import ReceiveAhead
+from ferromq.core.ahead import Held
 from ferromq.errors import RequestTimeout
 
 PATIENCE = 30

@@ -16,20 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq._ferromq import Clock, Store
-from ferromq._remoting import Answer, guarded
-from ferromq.broker._queues import MessageQueue, dump_offsets, load_offsets
-from ferromq.broker.assignment import RequestMode, RequestModes, averagely, by_circle, share_to_pop
-from ferromq.broker.client_memory import MAX_OF_CONNECTION
-from ferromq.broker.client_rooms import ClientRooms
-from ferromq.broker.clients import Client
-from ferromq.broker.groups import GroupConfig, GroupTable
-from ferromq.broker.heartbeats import MAX_BODY, MAX_GROUPS
-from ferromq.broker.replies import format_properties, parse_properties
-from ferromq.broker.route_cache import RouteCache, Seen
-from ferromq.broker.topics import TopicConfig, TopicTable
-from ferromq.config import BrokerConfig
+from ferromq.broker.clients.assignment import RequestMode, RequestModes, averagely, by_circle, share_to_pop
+from ferromq.broker.clients.components import ClientRooms
+from ferromq.broker.clients.heartbeats import MAX_BODY, MAX_GROUPS
+from ferromq.broker.clients.memory import MAX_OF_CONNECTION
+from ferromq.broker.clients.replies import format_properties, parse_properties
+from ferromq.broker.clients.table import Client
+from ferromq.broker.cluster.route_cache import RouteCache, Seen
+from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.topics import TopicConfig, TopicTable
+from ferromq.config.servers import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
-from ferromq.route import BrokerData, Permission, QueueData, TopicRoute
+from ferromq.protocol.message_queue import MessageQueue, dump_offsets, load_offsets
+from ferromq.protocol.remoting import Answer, guarded
+from ferromq.protocol.route import BrokerData, Permission, QueueData, TopicRoute
 
 ILLEGAL, UNAVAILABLE = 13, 14
 SUCCESS, SYSTEM_ERROR, BUSY, NO_PERMISSION, TOPIC_NOT_EXIST, UNREADABLE, NO_GROUP, INVALID = 0, 1, 2, 16, 17, 23, 26, 29

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ferromq.broker._queues import MessageQueue
-from ferromq.broker.client_memory import MAX_OF_ALL, ClientMemory, TooMuch, limit_of_all
-from ferromq.broker.clients import (
+from ferromq.broker.clients.memory import MAX_OF_ALL, ClientMemory, TooMuch, limit_of_all
+from ferromq.broker.clients.queue_locks import LOCK_MS, MAX_BYTES, QueueLocks
+from ferromq.broker.clients.table import (
     BROADCASTING,
     Client,
     ClientTable,
@@ -22,7 +22,7 @@ from ferromq.broker.clients import (
     Subscription,
     java_hash,
 )
-from ferromq.broker.queue_locks import LOCK_MS, MAX_BYTES, QueueLocks
+from ferromq.protocol.message_queue import MessageQueue
 
 LEASE = 100
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ferromq import cli
-from ferromq.broker.addresses import identify, unheard
-from ferromq.config import BrokerConfig
+from ferromq.broker.cluster.addresses import identify, unheard
+from ferromq.cli import main as cli
+from ferromq.config.servers import BrokerConfig
 
 
 @pytest.mark.parametrize(

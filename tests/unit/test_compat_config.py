@@ -7,9 +7,9 @@ import pytest
 
 import ferromq
 from ferromq._ferromq import Store
-from ferromq._proxy_config import options_of
-from ferromq.broker.settings import as_lines, flat, rocketmq_names
-from ferromq.config import BrokerConfig, CompatConfig
+from ferromq.broker.administration.settings import as_lines, flat, rocketmq_names
+from ferromq.config.proxy import options_of
+from ferromq.config.servers import BrokerConfig, CompatConfig
 from ferromq.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ferromq._ferromq import Clock, Store
-from ferromq._rocketmq import REFUSED, WITHOUT_EFFECT
-from ferromq.broker.addresses import fast_address
-from ferromq.config import (
+from ferromq.broker.cluster.addresses import fast_address
+from ferromq.config.rocketmq_keys import REFUSED, WITHOUT_EFFECT
+from ferromq.config.servers import (
     LIMIT_FOR_QUEUES,
     BrokerConfig,
     CompatConfig,

@@ -52,7 +52,7 @@ def test_every_public_name_is_there_and_documented() -> None:
     ("module", "kept_out"),
     [
         ("ferromq", ("grpc", "google.protobuf", "asyncio", "ferromq.broker", "ferromq.client", "ferromq.config")),
-        ("ferromq.spark.stream", ("grpc", "google.protobuf", "ferromq.client", "ferromq.config")),
+        ("ferromq.spark.stream.reader", ("grpc", "google.protobuf", "ferromq.client", "ferromq.config")),
     ],
 )
 def test_what_a_process_of_spark_has_no_use_for_is_not_imported(module: str, kept_out: tuple[str, ...]) -> None:
@@ -64,7 +64,7 @@ def test_what_a_process_of_spark_has_no_use_for_is_not_imported(module: str, kep
     assert set(kept_out) & set(found.stdout.split()) == set()
 
 
-@pytest.mark.parametrize("name", ["admin.Admin", "config.BrokerConfig", "client"])
+@pytest.mark.parametrize("name", ["admin.Admin", "client"])
 def test_modules_are_there_without_an_import_of_their_own(name: str) -> None:
     """Whatever was imported before."""
     subprocess.run([sys.executable, "-c", f"import ferromq; ferromq.{name}"], check=True, timeout=300)
@@ -81,6 +81,6 @@ def test_the_version_is_the_installed_one() -> None:
     """In Python, and as the flag that every command line has."""
     assert ferromq.__version__ == metadata.version("ferromq")
     shown = subprocess.run(
-        [sys.executable, "-m", "ferromq.cli", "--version"], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-m", "ferromq", "--version"], capture_output=True, text=True, check=True, timeout=300
     )
     assert shown.stdout == f"ferromq {ferromq.__version__}\n"

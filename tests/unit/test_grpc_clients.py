@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferromq._proto import messages as pb
-from ferromq.broker._grpc import Refused
-from ferromq.broker.client_memory import MAX_OF_CONNECTION
-from ferromq.broker.clients import ClientTable
-from ferromq.broker.groups import GroupConfig, GroupTable
-from ferromq.broker.grpc_calls import GrpcCalls
-from ferromq.broker.grpc_clients import MAX_SETTINGS, Clients
-from ferromq.broker.topics import TopicConfig, TopicTable
-from ferromq.config import BrokerConfig
+from ferromq.broker.clients.grpc_calls import GrpcCalls
+from ferromq.broker.clients.grpc_service import MAX_SETTINGS, Clients
+from ferromq.broker.clients.memory import MAX_OF_CONNECTION
+from ferromq.broker.clients.table import ClientTable
+from ferromq.broker.grpc_answers import Refused
+from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.topics import TopicConfig, TopicTable
+from ferromq.config.servers import BrokerConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
 
 METADATA = {"x-mq-client-id": "me", "x-mq-language": "PYTHON"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.config import BrokerConfig, GrpcConfig
+from ferromq.config.servers import BrokerConfig, GrpcConfig
 from ferromq.errors import ConfigError
 
 

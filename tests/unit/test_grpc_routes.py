@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ferromq._proto import messages as pb
-from ferromq.broker.route_cache import RouteCache, Seen
-from ferromq.broker.routes import Routes
-from ferromq.broker.topics import TopicConfig
-from ferromq.route import MASTER, READ_WRITE, BrokerData, QueueData, TopicRoute
+from ferromq.broker.cluster.route_cache import RouteCache, Seen
+from ferromq.broker.cluster.routes import Routes
+from ferromq.broker.metadata.topics import TopicConfig
+from ferromq.protocol.route import MASTER, READ_WRITE, BrokerData, QueueData, TopicRoute
 
 ADDRESS, ENDPOINT = "127.0.0.1:10911", "127.0.0.1:8081"
 

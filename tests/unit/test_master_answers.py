@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ferromq.broker import master_answers
-from ferromq.broker.groups import GroupConfig, GroupTable
-from ferromq.broker.topics import TopicConfig, TopicTable
-from ferromq.config import BrokerConfig
-from ferromq.route import DataVersion, Permission
+from ferromq.broker.cluster import master_answers
+from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.topics import TopicConfig, TopicTable
+from ferromq.config.servers import BrokerConfig
+from ferromq.protocol.route import DataVersion, Permission
 
 NOW = 1_700_000_000_000
 VERSION = {"counter": 3, "stateVersion": 1, "timestamp": NOW}

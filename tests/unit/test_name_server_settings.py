@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferromq._config_file import ProtectedKey
-from ferromq._listener_config import ListenerConfig
-from ferromq.config import NameServerConfig
+from ferromq.config.file_edit import ProtectedKey
+from ferromq.config.listener import ListenerConfig
+from ferromq.config.servers import NameServerConfig
 from ferromq.errors import ConfigError
 from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, Settings
 

@@ -9,16 +9,16 @@ from datetime import timedelta
 
 import pytest
 
-from ferromq._membership_config import MembershipConfig
-from ferromq._registration import IS_CHANGE, TAKES_CHANGES
-from ferromq.broker import name_servers as module
-from ferromq.broker.name_servers import Identity, NameServers
-from ferromq.broker.tables import Content
-from ferromq.broker.topics import TopicConfig, Wait
+from ferromq.broker.cluster import name_servers as module
+from ferromq.broker.cluster.name_servers import Identity, NameServers
+from ferromq.broker.metadata.tables import Content
+from ferromq.broker.metadata.topics import TopicConfig, Wait
+from ferromq.config.membership import MembershipConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
 from ferromq.namesrv import registration
 from ferromq.namesrv.route_info import Registration, RouteInfoManager
-from ferromq.route import DataVersion
+from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
+from ferromq.protocol.route import DataVersion
 
 REGISTER, QUERY_VERSION, SUCCESS, SYSTEM_ERROR = 103, 322, 0, 1
 PATIENCE = 60

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferromq import _names
 from ferromq.errors import IllegalName
+from ferromq.protocol import naming
 
 LEGAL = st.text(alphabet="%|abzABZ019_-", min_size=1, max_size=120)
 
@@ -13,8 +13,8 @@ LEGAL = st.text(alphabet="%|abzABZ019_-", min_size=1, max_size=120)
 @given(LEGAL)
 def test_legal_characters_make_a_name(name: str) -> None:
     """Letters, digits and _ - % | are all there is."""
-    _names.check_topic(name)
-    _names.check_group(name)
+    naming.check_topic(name)
+    naming.check_group(name)
 
 
 @given(LEGAL, st.characters(exclude_characters="%|_-", exclude_categories=["Cs"]), st.integers(0, 120))
@@ -25,37 +25,37 @@ def test_one_other_character_breaks_it(name: str, character: str, place: int) ->
     broken = (name[:place] + character + name[place:])[:120]
     if character in broken and broken.strip():
         with pytest.raises(IllegalName, match="allowed are letters"):
-            _names.check_topic(broken)
+            naming.check_topic(broken)
 
 
 @pytest.mark.parametrize("name", ["", " ", "\t\n"])
 def test_an_empty_name_is_refused(name: str) -> None:
     """Blank is empty."""
     with pytest.raises(IllegalName, match="empty"):
-        _names.check_topic(name)
+        naming.check_topic(name)
 
 
 @pytest.mark.parametrize(
     ("prefix", "limit"),
-    [("", 127), (_names.RETRY_PREFIX, 255), (_names.DLQ_PREFIX, 255)],
+    [("", 127), (naming.RETRY_PREFIX, 255), (naming.DLQ_PREFIX, 255)],
     ids=["topic", "retry", "dlq"],
 )
 def test_the_limit_is_named(prefix: str, limit: int) -> None:
     """127 characters for a topic, 255 where a group's name is part of it."""
-    _names.check_topic(prefix + "a" * (limit - len(prefix)))
+    naming.check_topic(prefix + "a" * (limit - len(prefix)))
     with pytest.raises(IllegalName, match=str(limit)):
-        _names.check_topic(prefix + "a" * (limit + 1 - len(prefix)))
+        naming.check_topic(prefix + "a" * (limit + 1 - len(prefix)))
 
 
 def test_a_group_has_its_own_limit() -> None:
     """120, so that its retry topic has room."""
-    _names.check_group("a" * 120)
+    naming.check_group("a" * 120)
     with pytest.raises(IllegalName, match="120"):
-        _names.check_group("a" * 121)
+        naming.check_group("a" * 121)
 
 
 @pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
 def test_system_topics_are_known(name: str) -> None:
     """By name or by prefix."""
-    assert _names.is_system_topic(name)
-    assert not _names.is_system_topic("my_" + name)
+    assert naming.is_system_topic(name)
+    assert not naming.is_system_topic("my_" + name)

@@ -3,7 +3,7 @@
 import io
 import re
 
-from ferromq._progress import Progress
+from ferromq.terminal.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -5,9 +5,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ferromq.broker.put_times import Bucket, PutTimes, distribution, percentile
-from ferromq.broker.runtime import Runtime
-from ferromq.broker.statistics import Rate, Totals
+from ferromq.broker.reports.put_times import Bucket, PutTimes, distribution, percentile
+from ferromq.broker.reports.runtime import Runtime
+from ferromq.broker.reports.statistics import Rate, Totals
 
 BOUNDS = (0, 1, 5, 9, 10, 49, 50, 1_999, 9_999, 12_000)
 

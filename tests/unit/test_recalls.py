@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferromq.broker.recalls import Handle, RecallRefused, decode_handle
+from ferromq.broker.messages.recalls import Handle, RecallRefused, decode_handle
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters=" "), min_size=1, max_size=20)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq.namesrv import registration
-from ferromq.route import DataVersion, Permission, QueueData
+from ferromq.protocol.route import DataVersion, Permission, QueueData
 
 TOPIC = {
     "attributes": {},

@@ -8,9 +8,9 @@ import pytest
 from check_peers import GROUP, HALF, NOW, Broker
 
 from ferromq._ferromq import StoredMessage
-from ferromq.broker.check_back import Report
-from ferromq.broker.halves import Halves
-from ferromq.broker.transactions import Decision, End, op_message
+from ferromq.broker.transactions.check_back import Report
+from ferromq.broker.transactions.end import Decision, End, op_message
+from ferromq.broker.transactions.half_message_index import Halves
 
 broker = check_peers.broker
 

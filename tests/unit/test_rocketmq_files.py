@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.config import BrokerConfig, NameServerConfig
+from ferromq.config.servers import BrokerConfig, NameServerConfig
 from ferromq.errors import ConfigError
 
 COMMON = "brokerClusterName = DefaultCluster\nbrokerName = broker-a\ndeleteWhen = 04\nfileReservedTime = 48\n"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ferromq import _json
-from ferromq.route import BrokerData, DataVersion, Permission, QueueData, TopicRoute
+from ferromq.protocol import java_json
+from ferromq.protocol.route import BrokerData, DataVersion, Permission, QueueData, TopicRoute
 
 NAMES = st.text(max_size=6)
 QUEUES = st.builds(
@@ -59,7 +59,10 @@ def test_javas_unquoted_keys_are_read() -> None:
 
 def test_digits_in_a_string_are_no_key() -> None:
     """Only keys are quoted; text that looks like one stays."""
-    assert _json.loads(b'{1:"{2:3, 4:5}", "a\\"{6:7}":[8,{9:10}]}') == {"1": "{2:3, 4:5}", 'a"{6:7}': [8, {"9": 10}]}
+    assert java_json.loads(b'{1:"{2:3, 4:5}", "a\\"{6:7}":[8,{9:10}]}') == {
+        "1": "{2:3, 4:5}",
+        'a"{6:7}': [8, {"9": 10}],
+    }
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

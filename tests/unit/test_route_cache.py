@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ferromq.broker.name_servers import NameServerFailed
-from ferromq.broker.route_cache import FRESH_MS, RouteCache, Seen
-from ferromq.route import QueueData, TopicRoute
+from ferromq.broker.cluster.name_servers import NameServerFailed
+from ferromq.broker.cluster.route_cache import FRESH_MS, RouteCache, Seen
+from ferromq.protocol.route import QueueData, TopicRoute
 
 
 class NameServer:

@@ -18,7 +18,7 @@ from ferromq.namesrv.route_info import (
     Registration,
     RouteInfoManager,
 )
-from ferromq.route import MASTER, READ_WRITE, DataVersion, Permission, QueueData, TopicRoute
+from ferromq.protocol.route import MASTER, READ_WRITE, DataVersion, Permission, QueueData, TopicRoute
 
 LEASE = 120_000
 NAMES = st.sampled_from(["a", "b", "c"])

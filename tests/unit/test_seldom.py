@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ferromq._codes import ResponseCode
 from ferromq._proto import messages as pb
-from ferromq._remoting import guarded
-from ferromq._seldom import Seldom
-from ferromq.broker._grpc import rpc
+from ferromq.broker.grpc_answers import rpc
 from ferromq.namesrv.route_info import RegisteredTopics, Registration, RouteInfoManager
+from ferromq.process.limited_log import Seldom
+from ferromq.protocol.codes import ResponseCode
+from ferromq.protocol.remoting import guarded
 
 
 def test_a_flood_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:

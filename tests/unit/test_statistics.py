@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ferromq import _json
-from ferromq.broker.statistics import SAMPLE_MS, Statistics, Windows
+from ferromq.broker.reports.statistics import SAMPLE_MS, Statistics, Windows
+from ferromq.protocol import java_json
 
 NOON = int(dt.datetime(2026, 3, 4, 12).astimezone().timestamp() * 1000)
 MINUTE, HOUR = 60_000, 3_600_000
@@ -38,7 +38,7 @@ class Broker:
         """Ask request 315."""
         request: Any = SimpleNamespace(fields={"statsName": name, "statsKey": key})
         code, remark, _, body = self.statistics.view(request)
-        return _json.loads(body) if code == 0 else (int(code), remark)
+        return java_json.loads(body) if code == 0 else (int(code), remark)
 
 
 def test_each_window_counts_its_own_time() -> None:

@@ -10,7 +10,7 @@ import pytest
 BOTH = (signal.SIGINT, signal.SIGTERM)
 HEAD = """
 import os, signal, sys, threading
-from ferromq.cli import _Stop
+from ferromq.cli.main import _Stop
 def kill(number):
     os.kill(os.getpid(), number)
 """

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ferromq import _json
-from ferromq.broker.admin import Administration, parse_changes
-from ferromq.broker.groups import GroupConfig, GroupTable
-from ferromq.broker.retry_policy import Customized
-from ferromq.broker.routes import accepted_types, endpoints, queue_permissions
-from ferromq.broker.topics import TopicConfig, TopicTable, Wait
-from ferromq.config import BrokerConfig
+from ferromq.broker.administration.topics_and_groups import Administration, parse_changes
+from ferromq.broker.cluster.routes import accepted_types, endpoints, queue_permissions
+from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.topics import TopicConfig, TopicTable, Wait
+from ferromq.config.servers import BrokerConfig
 from ferromq.errors import CorruptStore, IllegalName, RequestError
-from ferromq.route import DataVersion, Permission, QueueData
+from ferromq.protocol import java_json
+from ferromq.protocol.retry_policy import Customized
+from ferromq.protocol.route import DataVersion, Permission, QueueData
 
 NOW = 1_700_000_000_000
 
@@ -193,7 +193,7 @@ def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, mo
     table, crowd = topics(tmp_path), groups(tmp_path)
     table.put(TopicConfig("t", 1, 1), {}, "peer")
     crowd.put(GroupConfig("g"), {}, "peer")
-    write = _json.replace_file
+    write = java_json.replace_file
     for first, second in (
         (lambda: table.put(TopicConfig("t", 1, 1), {"message.type": "FIFO"}, "a"), table.put),
         (lambda: crowd.put(GroupConfig("g"), {"priority.factor": "1"}, "a"), crowd.put),
@@ -206,13 +206,13 @@ def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, mo
         thread = threading.Thread(target=other)
 
         def meanwhile(path: Path, content: bytes, thread: threading.Thread = thread) -> None:
-            monkeypatch.setattr(_json, "replace_file", write)
+            monkeypatch.setattr(java_json, "replace_file", write)
             thread.start()
             # Time to go wrong: it waits for the lock, or decides on the old table.
             thread.join(0.1)
             write(path, content)
 
-        monkeypatch.setattr(_json, "replace_file", meanwhile)
+        monkeypatch.setattr(java_json, "replace_file", meanwhile)
         first()
         thread.join()
     topic, group = topics(tmp_path).get("t"), groups(tmp_path).get("g")
@@ -226,8 +226,8 @@ def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: p
     """Or nothing at all where one of them may not be; a change after it encodes what it changes alone."""
     writes: list[Path] = []
     announced: list[Any] = []
-    write = _json.replace_file
-    monkeypatch.setattr(_json, "replace_file", lambda path, content: (writes.append(path), write(path, content)))
+    write = java_json.replace_file
+    monkeypatch.setattr(java_json, "replace_file", lambda path, content: (writes.append(path), write(path, content)))
     config = BrokerConfig()
     table = TopicTable(
         lambda: config,
@@ -246,8 +246,8 @@ def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: p
     assert len(announced[0][0]) == len(many)
     assert table.content.version.counter == before.counter + 1
     encoded: list[Any] = []
-    dumps = _json.dumps
-    monkeypatch.setattr(_json, "dumps", lambda value: (encoded.append(value), dumps(value))[1])
+    dumps = java_json.dumps
+    monkeypatch.setattr(java_json, "dumps", lambda value: (encoded.append(value), dumps(value))[1])
     table.put(TopicConfig("t7", 2, 2), {}, "peer")
     assert [value["topicName"] for value in encoded if isinstance(value, dict) and "topicName" in value] == ["t7"]
     assert len(topics(tmp_path).all()) == len(many)
@@ -408,7 +408,7 @@ def test_a_new_group_reads_on_a_full_disk_and_is_written_once_there_is_space(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(_json, "replace_file", full)
+        patched.setattr(java_json, "replace_file", full)
         assert table.ensure("reader", "peer") == GroupConfig("reader")
         assert table.ensure("reader", "peer") == GroupConfig("reader")
         with pytest.raises(OSError, match="No space"):

@@ -3,7 +3,7 @@
 import threading
 from datetime import timedelta
 
-from ferromq._time import Clock, Timer
+from ferromq.process.clock import Clock, Timer
 
 
 def test_a_period_may_be_forever() -> None:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ferromq._ferromq import StoredMessage
-from ferromq.broker.clients import Client
-from ferromq.broker.transactions import Decision, End, EndRefused, op_message
-from ferromq.config import TransactionConfig
+from ferromq.broker.clients.table import Client
+from ferromq.broker.transactions.end import Decision, End, EndRefused, op_message
+from ferromq.config.servers import TransactionConfig
 
 MAX_CHECKS = 3
 OPEN, COMMITTED, ROLLED_BACK, GIVEN_UP = "open", "committed", "rolled back", "given up"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferromq._codes import ResponseCode
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.half_records import GROUP
-from ferromq.broker.halves import EndedHalves, Halves
-from ferromq.broker.transactions import Decision, End, EndRefused, Transactions
+from ferromq.broker.transactions.end import Decision, End, EndRefused, Transactions
+from ferromq.broker.transactions.half_message_index import EndedHalves, Halves
+from ferromq.broker.transactions.half_records import GROUP
+from ferromq.protocol.codes import ResponseCode
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 NOW = 1_700_000_000_000

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ferromq import _json
 from ferromq._proto import messages as pb
-from ferromq.broker.write_layouts import MAX_BYTES, MAX_LAYOUT, Full, UnknownTopic, WriteLayouts, steady
+from ferromq.broker.messages.write_layouts import MAX_BYTES, MAX_LAYOUT, Full, UnknownTopic, WriteLayouts, steady
 from ferromq.errors import CorruptStore
+from ferromq.protocol import java_json
 
 WINDOW_MS = 1000
 
@@ -213,7 +213,7 @@ def test_the_file_is_written_anew_before_the_journal_is_long(tmp_path: Path) -> 
 def asked(layouts: WriteLayouts, **fields: Any) -> dict[str, Any]:
     """Return the answer to a request."""
     request: Any = SimpleNamespace(body=json.dumps(fields).encode(), peer="here")
-    return _json.loads_object(layouts.answer(request))
+    return java_json.loads_object(layouts.answer(request))
 
 
 def test_requests_are_json_and_those_that_are_wrong_are_refused(tmp_path: Path) -> None:

@@ -8,18 +8,18 @@ from contextlib import suppress
 from copy import copy
 from typing import Self
 
-from ferromq._seldom import Seldom
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
-from ferromq.client import _plans
-from ferromq.client._ahead import IN_ORDER, RENEWALS, Ahead, Held, sort_out
-from ferromq.client._connection import remaining
-from ferromq.client._leases import NOT_RENEWED
-from ferromq.client._plans import Subscription, Wish
-from ferromq.client._protocol import RETRYABLE
-from ferromq.client._retry import InOrder
+from ferromq.client.connection import remaining
+from ferromq.core import plans
+from ferromq.core.ahead import IN_ORDER, RENEWALS, Ahead, Held, sort_out
+from ferromq.core.leases import NOT_RENEWED
+from ferromq.core.plans import Subscription, Wish
+from ferromq.core.requests import RETRYABLE
+from ferromq.core.retry import InOrder
 from ferromq.errors import FerromqError, RequestError
 from ferromq.message import MessageView
+from ferromq.process.limited_log import Seldom
 
 _log = logging.getLogger("ferromq.client")
 
@@ -116,7 +116,7 @@ class ReceiveAhead:
             return [] if self._receiving else None
         taken = self._ahead.take_some(count, time.monotonic())
         if invisible is not None:
-            taken = await self._change(taken, invisible, until + _plans.LATE)
+            taken = await self._change(taken, invisible, until + plans.LATE)
         return [held.message for held in taken] or None
 
     async def _change(self, taken: list[Held], invisible: float, until: float) -> list[Held]:
@@ -163,7 +163,7 @@ class ReceiveAhead:
     async def _run(self) -> None:
         outage = False
         with suppress(FerromqError):  # which a receive tells
-            await self._client.run(_plans.introduce(self._client.common, self._subscription.topic))
+            await self._client.run(plans.introduce(self._client.common, self._subscription.topic))
         while True:
             while not (room := self._may_receive()):
                 self._more.clear()
@@ -173,7 +173,7 @@ class ReceiveAhead:
                 # As long as they wait, what follows is not handed out.
                 await self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
             wish = Wish(room, _LONG_POLL, self._invisible)
-            plan = _plans.receive(self._client.common, self._subscription, wish, self._leases)
+            plan = plans.receive(self._client.common, self._subscription, wish, self._leases)
             self._receiving = True
             messages: list[MessageView] = []
             try:

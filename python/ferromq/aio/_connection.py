@@ -1,7 +1,7 @@
 """
 Channels of grpc.aio that carry bytes, and the way to run a plan on an event loop.
 
-The synchronous twin is `ferromq.client._connection`; what is sent is decided by plans.
+The synchronous twin is `ferromq.client.connection`; what is sent is decided by plans.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 
 from ferromq._proto import messages as pb
-from ferromq.client._client import Client, Options
-from ferromq.client._connection import Use, failure, has_packed, open_channel
-from ferromq.client._plans import no_answer
-from ferromq.client._protocol import PACKED, SERVICE, Call, Join, Packets, Pause, Plan, Stream, T
+from ferromq.client.client import Client, Options
+from ferromq.client.connection import Use, failure, has_packed, open_channel
+from ferromq.core.plans import no_answer
+from ferromq.core.requests import PACKED, SERVICE, Call, Join, Packets, Pause, Plan, Stream, T
 from ferromq.errors import ClientClosed, FerromqError
 
 

@@ -1,4 +1,4 @@
-"""Ends the leases of a consumer on an event loop; the synchronous twin is `ferromq.client._holding.Leases`."""
+"""Ends the leases of a consumer on an event loop; the synchronous twin is `ferromq.client.holding.Leases`."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ferromq.aio._connection import AsyncClient
-from ferromq.client import _plans
-from ferromq.client._connection import remaining
-from ferromq.client._leases import (
+from ferromq.client.connection import remaining
+from ferromq.core import plans
+from ferromq.core.leases import (
     FLUSH_AFTER,
     FLUSH_COUNT,
     MAX_IN_REQUEST,
@@ -19,15 +19,15 @@ from ferromq.client._leases import (
     by_endpoint,
     unsettle,
 )
-from ferromq.client._plans import Subscription
-from ferromq.client._protocol import seconds
-from ferromq.client._retry import Cause
+from ferromq.core.plans import Subscription
+from ferromq.core.requests import seconds
+from ferromq.core.retry import Cause
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 if TYPE_CHECKING:
-    from ferromq.client._ahead import Held
-    from ferromq.client._retry import InOrder
+    from ferromq.core.ahead import Held
+    from ferromq.core.retry import InOrder
 
 _log = logging.getLogger("ferromq.client")
 
@@ -73,7 +73,7 @@ class Leases:
             # One of them may be on its way.
             waiting = await self.flush(until, {message.endpoint for message in messages})
             if waiting:
-                raise _plans.no_answer("sending the acknowledgements before", timeout)
+                raise plans.no_answer("sending the acknowledgements before", timeout)
         for message in messages:
             self._leave(message)
         refused = await self._send([message for message in messages if message.settle()], until)
@@ -102,7 +102,7 @@ class Leases:
         """Change a lease that is not renewed meanwhile; *duration* in seconds."""
         common = self._client.common
         await self._client.run(
-            _plans.change_invisible_duration(common, self._subscription, message, duration, suspend=suspend)
+            plans.change_invisible_duration(common, self._subscription, message, duration, suspend=suspend)
         )
 
     async def change_all(
@@ -115,7 +115,7 @@ class Leases:
                 await asyncio.wait(changing.values(), timeout=remaining(until))
         finally:
             outcomes = {
-                message: task.result() if task.done() else _plans.not_changed() for message, task in changing.items()
+                message: task.result() if task.done() else plans.not_changed() for message, task in changing.items()
             }
             for task in changing.values():
                 task.cancel()
@@ -147,7 +147,7 @@ class Leases:
         try:
             await self._renewals_of([message])
             common, subscription = self._client.common, self._subscription
-            await self._client.run(_plans.forward_to_dead_letter(common, subscription, message, cause))
+            await self._client.run(plans.forward_to_dead_letter(common, subscription, message, cause))
         except BaseException:
             message.unsettle()
             raise
@@ -182,7 +182,7 @@ class Leases:
         try:
             await self._renewals_of(messages)
             timeout = None if until is None else remaining(until)
-            plan = _plans.ack(self._client.common, self._subscription, endpoint, messages, timeout=timeout)
+            plan = plans.ack(self._client.common, self._subscription, endpoint, messages, timeout=timeout)
             refused = await self._client.run(plan)
         except FerromqError as error:
             for message in messages:
@@ -232,7 +232,7 @@ class Leases:
             self._timer = None
         left, self._waiting = len(self._waiting), []
         if left:
-            self.refusals.add([(left, _plans.no_answer("sending acknowledgements", 0))])
+            self.refusals.add([(left, plans.no_answer("sending acknowledgements", 0))])
         self.refusals.end()
         for task in self._sending:
             task.cancel()
@@ -252,7 +252,7 @@ class Leases:
         try:
             self.refusals.add(await self._send_to(endpoint, messages))
         except asyncio.CancelledError:  # by `stop`, or with the channel
-            self.refusals.add([(len(messages), _plans.no_answer("sending acknowledgements", 0))])
+            self.refusals.add([(len(messages), plans.no_answer("sending acknowledgements", 0))])
             raise
         finally:
             self._under_way -= len(messages)

@@ -1,4 +1,4 @@
-"""Awaits a handler with each message; what becomes of one that failed is decided as in `ferromq.client._push`."""
+"""Awaits a handler with each message; what becomes of one that failed is decided as in `ferromq.client.push`."""
 
 import asyncio
 import inspect
@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from ferromq._seldom import Seldom
 from ferromq.aio._ahead import ReceiveAhead
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
-from ferromq.client._ahead import Held
-from ferromq.client._connection import LOOK_UP
-from ferromq.client._handlers import check_awaitable
-from ferromq.client._plans import Subscription
-from ferromq.client._push import GIVE_BACK, Orders, say_failed, say_failed_after_end
-from ferromq.client._retry import Retry, Verdict, order_of
-from ferromq.client._signals import stopped_by_sigterm
+from ferromq.client.connection import LOOK_UP
+from ferromq.client.push import GIVE_BACK, Orders, say_failed, say_failed_after_end
+from ferromq.client.signals import stopped_by_sigterm
+from ferromq.core.ahead import Held
+from ferromq.core.handlers import check_awaitable
+from ferromq.core.plans import Subscription
+from ferromq.core.retry import Retry, Verdict, order_of
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
+from ferromq.process.limited_log import Seldom
 
 _log = logging.getLogger("ferromq.client")
 

@@ -6,23 +6,23 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self
 
-from ferromq import _names
 from ferromq.aio._ahead import Iteration, ReceiveAhead
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
-from ferromq.client import _plans, _pull_plans
-from ferromq.client._ahead import check_prefetch
-from ferromq.client._client import Options
-from ferromq.client._connection import remaining
-from ferromq.client._filters import Sql, filter_expression
-from ferromq.client._handlers import check_async
-from ferromq.client._plans import Subscription, Wish
-from ferromq.client._protocol import seconds
-from ferromq.client._pull_plans import Pulled, Queue
-from ferromq.client._retry import Cause
-from ferromq.client._tls import Tls, TlsFile
+from ferromq.client.client import Options
+from ferromq.client.connection import remaining
+from ferromq.client.tls import Tls, TlsFile
+from ferromq.core import plans, pull_plans
+from ferromq.core.ahead import check_prefetch
+from ferromq.core.filters import Sql, filter_expression
+from ferromq.core.handlers import check_async
+from ferromq.core.plans import Subscription, Wish
+from ferromq.core.pull_plans import Pulled, Queue
+from ferromq.core.requests import seconds
+from ferromq.core.retry import Cause
 from ferromq.message import MessageView
+from ferromq.protocol import naming
 
 __all__ = ["Consumer"]
 
@@ -54,8 +54,8 @@ class Consumer:
         tls: bool | TlsFile | Tls = False,
         prefetch: int | None = None,
     ) -> None:
-        _names.check_topic(topic)
-        _names.check_group(group)
+        naming.check_topic(topic)
+        naming.check_group(group)
         self._subscription = Subscription(group, topic, filter_expression(filter))
         self._client = AsyncClient("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
@@ -82,9 +82,9 @@ class Consumer:
         if ahead is not None:
             return ahead
         left = remaining(until)
-        grace = until + _plans.LATE - time.monotonic() - left
-        wish = Wish(max_messages, left, invisible, grace=max(grace, _plans.LATE - _ACKS_FIRST))
-        return await self._client.run(_plans.receive(self._client.common, self._subscription, wish, self._leases))
+        grace = until + plans.LATE - time.monotonic() - left
+        wish = Wish(max_messages, left, invisible, grace=max(grace, plans.LATE - _ACKS_FIRST))
+        return await self._client.run(plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
         """
@@ -140,7 +140,7 @@ class Consumer:
     async def queues(self) -> list[Queue]:
         """Return the queues of the topic, for those who keep their own offsets."""
         self._client.check()
-        return await self._client.run(_pull_plans.queues(self._client.common, self._subscription.topic))
+        return await self._client.run(pull_plans.queues(self._client.common, self._subscription.topic))
 
     async def pull(self, queue: Queue, offset: int, max_messages: int = 32, *, wait: timedelta | float = 0.0) -> Pulled:
         """
@@ -154,23 +154,23 @@ class Consumer:
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
         wish = Wish(max_messages, seconds(wait), 0.0)
-        plan = _pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
+        plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
         return await self._client.run(plan)
 
     async def offset_at(self, queue: Queue, when: datetime | int | Literal["begin", "end"]) -> int:
         """Return the offset of the first message stored at *when* or later, the min offset, or the max offset."""
         self._client.check()
-        return await self._client.run(_pull_plans.offset_at(self._client.common, self._subscription.topic, queue, when))
+        return await self._client.run(pull_plans.offset_at(self._client.common, self._subscription.topic, queue, when))
 
     async def committed_offset(self, queue: Queue) -> int | None:
         """Return the next offset the group will read, None where it has read nothing of the queue."""
         self._client.check()
-        return await self._client.run(_pull_plans.committed_offset(self._client.common, self._subscription, queue))
+        return await self._client.run(pull_plans.committed_offset(self._client.common, self._subscription, queue))
 
     async def commit_offset(self, queue: Queue, offset: int) -> None:
         """Set the next offset the group will read."""
         self._client.check()
-        await self._client.run(_pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
+        await self._client.run(pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 
     async def flush(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
@@ -184,7 +184,7 @@ class Consumer:
         if failure is not None:
             raise failure
         if waiting:
-            raise _plans.no_answer(f"sending acknowledgements ({waiting} are still on their way)", seconds(timeout))
+            raise plans.no_answer(f"sending acknowledgements ({waiting} are still on their way)", seconds(timeout))
 
     def __aiter__(self) -> AsyncIterator[MessageView]:
         """Yield messages as they come, until the consumer is closed."""

@@ -11,16 +11,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
-from ferromq import _names
-from ferromq._time import Clock
 from ferromq.aio._connection import AsyncClient
-from ferromq.client import _send_plans
-from ferromq.client._batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, Slice, batches, size
-from ferromq.client._client import Options
-from ferromq.client._connection import remaining
-from ferromq.client._protocol import may_be_one, seconds
-from ferromq.client._tls import Tls, TlsFile
-from ferromq.client._transactions import Checks, Decisions, Open, no_checker
+from ferromq.client.client import Options
+from ferromq.client.connection import remaining
 from ferromq.client.producer import (
     MessageOptions,
     given_limit,
@@ -30,8 +23,15 @@ from ferromq.client.producer import (
     predecessor,
     recovery_ms,
 )
+from ferromq.client.tls import Tls, TlsFile
+from ferromq.client.transactions import Checks, Decisions, Open, no_checker
+from ferromq.core import send_plans
+from ferromq.core.batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, Slice, batches, size
+from ferromq.core.requests import may_be_one, seconds
 from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
+from ferromq.process.clock import Clock
+from ferromq.protocol import naming
 
 __all__ = ["Producer", "Transaction"]
 
@@ -64,7 +64,7 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         for topic in topics:
-            _names.check_topic(topic)
+            naming.check_topic(topic)
         self._client = AsyncClient("producer", Options(endpoint, timeout, attempts, tls, clock))
         self._topics = topics
         self._checker = checker
@@ -140,13 +140,13 @@ class Producer:
         """Send one message and return once the broker has stored it, as durably as it promises; see the synchronous."""
         self._check()
         message, limit = make_message(body, options), given_limit(timeout)
-        batch = await self._client.run(_send_plans.send(self._client.common, topic, [message], timeout=limit))
+        batch = await self._client.run(send_plans.send(self._client.common, topic, [message], timeout=limit))
         return batch.receipt(0)
 
     async def recall(self, receipt: SendReceipt) -> str:
         """Recall a delayed message that is not due yet, and return its id."""
         self._check()
-        return await self._client.run(_send_plans.recall(self._client.common, receipt))
+        return await self._client.run(send_plans.recall(self._client.common, receipt))
 
     def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction":
         """Begin a transaction: `async with producer.transaction() as tx: await tx.send(…)`."""
@@ -164,7 +164,7 @@ class Producer:
     ) -> SendSummary:
         """Send many messages and return their receipts, in order, once all are stored."""
         self._check()
-        _names.check_topic(topic)
+        naming.check_topic(topic)
         pending: deque[tuple[Slice, asyncio.Task[Batch]]] = deque()
         done: list[tuple[Slice, Batch]] = []
         stored = 0
@@ -197,7 +197,7 @@ class Producer:
     async def _send_after(self, before: "asyncio.Task[Batch] | None", topic: str, part: Slice) -> Batch:
         if before is not None:
             await asyncio.shield(before)
-        return await self._client.run(_send_plans.send(self._client.common, topic, part.messages, part.numbers))
+        return await self._client.run(send_plans.send(self._client.common, topic, part.messages, part.numbers))
 
     async def submit(
         self, topic: str, body: Sendable, **options: Unpack[MessageOptions]
@@ -208,7 +208,7 @@ class Producer:
         Waits while more than *max_pending_bytes* are on their way; what does not get out is as of the synchronous one.
         """
         self._check()
-        _names.check_topic(topic)
+        naming.check_topic(topic)
         message = make_message(body, options)
         length = size(message)
         async with self._room:
@@ -251,7 +251,7 @@ class Producer:
             if before is not None:
                 await asyncio.wait({before})
             closed = ConnectionFailed("the producer was closed while the message was sent")
-            sent = await self._client.run(_send_plans.send_gathered(self._client.common, batch))
+            sent = await self._client.run(send_plans.send_gathered(self._client.common, batch))
         except FerromqError as error:
             if len(batch.messages) > 1 and may_be_one(error):
                 await self._send_apart(batch)

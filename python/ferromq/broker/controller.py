@@ -13,38 +13,38 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ferromq._compat_config import CompatConfig
 from ferromq._ferromq import ExpiredFile, Server, Store
-from ferromq._fork import Owner
-from ferromq._listener_config import RELOAD_INTERVAL, naming
-from ferromq._membership_config import MembershipConfig
-from ferromq._seldom import Seldom
-from ferromq._time import Clock, Timer
 from ferromq.broker import rpc
-from ferromq.broker.addresses import fast_address, identify, reserved, store_host, unheard
-from ferromq.broker.admin import Administration
-from ferromq.broker.announcer import Announcer, registration_period
-from ferromq.broker.catalog import Catalog
-from ferromq.broker.client_rooms import ClientRooms
-from ferromq.broker.groups import GroupTable
-from ferromq.broker.name_servers import Identity, Master, NameServers
-from ferromq.broker.offsets import Offsets
-from ferromq.broker.query import Queries
-from ferromq.broker.recalls import Recalls
-from ferromq.broker.replication import Replica, SlaveSync
-from ferromq.broker.reports import Reports
-from ferromq.broker.route_cache import RouteCache
-from ferromq.broker.routes import Routes
-from ferromq.broker.runtime import Runtime
-from ferromq.broker.settings import Settings, SettingsAnswers
-from ferromq.broker.statistics import SAMPLE_MS, Statistics
-from ferromq.broker.topics import TopicTable, Wait
-from ferromq.broker.transaction_rooms import TransactionRooms
-from ferromq.broker.whole_routes import WholeRoutes
-from ferromq.broker.write_layouts import WriteLayouts, steady
-from ferromq.config import BrokerConfig, ReadConfig, StoreConfig
+from ferromq.broker.administration.catalog import Catalog
+from ferromq.broker.administration.offsets import Offsets
+from ferromq.broker.administration.settings import Settings, SettingsAnswers
+from ferromq.broker.administration.topics_and_groups import Administration
+from ferromq.broker.clients.components import ClientRooms
+from ferromq.broker.cluster.addresses import fast_address, identify, reserved, store_host, unheard
+from ferromq.broker.cluster.announcer import Announcer, registration_period
+from ferromq.broker.cluster.complete_routes import WholeRoutes
+from ferromq.broker.cluster.name_servers import Identity, Master, NameServers
+from ferromq.broker.cluster.replication import Replica, SlaveSync
+from ferromq.broker.cluster.route_cache import RouteCache
+from ferromq.broker.cluster.routes import Routes
+from ferromq.broker.messages.query import Queries
+from ferromq.broker.messages.recalls import Recalls
+from ferromq.broker.messages.write_layouts import WriteLayouts, steady
+from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.topics import TopicTable, Wait
+from ferromq.broker.reports.progress import Reports
+from ferromq.broker.reports.runtime import Runtime
+from ferromq.broker.reports.statistics import SAMPLE_MS, Statistics
+from ferromq.broker.transactions.components import TransactionRooms
+from ferromq.config.compat import CompatConfig
+from ferromq.config.listener import RELOAD_INTERVAL, naming
+from ferromq.config.membership import MembershipConfig
+from ferromq.config.servers import BrokerConfig, ReadConfig, StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
-from ferromq.route import Permission
+from ferromq.process.clock import Clock, Timer
+from ferromq.process.fork import Owner
+from ferromq.process.limited_log import Seldom
+from ferromq.protocol.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
 

@@ -7,25 +7,26 @@ Hot requests are answered in Rust; naming one here is a `ValueError` at start.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ferromq import _remoting
-from ferromq._codes import RequestCode, ResponseCode
 from ferromq._ferromq import Request, Response
 from ferromq._proto import messages as pb
-from ferromq.broker import grpc_admin, lite
-from ferromq.broker._grpc import rpc
-from ferromq.broker.admin import Administration
-from ferromq.broker.catalog import Catalog
-from ferromq.broker.client_rooms import ClientRooms
-from ferromq.broker.offsets import Offsets
-from ferromq.broker.query import Queries
-from ferromq.broker.recalls import Recalls
-from ferromq.broker.reports import Reports
-from ferromq.broker.routes import Routes
-from ferromq.broker.runtime import Runtime
-from ferromq.broker.settings import SettingsAnswers
-from ferromq.broker.statistics import Statistics
-from ferromq.broker.transaction_rooms import TransactionRooms
-from ferromq.broker.write_layouts import METHOD, WriteLayouts
+from ferromq.broker.administration import grpc_admin
+from ferromq.broker.administration.catalog import Catalog
+from ferromq.broker.administration.offsets import Offsets
+from ferromq.broker.administration.settings import SettingsAnswers
+from ferromq.broker.administration.topics_and_groups import Administration
+from ferromq.broker.clients.components import ClientRooms
+from ferromq.broker.cluster.routes import Routes
+from ferromq.broker.grpc_answers import rpc
+from ferromq.broker.messages import lite
+from ferromq.broker.messages.query import Queries
+from ferromq.broker.messages.recalls import Recalls
+from ferromq.broker.messages.write_layouts import METHOD, WriteLayouts
+from ferromq.broker.reports.progress import Reports
+from ferromq.broker.reports.runtime import Runtime
+from ferromq.broker.reports.statistics import Statistics
+from ferromq.broker.transactions.components import TransactionRooms
+from ferromq.protocol import remoting as _remoting
+from ferromq.protocol.codes import RequestCode, ResponseCode
 
 
 @dataclass(frozen=True, slots=True)

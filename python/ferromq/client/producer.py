@@ -16,17 +16,17 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack
 
-from ferromq import _names
-from ferromq._time import Clock
-from ferromq.client import _send_plans
-from ferromq.client._batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, is_ordered, size
-from ferromq.client._client import Client, Options
-from ferromq.client._connection import remaining
-from ferromq.client._protocol import may_be_one, seconds
-from ferromq.client._tls import Tls, TlsFile
-from ferromq.client._transactions import Checks, Decisions, Open, no_checker
+from ferromq.client.client import Client, Options
+from ferromq.client.connection import remaining
+from ferromq.client.tls import Tls, TlsFile
+from ferromq.client.transactions import Checks, Decisions, Open, no_checker
+from ferromq.core import send_plans
+from ferromq.core.batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, is_ordered, size
+from ferromq.core.requests import may_be_one, seconds
 from ferromq.errors import ClientClosed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
+from ferromq.process.clock import Clock
+from ferromq.protocol import naming
 
 __all__ = ["Producer", "Transaction"]
 
@@ -116,7 +116,7 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         for topic in topics:
-            _names.check_topic(topic)
+            naming.check_topic(topic)
         self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock))
         self._submitted = _Submitted(self._client, seconds(linger), max_pending_bytes)
         self._decisions = Decisions()
@@ -141,7 +141,7 @@ class Producer:
         """
         self._client.check()
         message, limit = make_message(body, options), given_limit(timeout)
-        batch = self._client.run(_send_plans.send(self._client.common, topic, [message], timeout=limit))
+        batch = self._client.run(send_plans.send(self._client.common, topic, [message], timeout=limit))
         return batch.receipt(0)
 
     def recall(self, receipt: SendReceipt) -> str:
@@ -151,7 +151,7 @@ class Producer:
         Raises `ValueError` for a message that was not delayed, and `RequestError` where the broker cannot recall it.
         """
         self._client.check()
-        return self._client.run(_send_plans.recall(self._client.common, receipt))
+        return self._client.run(send_plans.recall(self._client.common, receipt))
 
     def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction":
         """
@@ -180,7 +180,7 @@ class Producer:
         the messages; a note says how many others are stored. Of a message group nothing is sent after a failure.
         """
         self._client.check()
-        _names.check_topic(topic)
+        naming.check_topic(topic)
         pending: deque[tuple[Slice, Future[Batch]]] = deque()
         done: list[tuple[Slice, Batch]] = []
         stored = 0
@@ -211,7 +211,7 @@ class Producer:
     def _send_after(self, before: "Future[Batch] | None", topic: str, part: Slice) -> Batch:
         if before is not None:
             before.result()  # its failure is ours, too: what comes after a gap would be out of order
-        return self._client.run(_send_plans.send(self._client.common, topic, part.messages, part.numbers))
+        return self._client.run(send_plans.send(self._client.common, topic, part.messages, part.numbers))
 
     def submit(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> "Future[SendReceipt]":
         """
@@ -223,7 +223,7 @@ class Producer:
         """
         self._client.check()
         if self._client.common.routes.known(topic) is None:
-            _names.check_topic(topic)
+            naming.check_topic(topic)
         return self._submitted.add(topic, make_message(body, options))
 
     def flush(self, timeout: timedelta | float | None = None) -> bool:
@@ -420,7 +420,7 @@ class _Submitted:
         return sum(self._is_late(batch, failing) for batch in self._sending)
 
     def _is_late(self, batch: Gathered[Future[SendReceipt]], failing: set[str]) -> bool:
-        return bool(failing) and _send_plans.brokers_of(self._client.common, batch) <= failing
+        return bool(failing) and send_plans.brokers_of(self._client.common, batch) <= failing
 
     def _next(self) -> Gathered[Future[SendReceipt]] | None:
         with self._changed:
@@ -455,7 +455,7 @@ class _Submitted:
     def _run(self) -> None:
         while (batch := self._next()) is not None:
             try:
-                sent = self._client.run(_send_plans.send_gathered(self._client.common, batch))
+                sent = self._client.run(send_plans.send_gathered(self._client.common, batch))
             except FerromqError as error:
                 if len(batch.messages) > 1 and may_be_one(error):
                     self._again(batch)

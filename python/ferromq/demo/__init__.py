@@ -19,9 +19,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import ferromq
-from ferromq._progress import Progress
 from ferromq.demo import flights as data
 from ferromq.demo import kill
+from ferromq.terminal.progress import Progress
 
 TOPIC = "flights"
 QUEUES = 8
@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
 
 def run(rows: int | None = None) -> list[Step]:
     """Do the six steps with the first *rows* rows, all where None."""
-    from ferromq.spark._requirements import find_java, require  # noqa: PLC0415 (says what is missing before the work)
+    from ferromq.spark.requirements import find_java, require  # noqa: PLC0415 (says what is missing before the work)
 
     require("pyarrow", "pandas")
     find_java()

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from ferromq import _json
 from ferromq.errors import ConfigError
+from ferromq.protocol import java_json
 
 _log = logging.getLogger("ferromq.namesrv")
 
@@ -84,13 +84,13 @@ class KvConfig:
     def _replace(self, namespace: str, keys: dict[str, str]) -> None:
         table = {**self._table, namespace: keys}
         if self._path is not None:
-            _json.write_file(self._path, {"configTable": table})
+            java_json.write_file(self._path, {"configTable": table})
         self._table = table
 
 
 def _load(path: Path) -> dict[str, dict[str, str]]:
     try:
-        content = _json.read_file(path)
+        content = java_json.read_file(path)
         table = (content or {}).get("configTable") or {}
         return {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
     except (ValueError, AttributeError) as error:

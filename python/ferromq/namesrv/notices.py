@@ -7,10 +7,10 @@ Brokers may be gone or slow; nobody waits for them here.
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from ferromq._codes import RequestCode
 from ferromq._ferromq import RemotingClient
 from ferromq.errors import FerromqError
 from ferromq.namesrv.route_info import MinimumChange
+from ferromq.protocol.codes import RequestCode
 
 _log = logging.getLogger("ferromq.namesrv")
 

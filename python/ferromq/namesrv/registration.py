@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from ferromq import _json
 from ferromq.namesrv.route_info import RegisteredTopics
-from ferromq.route import READ_WRITE, DataVersion, Permission, QueueData
+from ferromq.protocol import java_json
+from ferromq.protocol.route import READ_WRITE, DataVersion, Permission, QueueData
 
 INFLATED_LIMIT = 64 << 20
 """About 400,000 topics."""
@@ -36,7 +36,7 @@ def decode(body: bytes, broker_name: str, *, compressed: bool) -> RegisteredTopi
         # Java's broker may deflate the body and say "compressed=false" all the same.
         if compressed or not body.lstrip().startswith(b"{"):
             return _decode_deflated(_inflate(body), broker_name)
-        return _decode_json(_json.loads_object(body), broker_name)
+        return _decode_json(java_json.loads_object(body), broker_name)
     except (KeyError, TypeError, AttributeError, OverflowError, zlib.error) as error:
         raise ValueError(f"not a registration: {error!r}") from error
 
@@ -101,7 +101,7 @@ def _inflate(body: bytes) -> bytes:
 
 def _decode_deflated(data: bytes, broker_name: str) -> RegisteredTopics:
     reader = _Reader(data)
-    version = DataVersion.from_json(_json.loads_object(reader.sized()))
+    version = DataVersion.from_json(java_json.loads_object(reader.sized()))
     known, queues, types = _Known(broker_name), {}, dict[str, str | None]()
     for _ in range(reader.count()):
         # "name read write permission filter-type attributes", as Java's TopicConfig encodes itself.
@@ -109,8 +109,8 @@ def _decode_deflated(data: bytes, broker_name: str) -> RegisteredTopics:
         queues[name] = known.of(int(read), int(write), int(permission))
         # Brokers before 5.0 have no attributes.
         if len(rest) > 1:
-            types[name] = _type_of({"attributes": _json.loads(rest[1].encode())})
-    servers = _json.loads(reader.sized())
+            types[name] = _type_of({"attributes": java_json.loads(rest[1].encode())})
+    servers = java_json.loads(reader.sized())
     # Brokers before 5.0 end here; what the mappings of static topics say is of no use to clients of other topics.
     is_static = reader.has_more() and reader.count() > 0
     filter_servers = tuple(str(server) for server in servers or ())

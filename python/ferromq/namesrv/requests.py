@@ -8,20 +8,20 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 
-from ferromq import _json, _names, _remoting
-from ferromq._codes import RequestCode, ResponseCode
-from ferromq._config_file import ProtectedKey
 from ferromq._ferromq import Request, Server
-from ferromq._order_configuration import all_parts, canonical, parts
-from ferromq._registration import IS_CHANGE, TAKES_CHANGES
-from ferromq._remoting import Answer, Handler, failure, flag, integer, required, success
-from ferromq._time import Clock
+from ferromq.config.file_edit import ProtectedKey
 from ferromq.errors import ConfigError
 from ferromq.namesrv import registration
 from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
 from ferromq.namesrv.route_info import BrokerAddress, Registration, RouteInfoManager
 from ferromq.namesrv.settings import Settings
-from ferromq.route import DataVersion, TopicRoute
+from ferromq.process.clock import Clock
+from ferromq.protocol import java_json, naming, remoting
+from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.order_configuration import all_parts, canonical, parts
+from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
+from ferromq.protocol.remoting import Answer, Handler, failure, flag, integer, required, success
+from ferromq.protocol.route import DataVersion, TopicRoute
 
 _log = logging.getLogger("ferromq.namesrv")
 
@@ -104,7 +104,7 @@ class Requests:
         table = self._kv_config.namespace(namespace)
         if table is None:
             return failure(ResponseCode.QUERY_NOT_FOUND, f"there is no namespace {namespace}")
-        return success(body=_json.dumps({"table": table}))
+        return success(body=java_json.dumps({"table": table}))
 
     def _register(self, request: Request) -> Answer:
         fields = request.fields
@@ -115,14 +115,14 @@ class Requests:
             topics = registration.decode(request.body, broker.broker_name, compressed=flag(fields, "compressed"))
             topics = replace(topics, is_change=flag(fields, IS_CHANGE))
         except ValueError as error:
-            raise _remoting.BadRequest(str(error)) from error
+            raise remoting.BadRequest(str(error)) from error
         answer = self._routes.register(broker, topics, self._clock.now_ms(), request.connection)
         if answer is None:
             return failure(ResponseCode.SYSTEM_ERROR, "registration refused; register with all topics first")
         header = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address, TAKES_CHANGES: "true"}
         only = topics.queues if topics.is_change else None
         order = self._kv_config.namespace(ORDER_NAMESPACE, only) if self._settings.config.return_order else None
-        body = b"" if order is None else _json.dumps({"table": order})
+        body = b"" if order is None else java_json.dumps({"table": order})
         return success({name: value for name, value in header.items() if value}, body)
 
     def _unregister(self, request: Request) -> Answer:
@@ -152,7 +152,7 @@ class Requests:
         return success(body=route.encode() if _reads_standard_json(request) else route.encode_legacy())
 
     def _cluster_info(self, _request: Request) -> Answer:
-        return success(body=_json.dumps(self._routes.cluster_info()))
+        return success(body=java_json.dumps(self._routes.cluster_info()))
 
     def _wipe_write_permission(self, request: Request) -> Answer:
         name = required(request.fields, "brokerName")
@@ -182,7 +182,7 @@ class Requests:
         try:
             queues = TopicRoute.decode(request.body or b"{}").queues
         except ValueError as error:
-            raise _remoting.BadRequest(f"the body has no queues: {error}") from error
+            raise remoting.BadRequest(f"the body has no queues: {error}") from error
         try:
             self._routes.register_topic(topic, queues)
         except KeyError as error:
@@ -230,19 +230,19 @@ class Requests:
     def _query_version(self, request: Request) -> Answer:
         key = _address(request)
         try:
-            version = DataVersion.from_json(_json.loads_object(request.body or b"{}"))
+            version = DataVersion.from_json(java_json.loads_object(request.body or b"{}"))
         except (ValueError, TypeError, OverflowError) as error:
-            raise _remoting.BadRequest(f"the body is no data version: {error}") from error
+            raise remoting.BadRequest(f"the body is no data version: {error}") from error
         known = self._routes.version(key)
         self._routes.renew(key, self._clock.now_ms())
-        body = _json.dumps(known.to_json()) if known else b""
+        body = java_json.dumps(known.to_json()) if known else b""
         return success({"changed": "false" if known == version else "true"}, body)
 
     def _members(self, request: Request) -> Answer:
         cluster, name = required(request.fields, "clusterName"), required(request.fields, "brokerName")
         addresses = {str(broker_id): address for broker_id, address in sorted(self._routes.members(name).items())}
         group = {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}
-        return success(body=_json.dumps({"brokerMemberGroup": group}))
+        return success(body=java_json.dumps({"brokerMemberGroup": group}))
 
     def _heartbeat(self, request: Request) -> Answer:
         self._routes.renew(_address(request), self._clock.now_ms())
@@ -259,7 +259,7 @@ def _reads_standard_json(request: Request) -> bool:
 
 def _topic_list(topics: list[str], broker_address: str | None = None) -> Answer:
     value = {"topicList": topics} if broker_address is None else {"brokerAddr": broker_address, "topicList": topics}
-    return success(body=_json.dumps(value))
+    return success(body=java_json.dumps(value))
 
 
 def _registration(fields: dict[str, str]) -> Registration:
@@ -277,7 +277,7 @@ def _registration(fields: dict[str, str]) -> Registration:
 
 def _unknown_topic(topic: str) -> str:
     """Say how a topic comes to be that no registered broker has."""
-    if _names.is_system_topic(topic):
+    if naming.is_system_topic(topic):
         return (
             f"no registered broker has {topic}, a topic of the system, which updateTopic does not create: a broker "
             "makes it for the first client that writes to it, where topics are made on first use, or has it from its "

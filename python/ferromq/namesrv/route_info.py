@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ferromq._seldom import Seldom
-from ferromq.route import MASTER, READ_WRITE, BrokerData, DataVersion, Permission, QueueData, TopicRoute
+from ferromq.process.limited_log import Seldom
+from ferromq.protocol.route import MASTER, READ_WRITE, BrokerData, DataVersion, Permission, QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.namesrv")
 

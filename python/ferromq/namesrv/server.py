@@ -9,18 +9,18 @@ import logging
 from datetime import timedelta
 from pathlib import Path
 
-from ferromq import _remoting
 from ferromq._ferromq import Server
-from ferromq._fork import Owner
-from ferromq._listener_config import RELOAD_INTERVAL, naming
-from ferromq._time import Clock, Timer
-from ferromq.config import NameServerConfig
+from ferromq.config.listener import RELOAD_INTERVAL, naming
+from ferromq.config.servers import NameServerConfig
 from ferromq.namesrv.kv_config import KvConfig
 from ferromq.namesrv.notices import Notices
 from ferromq.namesrv.orders import Orders
 from ferromq.namesrv.requests import Requests
 from ferromq.namesrv.route_info import MinimumChange, RouteInfoManager
 from ferromq.namesrv.settings import Settings
+from ferromq.process.clock import Clock, Timer
+from ferromq.process.fork import Owner
+from ferromq.protocol import remoting
 
 _log = logging.getLogger("ferromq.namesrv")
 _MILLISECOND = timedelta(milliseconds=1)
@@ -63,7 +63,7 @@ class NamesrvController:
         self._notices = notices
         requests = Requests(self._server, self.routes, self.kv_config, self.settings, self._clock)
         for code, handler in requests.table().items():
-            self._server.register(code, _remoting.guarded(handler))
+            self._server.register(code, remoting.guarded(handler))
         self._server.on_close(self.routes.close_connection)
         self._scan = Timer("ferromq-namesrv", self._clock, config.scan_interval, self.expire)
         self._print = Timer("ferromq-kv-config", self._clock, _LOG_INTERVAL, lambda _now: self.kv_config.log())

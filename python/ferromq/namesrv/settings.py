@@ -11,9 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ferromq._config import Place, parse_lines
-from ferromq._config_file import ProtectedKey, keep
-from ferromq.config import NameServerConfig
+from ferromq.config.file_edit import ProtectedKey, keep
+from ferromq.config.reader import Place, parse_lines
+from ferromq.config.servers import NameServerConfig
 from ferromq.errors import ConfigError
 
 _log = logging.getLogger("ferromq.namesrv")

@@ -12,6 +12,6 @@ What they are and what they promise is in docs/pipelines.md. Needs the extra: `p
 imported here, so that a worker loads the one it runs.
 """
 
-from ferromq.spark._requirements import require
+from ferromq.spark.requirements import require
 
 require("pyspark")

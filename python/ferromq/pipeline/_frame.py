@@ -24,10 +24,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from ferromq import _texts
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.pipeline._tasks import TaskProgress
 from ferromq.spark.session import session
+from ferromq.terminal import text as texts
 
 FINE = 0
 """Exit code: it ran, and nothing was found."""
@@ -156,7 +156,7 @@ class Summary:
         for name, head, rows, alignment, more in self._tables:
             if rows:
                 cells = [["" if cell is None else _cell(cell) for cell in row] for row in rows]
-                lines += ["", name, *(f"  {line}" for line in _texts.table(head, cells, alignment))]
+                lines += ["", name, *(f"  {line}" for line in texts.table(head, cells, alignment))]
                 lines += [f"  … and {more:,} more"] if more else []
         return "\n".join(lines)
 
@@ -212,6 +212,6 @@ def cause(text: str) -> str:
 
 def main(name: str) -> int:
     """Run pipeline *name* with the arguments of this process, as `spark-submit` starts it; return the exit code."""
-    from ferromq import cli  # noqa: PLC0415 (it imports the servers)
+    from ferromq.cli import main as cli  # noqa: PLC0415 (it imports the servers)
 
     return cli.main(["pipeline", name, *sys.argv[1:]])

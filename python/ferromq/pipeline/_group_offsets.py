@@ -6,12 +6,12 @@ import grpc
 
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
-from ferromq.client._connection import OPTIONS, target
-from ferromq.client._protocol import SERVICE, Identity
+from ferromq.client.connection import OPTIONS, target
+from ferromq.core.requests import SERVICE, Identity
 from ferromq.errors import ConnectionFailed, ServerError
-from ferromq.spark import pull
 from ferromq.spark.options import Where
-from ferromq.spark.plan import Queue
+from ferromq.spark.read import pull
+from ferromq.spark.read.plan import Queue
 from ferromq.spark.topics import Topics
 
 _TIMEOUT = 30.0

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from ferromq.client import _send_plans
-from ferromq.client._batching import IN_FLIGHT, batches
-from ferromq.client._client import Client, Options
+from ferromq.client.client import Client, Options
+from ferromq.core import send_plans
+from ferromq.core.batching import IN_FLIGHT, batches
 from ferromq.message import Message
-from ferromq.spark.write_layouts import FirstLayouts
-from ferromq.spark.write_plan import Layout
+from ferromq.spark.write.layouts import FirstLayouts
+from ferromq.spark.write.plan import Layout
 
 TIMEOUT = 30.0
 """Seconds for which a broker that does not answer is tried."""
@@ -63,7 +63,7 @@ class LaneSender:
         to = None if layout is None else layout.of_group(lane)
         common = self._client.common
         for part in batches(messages):
-            self._client.run(_send_plans.send(common, topic, part.messages, part.numbers, beside=lane, to=to))
+            self._client.run(send_plans.send(common, topic, part.messages, part.numbers, beside=lane, to=to))
 
     def __enter__(self) -> Self:
         return self

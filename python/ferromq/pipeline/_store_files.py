@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 
-from ferromq import _json
 from ferromq._ferromq import inspect_store
 from ferromq.pipeline._findings import Finding
+from ferromq.protocol import java_json
 
 ENTRY = 20
 """Bytes of an entry of a consume queue."""
@@ -131,7 +131,7 @@ def consumer_offsets(directory: Path) -> dict[tuple[str, str], dict[int, int]]:
 
 def _table(path: Path, name: str) -> dict[str, object] | None:
     try:
-        table = _json.loads(path.read_bytes())[name]
+        table = java_json.loads(path.read_bytes())[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return table if isinstance(table, dict) else None

@@ -12,7 +12,7 @@ from typing import Any, Self, TextIO
 
 from pyspark.sql import SparkSession
 
-from ferromq._progress import Progress
+from ferromq.terminal.progress import Progress
 
 _LOOK = 0.2
 """Seconds between two looks at the tracker."""

@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.storagelevel import StorageLevel
 
-from ferromq import _texts
 from ferromq.pipeline import (
     _audit_driver,
     _audit_joins,
@@ -34,6 +33,7 @@ from ferromq.pipeline import (
     _store_files,
 )
 from ferromq.pipeline._store_files import QueueFiles, RowFile, StoreFiles
+from ferromq.terminal import text
 
 SCHEMA = _findings.SCHEMA
 _GROUP = 64 << 20
@@ -238,8 +238,8 @@ def _summary(found: Audit, rows: Sequence[tuple[Any, ...]]) -> _frame.Summary:
     summary = _frame.Summary(f"{found.files.directory} ({found.files.state}): {'not sound' if total else 'sound'}")
     summary.add("records", figures["records"])
     size = figures["log_bytes"]
-    files = _texts.number(figures["log_files"], "file")
-    summary.add("log bytes", size, f"{_texts.size(size)} in {files}")
+    files = text.number(figures["log_files"], "file")
+    summary.add("log bytes", size, f"{text.size(size)} in {files}")
     for name in ("queues", "queue_entries", "index_files", "index_entries"):
         summary.add(name.replace("_", " "), figures[name])
     if found.promised_to is not None:

@@ -14,10 +14,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
-from ferromq import _names
 from ferromq.errors import ConfigError
 from ferromq.pipeline import _frame, _source
 from ferromq.pipeline._dead import CAUSES, ORIGINS
+from ferromq.protocol import naming
 from ferromq.spark.schema import SCHEMA
 
 __all__ = ["dead_letters", "replay_list"]
@@ -87,7 +87,7 @@ def replay_list(frame: DataFrame) -> DataFrame:
 
 
 def _dead(frame: DataFrame) -> DataFrame:
-    prefix = _names.DLQ_PREFIX
+    prefix = naming.DLQ_PREFIX
     group = F.expr(f"substring(topic, {len(prefix) + 1})")
     return frame.where(F.col("topic").startswith(prefix)).withColumn("consumer_group", group)
 
@@ -131,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; FOUND where there are dead letters."""
     reasons = arguments.reason.split(",") if arguments.reason else REASONS
-    prefix = _names.DLQ_PREFIX
+    prefix = naming.DLQ_PREFIX
     if arguments.group:
         arguments.topic = ",".join(prefix + name for name in arguments.group.split(",") if name)
     elif arguments.endpoint:

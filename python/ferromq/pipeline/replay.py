@@ -21,8 +21,6 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
-from ferromq import _names
-from ferromq._endpoints import parse_endpoints
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.message import Message
 from ferromq.pipeline import _frame, _pace, _source
@@ -30,7 +28,9 @@ from ferromq.pipeline._dead import ORIGINS
 from ferromq.pipeline._lanes import LaneSender
 from ferromq.pipeline._pace import Pace
 from ferromq.pipeline._positions import Positions, Queue
-from ferromq.spark.write_rows import SEQUENCE
+from ferromq.protocol import naming
+from ferromq.protocol.endpoints import parse_endpoints
+from ferromq.spark.write.rows import SEQUENCE
 
 __all__ = ["replay"]
 
@@ -75,7 +75,7 @@ def replay(
     _pace.check(rate, speed)
     parse_endpoints(endpoint)
     if to is not None:
-        _names.check_topic(to)
+        naming.check_topic(to)
     job = f"{job} to {to or 'the same topics'}".strip()
     if state is not None:
         Positions(state, job)  # a directory of something else is an error before anything runs

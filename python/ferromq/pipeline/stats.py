@@ -16,10 +16,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
-from ferromq import _texts
 from ferromq.errors import ConfigError
 from ferromq.pipeline import _frame, _group_offsets, _source, _store_files
 from ferromq.spark.options import Where
+from ferromq.terminal import text
 
 __all__ = ["lags", "queues", "stats", "tags"]
 
@@ -182,7 +182,7 @@ def _summary(arguments: argparse.Namespace, figures: _Figures) -> _frame.Summary
     summary = _frame.Summary(f"stats {arguments.topic}")
     size = sum(row["bytes"] for row in figures.spans)
     summary.add("messages", sum(row["messages"] for row in figures.spans))
-    summary.add("bytes", size, _texts.size(size))
+    summary.add("bytes", size, text.size(size))
     summary.add("delay max ms", max((row["delay_max_ms"] for row in figures.spans), default=0))
     names = [
         "topic",

@@ -18,7 +18,7 @@ whose Python has ferromq installed. Options are in `options` and `log_options`, 
 Needs the extra: `pip install 'ferromq[spark]'`.
 """
 
-from ferromq.spark._requirements import require_pyspark
+from ferromq.spark.requirements import require_pyspark
 
 require_pyspark()
 

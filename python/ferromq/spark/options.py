@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from ferromq._endpoints import parse_endpoints
 from ferromq.errors import ConfigError
+from ferromq.protocol.endpoints import parse_endpoints
 from ferromq.spark.positions import EARLIEST, LATEST, Positions, Time
 from ferromq.spark.rows import Rows
 from ferromq.spark.schema import COLUMNS

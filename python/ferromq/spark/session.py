@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
-from ferromq.spark._requirements import find_java, require
+from ferromq.spark.requirements import find_java, require
 
 SETTINGS = {"spark.sql.python.filterPushdown.enabled": "true"}
 """What a session has unless its maker says otherwise."""

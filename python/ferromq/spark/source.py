@@ -18,10 +18,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ferromq.spark import plan
-from ferromq.spark._requirements import require
 from ferromq.spark.options import STREAM_OPTIONS, ReadOptions
-from ferromq.spark.push_down import PushingReader
+from ferromq.spark.read import plan
+from ferromq.spark.read.push_down import PushingReader
+from ferromq.spark.requirements import require
 from ferromq.spark.schema import check_schema, schema_of
 
 __all__ = ["FerromqSource", "QueuePartition", "read_range"]
@@ -38,7 +38,7 @@ class FerromqSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Return the columns; wrong options are an error already here, where the user's line is on the stack."""
         if any(name.lower() in self.options for name in STREAM_OPTIONS):
-            from ferromq.spark.stream import parse_options  # noqa: PLC0415 (as below)
+            from ferromq.spark.stream.reader import parse_options  # noqa: PLC0415 (as below)
 
             parse_options(self.options)
         return schema_of(ReadOptions.parse(self.options, also=STREAM_OPTIONS).rows.columns)
@@ -52,7 +52,7 @@ class FerromqSource(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """Return the reader of a stream query."""
-        from ferromq.spark.stream import StreamReader, parse_options  # noqa: PLC0415 (it takes QueuePartition from here)
+        from ferromq.spark.stream.reader import StreamReader, parse_options  # noqa: PLC0415 (it takes QueuePartition from here)
 
         require("pyarrow")
         options = parse_options(self.options)
@@ -61,14 +61,14 @@ class FerromqSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""
-        from ferromq.spark.write import BatchWriter, parse_options  # noqa: PLC0415 (reading does not need it)
+        from ferromq.spark.write.writer import BatchWriter, parse_options  # noqa: PLC0415 (reading does not need it)
 
         require("pyarrow")
         return BatchWriter(parse_options(self.options, is_stream=False, overwrite=overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (as above)
         """Return the writer of a stream."""
-        from ferromq.spark.write import StreamWriter, parse_options  # noqa: PLC0415 (as above)
+        from ferromq.spark.write.writer import StreamWriter, parse_options  # noqa: PLC0415 (as above)
 
         require("pyarrow")
         return StreamWriter(parse_options(self.options, is_stream=True, overwrite=overwrite), schema)
@@ -91,7 +91,7 @@ class BatchReader(PushingReader):
 
     def partitions(self) -> list[QueuePartition]:
         """Ask the brokers for their queues and offsets, and cut the ranges."""
-        from ferromq.spark import pull  # noqa: PLC0415 (keeps the search for data sources light)
+        from ferromq.spark.read import pull  # noqa: PLC0415 (keeps the search for data sources light)
 
         options = self._options
         queues = pull.queues(options.where, options.topics)
@@ -114,8 +114,8 @@ def read_range(partition: QueuePartition, schema: StructType, wanted: Mapping[st
 
     *wanted*: which rows, as `_ferromq.record_columns` takes filters; None is all.
     """
-    from ferromq.spark import pull  # noqa: PLC0415
     from ferromq.spark.arrow import arrow_schema, record_batch  # noqa: PLC0415
+    from ferromq.spark.read import pull  # noqa: PLC0415
 
     columns_of_arrow = arrow_schema(schema)
     for rows, columns in pull.pull(partition.range, columns=schema.fieldNames(), filter=wanted):

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ferromq import _names
 from ferromq.errors import IllegalName
+from ferromq.protocol import naming
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Topics:
         chosen = tuple(names)
         for name in chosen:
             try:
-                _names.check_topic(name)
+                naming.check_topic(name)
             except IllegalName as error:
                 raise ValueError(str(error)) from error
         return cls(chosen)
@@ -55,5 +55,5 @@ class Topics:
 
 def is_internal(name: str) -> bool:
     """Say whether the topic holds what RocketMQ keeps for itself: half and op messages, delays, retries, traces."""
-    is_system = _names.is_system_topic(name) and name != _names.BENCHMARK_TOPIC
-    return is_system or name.startswith(_names.RETRY_PREFIX)
+    is_system = naming.is_system_topic(name) and name != naming.BENCHMARK_TOPIC
+    return is_system or name.startswith(naming.RETRY_PREFIX)

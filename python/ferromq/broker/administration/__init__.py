@@ -1,0 +1,1 @@
+"""What administrators change: topics, groups, offsets, settings."""

@@ -1,0 +1,1 @@
+"""Live clients: heartbeats, rebalance, locks, assignments, calls to clients."""

@@ -1,0 +1,265 @@
+"""
+Questions of administrators that only a client can answer: they are passed on to it, and its answer passed back.
+
+Each waits for a client that may never answer, on a thread of the control plane: only some may be under way at once, so
+that heartbeats always find a free one.
+"""
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from ferromq._ferromq import Request, Store, StoredMessage
+from ferromq._proto import messages as pb
+from ferromq.broker.clients.grpc_calls import GrpcCalls
+from ferromq.broker.clients.table import PASSIVELY, Client, ClientTable
+from ferromq.broker.grpc_answers import enum_name
+from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.topics import TopicTable
+from ferromq.errors import ConnectionFailed, MessageTooLarge, RequestTimeout
+from ferromq.protocol import java_json
+from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.message_queue import dump_offsets, load_offsets
+from ferromq.protocol.remoting import Answer, BadRequest, failure, flag, required, success
+
+_log = logging.getLogger("ferromq.broker")
+
+CALL_SECONDS = 10.0
+GRPC_SECONDS = 5.0
+"""As RocketMQ's proxy waits for its clients."""
+_STATUS_SECONDS = 5.0
+# Ordinals of RocketMQ's versions from which clients know these requests: V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT.
+KNOWS_RESET = 28
+_KNOWS_CALLS = 62
+_OFFSET_DIGITS = 16
+# Address and port of the broker, of IPv4 or IPv6, then the physical offset.
+_MESSAGE_ID = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})\Z")
+
+
+class Called(Protocol):
+    """What asks clients: the part of `Server` that is used here."""
+
+    def call(
+        self,
+        connection: int,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float = 3.0,
+    ) -> Answer:
+        """Send a request to a client and return its answer; raises `ConnectionFailed` or `RequestTimeout`."""
+
+
+class _Busy(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """As many questions are under way as may be."""
+
+
+class ClientCalls:
+    """Answers remoting requests 223, 307 and 309."""
+
+    def __init__(
+        self,
+        server: Called,
+        grpc: GrpcCalls,
+        broker_name: str,
+        *,
+        table: ClientTable,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        limit: int,
+    ) -> None:
+        self._server = server
+        self._grpc = grpc
+        self._broker_name = broker_name
+        self._table = table
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._limit = limit
+        self._free = threading.BoundedSemaphore(limit)
+
+    def running_info(self, request: Request) -> Answer:
+        """
+        Answer request 307 as the client does: what it is doing now.
+
+        A gRPC client is asked for the stacks of its threads alone, and only where `jstackEnable` says so; the rest is
+        what is known of it here.
+        """
+        client = self._table.member(required(request.fields, "consumerGroup"), request.fields.get("clientId", ""))
+        if client is not None and client.is_grpc:
+            return self._grpc_running_info(client, request)
+        return self._pass_on(RequestCode.GET_CONSUMER_RUNNING_INFO, request.fields, request.body)
+
+    def consume_directly(self, request: Request) -> Answer:
+        """Answer request 309 as the client does, which is sent the message to consume it at once."""
+        fields = dict(request.fields)
+        fields["brokerName"] = self._broker_name
+        topic, group = fields.get("topic"), self._groups.get(fields.get("consumerGroup", ""))
+        config = self._topics.get(topic) if topic else None
+        if config is not None:
+            fields["topicSysFlag"] = str(config.sys_flag)
+        if group is not None:
+            fields["groupSysFlag"] = str(group.others.get("groupSysFlag", 0))
+        offset = physical_offset(required(fields, "msgId"))
+        message = self._store.message_at(offset)
+        if message is None:
+            return failure(ResponseCode.SYSTEM_ERROR, f"no message begins at the physical offset {offset}")
+        client = self._table.member(required(fields, "consumerGroup"), fields.get("clientId", ""))
+        if client is not None and client.is_grpc:
+            return self._verify(client, fields["consumerGroup"], message)
+        return self._pass_on(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, message.raw)
+
+    def consumer_status(self, request: Request) -> Answer:
+        """Answer request 223: how far the members of a group are by their own account, one of them or all."""
+        fields = request.fields
+        topic, name, wanted = required(fields, "topic"), required(fields, "group"), fields.get("clientAddr", "").strip()
+        group = self._table.group(name)
+        members = [client for client in group.members if not client.is_grpc] if group else []
+        if not members:
+            return failure(ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{name}]")
+        parts = []
+        for client in members:
+            if client.version < KNOWS_RESET:
+                return failure(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the client does not support this feature. version={client.version} client={client.client_id}",
+                )
+            if wanted in {"", client.client_id}:
+                status = self._status(client, {"topic": topic, "group": name})
+                parts += [java_json.dumps(client.client_id) + b":" + status] if status is not None else []
+        return success(body=b'{"consumerTable":{' + b",".join(parts) + b'},"messageQueueTable":{}}')
+
+    def _status(self, client: Client, fields: Mapping[str, str]) -> bytes | None:
+        """Return a member's table of offsets as Java writes it; None where it does not say."""
+        try:
+            with self._place():
+                code, _, _, body = self._server.call(
+                    client.connection, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields, timeout=_STATUS_SECONDS
+                )
+            return dump_offsets(load_offsets(body, "messageQueueTable")) if code == ResponseCode.SUCCESS else None
+        except (ConnectionFailed, RequestTimeout, ValueError, _Busy) as error:
+            _log.warning("consumer status unknown client_id=%s peer=%s: %s", client.client_id, client.peer, error)
+            return None
+
+    def _pass_on(self, code: RequestCode, fields: Mapping[str, str], body: bytes) -> Answer:
+        group, client_id = required(fields, "consumerGroup"), fields.get("clientId", "")
+        client = self._table.member(group, client_id)
+        named = f"<{group}> <{client_id}>"
+        if client is None:
+            return failure(ResponseCode.SYSTEM_ERROR, f"The Consumer {named} not online")
+        if client.version < _KNOWS_CALLS:
+            return failure(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        return self._call(client, code, fields, body, named=named)
+
+    def _grpc_running_info(self, client: Client, request: Request) -> Answer:
+        name = request.fields["consumerGroup"]
+        group, config = self._table.group(name), self._groups.get(name)
+        info: dict[str, Any] = {
+            "mqTable": {},
+            "properties": {
+                "PROP_CLIENT_VERSION": "V5_0_0",
+                "PROP_CONSUMEORDERLY": str(config is not None and config.fifo).lower(),
+                # RocketMQ's tools need one, and nobody said it.
+                "PROP_CONSUMER_START_TIMESTAMP": "0",
+                "PROP_CONSUME_TYPE": group.manner.consume_type if group else PASSIVELY,
+            },
+            "statusTable": {},
+            "subscriptionSet": [wanted.to_json() for wanted in self._table.subscriptions_of(name, client)],
+            "userConsumerInfo": {},
+        }
+        if flag(request.fields, "jstackEnable"):
+            asked = self._ask(client, name, lambda stream: self._grpc.print_threads(stream, GRPC_SECONDS))
+            if isinstance(asked, pb.TelemetryCommand):
+                if asked.status.code != pb.Code.OK:
+                    return failure(ResponseCode.SYSTEM_ERROR, _said(client, asked))
+                info["jstack"] = asked.thread_stack_trace.thread_stack_trace
+            else:
+                return asked
+        return success(body=java_json.dumps(info))
+
+    def _verify(self, client: Client, group: str, message: StoredMessage) -> Answer:
+        shown = pb.Message.FromString(message.grpc_message())
+        asked = self._ask(client, group, lambda stream: self._grpc.verify(stream, shown, GRPC_SECONDS))
+        if not isinstance(asked, pb.TelemetryCommand):
+            return asked
+        if asked.status.code == pb.Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
+            return failure(ResponseCode.NO_PERMISSION, _said(client, asked))
+        result = _VERIFIED.get(asked.status.code)
+        if result is None:
+            return failure(ResponseCode.SYSTEM_ERROR, _said(client, asked))
+        body = {
+            "autoCommit": True,
+            "consumeResult": result,
+            "order": False,
+            "remark": "from gRPC client",
+            "spentTimeMills": 0,
+        }
+        return success(body=java_json.dumps(body))
+
+    def _ask(
+        self, client: Client, group: str, ask: Callable[[int], pb.TelemetryCommand]
+    ) -> pb.TelemetryCommand | Answer:
+        """Return what a gRPC client answers, or what to tell where it does not."""
+        named = f"<{group}> <{client.client_id}>"
+        stream = self._table.stream(group, client.client_id)
+        if stream is None:
+            why = f"The Consumer {named} has no telemetry stream over which it could be asked"
+            return failure(ResponseCode.SYSTEM_ERROR, why)
+        try:
+            with self._place():
+                return ask(stream)
+        except RequestTimeout as error:
+            return failure(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {named} Timeout: {error}")
+        except ConnectionFailed as error:
+            return failure(ResponseCode.SYSTEM_ERROR, f"invoke consumer {named} Exception: {error}")
+        except _Busy as error:
+            return failure(ResponseCode.SYSTEM_BUSY, str(error))
+
+    def _call(self, client: Client, code: RequestCode, fields: Mapping[str, str], body: bytes, *, named: str) -> Answer:
+        try:
+            with self._place():
+                return self._server.call(client.connection, code, fields, body, timeout=CALL_SECONDS)
+        except RequestTimeout as error:
+            return failure(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {named} Timeout: {error}")
+        except (ConnectionFailed, MessageTooLarge) as error:
+            return failure(ResponseCode.SYSTEM_ERROR, f"invoke consumer {named} Exception: {error}")
+        except _Busy as error:
+            return failure(ResponseCode.SYSTEM_BUSY, str(error))
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._free.acquire(blocking=False):
+            raise _Busy(f"{self._limit} clients are being asked already, ask again later")
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+# What RocketMQ's tools call how a gRPC client ended with a message.
+_VERIFIED: Mapping[int, str] = {
+    pb.Code.OK: "CR_SUCCESS",
+    pb.Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
+    pb.Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
+}
+
+
+def _said(client: Client, answer: pb.TelemetryCommand) -> str:
+    code = enum_name(pb.Code.Name, answer.status.code)
+    return f"the gRPC client {client.client_id} answered {code}: {answer.status.message}"
+
+
+def physical_offset(message_id: str) -> int:
+    """Return the place an offset message id names, which are its last 16 digits. Raises `BadRequest` for another id."""
+    if not _MESSAGE_ID.match(message_id):
+        raise BadRequest(f"msgId is {message_id[:100]!r}; an offset message id of 32 or 56 hex digits is expected")
+    return int(message_id[-_OFFSET_DIGITS:], 16)

@@ -1,0 +1,104 @@
+"""
+The parts of the control plane that know live clients, put together round one table of them.
+
+What each answers is its own; which request goes where is listed in `rpc`.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from ferromq._ferromq import Server, Store
+from ferromq.broker.clients.assignment import Assignments, RequestModes
+from ferromq.broker.clients.calls import ClientCalls
+from ferromq.broker.clients.connections import Connections
+from ferromq.broker.clients.grpc_calls import GrpcCalls
+from ferromq.broker.clients.grpc_service import Clients
+from ferromq.broker.clients.heartbeats import Heartbeats
+from ferromq.broker.clients.queue_locks import QueueLocking, QueueLocks
+from ferromq.broker.clients.rebalance import Members, Rebalance
+from ferromq.broker.clients.replies import Replies
+from ferromq.broker.clients.resets import Resets
+from ferromq.broker.clients.table import ClientTable
+from ferromq.broker.cluster.name_servers import Identity
+from ferromq.broker.cluster.route_cache import RouteCache
+from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.topics import TopicTable
+from ferromq.config.servers import BrokerConfig
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class ClientRooms:
+    """Makes them, and lets time pass in them."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        identity: Identity,
+        server: Server,
+        *,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        routes: RouteCache | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._server = server
+        self._locks = QueueLocks(on_change=server.put_locked)
+        self.rebalance = Rebalance(server, groups, notify=lambda: config().reads.notify_consumers)
+        self.table = ClientTable(config().client_lease // _MILLISECOND, self.rebalance.changed)
+        self.modes = RequestModes(Path(config().store))
+        table = self.table
+        self.assignments = Assignments(
+            identity.name, self.modes, table=table, topics=topics, groups=groups, routes=routes
+        )
+        # Half of the threads stay free for everybody else.
+        limit = max(1, config().handler_threads // 2)
+        grpc_calls = GrpcCalls(server.send_telemetry)
+        self.calls = ClientCalls(
+            server, grpc_calls, identity.name, table=table, store=store, topics=topics, groups=groups, limit=limit
+        )
+        self.connections = Connections(table, store, identity.address)
+        self.grpc = Clients(
+            server,
+            table,
+            groups,
+            grpc_calls,
+            topics=topics,
+            max_body_size=store.options()["max_message_size"],
+            validates=lambda: config().sends.check_types != "none",
+            now_ms=now_ms,
+        )
+        groups.listen(self.grpc.group_changed)
+        self._groups = groups
+        self.heartbeats = Heartbeats(table, groups, topics, now_ms=now_ms, takes_sql=lambda: config().sends.sql_filters)
+        self.locking = QueueLocking(self._locks, now_ms=now_ms)
+        self.members = Members(table)
+        self.replies = Replies(
+            server,
+            identity.address,
+            table=table,
+            store=store,
+            topics=topics,
+            now_ms=now_ms,
+            keep=lambda: config().sends.store_replies,
+        )
+        self.resets = Resets(server, identity.name, table=table, store=store, topics=topics, groups=groups)
+
+    def start(self) -> None:
+        """Tell members of changes from now on."""
+        self.rebalance.start(self.table)
+
+    def stop(self) -> None:
+        """Tell them nothing more."""
+        self.rebalance.stop()
+        # Clients know the table of groups: while that knows them, both stay, and with them the closed store's files.
+        self._groups.unlisten(self.grpc.group_changed)
+
+    def expire(self, now: int) -> None:
+        """End the leases of clients that gave no sign of life, and the locks nobody renewed."""
+        for client in self.table.expire(now):
+            # It may only have been slow: on a new connection it says again who it is.
+            self._server.close_connection(client.connection)
+        self._locks.expire(now)

@@ -1,0 +1,335 @@
+"""
+The gRPC clients of a broker: heartbeats, settings over telemetry, termination.
+
+Who is there is kept by `clients`, together with remoting clients. What a client may do is not decided here, and what it
+has received is the store's business.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from ferromq._ferromq import Request, check_filter
+from ferromq._proto import messages as pb
+from ferromq.broker.clients import grpc_settings
+from ferromq.broker.clients.connection_index import Key
+from ferromq.broker.clients.grpc_calls import GrpcCalls
+from ferromq.broker.clients.memory import TooMuch, size_of_subscriptions, size_of_texts
+from ferromq.broker.clients.table import ACTIVELY, PASSIVELY, TAG, Client, ClientTable, Subscription
+from ferromq.broker.cluster.routes import unknown_group
+from ferromq.broker.grpc_answers import OK, Refused, enum_name, group_name, status, topic_name
+from ferromq.broker.messages.lite import NO_LITE
+from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.topics import TopicTable
+from ferromq.process.limited_log import Seldom
+from ferromq.protocol import naming
+
+_log = logging.getLogger("ferromq.broker")
+
+CLIENT_ID = "x-mq-client-id"
+_LANGUAGE = "x-mq-language"
+MAX_SETTINGS = 1 << 16
+"""Bytes of the settings of a client."""
+_OF_SETTINGS = 1 << 10
+"""What settings take while they are kept, beside their bytes and texts."""
+_CONSUMERS: Mapping[int, str] = {
+    pb.ClientType.PUSH_CONSUMER: PASSIVELY,
+    pb.ClientType.SIMPLE_CONSUMER: ACTIVELY,
+    pb.ClientType.PULL_CONSUMER: ACTIVELY,
+}
+"""The clients that consume, and how RocketMQ calls what they do."""
+_LITE = frozenset({pb.ClientType.LITE_PUSH_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER})
+# What RocketMQ's proxy says of every gRPC client: V5_0_0.
+_VERSION = 413
+_LANGUAGES: Mapping[str, str] = {
+    **{name: name for name in ("JAVA", "CPP", "DOTNET", "PYTHON", "GO", "PHP", "RUST", "NODE_JS", "RUBY", "ERLANG")},
+    "DOT_NET": "DOTNET",
+    "GOLANG": "GO",
+}
+# Of gRPC's own status codes.
+_INVALID_ARGUMENT, _INTERNAL = 3, 13
+
+
+class Telemetry(Protocol):
+    """What reaches clients over their telemetry streams: the part of `Server` that is used here."""
+
+    def send_telemetry(self, stream: int, message: bytes) -> bool:
+        """Send an encoded command; False where the stream is gone."""
+
+    def end_telemetry(self, stream: int, code: int, message: str) -> bool:
+        """End a stream with a status of gRPC; False where it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a client said of itself last, and on which stream."""
+
+    stream: int
+    key: Key
+    settings: bytes
+    """Encoded: a message of protobuf may take fifty times as much."""
+    client_type: int
+    group: str | None = None
+    """Of a consumer."""
+    subscriptions: tuple[Subscription, ...] = ()
+    topics: frozenset[str] = frozenset()
+    """Of a producer."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory it takes, about."""
+        texts = size_of_texts(self.key[1], *self.topics)
+        return _OF_SETTINGS + len(self.settings) + texts + size_of_subscriptions(self.subscriptions)
+
+
+class Clients:
+    """Answers Heartbeat, Telemetry and NotifyClientTermination."""
+
+    def __init__(
+        self,
+        server: Telemetry,
+        table: ClientTable,
+        groups: GroupTable,
+        calls: GrpcCalls,
+        *,
+        topics: TopicTable,
+        max_body_size: int,
+        validates: Callable[[], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._server = server
+        self._table = table
+        self._groups = groups
+        self._seldom = Seldom(_log)
+        self._calls = calls
+        self._topics = topics
+        self._max_body_size = max_body_size
+        self._validates = validates
+        self._now_ms = now_ms
+        # What clients said last, by stream: told again when what the server adds changes. What is sent last is what
+        # holds. By client: where it comes back after its lease ended.
+        self._telling = threading.Lock()
+        self._said: dict[int, _Said] = {}
+        self._latest: dict[Key, _Said] = {}
+
+    def heartbeat(self, message: pb.HeartbeatRequest, request: Request) -> pb.HeartbeatResponse:
+        """
+        Renew the client's lease; a consumer's group is created on first use where allowed.
+
+        It is taken before any settings came, too: a restarted broker knows nobody. Who comes back after its lease
+        ended, its telemetry stream still open, is what its settings said, and can be asked again.
+        """
+        _check_type(message.client_type)
+        is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
+        group = group_name(message.group) if is_consumer else None
+        client, now = _client(request.fields, request.connection, request.peer), self._now_ms()
+        consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
+        try:
+            if group is not None:
+                self._ensure(group, client)
+            self._renew(client, group, consume_type, now)
+        except TooMuch as error:
+            raise Refused(pb.Code.TOO_MANY_REQUESTS, str(error)) from error
+        return pb.HeartbeatResponse(status=OK)
+
+    def _renew(self, client: Client, group: str | None, consume_type: str, now: int) -> None:
+        with self._telling:  # the stream does not end meanwhile
+            said = self._latest.get(client.key)
+            if group is not None:
+                own = said if said is not None and said.group == group else None
+                self._join(group, client, own, consume_type, now)
+                return
+            self._table.renew_producer(client.client_id, client.connection, now)
+            if said is not None:
+                self._produce(client, said, now)
+
+    def notify_termination(
+        self, _message: pb.NotifyClientTerminationRequest, request: Request
+    ) -> pb.NotifyClientTerminationResponse:
+        """Forget the client; one that is not known is gone as well."""
+        client_id = _client_id(request.fields)
+        with self._telling:
+            self._latest.pop((request.connection, client_id), None)
+            self._table.remove(client_id, request.connection)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    def telemetry(
+        self, stream: int, connection: int, peer: str, metadata: dict[str, str], message: bytes | None
+    ) -> None:
+        """
+        Take what came on a telemetry stream: settings are answered with settings, other commands are answers.
+
+        Settings that may not be end the stream, as with RocketMQ's proxy; before that a status says why.
+        """
+        if message is None:
+            self._end(stream)
+            return
+        try:
+            command = pb.TelemetryCommand.FromString(message)
+            kind = command.WhichOneof("command")
+            if kind == "settings":
+                _check_size(command.settings)
+                self._settle(command.settings, stream, connection, peer, metadata)
+            elif kind in {"thread_stack_trace", "verify_message_result"}:
+                nonce: str = getattr(command, kind).nonce
+                if not self._calls.answered(stream, nonce, command):
+                    _log.debug("answer to no question, or too late peer=%s command=%s", peer, kind)
+        except DecodeError as error:
+            self._refuse(stream, pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}", peer)
+        except Refused as error:
+            self._refuse(stream, error.code, str(error), peer)
+        except TooMuch as error:
+            self._refuse(stream, pb.Code.TOO_MANY_REQUESTS, str(error), peer)
+        except Exception as error:  # (the client is told whatever happens)
+            self._refuse(stream, pb.Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", peer)
+            raise
+
+    def group_changed(self, name: str) -> None:
+        """Tell the consumers of a group its settings, which are others now."""
+        with self._telling:
+            for said in self._said.values():
+                if said.group == name:
+                    self._tell(said)
+
+    def sends_changed(self) -> None:
+        """Tell all producers their settings: the options for messages that are sent are others now."""
+        with self._telling:
+            for said in self._said.values():
+                if said.group is None:
+                    self._tell(said)
+
+    def _end(self, stream: int) -> None:
+        with self._telling:
+            said = self._said.pop(stream, None)
+            if said is not None:
+                self._table.memory.change(said.key[0], -said.size)
+                if self._latest.get(said.key) is said:
+                    del self._latest[said.key]
+            self._table.end_stream(stream)
+        self._calls.ended(stream)
+
+    def _refuse(self, stream: int, code: int, reason: str, peer: str) -> None:
+        self._seldom.log(logging.WARNING, "settings refused peer=%s code=%d: %s", peer, code, reason)
+        refusal = pb.TelemetryCommand(status=status(code, reason))
+        self._server.send_telemetry(stream, refusal.SerializeToString())
+        is_theirs = pb.Code.BAD_REQUEST <= code < pb.Code.INTERNAL_ERROR
+        ending = _INVALID_ARGUMENT if is_theirs else _INTERNAL
+        self._server.end_telemetry(stream, ending, f"process client telemetryCommand failed. {reason}")
+
+    def _settle(self, settings: pb.Settings, stream: int, connection: int, peer: str, metadata: dict[str, str]) -> None:
+        kind = settings.WhichOneof("pub_sub")
+        client, now = _client(metadata, connection, peer), self._now_ms()
+        if kind == "publishing":
+            topics = frozenset(topic_name(topic) for topic in settings.publishing.topics)
+            said = _Said(stream, client.key, settings.SerializeToString(), settings.client_type, topics=topics)
+            self._keep(said, client, now)
+            return
+        if kind is None:
+            raise Refused(pb.Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
+        _check_type(settings.client_type)
+        if settings.client_type not in _CONSUMERS:
+            what = enum_name(pb.ClientType.Name, settings.client_type)
+            raise Refused(pb.Code.UNRECOGNIZED_CLIENT_TYPE, f"a client with a subscription is a consumer, not {what}")
+        # Of a topic that is named twice the last one counts.
+        wanted = {each.topic: each for each in (_wanted(entry, now) for entry in settings.subscription.subscriptions)}
+        group = group_name(settings.subscription.group)
+        said = _Said(
+            *(stream, client.key, settings.SerializeToString(), settings.client_type, group, tuple(wanted.values()))
+        )
+        config = self._ensure(group, client, said)
+        if config.retry_queues:
+            # Where it is, RocketMQ's tools find the brokers of a group.
+            self._topics.ensure_of_group(naming.RETRY_PREFIX + group, config.retry_queues, 0, peer)
+        self._keep(said, client, now)
+
+    def _keep(self, said: _Said, client: Client, now: int) -> None:
+        """Register the client as it says, and answer with its settings."""
+        with self._telling:
+            before = self._said.get(said.stream)
+            self._table.memory.change(client.connection, said.size - (before.size if before else 0))
+            self._said[said.stream] = self._latest[said.key] = said
+            if said.group is None:
+                self._produce(client, said, now)
+            else:
+                self._join(said.group, client, said, _CONSUMERS[said.client_type], now)
+            self._tell(said)
+
+    def _produce(self, client: Client, said: _Said, now: int) -> None:
+        # RocketMQ calls the producer group of a gRPC client by the topic.
+        for topic in said.topics:
+            self._table.produce(topic, client, now, stream=said.stream)
+
+    def _join(self, group: str, client: Client, said: _Said | None, consume_type: str, now: int) -> None:
+        wanted, stream = (None, None) if said is None else (said.subscriptions, said.stream)
+        self._table.join_over_grpc(group, client, now, consume_type=consume_type, subscriptions=wanted, stream=stream)
+
+    def _tell(self, said: _Said) -> None:
+        # Looked up here, with the lock held: whoever comes later tells what is newer.
+        if said.group is None:
+            answer = grpc_settings.publishing(
+                pb.Settings.FromString(said.settings), self._max_body_size, validates=self._validates()
+            )
+        else:
+            config = self._groups.get(said.group)
+            if config is None:
+                return
+            answer = grpc_settings.subscription(pb.Settings.FromString(said.settings), config)
+        self._send(said.stream, answer)
+
+    def _send(self, stream: int, command: pb.TelemetryCommand) -> None:
+        if not self._server.send_telemetry(stream, command.SerializeToString()):
+            _log.debug("telemetry stream ended before its settings stream=%d", stream)
+
+    def _ensure(self, name: str, client: Client, said: _Said | None = None) -> GroupConfig:
+        """Return a group, created on first use where that is allowed and the client may keep it."""
+        wanted, more = (said.subscriptions, said.size) if said else ((), 0)
+        check = partial(self._table.check_room, name, client, wanted, more)
+        config = self._groups.ensure(name, client.peer, check)
+        if config is None:
+            raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(name))
+        return config
+
+
+def _check_size(settings: pb.Settings) -> None:
+    size = settings.ByteSize()
+    if size > MAX_SETTINGS:
+        raise Refused(
+            pb.Code.BAD_REQUEST,
+            f"the settings have {size} bytes; {MAX_SETTINGS} are allowed; name fewer topics, or shorter expressions",
+        )
+
+
+def _check_type(kind: int) -> None:
+    if kind in _LITE:
+        raise Refused(
+            pb.Code.UNRECOGNIZED_CLIENT_TYPE,
+            f"{enum_name(pb.ClientType.Name, kind)} consumes {NO_LITE}; use a push or a simple consumer",
+        )
+
+
+def _wanted(entry: pb.SubscriptionEntry, now: int) -> Subscription:
+    """Return what a client wants of a topic; as RocketMQ's proxy does, the time is its version."""
+    kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else TAG
+    topic, expression = topic_name(entry.topic), entry.expression.expression or ("*" if kind == TAG else "")
+    try:
+        check_filter(kind, expression)
+    except ValueError as error:
+        raise Refused(pb.Code.ILLEGAL_FILTER_EXPRESSION, f"the subscription to {topic}: {error}") from error
+    return Subscription.of(topic, expression, kind, now)
+
+
+def _client(metadata: Mapping[str, str], connection: int, peer: str) -> Client:
+    language = _LANGUAGES.get(metadata.get(_LANGUAGE, "").upper(), "OTHER")
+    return Client(_client_id(metadata), connection, peer, language, _VERSION, is_grpc=True)
+
+
+def _client_id(metadata: Mapping[str, str]) -> str:
+    client_id = metadata.get(CLIENT_ID)
+    if not client_id:
+        raise Refused(pb.Code.CLIENT_ID_REQUIRED, f"the metadata {CLIENT_ID} is missing")
+    return client_id

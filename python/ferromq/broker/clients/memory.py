@@ -1,0 +1,102 @@
+"""
+The memory that clients' groups, subscriptions and settings take for as long as a broker keeps them.
+
+The network's budget counts a request until it is answered. What stays afterwards is counted here, by estimates that are
+about what CPython takes.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ferromq.broker.clients.table import Subscription
+
+MAX_OF_CONNECTION = 8 << 20
+"""Bytes that the clients of one connection may keep: about 5,000 groups of an ordinary client."""
+OF_MEMBER = 1 << 10
+"""What a client takes as a member of a group, beside its texts."""
+OF_TOPIC = 128
+"""What a topic takes for each member of a group that reads it."""
+_OF_SUBSCRIPTION = 512
+_OF_ITEM = 16
+_LEAST_OF_ALL, _MOST_OF_ALL = 256 << 20, 1 << 30
+
+
+def limit_of_all(physical: int) -> int:
+    """Return the bytes that all clients may keep on a machine with *physical* bytes of memory: a quarter of them."""
+    return min(max(physical // 4, _LEAST_OF_ALL), _MOST_OF_ALL)
+
+
+MAX_OF_ALL = limit_of_all(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+"""Bytes that all clients of a broker may keep. 10,000 clients in 20 groups each take about 280 MiB."""
+
+
+class TooMuch(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """Clients may not keep more; the text names the limit."""
+
+
+class ClientMemory:
+    """Counts what is kept for clients: of each connection, and of all. Thread-safe."""
+
+    def __init__(self, *, of_connection: int = MAX_OF_CONNECTION, of_all: int = MAX_OF_ALL) -> None:
+        self._of_connection = of_connection
+        self._of_all = of_all
+        self._lock = threading.Lock()
+        self._connections: dict[int, int] = {}
+        self._all = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes that all clients keep."""
+        return self._all
+
+    def change(self, connection: int, own: int, shared: int | None = None) -> None:
+        """
+        Count *own* more bytes of a connection, or fewer, and *shared* of all, which are as many unless it is given.
+
+        Raises `TooMuch`, and counts nothing, where that is over a limit. What is not more is never refused.
+        """
+        with self._lock:
+            kept, self._all = self._after(connection, own, own if shared is None else shared)
+            if kept:
+                self._connections[connection] = kept
+            else:
+                self._connections.pop(connection, None)
+
+    def check(self, connection: int, more: int) -> None:
+        """Raise `TooMuch` where `change` would for so many more bytes of a connection; count nothing."""
+        with self._lock:
+            self._after(connection, more, more)
+
+    def _after(self, connection: int, own: int, shared: int) -> tuple[int, int]:
+        """Return what the connection and all keep after a change; raises `TooMuch`."""
+        kept, kept_by_all = self._connections.get(connection, 0) + own, self._all + shared
+        if own > 0 and kept > self._of_connection:
+            raise TooMuch(
+                f"the groups, subscriptions and settings of the clients of this connection would take {kept} bytes "
+                f"of the broker's memory; {self._of_connection} are allowed; name fewer groups and topics"
+            )
+        if shared > 0 and kept_by_all > self._of_all:
+            raise TooMuch(
+                f"the groups, subscriptions and settings of all clients would take {kept_by_all} bytes of the "
+                f"broker's memory; {self._of_all} are allowed; try again when some are gone"
+            )
+        return kept, kept_by_all
+
+
+def size_of_texts(*texts: str) -> int:
+    """Return the bytes that texts take."""
+    return sum(map(sys.getsizeof, texts))
+
+
+def size_of_subscriptions(subscriptions: Iterable["Subscription"]) -> int:
+    """Return the bytes that subscriptions take."""
+    return sum(
+        _OF_SUBSCRIPTION
+        + size_of_texts(each.topic, each.expression, each.expression_type, *each.tags)
+        + _OF_ITEM * (len(each.tags) + 3 * len(each.codes))
+        for each in subscriptions
+    )

@@ -1,0 +1,527 @@
+"""
+The live clients of a broker: members of consumer groups and producers, whichever protocol they speak.
+
+`ClientTable` is pure state: `now` is an argument, and who has to hear of a change is told by its callback. What clients
+say is read by `heartbeats` and `grpc_clients`, what follows from a change is done by `rebalance`.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ferromq.broker.clients.connection_index import Key, Places
+from ferromq.broker.clients.memory import OF_MEMBER, OF_TOPIC, ClientMemory, size_of_subscriptions, size_of_texts
+
+BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
+ACTIVELY, PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
+FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+TAG = "TAG"
+
+
+class Pusher(Protocol):
+    """What reaches clients unasked: the part of `Server` that is used for it."""
+
+    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
+        """Send a request nobody answers; False where the connection is gone or takes no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client as it showed itself."""
+
+    client_id: str
+    connection: int
+    peer: str
+    """Its `host:port`."""
+    language: str
+    """RocketMQ's name for it, as JAVA."""
+    version: int
+    """RocketMQ's number of its version."""
+    is_grpc: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return self.connection, self.client_id
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it says that may be long."""
+        return self.client_id, self.language
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic, as its members say."""
+
+    topic: str
+    expression: str = "*"
+    expression_type: str = TAG
+    version: int = 0
+    tags: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+    class_filter: bool = False
+
+    @classmethod
+    def of(cls, topic: str, expression: str, expression_type: str, version: int) -> "Subscription":
+        """Return one with the tags its expression names, where it is one of tags."""
+        is_some = expression_type == TAG and expression != "*"
+        tags = tuple(filter(None, map(str.strip, expression.split("||")))) if is_some else ()
+        return cls(topic, expression, expression_type, version, tags, tuple(map(java_hash, tags)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return Java's SubscriptionData."""
+        return {
+            "classFilterMode": self.class_filter,
+            "codeSet": list(self.codes),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+def java_hash(text: str) -> int:
+    """Return what `String.hashCode` gives in Java, which stands for a tag."""
+    value = 0
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(encoded[::2], encoded[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a group consumes; RocketMQ's words."""
+
+    consume_type: str = PASSIVELY
+    message_model: str = CLUSTERING
+    from_where: str = FROM_LAST_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """What a sign of life, or its absence, changed in a consumer group."""
+
+    group: str
+    subscribed: tuple[Subscription, ...] = ()
+    """Subscriptions that are new, or newer."""
+    unsubscribed: tuple[str, ...] = ()
+    """Topics no longer subscribed to."""
+    is_affected: bool = False
+    """Whether the members' shares of the queues may be others now."""
+    is_broadcast: bool = False
+    """Whether each member reads all messages."""
+    unread: tuple[str, ...] = ()
+    """Topics that no remoting member is subscribed to any more, whatever the others' heartbeats say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The members of a consumer group at one moment."""
+
+    name: str
+    manner: Manner
+    members: tuple[Client, ...]
+    subscriptions: Mapping[str, Subscription]
+    """By topic."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    client: Client
+    seen_at: int
+    stream: int | None = None
+    # Of a gRPC client alone: remoting clients of a group share theirs.
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    # Of a remoting client: what it said itself, also where another one of its group says otherwise.
+    topics: frozenset[str] = frozenset()
+    # Of a gRPC client.
+    consume_type: str = PASSIVELY
+    # Bytes counted for its connection, and for all: what a group's members share counts for each of their connections.
+    counted: int = 0
+    counted_of_all: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    manner: Manner
+    fingerprint: int | None = None
+    members: dict[Key, _Entry] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    # How many remoting members there are, in all and by topic.
+    remoting: int = 0
+    readers: dict[str, int] = field(default_factory=dict)
+    # Bytes of its own subscriptions.
+    size: int = 0
+
+    def all_subscriptions(self) -> dict[str, Subscription]:
+        found = {topic: each for entry in self.members.values() for topic, each in entry.subscriptions.items()}
+        return {**found, **self.subscriptions}
+
+    def clients(self) -> tuple[Client, ...]:
+        return tuple(entry.client for entry in self.members.values())
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Says whether everybody reads all queues, so that other members or topics concern nobody."""
+        return self.manner.message_model == BROADCASTING
+
+    def read(self, entry: _Entry, topics: frozenset[str]) -> tuple[str, ...]:
+        """Note which topics a remoting member reads, and return those nobody reads any more."""
+        before, entry.topics = entry.topics, topics
+        for topic in topics - before:
+            self.readers[topic] = self.readers.get(topic, 0) + 1
+        unread = []
+        for topic in before - topics:
+            self.readers[topic] -= 1
+            if not self.readers[topic]:
+                del self.readers[topic]
+                unread.append(topic)
+        return tuple(sorted(unread))
+
+
+class ClientTable:
+    """
+    Knows the members of consumer groups and the producers there are; a lease each, renewed by each sign of life.
+
+    Thread-safe. *on_change* hears of each change of a consumer group, in order and with the table locked: it must not
+    come back here, nor wait. *memory* counts what clients keep.
+    """
+
+    def __init__(
+        self, lease_ms: int, on_change: Callable[[GroupChange], None], memory: ClientMemory | None = None
+    ) -> None:
+        self.memory = memory or ClientMemory()
+        """Counts what the table keeps, and what else is kept for the same clients."""
+        self._lease_ms = lease_ms
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._groups: dict[str, _Group] = {}
+        self._producers: dict[str, dict[Key, _Entry]] = {}
+        # Where a connection's clients are, so that closing one of thousands looks at its own alone.
+        self._consuming = Places()
+        self._producing = Places()
+        self._streams: set[int] = set()
+        # Replies are addressed to a client id, at the rate of messages.
+        self._by_id: dict[str, Client] = {}
+
+    def join(
+        self,
+        group: str,
+        client: Client,
+        now: int,
+        *,
+        manner: Manner,
+        subscriptions: Iterable[Subscription] | None = None,
+        fingerprint: int = 0,
+    ) -> bool:
+        """
+        Renew a remoting client's lease as a member of a group; *subscriptions* are those of the group from now on.
+
+        None leaves them as they are. The answer says whether the client should send them again: because the group's are
+        others than those its *fingerprint* stands for, or because there are none. Raises `TooMuch`, and renews
+        the lease of a member alone, where clients may not keep more.
+        """
+        with self._lock:
+            known = self._groups.get(group) or _Group(manner)
+            after, put, removed = _replaced(known.subscriptions, subscriptions)
+            entry = known.members.get(client.key) or _Entry(client, now)
+            size = known.size if subscriptions is None else size_of_subscriptions(after.values())
+            own = _size_of_member(group, client) + OF_TOPIC * len(after)
+            self._count(entry, now, own + size, own, shared=size - known.size)
+            self._groups[group] = known
+            model_changed = known.manner.message_model != manner.message_model
+            known.manner = manner
+            is_other = known.fingerprint not in {None, fingerprint} or (
+                subscriptions is None and not known.subscriptions
+            )
+            known.fingerprint = fingerprint
+            topics_changed = after.keys() != known.subscriptions.keys()
+            known.subscriptions, known.size = after, size
+            is_new = self._renew(group, known, entry, client, now)
+            # Who leaves out what it wants wants what the group does, or what it said before.
+            unread = known.read(entry, frozenset(known.subscriptions)) if is_new or subscriptions is not None else ()
+            if model_changed:
+                put = tuple(known.subscriptions.values())
+                # Their offsets are no longer kept here.
+                unread += tuple(known.readers) if known.is_broadcast else ()
+            is_affected = not known.is_broadcast and (is_new or topics_changed or model_changed)
+            if put or removed or is_affected or unread:
+                self._on_change(GroupChange(group, put, removed, is_affected, known.is_broadcast, unread))
+            return is_other
+
+    def check_room(self, group: str, client: Client, subscriptions: Iterable[Subscription], more: int = 0) -> None:
+        """Raise `TooMuch` where a client may not keep a group without members yet, and *more* bytes beside it."""
+        wanted = {each.topic: each for each in subscriptions}
+        size = _size_of_member(group, client) + OF_TOPIC * len(wanted) + size_of_subscriptions(wanted.values())
+        self.memory.check(client.connection, size + more)
+
+    def join_over_grpc(
+        self,
+        group: str,
+        client: Client,
+        now: int,
+        *,
+        consume_type: str = PASSIVELY,
+        subscriptions: Iterable[Subscription] | None = None,
+        stream: int | None = None,
+    ) -> None:
+        """
+        Renew a gRPC client's lease as a member of a group; None leaves what it said before.
+
+        Its subscriptions are its own: it names them with each request. Raises `TooMuch`, and renews the lease of a
+        member alone, where clients may not keep more.
+        """
+        with self._lock:
+            known = self._groups.get(group) or _Group(Manner(consume_type))
+            entry = known.members.get(client.key) or _Entry(client, now)
+            own = entry.subscriptions if subscriptions is None else {each.topic: each for each in subscriptions}
+            self._count(entry, now, _size_of_member(group, client) + size_of_subscriptions(own.values()))
+            self._groups[group] = known
+            is_new = self._renew(group, known, entry, client, now)
+            entry.subscriptions = own
+            entry.consume_type = consume_type
+            self._place_stream(entry, stream)
+            if is_new and not known.is_broadcast:
+                self._on_change(GroupChange(group, is_affected=True))
+
+    def produce(self, group: str, client: Client, now: int, *, stream: int | None = None) -> None:
+        """Renew a client's lease as a member of a producer group. Raises `TooMuch` where clients may not keep more."""
+        with self._lock:
+            entry = self._producers.get(group, {}).get(client.key) or _Entry(client, now)
+            self._count(entry, now, _size_of_member(group, client))
+            self._producers.setdefault(group, {})[client.key] = entry
+            entry.client, entry.seen_at = client, now
+            self._place_stream(entry, stream)
+            self._producing.put(client.key, group)
+            if not client.is_grpc:
+                self._by_id[client.client_id] = client
+
+    def renew_producer(self, client_id: str, connection: int, now: int) -> None:
+        """Renew a producer's lease in every group it is in."""
+        with self._lock:
+            for group in self._producing.groups((connection, client_id)):
+                self._producers[group][connection, client_id].seen_at = now
+
+    def leave(self, group: str, client_id: str, connection: int) -> None:
+        """Forget a member of a consumer group."""
+        with self._lock:
+            self._remove_member(group, (connection, client_id))
+
+    def leave_producers(self, group: str, client_id: str, connection: int) -> None:
+        """Forget a member of a producer group."""
+        with self._lock:
+            self._remove_producer(group, (connection, client_id))
+
+    def remove(self, client_id: str, connection: int) -> None:
+        """Forget a client wherever it is."""
+        with self._lock:
+            for group in self._consuming.groups((connection, client_id)):
+                self._remove_member(group, (connection, client_id))
+            for group in self._producing.groups((connection, client_id)):
+                self._remove_producer(group, (connection, client_id))
+
+    def end_stream(self, stream: int) -> None:
+        """Note that a telemetry stream ended; the client stays until its lease ends."""
+        with self._lock:
+            self._streams.discard(stream)
+
+    def close_connection(self, connection: int) -> None:
+        """Forget the clients whose connection is gone."""
+        with self._lock:
+            for group, keys in self._consuming.of(connection).items():
+                self._remove_members(group, keys)
+            for group, keys in self._producing.of(connection).items():
+                for key in keys:
+                    self._remove_producer(group, key)
+
+    def expire(self, now: int) -> list[Client]:
+        """Forget those whose lease ended before *now*; return the remoting clients that are nowhere any more."""
+        with self._lock:
+            ended: dict[Key, Client] = {}
+            for group, known in list(self._groups.items()):
+                late = [key for key, entry in known.members.items() if entry.seen_at + self._lease_ms < now]
+                ended.update({key: known.members[key].client for key in late})
+                self._remove_members(group, late)
+            for group, members in list(self._producers.items()):
+                for key in [key for key, entry in members.items() if entry.seen_at + self._lease_ms < now]:
+                    ended[key] = members[key].client
+                    self._remove_producer(group, key)
+            return [
+                client
+                for client in ended.values()
+                if not client.is_grpc
+                and client.connection not in self._consuming
+                and client.connection not in self._producing
+            ]
+
+    def group(self, name: str) -> Group | None:
+        """Return who is in a consumer group; None where nobody is."""
+        with self._lock:
+            known = self._groups.get(name)
+            return Group(name, known.manner, known.clients(), known.all_subscriptions()) if known else None
+
+    def members(self, group: str) -> list[str]:
+        """Return the ids of a consumer group's members, each once, in order."""
+        with self._lock:
+            known = self._groups.get(group)
+            return sorted({client_id for _, client_id in known.members}) if known else []
+
+    def member(self, group: str, client_id: str) -> Client | None:
+        """Return a member of a consumer group; the one that was seen last where its id is on two connections."""
+        with self._lock:
+            known = self._groups.get(group)
+            return _latest(known.members if known else {}, client_id)
+
+    def stream(self, group: str, client_id: str) -> int | None:
+        """Return the telemetry stream of a member of a consumer group, while there is one."""
+        with self._lock:
+            known = self._groups.get(group)
+            entries = known.members.values() if known else ()
+            found = next((entry.stream for entry in entries if entry.client.client_id == client_id), None)
+            return found if found in self._streams else None
+
+    def with_readers(self, group: str, topic: str, there: Callable[[], None], none_there: Callable[[], None]) -> None:
+        """
+        Call *there* where remoting members read a topic that keep their offsets here, else *none_there*.
+
+        The table is locked meanwhile, so that what *on_change* hears of them comes before or after: neither may come
+        back here, nor wait.
+        """
+        with self._lock:
+            known = self._groups.get(group)
+            are_there = known is not None and not known.is_broadcast and topic in known.readers
+            (there if are_there else none_there)()
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Return what a group wants of a topic; None where it is not subscribed to it."""
+        with self._lock:
+            known = self._groups.get(group)
+            return known.all_subscriptions().get(topic) if known else None
+
+    def subscriptions_of(self, group: str, client: Client) -> list[Subscription]:
+        """Return what a gRPC member of a consumer group is subscribed to."""
+        with self._lock:
+            known = self._groups.get(group)
+            entry = known.members.get(client.key) if known else None
+            return list(entry.subscriptions.values()) if entry else []
+
+    def subscribers(self, topic: str) -> set[str]:
+        """Return the groups with members that are subscribed to a topic."""
+        with self._lock:
+            return {group for group, known in self._groups.items() if topic in known.all_subscriptions()}
+
+    def producers(self, group: str) -> list[Client]:
+        """Return the members of a producer group."""
+        with self._lock:
+            return [entry.client for entry in self._producers.get(group, {}).values()]
+
+    def reachable_producers(self, group: str) -> list[tuple[Client, int | None]]:
+        """Return the members of a producer group that can be asked something; of gRPC clients with their streams."""
+        with self._lock:
+            entries = self._producers.get(group, {}).values()
+            return [
+                (entry.client, entry.stream if entry.client.is_grpc else None)
+                for entry in entries
+                if not entry.client.is_grpc or entry.stream in self._streams
+            ]
+
+    def all_producers(self) -> dict[str, list[tuple[Client, int]]]:
+        """Return every producer group, and when each of its members was seen last."""
+        with self._lock:
+            return {
+                group: [(entry.client, entry.seen_at) for entry in members.values()]
+                for group, members in self._producers.items()
+            }
+
+    def producer(self, client_id: str) -> Client | None:
+        """Return the remoting producer with an id; the one that was seen last where it is on two connections."""
+        return self._by_id.get(client_id)
+
+    def _count(self, entry: _Entry, now: int, own: int, of_all: int | None = None, *, shared: int = 0) -> None:
+        """Count what an entry takes from now on, and what its group takes more; raises `TooMuch`, its lease renewed."""
+        entry.seen_at, of_all = now, own if of_all is None else of_all
+        self.memory.change(entry.client.connection, own - entry.counted, of_all - entry.counted_of_all + shared)
+        entry.counted, entry.counted_of_all = own, of_all
+
+    def _renew(self, group: str, known: _Group, entry: _Entry, client: Client, now: int) -> bool:
+        """Take a sign of life of a member, say whether it is new."""
+        is_new = client.key not in known.members
+        known.remoting += not client.is_grpc if is_new else entry.client.is_grpc - client.is_grpc
+        entry.client, entry.seen_at = client, now
+        if is_new:
+            known.members[client.key] = entry
+            self._consuming.put(client.key, group)
+        return is_new
+
+    def _place_stream(self, entry: _Entry, stream: int | None) -> None:
+        if stream is not None:
+            entry.stream = stream
+            self._streams.add(stream)
+
+    def _remove_member(self, group: str, key: Key) -> None:
+        known = self._groups.get(group)
+        if known is not None and key in known.members:
+            self._remove_members(group, [key])
+
+    def _remove_members(self, group: str, keys: list[Key]) -> None:
+        if not keys:
+            return
+        known, unread, had_remoting = self._groups[group], list[str](), self._groups[group].remoting > 0
+        for key in keys:
+            entry = known.members.pop(key)
+            known.remoting -= not entry.client.is_grpc
+            unread += known.read(entry, frozenset())
+            self._consuming.discard(key, group)
+            self._count(entry, entry.seen_at, 0)
+        unsubscribed: tuple[str, ...] = ()
+        if had_remoting and not known.remoting:
+            # They were the remoting members'; who is left over gRPC has its own.
+            unsubscribed = tuple(known.subscriptions)
+            consume_type = next((entry.consume_type for entry in known.members.values()), PASSIVELY)
+            self._groups[group] = _Group(Manner(consume_type), members=known.members)
+            self.memory.change(keys[0][0], 0, -known.size)
+        is_affected = bool(known.members) and not self._groups[group].is_broadcast
+        if not known.members:
+            del self._groups[group]
+        self._on_change(GroupChange(group, (), unsubscribed, is_affected, unread=tuple(unread)))
+
+    def _remove_producer(self, group: str, key: Key) -> None:
+        members = self._producers.get(group, {})
+        entry = members.pop(key, None)
+        if entry is None:
+            return
+        self._count(entry, entry.seen_at, 0)
+        self._producing.discard(key, group)
+        if not members:
+            del self._producers[group]
+        latest = self._by_id.get(key[1])
+        if latest is not None and latest.key == key and not self._producing.groups(key):
+            del self._by_id[key[1]]
+
+
+def _size_of_member(group: str, client: Client) -> int:
+    """Return the bytes that a client takes in a group, beside its topics."""
+    return OF_MEMBER + size_of_texts(group, *client.texts)
+
+
+def _replaced(
+    present: dict[str, Subscription], wanted: Iterable[Subscription] | None
+) -> tuple[dict[str, Subscription], tuple[Subscription, ...], tuple[str, ...]]:
+    """Return the subscriptions of a group that are to be those *wanted*; what is put for that, what is removed."""
+    if wanted is None:
+        return present, (), ()
+    by_topic = {each.topic: each for each in wanted}
+    put = tuple(
+        each for topic, each in by_topic.items() if topic not in present or each.version > present[topic].version
+    )
+    kept = {topic: each for topic, each in present.items() if topic in by_topic}
+    return {**kept, **{each.topic: each for each in put}}, put, tuple(topic for topic in present if topic not in kept)
+
+
+def _latest(entries: Mapping[Key, _Entry], client_id: str) -> Client | None:
+    found = [entry for (_, other), entry in entries.items() if other == client_id]
+    return max(found, key=lambda entry: entry.seen_at).client if found else None

@@ -1,0 +1,158 @@
+"""
+Where a broker listens, and by which addresses others find it: name servers, clients, and readers of its records.
+
+Nothing here is kept: each is worked out of the options and of this machine.
+"""
+
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from ferromq.broker.cluster.name_servers import Identity
+from ferromq.config.reader import split_advertised
+from ferromq.config.servers import BrokerConfig
+from ferromq.errors import ConfigError
+from ferromq.protocol.route import Permission
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_FAST_DISTANCE = 2
+_WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, not bound)
+
+
+def fast_address(config: BrokerConfig, listen: str) -> str | None:
+    """Return where to listen a second time beside *listen*, if anywhere."""
+    if config.fast_listen != "auto":
+        return None if config.fast_listen == "off" else config.fast_listen
+    host, _, port = listen.rpartition(":")
+    # A free port was taken by chance: nobody would look below it.
+    if config.listen.endswith(":0") or int(port) <= _FAST_DISTANCE:
+        return None
+    return f"{host}:{int(port) - _FAST_DISTANCE}"
+
+
+def store_host(config: BrokerConfig, identity: Identity) -> str:
+    """
+    Return the broker's address as records hold it: with a numeric host, IPv4 where it has one, as RocketMQ.
+
+    Raises `ConfigError` where the host has no address.
+    """
+    option, value = ("advertise", config.advertise) if config.advertise else ("listen", config.listen)
+    host, _, port = identity.address.rpartition(":")
+    found = {family: str(where[0]) for family, _, _, _, where in reversed(_resolve(option, value, host))}
+    numeric = found.get(socket.AF_INET) or f"[{found[socket.AF_INET6].partition('%')[0]}]"
+    return f"{numeric}:{port}"
+
+
+def _resolve(option: str, value: str, host: str) -> list[tuple[Any, Any, Any, Any, Any]]:
+    try:
+        return socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"{option} is {value!r}, and the host {host} has no address here: {error}; give it one (hosts file, DNS), "
+            f"or set {option} to an address"
+        ) from error
+
+
+@contextlib.contextmanager
+def reserved(option: str, address: str) -> Iterator[str]:
+    """
+    Keep a free port for `host:0` until somebody listens there, and yield `host:port`.
+
+    Every record holds the broker's address, so the port has to be known before the store is open. On Linux a bound
+    socket that does not listen lets another one, that may reuse addresses, bind and listen beside it.
+    """
+    host, _, port = address.rpartition(":")
+    if port != "0":
+        yield address
+        return
+    family, kind, protocol, _, where = _resolve(option, address, host)[0]
+    with socket.socket(family, kind, protocol) as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(where)
+        yield f"{host}:{reservation.getsockname()[1]}"
+
+
+def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
+    """Return the names and addresses of the broker that listens there."""
+    address = _advertised(config.advertise, listen, config.namesrv)
+    host = address.rpartition(":")[0]
+    grpc_address = _advertised(config.grpc_advertise or host, grpc_listen, config.namesrv)
+    membership = config.membership
+    return Identity(
+        config.name,
+        config.cluster,
+        address,
+        grpc_address,
+        membership.broker_id,
+        Permission(membership.permission),
+    )
+
+
+def unheard(identity: Identity, listen: str, grpc_listen: str) -> list[str]:
+    """Return a warning for each address that others are told and no listener is bound to."""
+    found = []
+    for listens, advertises, bound, told in (
+        ("listen", "advertise", listen, identity.address),
+        ("grpc_listen", "grpc_advertise", grpc_listen, identity.grpc_address),
+    ):
+        host, _, port = bound.rpartition(":")
+        if not _is_heard(host, told.rpartition(":")[0]):
+            found.append(
+                f"others are told {told} ({advertises}), and this broker listens on {bound} ({listens}) alone; set "
+                f"{advertises} to an address that leads there, or {listens} to 0.0.0.0:{port}"
+            )
+    return found
+
+
+def _is_heard(host: str, told: str) -> bool:
+    """Say whether a listener on *host* may be reached at *told*; also where that cannot be known, as behind a NAT."""
+    if host in _WILDCARDS or host == told:
+        return True
+    bound, announced = _addresses(host), _addresses(told)
+    if not announced or bound & announced:
+        return True
+    return not all(address.is_loopback for address in bound) and not any(map(_is_own, announced))
+
+
+def _addresses(host: str) -> set[Address]:
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return set()
+    return {ipaddress.ip_address(str(where[0]).partition("%")[0]) for *_, where in found}
+
+
+def _is_own(address: Address) -> bool:
+    """Say whether an address is one of this machine."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:
+    """Return the `host:port` others use: what is configured, else the listener's, with our address for a wildcard."""
+    host, _, port = listen.rpartition(":")
+    if wanted:
+        wanted_host, wanted_port = split_advertised(wanted)
+        return f"{wanted_host}:{wanted_port or port}"
+    return f"{_own_address(name_servers) if host in _WILDCARDS else host}:{port}"
+
+
+def _own_address(name_servers: tuple[str, ...]) -> str:
+    """Return the address of this machine on the way to the first name server; no packet is sent."""
+    host, _, port = (name_servers[0] if name_servers else "192.0.2.1:9").rpartition(":")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(where)
+            own = str(probe.getsockname()[0]).partition("%")[0]
+    except OSError:
+        return "127.0.0.1"
+    return f"[{own}]" if family == socket.AF_INET6 else own

@@ -1,0 +1,58 @@
+"""
+What is known of a topic on other brokers: what name servers say now, and what they said before a broker went away.
+
+Pure but for the question itself; how long it is kept is `route_cache`'s business, what clients are told `routes`'.
+"""
+
+from collections.abc import Callable
+
+from ferromq.broker.cluster.name_servers import NameServers
+from ferromq.broker.cluster.route_cache import Seen
+from ferromq.broker.metadata.topics import UNDECIDED, TopicConfig, is_fifo
+from ferromq.protocol.broker_removal import GONE
+from ferromq.protocol.order_configuration import parts
+
+
+class WholeRoutes:
+    """Asks name servers for topics, and keeps the queues of brokers that are away."""
+
+    def __init__(self, name_servers: NameServers, own: Callable[[str], TopicConfig | None]) -> None:
+        self._name_servers = name_servers
+        self._own = own
+
+    def ask(self, topic: str, before: Seen | None) -> Seen:
+        """Return what is known of a topic. Raises `NameServerFailed` where no name server is an authority."""
+        identity = self._name_servers.identity
+        before = before or Seen()
+        own = self._own(topic)
+        known = {queue.broker_name: queue for queue in (*(before.route.queues if before.route else ()), *before.away)}
+        expected = {*known, *before.unknown}
+        if own and not identity.is_slave:
+            expected.add(identity.name)
+        # Another broker may know that messages are in order, or decide it with the first one.
+        is_ordered = own is None or own.order or own.message_type in {"FIFO", UNDECIDED}
+        found = self._name_servers.look_up(topic, expected, is_ordered=is_ordered)
+        there = {queue.broker_name for queue in found.route.queues} if found.route else set()
+        grpc = {**before.grpc, **found.grpc}
+        # Registered without the topic: it was deleted there.
+        away = tuple(
+            queue
+            for name, queue in sorted(known.items())
+            if name != identity.name
+            and found.registered is not None
+            and name not in found.registered | there
+            and grpc.get(name) != GONE
+        )
+        unknown = frozenset(
+            name
+            for name, address in grpc.items()
+            if address != GONE
+            and name not in {identity.name, *known}
+            and found.registered is not None
+            and name not in found.registered | there
+        )
+        # One that was lost with its name server is put there again.
+        is_kept = found.order is None and (own is None or is_fifo(own))
+        order = before.order if is_kept else found.order
+        named = there | {queue.broker_name for queue in away} | parts(order).keys() | unknown
+        return Seen(found.route, away, {name: grpc[name] for name in named if name in grpc}, order, unknown)

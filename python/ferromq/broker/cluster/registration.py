@@ -1,0 +1,57 @@
+"""
+The body of a registration (request 103), as Java's name servers read it, plain or deflated.
+
+Which topics are registered is decided by `announcer`; what a name server makes of them by `namesrv.registration`.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from ferromq.broker.metadata.topics import TopicConfig
+from ferromq.protocol import java_json
+from ferromq.protocol.route import READ_WRITE, DataVersion, Permission
+
+_POSITIVE = 0x7FFF_FFFF
+_INT = 4
+
+
+def encode(
+    version: DataVersion, topics: Mapping[str, TopicConfig], allowed: Permission, *, is_compressed: bool
+) -> bytes:
+    """Encode *topics*; of what each allows, *allowed* is left: nothing inherits from a broker that is restricted."""
+    table = {name: {**topic.to_json(), "perm": int(restricted(topic, allowed))} for name, topic in topics.items()}
+    if is_compressed:
+        return _deflate(version, table)
+    wrapper = {"dataVersion": version.to_json(), "topicConfigTable": table}
+    return java_json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+
+
+def restricted(topic: TopicConfig, allowed: Permission) -> Permission:
+    """Return what a topic allows on a broker that allows *allowed*."""
+    return topic.permission if allowed == READ_WRITE else topic.permission & allowed
+
+
+def crc32(body: bytes) -> int:
+    """Return the checksum of a body as Java writes it, a positive number."""
+    return zlib.crc32(body) & _POSITIVE
+
+
+def _deflate(version: DataVersion, table: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Deflate length-prefixed pieces; a topic is one line of words. Java's line has no system flag."""
+    pieces = [_sized(java_json.dumps(version.to_json())), _number(len(table))]
+    for name, topic in table.items():
+        words = (name, topic["readQueueNums"], topic["writeQueueNums"], topic["perm"], topic["topicFilterType"])
+        attributes = java_json.dumps(topic["attributes"]).decode()
+        pieces.append(_sized(" ".join((*map(str, words), attributes)).encode()))
+    # No filter servers; no topics that are mapped on others.
+    pieces += [_sized(b"[]"), _number(0)]
+    return zlib.compress(b"".join(pieces))
+
+
+def _sized(piece: bytes) -> bytes:
+    return _number(len(piece)) + piece
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(_INT, "big")

@@ -1,0 +1,325 @@
+"""
+Routes for gRPC clients: QueryRoute and QueryAssignment.
+
+A route comes from the name servers, a broker's gRPC address from their key-value table. The own tables fill in what a
+name server cannot know yet.
+"""
+
+import ipaddress
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ferromq._ferromq import Request, Store
+from ferromq._proto import messages as pb
+from ferromq.broker.cluster.name_servers import Identity, NameServerFailed, NameServers
+from ferromq.broker.cluster.route_cache import RouteCache, Seen
+from ferromq.broker.grpc_answers import OK, Refused, group_name, system_topic, topic_name
+from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.topics import UNDECIDED, TopicConfig, TopicTable, Wait
+from ferromq.protocol import naming
+from ferromq.protocol.broker_removal import GONE, start_or_take_out
+from ferromq.protocol.order_configuration import parts, text_of
+from ferromq.protocol.route import MASTER, WHOLE, Permission, QueueData
+
+_log = logging.getLogger("ferromq.broker")
+
+# As RocketMQ's proxy says it of a MIXED topic. Of one that is UNSPECIFIED it says that, and clients refuse every send.
+# As in RocketMQ without PRIORITY: official clients of some languages fail on a route with a kind they do not know.
+_ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION)
+
+_DEAD_LETTER_QUEUES = 1
+_NOTHING = Seen()
+ANY_QUEUE = -1
+"""The id of a queue that stands for all queues of a broker."""
+
+
+class _Part(NamedTuple):
+    """The queues of a topic on one broker."""
+
+    queue: QueueData
+    address: str | None
+    """Where it serves gRPC, as far as it is known."""
+    is_away: bool = False
+    in_order: int | None = None
+    """How many of them message groups count; None: the topic has no order configuration."""
+
+
+class Routes:
+    """Answers where the queues of a topic are; thread-safe."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        store: Store,
+        topics: TopicTable,
+        groups: GroupTable,
+        name_servers: NameServers,
+        *,
+        cache: RouteCache | None,
+    ) -> None:
+        self._identity = identity
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._name_servers = name_servers
+        self._cache = cache
+        self._without_grpc: set[str] = set()
+
+    def query_route(self, message: pb.QueryRouteRequest, request: Request) -> pb.QueryRouteResponse:
+        """Answer with every queue of the topic, created on first use where allowed."""
+        name = topic_name(message.topic)
+        queues = self._message_queues(message.topic, self._find(name, request))
+        return pb.QueryRouteResponse(status=OK, message_queues=queues)
+
+    def query_assignment(self, message: pb.QueryAssignmentRequest, request: Request) -> pb.QueryAssignmentResponse:
+        """
+        Answer with what a member of a group receives from: every queue of every broker, leases keep members apart.
+
+        As with RocketMQ's proxy that is one assignment a broker, and one a queue for a group that consumes in order.
+        """
+        name = topic_name(message.topic)
+        group = self._groups.ensure(group_name(message.group), request.peer)
+        if group is None:
+            raise Refused(pb.Code.CONSUMER_GROUP_NOT_FOUND, unknown_group(message.group.name))
+        queues = self._message_queues(message.topic, self._find(name, request))
+        readable = [q for q in queues if q.permission in {pb.Permission.READ, pb.Permission.READ_WRITE}]
+        if not readable:
+            raise Refused(pb.Code.FORBIDDEN, f"no queue of {name} may be read; give the topic read permission")
+        for queue in readable:
+            queue.ClearField("accept_message_types")
+        if not group.fifo:
+            first = {queue.broker.name: queue for queue in reversed(readable)}
+            readable = [queue for queue in readable if first[queue.broker.name] is queue]
+            for queue in readable:
+                queue.id = ANY_QUEUE
+        return pb.QueryAssignmentResponse(
+            status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in readable]
+        )
+
+    def _find(self, name: str, request: Request) -> list[_Part]:
+        """Return the topic's queues by broker."""
+        if self._topics.is_system(name):
+            raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
+        try:
+            seen = self._cache.look(name, 0) if self._cache else _NOTHING
+        except NameServerFailed as error:
+            # What is here alone may be a part: message groups would change their queues, readers would miss some.
+            raise Refused(
+                pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is not known whole: {error}; try again"
+            ) from error
+        # After the route: a topic that is being made is here before a name server has it.
+        own = self._topics.get(name)
+        brokers = seen.route.brokers if seen.route else ()
+        if own is None and any(name in {broker.broker_name, broker.cluster} for broker in brokers):
+            raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
+        if own is None and seen.is_empty:
+            own = self._create(name, request.peer)
+        if own is None and seen.is_empty:
+            raise Refused(pb.Code.TOPIC_NOT_FOUND, _missing_of_group(name) or unknown_topic(name))
+        found = self._parts(name, own, seen)
+        if request.fields.get(WHOLE):
+            self._check_whole(name, found, seen)
+        reachable = [part for part in found if part.address is not None]
+        if not reachable:
+            raise Refused(
+                pb.Code.TOPIC_NOT_FOUND,
+                f"the topic {name} is only on brokers without gRPC; connect to them by the remoting protocol, "
+                f"or create it here, too: ferromq.Admin(...).create_topic({name!r}), "
+                f"or mqadmin updateTopic -b {self._identity.address} -t {name}",
+            )
+        if all(part.is_away and not part.in_order for part in reachable):
+            names = ", ".join(part.queue.broker_name for part in reachable)
+            raise Refused(
+                pb.Code.INTERNAL_SERVER_ERROR, f"no broker that has the topic {name} is there now: {names} is away"
+            )
+        return reachable
+
+    def _create(self, name: str, peer: str) -> TopicConfig | None:
+        """Create a topic on first use where allowed; one of a group only where the group is there, as it would be."""
+        owner = _group_of(name)
+        if owner is not None:
+            group = self._groups.get(owner)
+            queues = group.retry_queues if group and name.startswith(naming.RETRY_PREFIX) else _DEAD_LETTER_QUEUES
+            return self._topics.ensure_of_group(name, queues, 0, peer) if group and queues else None
+        # Registered with every name server before it returns.
+        return self._topics.ensure(name, peer, Wait.REGISTERED)
+
+    def _parts(self, topic: str, own: TopicConfig | None, seen: Seen) -> list[_Part]:
+        """Return the queues of each broker that has the topic, in the order of the brokers' names."""
+        name = self._identity.name
+        # A slave sends clients to its master, which has its name.
+        is_master = not self._name_servers.identity.is_slave
+        found = {}
+        masters = {broker.broker_name for broker in seen.route.brokers if broker.master} if seen.route else set()
+        for queue in seen.route.queues if seen.route else ():
+            is_lost = queue.broker_name not in masters
+            found[queue.broker_name] = _Part(queue, self._grpc_address(queue.broker_name, seen), is_away=is_lost)
+        for queue in seen.away:
+            found[queue.broker_name] = _Part(queue, seen.grpc.get(queue.broker_name), is_away=True)
+        if own and is_master:
+            found[name] = _Part(own.queue_data(name), self._identity.grpc_address)
+        ordered = parts(seen.order)
+        if ordered:
+            self._put_in_order(topic, found, ordered, seen)
+        return [found[key] for key in sorted(found)]
+
+    @staticmethod
+    def _put_in_order(topic: str, found: dict[str, _Part], ordered: Mapping[str, int], seen: Seen) -> None:
+        """Let message groups count over the queues of the order configuration, whichever brokers are there."""
+        for name, part in found.items():
+            found[name] = part._replace(in_order=ordered.get(name, 0))
+        for name in ordered.keys() - found.keys():
+            address = seen.grpc.get(name)
+            if address is None:
+                raise Refused(
+                    pb.Code.INTERNAL_SERVER_ERROR,
+                    f"the broker {name} is in the order configuration of {topic} and was never seen here; start it, or "
+                    f"{take_out(topic, name, ordered)}",
+                )
+            queue = QueueData(name, ordered[name], ordered[name])
+            found[name] = _Part(queue, None if address == GONE else address, is_away=True, in_order=ordered[name])
+
+    def _grpc_address(self, broker_name: str, seen: Seen) -> str | None:
+        address = seen.grpc.get(broker_name)
+        if address is not None:
+            self._without_grpc.discard(broker_name)
+        elif broker_name not in self._without_grpc:
+            self._without_grpc.add(broker_name)
+            _log.warning("broker left out of gRPC routes, it names no gRPC address broker=%s", broker_name)
+        return address
+
+    @staticmethod
+    def _check_whole(topic: str, found: list[_Part], seen: Seen) -> None:
+        for part in found:
+            name = part.queue.broker_name
+            if part.address is None:
+                raise Refused(
+                    pb.Code.PRECONDITION_FAILED,
+                    f"the broker {name} has queues of {topic} and serves no gRPC; read it with option 'namesrv'",
+                )
+            if part.is_away:
+                raise Refused(
+                    pb.Code.INTERNAL_SERVER_ERROR,
+                    f"the broker {name} has queues of {topic} and is away; {start_or_take_out(name)}",
+                )
+        for name in sorted(seen.unknown - {part.queue.broker_name for part in found}):
+            raise Refused(
+                pb.Code.INTERNAL_SERVER_ERROR,
+                f"the broker {name} is away and may have queues of {topic}; {start_or_take_out(name)}",
+            )
+
+    def _message_queues(self, topic: pb.Resource, found: list[_Part]) -> list[pb.MessageQueue]:
+        own = self._topics.get(topic.name)
+        types = _ANY_TYPE if own is None else accepted_types(own.message_type)
+        return [
+            pb.MessageQueue(
+                topic=topic,
+                id=queue_id,
+                permission=self._permission(topic.name, part, queue_id, permission),
+                broker=pb.Broker(name=part.queue.broker_name, id=MASTER, endpoints=endpoints(part.address)),
+                accept_message_types=types,
+            )
+            for part in found
+            if part.address is not None
+            for queue_id, permission in enumerate(queue_permissions(part.queue))
+        ]
+
+    def _permission(self, topic: str, part: _Part, queue_id: int, permission: pb.Permission) -> pb.Permission:
+        if part.is_away:
+            # Message groups count these queues, and their messages wait; nobody reads or sends others there.
+            is_counted = part.in_order is not None and queue_id < part.in_order
+            return pb.Permission.WRITE if is_counted else pb.Permission.NONE
+        allowed = self._allowed(topic, part.queue.broker_name, queue_id, permission)
+        if part.in_order is None or queue_id < part.in_order:
+            return allowed
+        return pb.Permission.READ if allowed in {pb.Permission.READ, pb.Permission.READ_WRITE} else pb.Permission.NONE
+
+    def _allowed(self, topic: str, broker_name: str, queue_id: int, permission: pb.Permission) -> pb.Permission:
+        # Brokers say of a topic, not of a queue, what is allowed: closed queues are known of this one alone.
+        if broker_name != self._identity.name:
+            return permission
+        return narrowed(permission, self._store.queue_access(topic, queue_id))
+
+
+def take_out(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:
+    """Return how an operator takes a broker out of an order configuration."""
+    rest = text_of({name: count for name, count in ordered.items() if name != broker_name})
+    return (
+        f"take it out for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
+        f"or mqadmin updateOrderConf -m put -t {topic} -v '{rest}'"
+    )
+
+
+def _group_of(topic: str) -> str | None:
+    """Return the group a retry or dead-letter topic belongs to; None for another topic."""
+    prefix = next((prefix for prefix in (naming.RETRY_PREFIX, naming.DLQ_PREFIX) if topic.startswith(prefix)), None)
+    return None if prefix is None else topic.removeprefix(prefix)
+
+
+def _missing_of_group(topic: str) -> str | None:
+    group = _group_of(topic)
+    return group and f"the topic {topic} does not exist, nor does the consumer group {group}, whose messages it takes"
+
+
+def queue_permissions(queue: QueueData) -> list[pb.Permission]:
+    """Return the permission of each queue: the first are read and written, the rest only the one or the other."""
+    read = queue.read_queues if queue.permission & Permission.READ else 0
+    write = queue.write_queues if queue.permission & Permission.WRITE else 0
+    if not read and not write:
+        return [pb.Permission.NONE] * max(1, queue.read_queues, queue.write_queues)
+    rest = pb.Permission.READ if read > write else pb.Permission.WRITE
+    return [pb.Permission.READ_WRITE] * min(read, write) + [rest] * abs(read - write)
+
+
+def narrowed(permission: pb.Permission, access: str) -> pb.Permission:
+    """Return what is left of a queue's permission where the queue is closed, for writing or for both."""
+    if access == "open":
+        return permission
+    may_read = permission in {pb.Permission.READ, pb.Permission.READ_WRITE}
+    return pb.Permission.READ if access == "read_only" and may_read else pb.Permission.NONE
+
+
+def accepted_types(message_type: str) -> tuple[pb.MessageType, ...]:
+    """Return the kinds of messages a topic takes."""
+    is_any = message_type in {"MIXED", "UNSPECIFIED", UNDECIDED}
+    return _ANY_TYPE if is_any else (pb.MessageType.Value(message_type),)
+
+
+def endpoints(address: str) -> pb.Endpoints:
+    """Return `host:port` as gRPC clients expect it."""
+    host, _, port = address.rpartition(":")
+    try:
+        is_v4 = ipaddress.ip_address(host.strip("[]")).version == 4  # noqa: PLR2004
+        scheme = pb.AddressScheme.IPv4 if is_v4 else pb.AddressScheme.IPv6
+    except ValueError:
+        scheme = pb.AddressScheme.DOMAIN_NAME
+    return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host.strip("[]"), port=int(port))])
+
+
+def missing_topic(name: str) -> str:
+    """Return what to tell an administrator who asks about a topic that is not there."""
+    return f"the topic {name} does not exist on this broker; topicRoute says where it is, updateTopic creates it"
+
+
+def missing_group(name: str) -> str:
+    """Return what to tell an administrator who asks about a consumer group that is not there."""
+    return f"the consumer group {name} does not exist on this broker; updateSubGroup creates it"
+
+
+def unknown_topic(name: str) -> str:
+    """Return what to tell who asks for a topic that is not there and may not be created on first use."""
+    return (
+        f"the topic {name} does not exist, and topics are not created on first use here (auto_create_topics or "
+        f"grpc_creates_topics is off, or compat is rocketmq); "
+        f"create it: ferromq.Admin(...).create_topic({name!r}), or mqadmin updateTopic -c CLUSTER -t {name}"
+    )
+
+
+def unknown_group(name: str) -> str:
+    """Return what to tell who asks for a consumer group that is not there and may not be created on first use."""
+    return (
+        f"the consumer group {name} does not exist, and groups are not created on first use here "
+        f"(auto_create_groups is off); create it: ferromq.Admin(...).create_group({name!r}), "
+        f"or mqadmin updateSubGroup -c CLUSTER -g {name}"
+    )

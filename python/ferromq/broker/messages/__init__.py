@@ -1,0 +1,1 @@
+"""Cold requests for single messages: query, recall, numbered writes."""

@@ -1,0 +1,266 @@
+"""
+The queues that batches of numbered messages were begun with, so that each try of a batch sends its rows to the same.
+
+The store knows the highest row of each queue alone (`FERROMQ_SEQUENCE`): a row that goes to another queue in the next
+try would be stored again. A writer asks here before it sends, and the first layout it names is kept for all tries.
+What a layout means is the writer's business: here it is a text.
+"""
+
+import errno
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ferromq._ferromq import Request
+from ferromq._proto import messages as pb
+from ferromq.broker.metadata.table_journal import Changes, Journal
+from ferromq.errors import CorruptStore, IllegalName
+from ferromq.process.clock import Clock
+from ferromq.process.limited_log import Seldom
+from ferromq.protocol import java_json, naming
+from ferromq.protocol.remoting import disk_full
+
+_log = logging.getLogger("ferromq.broker")
+
+METHOD = "KeepWriteLayout"
+MAX_LAYOUT = 1 << 16
+"""Characters of a layout."""
+MAX_BYTES = 64 << 20
+"""Bytes that the texts of all layouts, with their writers and topics, take together in memory."""
+_WRITER = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
+_EPOCHS = 1 << 63
+_LEAST_LINES = 256
+"""Lines of the journal for which the file is not written anew."""
+_RENEWALS = 8
+"""How often in a window an entry that is in use is dated anew."""
+
+
+class Full(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """As many layouts are kept as may be; the text names the limit."""
+
+
+def steady(clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], int]:
+    """Return the milliseconds of *clock* without the steps it makes from now on: a step makes no layout older."""
+    if clock.is_manual:
+        return clock.now_ms
+    begin_ms, begin = clock.now_ms(), monotonic()
+    return lambda: begin_ms + int((monotonic() - begin) * 1000)
+
+
+class UnknownTopic(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """The broker does not have the topic of a layout that is to be kept."""
+
+
+class _Kept(NamedTuple):
+    epoch: int
+    layout: str
+    at_ms: int
+    """When it was asked for last, nearly."""
+
+
+_Key = tuple[str, str]
+"""Writer and topic."""
+
+
+class WriteLayouts:
+    """
+    Keeps the first layout of the latest epoch of each writer and topic in a file; thread-safe.
+
+    A layout is remembered for *window_ms* after it was asked for; at most *limit* are, of topics that *is_topic* knows,
+    and only new ones that leave *reserve* bytes of the disk free. Raises `CorruptStore` where the file is damaged, and
+    so is its `.bak`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        now_ms: Callable[[], int],
+        *,
+        window_ms: int,
+        limit: int,
+        is_topic: Callable[[str], bool] = lambda _topic: True,
+        reserve: int = 0,
+    ) -> None:
+        self._path = path
+        self._is_topic = is_topic
+        self._reserve = reserve
+        self._now_ms = now_ms
+        self._window_ms = window_ms
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._seldom = Seldom(_log)
+        self._journal = Journal(path.with_suffix(".journal"))
+        self._kept = self._load()
+        self._size = _size_of_all(self._kept)
+
+    def keep(self, writer: str, topic: str, epoch: int, layout: str | None) -> str | None:
+        """
+        Return the layout of an epoch; where there is none, keep *layout* and return it once it is on disk.
+
+        For an epoch before the latest one, the latest one's. Raises `Full`, `UnknownTopic`, and `OSError` where it
+        cannot be written.
+        """
+        key, now = (writer, topic), self._now_ms()
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None and epoch <= known.epoch and self._is_remembered(known, now):
+                if now - known.at_ms > self._window_ms // _RENEWALS:
+                    self._put(key, known._replace(at_ms=now))
+                return known.layout
+            if layout is not None:
+                kept = _Kept(epoch, layout, now)
+                self._make_room(key, kept, now)
+                self._put(key, kept)
+            return layout
+
+    def forget(self, topic: str) -> None:
+        """Forget the layouts of a topic that was deleted: nothing is left of what its batches stored."""
+        with self._lock:
+            if any(known == topic for _, known in self._kept):
+                self._write({"forget": topic})
+                self._forget(self._kept, topic)
+                self._size = _size_of_all(self._kept)
+
+    def close(self) -> None:
+        """Close the journal."""
+        with self._lock:
+            self._journal.close()
+
+    def _is_remembered(self, kept: _Kept, now: int) -> bool:
+        return now - kept.at_ms < self._window_ms
+
+    def _make_room(self, key: _Key, new: _Kept, now: int) -> None:
+        """Raise what keeps a new layout from being kept; forget first what need not be remembered."""
+        if not self._is_topic(key[1]):
+            raise UnknownTopic(f"the topic {key[1]} is not there; create it, or ask a broker that has it")
+        self._check_disk()
+        if self._is_over(self._kept, self._size, key, new) is None:
+            return
+        left = self._remembered(now)
+        why = self._is_over(left, _size_of_all(left), key, new)
+        if why is not None:
+            raise Full(why)
+        self._write_whole(left)
+
+    def _check_disk(self) -> None:
+        place = next(place for place in self._path.parents if place.exists())
+        disk = os.statvfs(place)
+        free = disk.f_bavail * disk.f_frsize
+        if free < self._reserve:
+            raise OSError(errno.ENOSPC, f"{free} bytes are free, and disk_reserve is {self._reserve}", str(place))
+
+    def _is_over(self, kept: dict[_Key, _Kept], size: int, key: _Key, new: _Kept) -> str | None:
+        """Return which limit a new layout is over, beside those that are *kept* and have *size* bytes."""
+        known = kept.get(key)
+        again = "try again when one is out of dedup_window"
+        if known is None and len(kept) >= self._limit:
+            allowed = f"{self._limit} are allowed (dedup_writers)"
+            return f"{len(kept)} layouts of writers are kept; {allowed}; {again}, or raise the limit"
+        after = size + _size(key, new) - (0 if known is None else _size(key, known))
+        if after > max(size, MAX_BYTES):
+            return f"the layouts of writers would have {after} bytes; {MAX_BYTES} are allowed; {again}"
+        return None
+
+    def _remembered(self, now: int) -> dict[_Key, _Kept]:
+        return {key: kept for key, kept in self._kept.items() if self._is_remembered(kept, now)}
+
+    def _put(self, key: _Key, kept: _Kept) -> None:
+        self._write({"put": [*key, *kept]})
+        known = self._kept.get(key)
+        self._size += _size(key, kept) - (0 if known is None else _size(key, known))
+        self._kept[key] = kept
+        if self._journal.length > max(_LEAST_LINES, 2 * len(self._kept)):
+            self._write_whole(self._remembered(self._now_ms()))
+
+    def _write(self, change: dict[str, Any]) -> None:
+        if not self._journal.is_open:
+            self._write_whole(self._kept)
+        self._journal.append(change)
+
+    def _write_whole(self, kept: dict[_Key, _Kept]) -> None:
+        content = java_json.dumps({"layouts": [[*key, *entry] for key, entry in sorted(kept.items())]})
+        java_json.replace_file(self._path, content)
+        self._journal.begin(content)
+        self._kept, self._size = kept, _size_of_all(kept)
+
+    def _load(self) -> dict[_Key, _Kept]:
+        try:
+            found, raw = java_json.read_whole(self._path)
+            kept = dict(map(_entry, (found or {}).get("layouts") or ()))
+            changes: Changes = self._journal.read(raw if found is not None else b"", lambda _changes: True)
+            for change in changes:
+                if "put" in change:
+                    key, entry = _entry(change["put"])
+                    kept[key] = entry
+                else:
+                    self._forget(kept, str(change["forget"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptStore(
+                f"{self._path} has no layouts of writes: {error}; restore it from its .bak, or remove it once no batch "
+                "that is to be stored exactly once is unfinished"
+            ) from error
+        # No clock that was ahead keeps a layout for longer.
+        now = self._now_ms()
+        kept = {key: entry._replace(at_ms=min(entry.at_ms, now)) for key, entry in kept.items()}
+        if changes or (found is not None and raw is None):
+            self._write_whole(kept)
+        else:
+            self._journal.begin(raw or b"")
+        return kept
+
+    @staticmethod
+    def _forget(kept: dict[_Key, _Kept], topic: str) -> None:
+        for key in [key for key in kept if key[1] == topic]:
+            del kept[key]
+
+    def answer(self, request: Request) -> bytes:
+        """Answer KeepWriteLayout: JSON in both directions, see docs/wire-format.md."""
+        try:
+            layout = self.keep(*_asked(request.body))
+        except (ValueError, TypeError, KeyError, IllegalName) as error:
+            return _answer(pb.Code.BAD_REQUEST, f"not a request for the layout of a write: {error}")
+        except UnknownTopic as error:
+            return _answer(pb.Code.TOPIC_NOT_FOUND, str(error))
+        except Full as error:
+            return _answer(pb.Code.FORBIDDEN, str(error))
+        except OSError as error:
+            self._seldom.log(logging.WARNING, "layout of a write not kept peer=%s: %s", request.peer, error)
+            return _answer(pb.Code.INTERNAL_SERVER_ERROR, disk_full(error) or f"the layout cannot be written: {error}")
+        return _answer(pb.Code.OK, "OK", layout)
+
+
+def _size_of_all(kept: dict[_Key, _Kept]) -> int:
+    return sum(_size(*each) for each in kept.items())
+
+
+def _size(key: _Key, kept: _Kept) -> int:
+    """Return the bytes of texts; one character may make each of a text take four."""
+    return sum(len(text) if text.isascii() else 4 * len(text) for text in (*key, kept.layout))
+
+
+def _entry(value: Any) -> tuple[_Key, _Kept]:
+    writer, topic, epoch, layout, at_ms = value
+    return (str(writer), str(topic)), _Kept(int(epoch), str(layout), int(at_ms))
+
+
+def _asked(body: bytes) -> tuple[str, str, int, str | None]:
+    """Return what a request names. Raises `ValueError`, `TypeError`, `KeyError` or `IllegalName`."""
+    told = java_json.loads_object(body)
+    writer, topic, epoch, layout = told["writer"], told["topic"], told["epoch"], told.get("layout")
+    naming.check_topic(topic)
+    if not isinstance(writer, str) or not _WRITER.match(writer):
+        raise ValueError(f"writer is {writer!r}; allowed: at most 128 letters, digits and _ . : -")
+    if type(epoch) is not int or not 0 <= epoch < _EPOCHS:
+        raise ValueError(f"epoch is {epoch!r}; allowed: a whole number from 0")
+    if layout is not None and (not isinstance(layout, str) or len(layout) > MAX_LAYOUT):
+        raise ValueError(f"layout is too long, or no text; allowed: {MAX_LAYOUT} characters")
+    return writer, topic, epoch, layout
+
+
+def _answer(code: int, message: str, layout: str | None = None) -> bytes:
+    return java_json.dumps({"code": code, "message": message, "layout": layout})

@@ -1,0 +1,394 @@
+"""
+What the tables of topics and of groups share: one file of RocketMQ, one version, changes one after the other.
+
+Which entries there may be, and what has to be told to others, is decided by `topics` and `groups`.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ferromq._ferromq import blocking
+from ferromq.broker.metadata.table_journal import Changes, Journal
+from ferromq.errors import CorruptStore
+from ferromq.protocol import java_json
+from ferromq.protocol.route import DataVersion
+
+_log = logging.getLogger("ferromq.broker")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SMALL = 256
+"""Entries up to which a table is written whole with each change."""
+_STEPS = 256
+"""Changes of a table whose names are remembered."""
+
+Entries = Mapping[str, T]
+"""The entries by name. A table never changes one it gave away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[T]):
+    """How entries lie in a file of RocketMQ."""
+
+    what: str
+    """What the entries are, for errors."""
+    key: str
+    """The field of the file that holds them."""
+    read: Callable[[str, Mapping[str, Any]], T]
+    """Raises `ValueError`, `TypeError`, `AttributeError` or `OverflowError` for what is no entry."""
+    show: Callable[[T], Mapping[str, Any]]
+    others: tuple[str, ...] = ()
+    """Further fields of the file, each a table of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of a table."""
+
+    number: int
+    """The number of the content after it."""
+    names: tuple[str, ...]
+    """The entries that were put or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content(Generic[T]):
+    """What a table holds at one moment."""
+
+    version: DataVersion
+    entries: Entries[T]
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the file."""
+    number: int = 0
+    """Counts the contents of a table since its start."""
+    steps: tuple[Step, ...] = ()
+    """The changes that led to it, in their order; the oldest are left out."""
+
+    def since(self, before: "Content[T]") -> list[str] | None:
+        """Return the names that changed after *before*, a content of the same table; None where that is too old."""
+        if before is self:
+            return []
+        if not self.steps or self.steps[0].number > before.number + 1:
+            return None
+        names = (name for step in self.steps if step.number > before.number for name in step.names)
+        return list(dict.fromkeys(names))
+
+    def page(self, first: int, count: int) -> dict[str, T]:
+        """Return *count* entries in the order of their names, from number *first* on."""
+        names = sorted(self.entries)[max(first, 0) : max(first, 0) + max(count, 0)]
+        return {name: self.entries[name] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What becomes of a table."""
+
+    put: Mapping[str, T | None] = field(default_factory=dict)
+    """Entries to put; None removes one."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields to replace."""
+    version: DataVersion | None = None
+    """The version after it; None: the next one."""
+
+    def __bool__(self) -> bool:
+        return bool(self.put or self.others or self.version)
+
+
+@dataclass(slots=True)
+class _Batch(Generic[T]):
+    """Changes that one write covers."""
+
+    put: dict[str, T | None] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    content: Content[T] | None = None
+    """The table after them, or after those that are just written; None: as `MetadataTable.content`."""
+    is_changed: bool = False
+    is_done: bool = False
+    failure: Exception | None = None
+
+
+class MetadataTable(Generic[T]):
+    """
+    Entries by name, and RocketMQ's file of them; thread-safe.
+
+    Changes are decided one after the other, each over what the one before made, and one write covers all that wait. A
+    change is on disk before `content` shows it, before `push` hears of it and before the call returns; `push` hears of
+    changes in their order. Where a write fails, all it covers fail, and so do those decided over them.
+
+    A small table is written whole. Of a large one a change goes to a journal, which `fold` and `close` put into the
+    file: until then RocketMQ's file is as it was.
+
+    An entry of the file that may not be is logged and left out; so is one `push` refuses, which the hot path does not
+    have then. Both stay in the file. Raises `CorruptStore` where the file is there and neither it nor its `.bak` can be
+    read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        form: Form[T],
+        now_ms: Callable[[], int],
+        push: Callable[[str, T | None], None],
+    ) -> None:
+        self._path = path
+        self._form = form
+        self._now_ms = now_ms
+        self._push = push
+        # Each is taken while those above it may be held, never the other way.
+        self._writing = threading.Lock()
+        self._pushing = threading.Lock()
+        self._lock = threading.Lock()
+        # Each entry as it lies in the file: a change encodes what it changes, not the whole table.
+        self._lines: dict[str, str] = {}
+        # What lies in the file and may not be: kept, until an entry of that name is put.
+        self._unread: dict[str, str] = {}
+        self._journal = Journal(path.parents[1] / "ferromq" / f"{path.stem}.journal")
+        # Entries that are not in the file yet, or still there.
+        self._is_seeded = False
+        self._content = self._load()
+        self._batch: _Batch[T] = _Batch()
+
+    @property
+    def content(self) -> Content[T]:
+        """What the table holds now."""
+        return self._content
+
+    def seed(self, entries: Entries[T], absent: frozenset[str], now: int) -> None:
+        """Add what is missing of *entries*, take *absent* away; at the start, and written with the next change."""
+        content = self._content
+        missing = {name: entry for name, entry in entries.items() if name not in content.entries}
+        kept = {name: entry for name, entry in content.entries.items() if name not in absent}
+        version = content.version.next(now) if missing else content.version
+        self._is_seeded = bool(missing) or len(kept) < len(content.entries)
+        self._content = Content(version, {**kept, **missing}, content.others, content.number + 1)
+
+    def change(self, decide: Callable[[Content[T]], Change[T]]) -> tuple[Content[T], list[str]]:
+        """
+        Do what *decide* says of the present content; return the content after it, and the names that changed.
+
+        Entries that would be as they are do not count; where nothing is left, nothing is written. What *decide* raises
+        is raised, and nothing is changed. Raises `OSError` where the change cannot be written; nothing is changed then.
+        """
+        with self._lock:
+            batch = self._batch
+            content = batch.content or self._content
+            change = decide(content)
+            put = {name: entry for name, entry in change.put.items() if entry != content.entries.get(name)}
+            others = {name: value for name, value in change.others.items() if value != content.others.get(name)}
+            changed = content
+            if put or others or change.version not in {None, content.version}:
+                entries = {**content.entries, **{name: entry for name, entry in put.items() if entry is not None}}
+                for name in [name for name, entry in put.items() if entry is None]:
+                    del entries[name]
+                version = change.version or content.version.next(self._now_ms())
+                number = content.number + 1
+                steps = (*content.steps[1 - _STEPS :], Step(number, tuple(put)))
+                changed = batch.content = Content(version, entries, {**content.others, **others}, number, steps)
+                batch.put.update(put)
+                batch.others.update(others)
+                batch.is_changed = True
+            elif batch.content is None:
+                return content, []
+        # What it saw may not be on disk yet, though it changes nothing itself.
+        blocking(lambda: self._commit(batch))
+        return changed, list(put)
+
+    def _commit(self, batch: _Batch[T]) -> None:
+        with self._writing:
+            if not batch.is_done and batch.is_changed:
+                # The first of those that wait writes for all of them.
+                with self._lock:
+                    content, self._batch = batch.content, _Batch()
+                    self._batch.content = content
+                assert content is not None
+                self._write_batch(batch, content)
+        if batch.failure is not None:
+            raise batch.failure
+
+    def _write_batch(self, batch: _Batch[T], content: Content[T]) -> None:
+        try:
+            self._write(content, batch)
+        except Exception as error:  # noqa: BLE001 (each that waits raises it)
+            with self._lock:
+                later, self._batch = self._batch, _Batch()
+            # They were decided over what is not there now.
+            for each in (batch, later):
+                each.is_done, each.failure = True, error
+            return
+        with self._pushing:
+            self._content = content
+            for name, entry in batch.put.items():
+                self._push_one(name, entry)
+        with self._lock:
+            if not self._batch.is_changed:
+                self._batch.content = None
+        batch.is_done = True
+
+    def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
+        """Call *act* where there is no entry of this name, and let none come while it runs."""
+        with self._lock:
+            found = self._batch.content or self._content
+            return act() if name not in found.entries and name not in self._content.entries else None
+
+    def add_unwritten(self, name: str, entry: T) -> None:
+        """Add an entry where there is none of its name, on a full disk: it is written with the next change."""
+        # `Content.since` may miss it: only the table of topics is asked that.
+        with self._writing:
+            with self._lock:
+                waiting = self._batch.content
+                if name in (waiting or self._content).entries:
+                    return
+                if waiting is not None:
+                    self._batch.content = _with(waiting, name, entry, self._now_ms())
+                content = self._content = _with(self._content, name, entry, self._now_ms())
+                # The journal has changes alone: the whole table is written next.
+                self._is_seeded = True
+            with self._pushing:
+                self._push_one(name, content.entries[name])
+
+    def push_again(self, name: str) -> bool:
+        """Push an entry for somebody who met it missing a moment ago; say whether there is one."""
+        with self._pushing:
+            entry = self._content.entries.get(name)
+            return entry is not None and self._push_one(name, entry)
+
+    def push_all(self) -> None:
+        """Push every entry."""
+        with self._pushing:
+            for name, entry in self._content.entries.items():
+                self._push_one(name, entry)
+
+    def fold(self) -> None:
+        """Put what the journal holds into RocketMQ's file. A failure is logged, and changes nothing."""
+        with self._writing:
+            if not self._journal.length:
+                return
+            try:
+                self._write_whole(self._content)
+            except OSError as error:
+                _log.warning("journal stays, the table cannot be written file=%s: %s", self._path, error)
+
+    def close(self) -> None:
+        """Put what the journal holds into RocketMQ's file; another broker may open the directory next."""
+        self.fold()
+        with self._writing:
+            self._journal.close()
+
+    def _push_one(self, name: str, entry: T | None) -> bool:
+        """Push an entry, and say whether it was taken. It is on disk: refusing to go on would refuse every start."""
+        try:
+            self._push(name, entry)
+        except (ValueError, OverflowError, TypeError) as error:
+            _log.error("%s: entry not served name=%r: %s; put it anew", self._path.name, name, error)
+            self._push(name, None)
+            return False
+        return True
+
+    def _load(self) -> Content[T]:
+        form = self._form
+        try:
+            found, raw = java_json.read_whole(self._path)
+            table = dict((found or {}).get(form.key) or {})
+            told = dict(found or {})
+            changes = self._journal.read(raw if found is not None else b"", lambda changes: _holds(table, changes))
+            for change in changes:
+                told["dataVersion"] = change["dataVersion"]
+                table.update(change["put"])
+                for name in [name for name, entry in change["put"].items() if entry is None]:
+                    del table[name]
+            entries = {name: entry for name, entry in map(self._read, table.items()) if entry is not None}
+            version = DataVersion.from_json(told.get("dataVersion"))
+            others = {name: dict(told.get(name) or {}) for name in form.others}
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise CorruptStore(f"{self._path} is no table of {form.what}: {error}; restore it from its .bak") from error
+        content = Content(version, entries, others)
+        if changes:
+            _log.info("journal read changes=%d file=%s", len(changes), self._path)
+            self._fold_at_start(content)
+        elif raw is not None:
+            self._journal.begin(raw)
+        return content
+
+    def _fold_at_start(self, content: Content[T]) -> None:
+        """Write what the journal told; where that fails the journal stays, and the next change writes all."""
+        try:
+            self._write_whole(content)
+        except OSError as error:
+            _log.warning("journal stays, the table cannot be written file=%s: %s", self._path, error)
+
+    def _read(self, item: tuple[str, Any]) -> tuple[str, T | None]:
+        name, value = item
+        try:
+            entry = self._form.read(name, value)
+            # What could not be written again would keep every later change from the disk.
+            self._lines[name] = self._line(name, entry)
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            _log.error("%s: entry left out name=%r: %s; put it anew", self._path, name, error)
+            self._unread[name] = f"\t\t{json.dumps(name)}:{json.dumps(value)}"
+            return name, None
+        return name, entry
+
+    def _write(self, content: Content[T], batch: _Batch[T]) -> None:
+        """Put a batch on disk: a line in the journal for a large table, else the whole file."""
+        lines = {name: self._line(name, entry) for name, entry in batch.put.items() if entry is not None}
+        known = self._lines
+        is_large = len(known) > _SMALL and self._journal.is_open and self._journal.length <= len(known)
+        if is_large and not self._is_seeded and not batch.others:
+            shown = {name: None if entry is None else self._form.show(entry) for name, entry in batch.put.items()}
+            self._journal.append({"dataVersion": content.version.to_json(), "put": shown})
+            self._keep(batch, lines)
+        else:
+            before = dict(known), dict(self._unread)
+            self._keep(batch, lines)
+            try:
+                self._write_whole(content)
+            except BaseException:
+                self._lines, self._unread = before
+                raise
+
+    def _keep(self, batch: _Batch[T], lines: Mapping[str, str]) -> None:
+        for name in batch.put:
+            self._lines.pop(name, None)
+        self._lines.update(lines)
+        for name in lines:
+            self._unread.pop(name, None)
+
+    def _write_whole(self, content: Content[T]) -> None:
+        known = self._lines
+        lines = {name: known.get(name) or self._line(name, entry) for name, entry in content.entries.items()}
+        fields = [f'\t"dataVersion":{_text(content.version.to_json())}']
+        fields += [f'\t"{name}":{_text(value)}' for name, value in content.others.items()]
+        unread = {name: line for name, line in self._unread.items() if name not in lines}
+        shown = {**unread, **lines}
+        entries = ",\n".join(shown[name] for name in sorted(shown))
+        fields.append(f'\t"{self._form.key}":{{\n{entries}\n\t}}')
+        written = ("{\n" + ",\n".join(fields) + "\n}\n").encode()
+        java_json.replace_file(self._path, written)
+        self._lines, self._unread = lines, unread
+        self._is_seeded = False
+        self._journal.begin(written)
+
+    def _line(self, name: str, entry: T) -> str:
+        return f"\t\t{_text(name)}:{_text(self._form.show(entry))}"
+
+
+def _with(content: Content[T], name: str, entry: T, now: int) -> Content[T]:
+    number = content.number + 1
+    steps = (*content.steps[1 - _STEPS :], Step(number, (name,)))
+    return Content(content.version.next(now), {**content.entries, name: entry}, content.others, number, steps)
+
+
+def _holds(table: Mapping[str, Any], changes: Changes) -> bool:
+    """Say whether a table has its entries as changes left them."""
+    left = {name: entry for change in changes for name, entry in change["put"].items()}
+    return all(table.get(name) == entry for name, entry in left.items())
+
+
+def _text(value: Any) -> str:
+    return java_json.dumps(value).decode()

@@ -1,0 +1,247 @@
+"""
+The question to a producer what became of its transaction: to whom it goes, and how it is written on either protocol.
+
+When it is asked is decided by `check_back`.
+"""
+
+import itertools
+import logging
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from ferromq._ferromq import StoredMessage, decode_records
+from ferromq.broker.clients.replies import format_properties
+from ferromq.broker.clients.table import Client, ClientTable, Pusher
+from ferromq.broker.transactions.end import transaction_id
+from ferromq.broker.transactions.half_message_index import Place
+from ferromq.broker.transactions.half_records import PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+from ferromq.errors import MessageTooLarge
+from ferromq.protocol import naming
+from ferromq.protocol.codes import RequestCode
+
+_log = logging.getLogger("ferromq.transactions")
+
+_MAGIC, _MAGIC_LONG_TOPIC = 0xDAA320A7, 0xDAA320AB
+_LONG_TOPIC = 128
+_BORN_HOST_V6, _STORE_HOST_V6 = 1 << 4, 1 << 5
+_HOST, _HOST_V6 = 8, 20
+# Up to the system flag: length, magic, body's CRC, queue id, flag, queue offset, physical offset.
+_HEAD = struct.Struct(">iIIiiqq")
+_SYS_FLAG_END = 40
+_OFFSET_DIGITS = 16
+_PREPARED = 8
+_NOT_PREPARED = bytes(_PREPARED)
+# Of protobuf: the bit that says that a number goes on, and what begins the fields of a TelemetryCommand that recovers a
+# transaction: number 5, and 1 and 2 in it, all of variable length.
+_MORE = 0x80
+_RECOVER, _MESSAGE, _TRANSACTION_ID = b"\x2a", b"\x0a", b"\x12"
+
+_PAUSE_SECONDS, _MOST_WAITS = 0.01, 100
+"""For how long, and how often in a round, a group that takes no more is waited for."""
+
+_Producer = tuple[Client, int | None]
+_CHECK = RequestCode.CHECK_TRANSACTION_STATE
+
+
+class Channel(Pusher, Protocol):
+    """What reaches producers: the part of `Server` that is used for it."""
+
+    def send_telemetry(self, stream: int, message: bytes) -> bool:
+        """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
+
+
+class Outcome(Enum):
+    """What became of a question."""
+
+    ASKED = "asked"
+    NOBODY = "nobody"
+    """Nobody of the producer group can be reached, or take it at all."""
+    NO_ROOM = "no room"
+    """Who can be reached has not read enough of what was sent before: to be asked again, later."""
+
+
+@dataclass(slots=True)
+class Question:
+    """
+    An open half message, where it lies now, and what its properties are there.
+
+    Nobody changes one; it is not frozen because a hundred thousand are made in a round.
+    """
+
+    half: StoredMessage
+    properties: Mapping[str, str]
+    place: Place
+
+    @property
+    def group(self) -> str:
+        """Who is asked."""
+        return self.properties.get(PRODUCER_GROUP, "")
+
+
+class CheckRequests:
+    """Asks producers; thread-safe."""
+
+    def __init__(self, server: Channel, broker_name: str, table: ClientTable) -> None:
+        self._server = server
+        self._broker_name = broker_name
+        self._table = table
+        self._turn = itertools.count()
+
+    def ask(self, questions: Sequence[Question]) -> list[Outcome]:
+        """Ask each of a live producer of its group, in turns; say of each, in order, what became of it."""
+        groups = [question.group for question in questions]
+        producers = {group: self._table.reachable_producers(group) for group in set(groups)}
+        # All are written before the first is sent: they go out together then, and wake who writes them once.
+        asked = [
+            (question, producers[group], self._written(question, producers[group]))
+            for question, group in zip(questions, groups, strict=True)
+        ]
+        return [self._ask(question, reachable, written) for question, reachable, written in asked]
+
+    def _written(self, question: Question, producers: Sequence[_Producer]) -> "_Written | None":
+        """Return the question as the protocols of its producers have it; None where nobody can be asked."""
+        if not producers:
+            return None
+        try:
+            content = as_sent(question.half, question.place, question.properties)
+            streams = {stream is not None for _, stream in producers}
+            return _Written(
+                content,
+                _command(content, question.place) if True in streams else b"",
+                self._fields(question.half, question.place, question.properties) if False in streams else {},
+            )
+        except Exception:  # noqa: BLE001 (whatever it is)
+            # It is counted: in the end it is given up, and keeps no other from being asked about.
+            _log.exception("producer cannot be asked message_id=%s", question.half.message_id)
+            return None
+
+    def _ask(self, question: Question, producers: Sequence[_Producer], written: "_Written | None") -> Outcome:
+        if written is None:
+            return Outcome.NOBODY
+        begin, outcome = next(self._turn), Outcome.NOBODY
+        for number in range(len(producers)):
+            client, stream = producers[(begin + number) % len(producers)]
+            try:
+                if stream is None:
+                    is_sent = self._server.push(client.connection, _CHECK, written.fields, written.content)
+                else:
+                    is_sent = self._server.send_telemetry(stream, written.command)
+            except MessageTooLarge as error:
+                _log.warning("producer not asked group=%s peer=%s: %s", question.group, client.peer, error)
+                continue
+            except Exception:  # noqa: BLE001 (whatever it is, it keeps no other from being asked about)
+                _log.exception("producer not asked group=%s peer=%s", question.group, client.peer)
+                continue
+            if is_sent:
+                return Outcome.ASKED
+            outcome = Outcome.NO_ROOM
+        return outcome
+
+    def _fields(self, half: StoredMessage, place: Place, properties: Mapping[str, str]) -> dict[str, str]:
+        fields = {
+            "topic": naming.HALF_TOPIC,
+            "commitLogOffset": str(place.physical_offset),
+            "tranStateTableOffset": str(place.queue_offset),
+            "offsetMsgId": f"{half.offset_message_id[:-_OFFSET_DIGITS]}{place.physical_offset:0{_OFFSET_DIGITS}X}",
+            "bname": self._broker_name,
+        }
+        unique_key = properties.get(UNIQUE_KEY)
+        if unique_key is not None:
+            fields |= {"msgId": unique_key, "transactionId": unique_key}
+        return fields
+
+
+class _Written(NamedTuple):
+    """A question as it is sent."""
+
+    content: bytes
+    """The record of the half message as its producer meant it."""
+    command: bytes
+    """For producers over gRPC."""
+    fields: Mapping[str, str]
+    """For producers over remoting."""
+
+
+class Asking:
+    """
+    The questions of one round: waits for producers that read slowly, for a while, then leaves their group alone.
+
+    Not locked: a round is one thread's.
+    """
+
+    def __init__(self, requests: CheckRequests, pause: Callable[[float], bool]) -> None:
+        """*pause* waits so many seconds, and says whether all is to end."""
+        self._requests = requests
+        self._pause = pause
+        self._waits = Counter[str]()
+
+    def is_left(self, group: str) -> bool:
+        """Say whether a group's producers take no more in this round."""
+        return self._waits.get(group, 0) >= _MOST_WAITS
+
+    def ask(self, questions: Sequence[Question]) -> list[Outcome]:
+        """Ask, and say of each question, in order, what became of it."""
+        outcomes = self._requests.ask(questions)
+        while True:
+            late = [
+                number
+                for number, outcome in enumerate(outcomes)
+                if outcome is Outcome.NO_ROOM and not self.is_left(questions[number].group)
+            ]
+            if not late or self._pause(_PAUSE_SECONDS):
+                return outcomes
+            answers = self._requests.ask([questions[number] for number in late])
+            for number, outcome in zip(late, answers, strict=True):
+                outcomes[number] = outcome
+            # Who took all that had waited reads fast enough.
+            self._waits.update({questions[number].group for number in late if outcomes[number] is Outcome.NO_ROOM})
+
+
+def _command(content: bytes, place: Place) -> bytes:
+    """Return an encoded TelemetryCommand around the message as Rust encodes it."""
+    (message,) = decode_records(content)
+    encoded, name = message.grpc_message(), transaction_id(place.queue_offset, place.physical_offset).encode()
+    inner = b"".join((_MESSAGE, _length(encoded), encoded, _TRANSACTION_ID, _length(name), name))
+    return b"".join((_RECOVER, _length(inner), inner))
+
+
+def _length(content: bytes) -> bytes:
+    """Return the length of a field as protobuf has it."""
+    value = len(content)
+    encoded = bytearray()
+    while value >= _MORE:
+        encoded.append(value & (_MORE - 1) | _MORE)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def as_sent(half: StoredMessage, place: Place, properties: Mapping[str, str]) -> bytes:
+    """Return the record of a half message as its producer meant it: of its own topic and queue."""
+    raw, sys_flag = half.raw, half.sys_flag
+    _, _, body_crc, _, flag, _, _ = _HEAD.unpack_from(raw)
+    hosts = (sys_flag & _BORN_HOST_V6 > 0) + (sys_flag & _STORE_HOST_V6 > 0)
+    # System flag, two times and hosts, times consumed; then the prepared transaction offset, which is left out.
+    prepared = _SYS_FLAG_END + 8 + _HOST + 8 + _HOST + 4 + hosts * (_HOST_V6 - _HOST)
+    length = prepared + _PREPARED
+    body_end = length + 4 + int.from_bytes(raw[length : length + 4])
+    topic, text = properties[REAL_TOPIC].encode(), format_properties(properties).encode()
+    is_long = len(topic) >= _LONG_TOPIC
+    tail = b"".join(
+        (
+            raw[_SYS_FLAG_END - 4 : prepared],
+            _NOT_PREPARED,
+            raw[length:body_end],
+            len(topic).to_bytes(2 if is_long else 1),
+            topic,
+            len(text).to_bytes(2),
+            text,
+        )
+    )
+    magic = _MAGIC_LONG_TOPIC if is_long else _MAGIC
+    size = _HEAD.size + len(tail)
+    return _HEAD.pack(size, magic, body_crc, int(properties[REAL_QUEUE]), flag, *place) + tail

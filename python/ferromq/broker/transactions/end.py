@@ -1,0 +1,294 @@
+"""
+Transactions: how a half message ends, by commit or by rollback.
+
+The send path stores half messages; what is decided here is their end. The committed message and the op message, the
+mark that the half message ended, are one append: after a crash both are there or none, so a transaction is visible once
+or open still. Which have ended, and where the open ones lie, is known to `halves`; who asks about them is `check_back`.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ferromq._ferromq import Request, Store, StoredMessage
+from ferromq._proto import messages as pb
+from ferromq.broker.grpc_answers import OK, Refused, topic_name
+from ferromq.broker.transactions.half_message_index import Halves
+from ferromq.broker.transactions.half_records import (
+    COMMITTED,
+    KIND_BITS,
+    MAY_WAIT,
+    MOVED,
+    OP_TAG,
+    PRODUCER_GROUP,
+    QUEUE,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    UNIQUE_KEY,
+    real_queue,
+)
+from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
+from ferromq.process.limited_log import Seldom
+from ferromq.protocol import naming
+from ferromq.protocol.codes import ResponseCode
+from ferromq.protocol.remoting import Answer, BadRequest, failure, flag, integer, required, success
+
+if TYPE_CHECKING:
+    from ferromq._ferromq import NewStoredMessage
+
+_log = logging.getLogger("ferromq.transactions")
+
+# What a half message has and the committed one has not. `TRAN_MSG` stays: consumers see that it was of a transaction.
+_HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE})
+# Physical offset, then queue offset, of the half message.
+_TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
+_OFFSET_DIGITS = 16
+_ID_VERSION = "01"
+"""What the message ids of gRPC clients begin with."""
+
+
+class Decision(IntEnum):
+    """What a producer decided; the numbers are the transaction's bits in RocketMQ's system flag."""
+
+    UNKNOWN = 0
+    COMMIT = COMMITTED
+    ROLLBACK = 12
+
+
+class EndRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """A transaction cannot be ended so; the text tells the producer."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A producer's decision about a half message, and how it names that message."""
+
+    group: str
+    physical_offset: int
+    queue_offset: int
+    decision: Decision
+    is_checked: bool = False
+    """Whether the producer was asked."""
+    topic: str | None = None
+    """Where the message goes; None where that is not said."""
+    message_id: str | None = None
+    """The producer's id of the message; None where that is not said."""
+
+
+_RESOLUTIONS = {
+    pb.TransactionResolution.COMMIT: Decision.COMMIT,
+    pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
+}
+_GIVEN_UP = f"the transaction was given up; its message is in {naming.DISCARD_TOPIC}, request 323 puts it back"
+_GRPC_CODES = {
+    ResponseCode.SYSTEM_ERROR: pb.Code.INVALID_TRANSACTION_ID,
+    ResponseCode.MESSAGE_ILLEGAL: pb.Code.MESSAGE_BODY_TOO_LARGE,
+    ResponseCode.SERVICE_NOT_AVAILABLE: pb.Code.INTERNAL_SERVER_ERROR,
+    ResponseCode.NO_PERMISSION: pb.Code.FORBIDDEN,
+}
+
+
+class Transactions:
+    """Ends transactions; thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        halves: Halves,
+        *,
+        is_slave: Callable[[], bool] = lambda: False,
+        count_put: Callable[[str, int, int], None] = lambda _topic, _messages, _size: None,
+    ) -> None:
+        """*count_put* hears of committed messages: topic, how many, bytes of their records."""
+        self._store = store
+        self._halves = halves
+        self._is_slave = is_slave
+        self._count_put = count_put
+        self._seldom = Seldom(_log)
+
+    def end_transaction(self, request: Request) -> Answer:
+        """Answer request 37: end a half message as its producer decided, once however often it is asked."""
+        if self._is_slave():
+            return failure(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave; ask its master")
+        end = _read(request.fields)
+        if end.decision is Decision.UNKNOWN:
+            text = "transaction still open group=%s peer=%s offset=%d"
+            self._seldom.log(logging.INFO, text, end.group, request.peer, end.queue_offset)
+            return success()
+        try:
+            is_new = self.end(end)
+        except EndRefused as refused:
+            text = "transaction not ended group=%s peer=%s: %s"
+            self._seldom.log(logging.WARNING, text, end.group, request.peer, refused)
+            return failure(refused.code, str(refused))
+        return success() if is_new else (ResponseCode.SUCCESS, "the transaction had ended before", {}, b"")
+
+    def end_over_grpc(self, message: pb.EndTransactionRequest, request: Request) -> pb.EndTransactionResponse:
+        """Answer EndTransaction, which names the half message by the id it was answered with, or asked about with."""
+        topic = topic_name(message.topic)
+        if self._is_slave():
+            raise Refused(pb.Code.INTERNAL_SERVER_ERROR, "this broker is a slave; ask its master")
+        end = _read_grpc(message, topic)
+        if end.decision is Decision.UNKNOWN:
+            text = "transaction still open topic=%s peer=%s offset=%d"
+            self._seldom.log(logging.INFO, text, topic, request.peer, end.queue_offset)
+            return pb.EndTransactionResponse(status=OK)
+        try:
+            self.end(end)
+        except EndRefused as refused:
+            self._seldom.log(
+                logging.WARNING, "transaction not ended topic=%s peer=%s: %s", topic, request.peer, refused
+            )
+            raise Refused(_GRPC_CODES[refused.code], str(refused)) from refused
+        return pb.EndTransactionResponse(status=OK)
+
+    def end(self, end: End) -> bool:
+        """
+        End a half message; return False where it had ended before, whatever was decided then.
+
+        It may be named by any place it was put back to. Durable as the flush policy promises when this returns. Raises
+        `EndRefused`.
+        """
+        half = self._half(end)
+        is_new = self._end(half, end.decision)
+        if not is_new:
+            copy = self._halves.open_copy(half)
+            is_new = copy is not None and self._end(copy, end.decision)
+        if not is_new and end.decision is Decision.COMMIT and self._halves.is_given_up(half):
+            raise EndRefused(ResponseCode.SYSTEM_ERROR, _GIVEN_UP)
+        return is_new
+
+    def _end(self, half: StoredMessage, decision: Decision) -> bool:
+        with self._halves.turn(half) as place:
+            if place is None:
+                return False
+            if place.physical_offset != half.physical_offset:
+                half = self._store.message_at(place.physical_offset) or half
+            messages = [op_message(half.queue_offset)]
+            if decision is Decision.COMMIT:
+                messages.insert(0, self._committed(half))
+            places = self._append(messages)
+            self._halves.end(half, places[-1][0])
+        if decision is Decision.COMMIT:
+            self._count_put(messages[0]["topic"], 1, places[0][2])
+        return True
+
+    def _half(self, end: End) -> StoredMessage:
+        """Return the half message, which must be the one the producer sent."""
+        half = self._store.message_at(end.physical_offset) if end.physical_offset >= 0 else None
+        if half is None or half.topic != naming.HALF_TOPIC:
+            raise EndRefused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        properties = half.properties
+        for is_wrong, what in (
+            (properties.get(PRODUCER_GROUP) != end.group, "The producer group"),
+            (half.queue_offset != end.queue_offset, "The transaction state table offset"),
+            (end.topic is not None and properties.get(REAL_TOPIC) != end.topic, "The topic"),
+            (not _is_named(end.message_id, properties.get(UNIQUE_KEY, "")), "The message id"),
+        ):
+            if is_wrong:
+                raise EndRefused(ResponseCode.SYSTEM_ERROR, f"{what} wrong")
+        return half
+
+    def _committed(self, half: StoredMessage) -> "NewStoredMessage":
+        """Return the message consumers will see, or that waits where it has a delay level."""
+        properties = half.properties
+        topic, queue = properties.get(REAL_TOPIC), real_queue(properties)
+        if not topic or queue is None:
+            raise EndRefused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it goes")
+        sys_flag = (half.sys_flag & ~KIND_BITS) | Decision.COMMIT
+        for name in _HALF_PROPERTIES:
+            properties.pop(name, None)
+        if MAY_WAIT & properties.keys():
+            try:
+                waiting = self._store.delayed(topic, queue, properties, sys_flag=sys_flag)
+            except ValueError as error:
+                raise EndRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            topic, queue, properties = waiting or (topic, queue, properties)
+        return {
+            "topic": topic,
+            "queue_id": queue,
+            "body": half.body,
+            "properties": properties,
+            "flag": half.flag,
+            "sys_flag": sys_flag,
+            "born_timestamp": half.born_timestamp,
+            "born_host": half.born_host,
+            "reconsume_times": half.reconsume_times,
+            "prepared_transaction_offset": half.physical_offset,
+        }
+
+    def _append(self, messages: "list[NewStoredMessage]") -> list[tuple[int, int, int]]:
+        try:
+            return self._store.append_as_one(messages)
+        except MessageTooLarge as error:
+            raise EndRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        except StoreFull as error:
+            raise EndRefused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        except Forbidden as error:
+            raise EndRefused(ResponseCode.NO_PERMISSION, str(error)) from error
+
+
+def op_message(*halves: int, is_moved: bool = False) -> "NewStoredMessage":
+    """Return the mark that half messages ended, by their queue offsets; moved are those that lie elsewhere now."""
+    return {
+        "topic": naming.OP_TOPIC,
+        "queue_id": QUEUE,
+        "body": b",".join(b"%d" % queue_offset for queue_offset in halves),
+        "properties": {"TAGS": OP_TAG, MOVED: "true"} if is_moved else {"TAGS": OP_TAG},
+    }
+
+
+def _read(fields: Mapping[str, str]) -> End:
+    decision = integer(fields, "commitOrRollback")
+    if decision not in {kind.value for kind in Decision}:
+        raise BadRequest(f"commitOrRollback is {decision}; it may be 0 (unknown), 8 (commit) or 12 (rollback)")
+    return End(
+        group=required(fields, "producerGroup"),
+        physical_offset=integer(fields, "commitLogOffset"),
+        queue_offset=integer(fields, "tranStateTableOffset"),
+        decision=Decision(decision),
+        is_checked=flag(fields, "fromTransactionCheck"),
+    )
+
+
+def transaction_id(queue_offset: int, physical_offset: int) -> str:
+    """Return the id gRPC clients name a half message by."""
+    return f"{physical_offset:0{_OFFSET_DIGITS}X}{queue_offset:0{_OFFSET_DIGITS}X}"
+
+
+def _is_named(message_id: str | None, unique_key: str) -> bool:
+    """
+    Say whether an end names the message with *unique_key*, if it names one at all.
+
+    RocketMQ's Python client 5.0.1 leaves out the version that an id begins with where it was asked. RocketMQ looks at
+    no id.
+    """
+    return message_id in {None, unique_key, unique_key.removeprefix(_ID_VERSION)}
+
+
+def _read_grpc(message: pb.EndTransactionRequest, topic: str) -> End:
+    given = message.transaction_id
+    if not given.strip():
+        raise Refused(pb.Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+    if not _TRANSACTION_ID.match(given):
+        raise Refused(
+            pb.Code.INVALID_TRANSACTION_ID,
+            f"transaction id {given[:100]!r} is none of this broker's; end the transaction where it was begun",
+        )
+    return End(
+        # RocketMQ calls the producer group of a gRPC client by the topic.
+        group=topic,
+        physical_offset=int(given[:_OFFSET_DIGITS], 16),
+        queue_offset=int(given[_OFFSET_DIGITS:], 16),
+        decision=_RESOLUTIONS.get(message.resolution, Decision.UNKNOWN),
+        is_checked=message.source == pb.TransactionSource.SOURCE_SERVER_CHECK,
+        topic=topic,
+        message_id=message.message_id or None,
+    )

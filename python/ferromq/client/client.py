@@ -1,0 +1,165 @@
+"""
+What producers and consumers are besides sending and receiving: a name, a session, a life that ends.
+
+Shared by the synchronous client and `ferromq.aio`.
+"""
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ferromq._proto import messages as pb
+from ferromq.client.connection import Cancel, Channels, Runner
+from ferromq.client.session import Session
+from ferromq.client.tls import Tls, TlsFile, read_tls
+from ferromq.core.plans import ATTEMPT, Common, no_answer
+from ferromq.core.requests import Identity, Plan, T, duration, seconds
+from ferromq.core.routes import Routes
+from ferromq.errors import ClientClosed, ConfigError
+from ferromq.process.clock import Clock
+from ferromq.process.fork import Owner
+from ferromq.protocol.endpoints import parse_endpoints
+
+_log = logging.getLogger("ferromq.client")
+
+_AT_EXIT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every client is made with."""
+
+    endpoint: str
+    timeout: timedelta | float
+    attempts: int
+    tls: bool | TlsFile | Tls = False
+    clock: Clock | None = None
+    """From which delays count; None: the system's."""
+    attempt_timeout: float = ATTEMPT
+    """Seconds that one attempt may take, at most."""
+
+
+class Client:
+    """A name, a session and the means to run plans; thread-safe."""
+
+    def __init__(self, what: str, options: Options, subscription: pb.Subscription | None = None) -> None:
+        if options.attempts < 1:
+            raise ConfigError(f"at least one attempt is needed, {options.attempts} are given")
+        self._owner = Owner(what)
+        self._what = what
+        identity = Identity()
+        self.common = Common(
+            identity, parse_endpoints(options.endpoint), seconds(options.timeout), options.attempts, Routes()
+        )
+        self.common.attempt_timeout = options.attempt_timeout
+        if options.clock is not None:
+            self.common.wall = options.clock.now_ms
+        kind = pb.ClientType.PRODUCER if subscription is None else pb.ClientType.SIMPLE_CONSUMER
+        settings = pb.Settings(
+            client_type=kind,
+            request_timeout=duration(self.common.timeout),
+            backoff_policy=pb.RetryPolicy(max_attempts=options.attempts),
+            user_agent=identity.user_agent(),
+        )
+        if subscription is None:
+            settings.publishing.SetInParent()
+        else:
+            settings.subscription.CopyFrom(subscription)
+        self.tls = read_tls(options.tls)
+        self.channels = Channels(identity, self.tls)
+        self.settings = settings
+        """What the servers said last; until then what this client says."""
+        self.session = Session(self.channels, settings, self._on_settings)
+        common = self.common
+        session = self.session
+        session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
+        self.channels.use.is_needed = lambda endpoint: session.is_wanted(endpoint) or session.has(endpoint)
+        self._runner = Runner(self.channels, self._join)
+        self._closing = threading.Lock()
+        self.is_closed = False
+        self._at_exit: list[weakref.WeakMethod[Callable[[float], None]]] = []
+        # A program that ends without `close`: clients made after an embedded broker end before it.
+        atexit.register(self._close_at_exit)
+
+    def check(self) -> None:
+        """
+        Raise unless the client may be used: `ForkedProcess` in a child, `ClientClosed` after `close`.
+
+        A producer that was never used begins in the child: servers fork after they have loaded the program.
+        """
+        if not self._owner.is_here and self._is_unused:
+            self.common.identity.take_name()
+            self._owner.take_over()
+        self._owner.check()
+        if self.is_closed:
+            raise ClientClosed(f"this {self._what} is closed; make a new one")
+
+    @property
+    def _is_unused(self) -> bool:
+        """Says whether it is a producer without threads and connections."""
+        is_producer = self.settings.HasField("publishing")
+        return is_producer and self.session.on_orphan is None and not self.channels.is_begun
+
+    @property
+    def is_here(self) -> bool:
+        """Says whether this is the process that made the client."""
+        return self._owner.is_here
+
+    def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
+        """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""
+        return self._runner.run(plan, cancel)
+
+    def _join(self, endpoint: str, timeout: float, topic: str | None) -> None:
+        if topic is not None:
+            self.session.publish(topic)
+        if self.session.is_known(endpoint):
+            return
+        try:
+            self.session.join(endpoint).result(timeout)
+        except FutureTimeout:
+            raise no_answer(f"waiting for the settings of {endpoint}", timeout) from None
+
+    def _on_settings(self, settings: pb.Settings) -> None:
+        self.settings = settings
+        self.common.max_attempts = settings.backoff_policy.max_attempts
+        if settings.publishing.max_body_size > 0:
+            self.common.max_body = settings.publishing.max_body_size
+
+    def before_exit(self, finish: Callable[[float], None]) -> None:
+        """Have a method called with a time (monotonic) before the client is closed at exit; weakly held."""
+        with self._closing:
+            self._at_exit.append(weakref.WeakMethod(finish))
+
+    def forget(self, finish: Callable[[float], None]) -> None:
+        """Have what `before_exit` was told not called."""
+        with self._closing:
+            self._at_exit = [each for each in self._at_exit if each() not in {None, finish}]
+
+    def _close_at_exit(self) -> None:
+        until = time.monotonic() + _AT_EXIT
+        if self._owner.is_here and not self.is_closed:
+            for reference in self._at_exit:
+                finish = reference()
+                try:
+                    if finish is not None:
+                        finish(until)
+                except Exception:  # noqa: BLE001 (the others end, too)
+                    _log.exception("this %s did not end what it had begun before the program ended", self._what)
+        self.close(until)
+
+    def close(self, until: float) -> bool:
+        """End everything before *until* (monotonic); says whether it was this call that did. Not in a child."""
+        with self._closing:
+            if self.is_closed or not self._owner.is_here:
+                return False
+            self.is_closed = True
+        atexit.unregister(self._close_at_exit)
+        self.session.close(until)
+        self._runner.close()
+        return True

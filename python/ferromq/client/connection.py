@@ -1,0 +1,311 @@
+"""
+Channels of grpcio that carry bytes, and the synchronous way to run a plan over them.
+
+What is sent, and what an answer means, is decided by plans; who makes the client known is `_session`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+
+from ferromq.client.tls import Credentials
+from ferromq.core.requests import (
+    PACKED,
+    SERVICE,
+    Call,
+    Identity,
+    Join,
+    Metadata,
+    Packets,
+    Pause,
+    Plan,
+    Stream,
+    T,
+    transport_error,
+)
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
+
+_MESSAGE_LIMIT = 130 * 1024 * 1024
+LOOK_UP = 0.5
+"""Seconds after which a wait of a user's thread looks up: the main thread runs handlers of signals then."""
+OPTIONS = (
+    ("grpc.max_send_message_length", _MESSAGE_LIMIT),
+    ("grpc.max_receive_message_length", _MESSAGE_LIMIT),
+    # An `http_proxy` of the environment is meant for the web; it would be asked even for loopback.
+    ("grpc.enable_http_proxy", 0),
+    # Plans retry, with other brokers, too.
+    ("grpc.enable_retries", 0),
+    # A connection of its own for each client, so that closing one ends what it has under way.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A broker that restarts is found again within a second, not within two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Also how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 5000),
+    # A connection that dies without a word is noticed while calls wait on it.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_frame_size", 1 << 20),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.write_buffer_size", 1 << 20),
+)
+
+
+def target(endpoint: str) -> str:
+    """Return an endpoint as grpc wants it: literal addresses bypass the resolver."""
+    host = endpoint.rpartition(":")[0]
+    if host.startswith("["):
+        return f"ipv6:{endpoint}"
+    return f"ipv4:{endpoint}" if host.replace(".", "").isdecimal() else f"dns:///{endpoint}"
+
+
+def open_channel(module: Any, endpoint: str, tls: Credentials | None) -> Any:
+    """Make a channel of `grpc` or `grpc.aio`; it connects when it is first used."""
+    if tls is None:
+        return module.insecure_channel(target(endpoint), OPTIONS)
+    return module.secure_channel(target(endpoint), tls.channel, (*OPTIONS, *tls.options))
+
+
+def failure(error: Any, endpoint: str, method: str, timeout: float) -> FerromqError:
+    """Return our exception for one of grpc, synchronous or not."""
+    return transport_error(error.code().name, error.details(), endpoint, method, timeout)
+
+
+def is_ending() -> bool:
+    """Say whether the interpreter ends: from Python 3.12 on it starts no more threads then, and forks no more."""
+    return not threading.main_thread().is_alive()
+
+
+def has_packed(metadata: Any) -> bool:
+    """Say whether the server confirmed packed streams."""
+    return any(key == PACKED for key, _ in metadata or ())
+
+
+class Use:
+    """Which endpoints calls may still be under way to, and which are needed no more; thread-safe."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._until: dict[str, float] = {}
+        self.is_needed: Callable[[str], bool] = lambda _endpoint: True
+        """Says whether an endpoint is in a route, or has a session."""
+
+    def begin(self, endpoint: str, timeout: float) -> None:
+        """Note a call that lasts *timeout* seconds at most, before its channel is looked up."""
+        with self._lock:
+            self._until[endpoint] = max(self._until.get(endpoint, 0.0), self._now() + timeout)
+
+    def idle(self, endpoints: Iterable[str], take: Callable[[str], object] = bool) -> list[str]:
+        """
+        Return those of *endpoints* that are needed no more, and to which no call is under way.
+
+        *take* is called with each, and takes its channel away before another call begins.
+        """
+        with self._lock:
+            now = self._now()
+            idle = [each for each in endpoints if self._until.get(each, 0.0) < now and not self.is_needed(each)]
+            for each in idle:
+                self._until.pop(each, None)
+                take(each)
+        return idle
+
+
+class Channels:
+    """One channel an endpoint, made when first needed; thread-safe."""
+
+    def __init__(self, identity: Identity, tls: Credentials | None) -> None:
+        self.identity = identity
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._channels: dict[str, Any] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
+        self._closed = False
+        self.use = Use()
+        self.streaming: set[str] = set()
+        """To which the session's stream is open: the thread of grpcio that serves it serves other calls, too."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Says whether any channel was made."""
+        return bool(self._channels)
+
+    def method(self, endpoint: str, method: str, kind: str = "unary_unary") -> Any:
+        """Return the callable of a method; it takes and gives bytes."""
+        found = self._methods.get((endpoint, method))
+        if found is None:
+            idle: list[Any] = []
+            with self._lock:
+                if self._closed:
+                    raise ClientClosed("the client is closed; make a new one")
+                channel = self._channels.get(endpoint)
+                if channel is None:
+                    self.use.idle(list(self._channels), lambda each: idle.append(self._take(each)))
+                    channel = self._channels[endpoint] = open_channel(grpc, endpoint, self._tls)
+                found = self._methods[endpoint, method] = getattr(channel, kind)(SERVICE + method)
+            for each in idle:
+                each.close()
+        return found
+
+    def check_threads(self, endpoint: str) -> None:
+        """Raise `ConnectionFailed` where a stream needs a thread of grpcio that starts no more: it would never end."""
+        if endpoint in self.streaming or not is_ending():
+            return
+        try:
+            threading.Thread(target=bool, daemon=True).start()
+        except RuntimeError as error:
+            raise ConnectionFailed(f"no stream of broker {endpoint} begins as the program ends: {error}") from None
+
+    def call(self, endpoint: str, method: str, request: bytes, timeout: float, metadata: Metadata = ()) -> bytes:
+        """Call a method and return the bytes of its answer."""
+        call: Any = None
+        self.use.begin(endpoint, timeout)
+        sent = (*self.identity.metadata(), *metadata)
+        try:
+            if is_ending():  # a future may need a new thread of grpcio
+                last: bytes = self.method(endpoint, method)(request, timeout, sent)
+                return last
+            # Not a call that waits inside gRPC's core: a fork meanwhile would never return in the child.
+            call = self.method(endpoint, method).future(request, timeout, sent)
+            answer: bytes = call.result()
+        except grpc.RpcError as error:
+            raise failure(error, endpoint, method, timeout) from None
+        except grpc.FutureCancelledError:
+            raise ConnectionFailed(f"the call of broker {endpoint} was cancelled ({method})") from None
+        except ValueError:  # what grpc says of a channel closed meanwhile
+            raise self._gone(endpoint, method) from None
+        except BaseException:  # interrupted
+            if call is not None:
+                call.cancel()
+            raise
+        return answer
+
+    def stream(
+        self, endpoint: str, method: str, request: bytes, timeout: float, cancel: "Cancel | None" = None
+    ) -> Packets:
+        """Call a method that answers with a stream and return all of it."""
+        metadata = (*self.identity.metadata(), (PACKED, "1"))
+        self.use.begin(endpoint, timeout)
+        self.check_threads(endpoint)
+        try:
+            call = self.method(endpoint, method, "unary_stream")(request, timeout, metadata)
+            if cancel is not None:
+                cancel.watch(call)
+            return Packets(list(call), has_packed(call.initial_metadata()))
+        except grpc.RpcError as error:
+            raise failure(error, endpoint, method, timeout) from None
+        except ValueError:
+            raise self._gone(endpoint, method) from None
+
+    def forget(self, endpoint: str) -> None:
+        """Close the channel to *endpoint*; it is made anew where it is needed again."""
+        with self._lock:
+            channel = self._take(endpoint)
+        if channel is not None:
+            channel.close()
+
+    def _take(self, endpoint: str) -> Any:
+        for key in [key for key in self._methods if key[0] == endpoint]:
+            del self._methods[key]
+        return self._channels.pop(endpoint, None)
+
+    def _gone(self, endpoint: str, method: str) -> FerromqError:
+        """Return why a channel was closed between its look-up and a call; nothing was sent."""
+        if self._closed:
+            return ClientClosed("the client was closed meanwhile; make a new one")
+        return ConnectionFailed(f"the connection to broker {endpoint} was given up, the broker left ({method})")
+
+    def close(self) -> None:
+        """End everything under way."""
+        with self._lock:
+            self._closed = True
+            channels = list(self._channels.values())
+            self._channels.clear()
+            self._methods.clear()
+        for channel in channels:
+            channel.close()
+
+
+class Cancelled(Exception):  # noqa: N818 (what happened, on purpose)
+    """A plan was given up by its own `Cancel`."""
+
+
+class Cancel:
+    """Ends one plan from another thread, at once where it waits for a stream."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._is_set = False
+
+    def set(self) -> None:
+        """End the plan; it raises `Cancelled`."""
+        with self._lock:
+            self._is_set = True
+            call = self._call
+        if call is not None:
+            call.cancel()
+
+    def check(self) -> None:
+        """Raise `Cancelled` if it was set."""
+        if self._is_set:
+            raise Cancelled
+
+    def watch(self, call: Any) -> None:
+        """Note the call to end."""
+        with self._lock:
+            self._call = call
+        if self._is_set:
+            call.cancel()
+
+
+class Runner:
+    """Runs plans in the calling thread."""
+
+    def __init__(self, channels: Channels, join: Callable[[str, float, str | None], None]) -> None:
+        self._channels = channels
+        self._join = join
+        self._closed = threading.Event()
+
+    def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
+        """Take the plan's steps and return its result. Raises `Cancelled`."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = self._take(step, cancel)
+                except FerromqError as error:
+                    if cancel is not None:
+                        cancel.check()
+                    step = plan.throw(error)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _take(self, step: Call | Stream | Join | Pause, cancel: Cancel | None) -> Any:
+        match step:
+            case Call(endpoint, method, request, timeout, metadata):
+                return self._channels.call(endpoint, method, request, timeout, metadata)
+            case Stream(endpoint, method, request, timeout):
+                return self._channels.stream(endpoint, method, request, timeout, cancel)
+            case Join(endpoint, timeout, topic):
+                return self._join(endpoint, timeout, topic)
+            case Pause(duration):
+                if self._closed.wait(duration):
+                    raise ClientClosed("the client was closed meanwhile; make a new one")
+                return None
+
+    def close(self) -> None:
+        """End pauses and calls under way."""
+        self._closed.set()
+        self._channels.close()
+
+
+def remaining(until: float) -> float:
+    """Return the seconds left, at least 0."""
+    return max(0.0, until - time.monotonic())

@@ -1,0 +1,1 @@
+"""Options: how they are read from files, environment and flags, and which there are."""

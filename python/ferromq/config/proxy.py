@@ -1,0 +1,175 @@
+"""
+RocketMQ's `rmq-proxy.json`: which of its keys are options of a broker that answers gRPC clients itself.
+
+A proxy in local mode runs in the broker's process; a broker of ferromq does its work. The keys of a broker are in
+`config` and `_rocketmq`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ferromq.config.compat import CompatConfig
+from ferromq.config.grpc import GrpcConfig
+from ferromq.config.reader import Config, Place, boolean, split_list, whole
+from ferromq.config.rocketmq_keys import ACCESS, METRICS, REFUSED, WITHOUT_EFFECT, by_key, fixed, flag
+from ferromq.config.servers import BrokerConfig
+from ferromq.errors import ConfigError
+
+_NO_LITE = "lite topics and queues are not served"
+_SENDS = "what a message may hold is fixed"
+_SETTINGS = "what clients are told of repeated sends and of waits is fixed"
+_WITHOUT_EFFECT = by_key(
+    {
+        "the broker's own threads answer gRPC clients": """
+            consumerProcessorThreadPoolNums consumerProcessorThreadPoolQueueCapacity enablePrintJstack grpcBossLoopNum
+            grpcClientManagerThreadPoolNums grpcClientManagerThreadQueueCapacity grpcConsumerThreadPoolNums
+            grpcConsumerThreadQueueCapacity grpcProducerThreadPoolNums grpcProducerThreadQueueCapacity
+            grpcRouteThreadPoolNums grpcRouteThreadQueueCapacity grpcThreadPoolNums grpcThreadPoolQueueCapacity
+            grpcTransactionThreadPoolNums grpcTransactionThreadQueueCapacity grpcWorkerLoopNum enableGrpcEpoll
+            grpcShutdownTimeSeconds printJstackInMillis printThreadPoolStatusInMillis producerProcessorThreadPoolNums
+            producerProcessorThreadPoolQueueCapacity
+        """,
+        "network_memory and max_connections bound connections": """
+            grpcMaxConcurrentCallsPerConnection grpcMaxInboundMessageSize grpcClientIdleTimeMills
+        """,
+        "no other process is between the broker and its clients": """
+            brokerConfigPath channelExpiredInSeconds channelExpiredTimeout contextExpiredInSeconds detectInterval
+            detectTimeout enableAclRpcHookForClusterMode enableBatchAck grpcProxyRelayRequestTimeoutInSeconds
+            heartbeatSyncerThreadPoolNums heartbeatSyncerThreadPoolQueueCapacity heartbeatSyncerTopicClusterName
+            heartbeatSyncerTopicName localProxyConnectTimeoutMs lockTimeoutMsInHandleGroup
+            longPollingReserveTimeInMillis metadataThreadPoolNums metadataThreadPoolQueueCapacity proxyClusterName
+            proxyName rocketMQClusterName rocketmqMQClientNum sendLatencyEnable startDetectorEnable
+            subscriptionGroupConfigCacheExpiredSeconds subscriptionGroupConfigCacheMaxNum
+            subscriptionGroupConfigCacheRefreshSeconds topicConfigCacheExpiredSeconds topicConfigCacheMaxNum
+            topicConfigCacheRefreshSeconds topicRouteServiceCacheExpiredSeconds topicRouteServiceCacheMaxNum
+            topicRouteServiceCacheRefreshSeconds topicRouteServiceThreadPoolNums
+            topicRouteServiceThreadPoolQueueCapacity
+        """,
+        "remoting clients reach the broker at listenPort of its own file": """
+            enableRemotingLocalProxyGrpc regionId remotingAccessAddr remotingDefaultThreadPoolNums
+            remotingDefaultThreadPoolQueueCapacity remotingHeartbeatThreadPoolNums
+            remotingHeartbeatThreadPoolQueueCapacity remotingListenPort remotingPullMessageThreadPoolNums
+            remotingPullThreadPoolQueueCapacity remotingSendMessageThreadPoolNums remotingSendThreadPoolQueueCapacity
+            remotingTopicRouteThreadPoolNums remotingTopicRouteThreadPoolQueueCapacity
+            remotingUpdateOffsetThreadPoolNums remotingUpdateOffsetThreadPoolQueueCapacity
+            remotingWaitTimeMillsInDefaultQueue remotingWaitTimeMillsInHeartbeatQueue remotingWaitTimeMillsInPullQueue
+            remotingWaitTimeMillsInSendQueue remotingWaitTimeMillsInTopicRouteQueue
+            remotingWaitTimeMillsInUpdateOffsetQueue traceOn
+        """,
+        "clients are given grpc_advertise, or the address of advertise": "localServeAddr useEndpointPortFromRequest",
+        "leases are kept and renewed by the store": """
+            defaultInvisibleTimeMills invisibleTimeMillisWhenClear maxRenewRetryTimes renewAheadTimeMillis
+            renewMaxThreadPoolNums renewMaxTimeMillis renewSchedulePeriodMillis renewThreadPoolNums
+            renewThreadPoolQueueCapacity returnHandleGroupThreadPoolNums
+        """,
+        "transactions are kept by the store": """
+            transactionDataExpireMillis transactionDataExpireScanPeriodMillis transactionDataMaxNum
+            transactionDataMaxWaitClearMillis transactionHeartbeatBatchNum transactionHeartbeatPeriodSecond
+            transactionHeartbeatThreadPoolNums transactionHeartbeatThreadPoolQueueCapacity
+        """,
+        "the broker's messageDelayLevel counts": "messageDelayLevel",
+        "changed files of TLS are seen within a second": "tlsCertWatchIntervalMs",
+        METRICS: """
+            metricCollectorAddress metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+            metricLoggingExporterIntervalInMills metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta
+            metricsLabel metricsPromExporterHost metricsPromExporterPort
+        """,
+        ACCESS: """
+            aclCacheExpiredSeconds aclCacheMaxNum aclCacheRefreshSeconds userCacheExpiredSeconds userCacheMaxNum
+            userCacheRefreshSeconds
+        """,
+        _NO_LITE: "maxLiteRenewNumPerChannel maxLiteTopicSize maxSyncLiteSubscriptionRate",
+    }
+)
+
+
+def _mode(text: str) -> dict[str, Any]:
+    if text.upper() != "LOCAL":
+        raise ValueError(
+            f"{text} is asked, but a broker of ferromq is no proxy before other brokers; use LOCAL, or run RocketMQ's "
+            "proxy, which works before brokers of ferromq"
+        )
+    return {}
+
+
+def _message_size(text: str) -> dict[str, Any]:
+    if whole(text) != 4 << 20:
+        raise ValueError(
+            "maxMessageSize of the broker's file counts over gRPC, too; set it there, and leave it out here"
+        )
+    return {}
+
+
+REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    **{key: REFUSED[key] for key in ("authenticationEnabled", "authorizationEnabled", "metricsExporterType")},
+    "proxyMode": _mode,
+    "maxMessageSize": _message_size,
+    **dict.fromkeys(("namesrvDomain", "namesrvDomainSubgroup"), fixed("", "name servers are not looked up")),
+    "metricCollectorMode": fixed("off", METRICS),
+    "tlsKeyPassword": fixed("", "the key may not be encrypted"),
+    "enableMessageBodyEmptyCheck": flag("true", "a message has a body"),
+    "enableProxyAutoRenew": flag("true", "a lease is renewed where its receive asks for it"),
+    "useDelayLevel": flag("false", "a message is delivered at its time, not at that of a level"),
+    "maxMessageGroupSize": fixed("64", _SENDS),
+    "maxUserPropertySize": fixed("16384", _SENDS),
+    "userPropertyMaxNum": fixed("128", _SENDS),
+    "maxTransactionRecoverySecond": fixed("3600", _SENDS),
+    "grpcClientProducerMaxAttempts": fixed("3", _SETTINGS),
+    "grpcClientProducerBackoffInitialMillis": fixed("10", _SETTINGS),
+    "grpcClientProducerBackoffMaxMillis": fixed("1000", _SETTINGS),
+    "grpcClientProducerBackoffMultiplier": fixed("2", _SETTINGS),
+    "grpcClientConsumerLongPollingBatchSize": fixed("32", _SETTINGS),
+    "grpcClientConsumerMinLongPollingTimeoutMillis": fixed("5000", _SETTINGS),
+    "grpcClientConsumerMaxLongPollingTimeoutMillis": fixed("20000", _SETTINGS),
+}
+"""Keys of a proxy of which one value is how it works here, and another one is refused."""
+
+
+class ProxyKeys(BrokerConfig):
+    """The keys of RocketMQ's proxy, and the options of a broker that they set."""
+
+    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
+        "grpcServerPort": lambda text: {"grpc_listen": f"0.0.0.0:{whole(text)}"},
+        "namesrvAddr": lambda text: {"namesrv": split_list(text)},
+        "enableTopicMessageTypeCheck": lambda text: {"check_types": "grpc" if boolean(text) else "none"},
+        **{
+            key: CompatConfig.properties[key]
+            for key in ("minInvisibleTimeMillsForRecv", "maxInvisibleTimeMills", "maxDelayTimeMills")
+        },
+        **REFUSED_OF_PROXY,
+    }
+    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = GrpcConfig.joined
+    without_effect: ClassVar[Mapping[str, str]] = {
+        **_WITHOUT_EFFECT,
+        # The file of a proxy says who may do what, too.
+        **{key: why for key, why in WITHOUT_EFFECT.items() if why == ACCESS},
+    }
+
+
+def options_of(path: str | Path, *, has_mode: bool = False) -> dict[str, Any]:
+    """
+    Return the options that the proxy's file *path* sets; its mode does not count where *has_mode*: a flag gives it.
+
+    Raises `ConfigError`, which names all that is wrong.
+    """
+    try:
+        keys = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the proxy's file {path} cannot be read: {error}") from error
+    if not isinstance(keys, dict):
+        raise ConfigError(f"the proxy's file {path} holds no object of keys and values")
+    if has_mode:
+        keys.pop("proxyMode", None)
+    place = Place(str(path))
+    kind: type[Config] = ProxyKeys
+    return kind.translate({key: (_text(key, value, path), place) for key, value in keys.items()})
+
+
+def _text(key: str, value: Any, path: str | Path) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise ConfigError(f"{key} in {path} is {json.dumps(value)}; a text, a number, true or false is expected")
+    return str(value).strip()

@@ -1,0 +1,292 @@
+"""
+What every request of a client has in common: who asks, how an answer becomes an exception, what a plan may ask for.
+
+No I/O: plans yield the steps below, and a connection, synchronous or not, takes them.
+"""
+
+import itertools
+import os
+import platform
+import socket
+import time
+import uuid
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeVar
+
+from ferromq._proto import messages as pb
+from ferromq.errors import (
+    ConnectionFailed,
+    FerromqError,
+    Forbidden,
+    GroupNotFound,
+    IllegalFilter,
+    IllegalName,
+    LeaseExpired,
+    MessageTooLarge,
+    NotDurable,
+    OutcomeUnknown,
+    RequestError,
+    RequestTimeout,
+    ServerError,
+    StoreFull,
+    Throttled,
+    TopicNotFound,
+    Unsupported,
+)
+from ferromq.protocol.route import WHOLE
+
+T = TypeVar("T")
+Metadata = tuple[tuple[str, str], ...]
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+PACKED = "x-ferromq-packed"
+"""Asked for and confirmed in metadata: packets of many responses instead of one message each."""
+
+
+# --- steps of a plan -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a method; the answer is its bytes."""
+
+    endpoint: str
+    method: str
+    request: bytes
+    timeout: float
+    metadata: Metadata = ()
+    """What goes with it beside what goes with each request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Call a method that answers with a stream; the answer is `Packets`, once it has ended."""
+
+    endpoint: str
+    method: str
+    request: bytes
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Packets:
+    """The messages of a stream as they came."""
+
+    packets: list[bytes]
+    packed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Let the session make itself known at an endpoint, and wait until it is; producers name their topic, too."""
+
+    endpoint: str
+    timeout: float
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+Plan = Generator[Call | Stream | Join | Pause, Any, T]
+"""Yields steps, is sent their answers (or thrown their errors), and returns a T."""
+
+
+# --- who asks ------------------------------------------------------------------------------------------------
+
+_clients = itertools.count()
+
+
+def _version() -> str:
+    try:
+        return version("ferromq")
+    except PackageNotFoundError:  # a source tree on the path
+        return "0"
+
+
+class Identity:
+    """Names this client to servers."""
+
+    def __init__(self) -> None:
+        self._whole: Metadata = ()
+        self.take_name()
+
+    def take_name(self) -> None:
+        """Take a name of this process that no other client has."""
+        self.host = socket.gethostname()
+        self.version = _version()
+        self.client_id = f"{self.host}@{os.getpid()}@{next(_clients)}@{time.time_ns():x}"
+        node = uuid.getnode()
+        self.process = node.to_bytes(6, "big") + (os.getpid() & 0xFFFF).to_bytes(2, "big")
+        """The part of message ids that says who made them."""
+        self._fixed = (
+            ("x-mq-client-id", self.client_id),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-client-version", self.version),
+            ("x-mq-protocol", "GRPC_V2"),
+        )
+        self._requests = itertools.count(1)
+
+    def ask_for_whole_routes(self) -> None:
+        """Have routes answered with every queue of the topic, or with an error that names the missing broker."""
+        self._whole = ((WHOLE, "1"),)
+
+    def metadata(self) -> Metadata:
+        """Return what goes with each request."""
+        return (
+            *self._fixed,
+            *self._whole,
+            ("x-mq-date-time", time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())),
+            ("x-mq-request-id", f"{self.client_id}-{next(self._requests):x}"),
+        )
+
+    def user_agent(self) -> pb.UA:
+        """Return what the settings say of this program."""
+        return pb.UA(
+            language=pb.Language.PYTHON,
+            version=self.version,
+            platform=platform.platform(terse=True),
+            hostname=self.host,
+        )
+
+
+def seconds(value: timedelta | float) -> float:
+    """Return a duration in seconds; raises `ValueError` for a negative one."""
+    result = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if result < 0:
+        raise ValueError(f"a duration cannot be negative, this one is {value}")
+    return result
+
+
+def duration(value: float) -> pb.Duration:
+    """Return seconds as the protocol writes them, to the millisecond."""
+    result = pb.Duration()
+    result.FromMilliseconds(round(value * 1000))
+    return result
+
+
+def resource(name: str) -> pb.Resource:
+    """Return a topic or group."""
+    return pb.Resource(name=name)
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+_ERRORS: dict[int, type[RequestError]] = {
+    pb.Code.ILLEGAL_TOPIC: IllegalName,
+    pb.Code.ILLEGAL_CONSUMER_GROUP: IllegalName,
+    pb.Code.ILLEGAL_FILTER_EXPRESSION: IllegalFilter,
+    pb.Code.INVALID_RECEIPT_HANDLE: LeaseExpired,
+    pb.Code.UNAUTHORIZED: Forbidden,
+    pb.Code.FORBIDDEN: Forbidden,
+    pb.Code.TOPIC_NOT_FOUND: TopicNotFound,
+    pb.Code.CONSUMER_GROUP_NOT_FOUND: GroupNotFound,
+    pb.Code.PAYLOAD_TOO_LARGE: MessageTooLarge,
+    pb.Code.MESSAGE_BODY_TOO_LARGE: MessageTooLarge,
+    pb.Code.MESSAGE_PROPERTIES_TOO_LARGE: MessageTooLarge,
+    pb.Code.TOO_MANY_REQUESTS: Throttled,
+    pb.Code.LITE_TOPIC_QUOTA_EXCEEDED: Throttled,
+    pb.Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Throttled,
+    pb.Code.NOT_IMPLEMENTED: Unsupported,
+    pb.Code.UNSUPPORTED: Unsupported,
+    pb.Code.VERSION_UNSUPPORTED: Unsupported,
+    pb.Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED: Unsupported,
+}
+_NOT_DURABLE = {pb.Code.MASTER_PERSISTENCE_TIMEOUT, pb.Code.SLAVE_PERSISTENCE_TIMEOUT, pb.Code.HA_NOT_AVAILABLE}
+_TIMED_OUT = {pb.Code.REQUEST_TIMEOUT, pb.Code.PROXY_TIMEOUT}
+_SERVER_FAILED = 50000
+# The protocol has no code of its own for it; the text is the store's.
+_DISK_FULL = "disk full"
+_OVER_LIMIT = "larger than max"
+
+RETRYABLE = (OutcomeUnknown, Throttled, ServerError, StoreFull)
+"""Another try, maybe with another broker, may end better."""
+
+
+_OF_ALL = (ServerError, Throttled, TopicNotFound, Forbidden, Unsupported)
+
+
+def may_be_one(error: FerromqError) -> bool:
+    """Say whether a batch was surely refused, and maybe for the sake of one message: the others may be sent anew."""
+    return isinstance(error, RequestError) and not isinstance(error, _OF_ALL)
+
+
+def error_of(code: int, text: str) -> FerromqError:
+    """Return the exception for a code that is not OK."""
+    if _DISK_FULL in text:
+        return StoreFull(text)
+    if code in _NOT_DURABLE:
+        return NotDurable(text, code, text)
+    if code in _TIMED_OUT:
+        return RequestTimeout(text)
+    default = ServerError if code >= _SERVER_FAILED else RequestError
+    return _ERRORS.get(code, default)(text or f"the server answered the code {code}", code, text)
+
+
+def check(status: pb.Status) -> None:
+    """Raise the exception of a status, unless it is OK."""
+    if status.code != pb.Code.OK:
+        raise error_of(status.code, status.message)
+
+
+def transport_error(code: str, details: str | None, endpoint: str, method: str, timeout: float) -> FerromqError:
+    """Return the exception for a call that failed below the protocol; *code* is gRPC's."""
+    if code == "DEADLINE_EXCEEDED":
+        return RequestTimeout(f"no answer from broker {endpoint} within {timeout:g} s ({method})")
+    if code == "CANCELLED":
+        return ConnectionFailed(f"the call of broker {endpoint} was cancelled ({method})")
+    if code == "UNAVAILABLE":
+        return ConnectionFailed(_unreachable(details or "no reason given", endpoint))
+    if code == "UNIMPLEMENTED":
+        return Unsupported(f"{endpoint} does not know {method}: {details}")
+    if code == "RESOURCE_EXHAUSTED":
+        # grpc refuses what is over its own limit with the same code as a server that has too much to do.
+        refused = MessageTooLarge if _OVER_LIMIT in (details or "") else Throttled
+        return refused(f"{method} of {endpoint}: {details}")
+    return OutcomeUnknown(f"{method} failed at {endpoint}: {details} ({code})")
+
+
+_REASONS = {
+    "connection refused": "connection refused",
+    "no route to host": "no route to host",
+    "network is unreachable": "network is unreachable",
+    "connection reset": "connection reset",
+    "dns resolution failed": "unknown host",
+    "name resolution": "unknown host",
+    "domain name not found": "unknown host",
+    "settings frame": "it does not speak gRPC, or not in time",
+}
+
+
+def _unreachable(details: str, endpoint: str) -> str:
+    """Say in the user's words that a broker is not reached, or no longer; *details* are gRPC's."""
+    text = details.lower()
+    reason = next((said for found, said in _REASONS.items() if found in text), None)
+    if reason is None:
+        # What follows the last address that gRPC tried.
+        reason = details.rpartition("last error: ")[2].rpartition(f"{endpoint}: ")[2]
+    return f"cannot reach broker {endpoint} ({reason})"
+
+
+def named(error: FerromqError, what: str) -> FerromqError:
+    """Return the same error with its notes, its text beginning with *what*."""
+    text = f"{what}: {error}"
+    if isinstance(error, (RequestError, NotDurable)):
+        again: FerromqError = type(error)(text, error.code, error.remark)
+    else:
+        again = type(error)(text)
+    for note in getattr(error, "__notes__", ()):
+        again.add_note(note)
+    return again
+
+
+def backoff(attempt: int) -> float:
+    """Return the seconds to wait before *attempt* (1 is the first repetition)."""
+    return min(0.1 * 4.0 ** (attempt - 1), 3.0)

@@ -1,0 +1,174 @@
+"""
+A name server and a broker inside the calling process, on free ports of 127.0.0.1.
+
+It wires the same parts the servers are made of; nothing in it is special to tests or demos.
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from ferromq import _ferromq
+from ferromq._ferromq import ExpiredFile
+from ferromq.admin import Admin
+from ferromq.broker.controller import BrokerController
+from ferromq.client.consumer import Consumer
+from ferromq.client.producer import Producer
+from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.errors import ClientClosed, ConfigError
+from ferromq.namesrv.server import NamesrvController
+from ferromq.process import temporary
+from ferromq.process.clock import Clock
+from ferromq.process.fork import Owner
+
+__all__ = ["Embedded", "embedded"]
+
+SMALL_FILES = {"commit_log_file_size": 64 << 20, "index_slots": 100_000, "index_entries": 400_000}
+"""What new files hold where nobody serves millions: no empty gigabytes in a temporary directory."""
+_FREE_PORT = "127.0.0.1:0"
+
+
+class Embedded:
+    """
+    A running name server and broker; made by `embedded`. Use it in a `with`, or call `close`.
+
+    In a forked child it belongs to the parent: using it raises `ForkedProcess`, closing it does nothing.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None,
+        clock: Clock,
+        archive: Callable[[ExpiredFile], object] | str | None,
+        options: dict[str, Any],
+    ) -> None:
+        self._owner = Owner("embedded broker")
+        self._clock = clock
+        with contextlib.ExitStack() as started:
+            if directory is None:
+                directory = temporary.make()
+                started.callback(shutil.rmtree, directory, ignore_errors=True)
+            name_server = NamesrvController(NameServerConfig(listen=_FREE_PORT), clock=clock)
+            started.callback(name_server.close)
+            addresses = {"namesrv": (name_server.address,), "listen": _FREE_PORT, "grpc_listen": _FREE_PORT}
+            config = BrokerConfig.from_options({"store": directory, **addresses, **SMALL_FILES, **options})
+            self._broker = BrokerController(config, clock=clock, archive=archive)
+            started.callback(self._broker.close)
+            self._name_server = name_server
+            # A program that ends without `close` leaves neither a temporary directory nor an unclean store.
+            atexit.register(self.close)
+            started.callback(atexit.unregister, self.close)
+            self._started = started.pop_all()
+        self._is_closed = False
+
+    def _check(self) -> None:
+        self._owner.check()
+        if self._is_closed:
+            raise ClientClosed("this embedded broker is closed; make a new one with ferromq.embedded()")
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` clients connect to (gRPC)."""
+        return self._broker.endpoint
+
+    @property
+    def remoting(self) -> str:
+        """`host:port` of the broker for clients of RocketMQ 4."""
+        return self._broker.address
+
+    @property
+    def namesrv(self) -> str:
+        """`host:port` of the name server."""
+        return self._name_server.address
+
+    @property
+    def clock(self) -> Clock:
+        """The one clock; `mq.clock.advance(days=3)` makes due what is due until then."""
+        return self._clock
+
+    @property
+    def store(self) -> _ferromq.Store:
+        """The store behind the broker, to look at; writing goes through a producer."""
+        self._owner.check()
+        return self._broker.store
+
+    @property
+    def broker(self) -> BrokerController:
+        """The broker."""
+        self._owner.check()
+        return self._broker
+
+    @property
+    def name_server(self) -> NamesrvController:
+        """The name server."""
+        self._owner.check()
+        return self._name_server
+
+    def producer(self, *topics: str, **options: Any) -> Producer:
+        """Return a new producer on this broker's clock; *topics* and options are those of `ferromq.Producer`."""
+        self._check()
+        return Producer(self.endpoint, *topics, **{"clock": self._clock, **options})
+
+    def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
+        """Return a new consumer in *group* of *topic*; the options are those of `ferromq.Consumer`."""
+        self._check()
+        return Consumer(self.endpoint, group, topic, **options)
+
+    def admin(self) -> Admin:
+        """Return a new administrator of this broker."""
+        self._check()
+        return Admin(self.namesrv)
+
+    def configure(self, **options: Any) -> None:
+        """
+        Change how the broker flushes and what it keeps: `flush`, `flush_every`, what begins `retention_`.
+
+        None switches an option of retention off. Raises `ConfigError`.
+        """
+        self.broker.configure(**options)
+
+    def close(self) -> None:
+        """Stop the broker and the name server, and remove the directory if it was a temporary one. Idempotent."""
+        if self._owner.is_here:
+            self._is_closed = True
+            self._started.close()
+
+    def __enter__(self) -> Self:
+        self._owner.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def embedded(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    clock: Clock | _ferromq.Clock | None = None,
+    archive: Callable[[ExpiredFile], object] | str | None = None,
+    **options: Any,
+) -> Embedded:
+    """
+    Start a name server and a broker in this process, and return once they are ready.
+
+    *directory* is the store directory, opened where there is one; None takes a temporary one, removed at `close`, or by
+    a later start where a signal ended the process: `embedded` installs no signal handler.
+    Options are the fields of `BrokerConfig` and of its `StoreConfig`: with `flush="group"` a send is answered once it
+    is on disk. *archive*, a function or its name as `module:function`, is called with each file of the commit log
+    before it is deleted; an exception keeps the file. Raises `StoreLocked` where another broker has the directory open,
+    `ConfigError` for an option that may not be.
+
+        with ferromq.embedded() as mq, mq.producer() as producer:
+            producer.send("orders", b"hello")
+    """
+    if "store" in options:
+        raise ConfigError(f"store is {options['store']!r}; embedded takes the directory as its first argument")
+    if not isinstance(clock, Clock):
+        clock = Clock(clock)
+    return Embedded(directory, clock, archive, options)

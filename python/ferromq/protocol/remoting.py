@@ -1,0 +1,99 @@
+"""
+Cold remoting requests in Python: header fields as RocketMQ declares them, and answers.
+
+The frame itself is the transport's business.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Mapping
+
+from ferromq._ferromq import Request
+from ferromq.errors import IllegalName, StoreFull
+from ferromq.process.limited_log import Seldom
+from ferromq.protocol.codes import ResponseCode
+
+_log = logging.getLogger("ferromq.remoting")
+_FAILED = "request failed code=%s peer=%s"
+
+Answer = tuple[int, str | None, dict[str, str], bytes]
+Handler = Callable[[Request], Answer]
+
+
+class BadRequest(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """A field of the request is missing or wrong; the text tells the peer."""
+
+
+def required(fields: Mapping[str, str], name: str) -> str:
+    """Return a field; raises `BadRequest` where it is missing."""
+    value = fields.get(name)
+    if value is None:
+        raise BadRequest(f"the header field {name} is missing")
+    return value
+
+
+def integer(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a field as a number; raises `BadRequest` where it is none, or missing without a default."""
+    if default is not None and fields.get(name) in {None, ""}:
+        return default
+    value = required(fields, name)
+    try:
+        return int(value)
+    except ValueError:
+        raise BadRequest(f"the header field {name} is {value!r}, a whole number is expected") from None
+
+
+def flag(fields: Mapping[str, str], name: str) -> bool:
+    """Return a field as Java's boolean."""
+    return fields.get(name, "").lower() == "true"
+
+
+def boolean(fields: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Return a field as Java's boolean, *default* where it is missing or empty."""
+    return flag(fields, name) if fields.get(name) else default
+
+
+def success(fields: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
+    """Answer that it is done."""
+    return ResponseCode.SUCCESS, None, dict(fields or {}), body
+
+
+def failure(code: ResponseCode, remark: str) -> Answer:
+    """Answer that it is not done, and why."""
+    return code, remark, {}, b""
+
+
+def refused(why: str) -> Handler:
+    """Answer that a request is known and not served here, and why."""
+    return lambda _request: failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
+
+
+def disk_full(error: Exception) -> str | None:
+    """Return what to tell the peer where the disk has no space for a change; None for another failure."""
+    if isinstance(error, StoreFull):
+        return str(error)
+    is_full = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return f"disk full: {error}; nothing was changed; free some space and try again" if is_full else None
+
+
+def guarded(handler: Handler, seldom: Seldom | None = None) -> Handler:
+    """Turn the exceptions of *handler* into answers; what is unexpected is logged, each handler's a few times."""
+    seldom = seldom or Seldom(_log)
+
+    def handle(request: Request) -> Answer:
+        try:
+            return handler(request)
+        except (BadRequest, IllegalName) as error:
+            return failure(ResponseCode.INVALID_PARAMETER, str(error))
+        except (OSError, StoreFull) as error:
+            why = disk_full(error)
+            if why is None:
+                seldom.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
+                return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            seldom.log(logging.WARNING, "request refused code=%s peer=%s: %s", request.route, request.peer, why)
+            return failure(ResponseCode.SERVICE_NOT_AVAILABLE, why)
+        except Exception as error:  # noqa: BLE001 (the peer gets an answer whatever happens)
+            seldom.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
+            return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    return handle

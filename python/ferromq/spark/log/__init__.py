@@ -1,0 +1,1 @@
+"""Reads of commit log files without a broker."""

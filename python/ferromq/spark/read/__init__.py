@@ -1,0 +1,1 @@
+"""Reads of topics through brokers: plans, pulls, pushed-down filters."""

@@ -1,0 +1,220 @@
+"""
+Brokers over remoting, found through name servers: RocketMQ's own protocol, which its brokers and ours speak alike.
+
+A pull answers records as they lie in the log. It names the group of RocketMQ's tools, which every broker knows, and its
+own subscription: no group is made, nothing is committed.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from ferromq._ferromq import PendingAnswer, RemotingClient
+from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
+from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
+from ferromq.protocol import java_json
+from ferromq.protocol.broker_removal import GONE, start_or_take_out
+from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.endpoints import parse_endpoints
+from ferromq.protocol.message_queue import load_table
+from ferromq.protocol.order_configuration import parts
+from ferromq.protocol.route import BrokerData, Permission, TopicRoute
+from ferromq.spark.read.answer import AgedOutError, Answer
+from ferromq.spark.read.plan import Queue, QueueRange
+from ferromq.spark.topics import Topics
+
+GROUP = "TOOLS_CONSUMER"
+MOST_MESSAGES = 4096
+MOST_BYTES = 4 << 20
+"""Messages and bytes asked for at once; RocketMQ's brokers answer with 32 messages unless told otherwise."""
+_LARGE = "ferromqLarge"
+"""The field that asks a ferromq broker for more than its options let other clients have; RocketMQ's pass over it."""
+MOST_QUESTIONS = 256
+"""Offsets of times that are asked for at once."""
+TIMEOUT = 60.0
+"""Seconds that one answer may take."""
+
+_PULL = 11
+_WITH_SUBSCRIPTION = 1 << 2
+_PULL_NOT_FOUND, _PULL_AGAIN, _PULL_OFFSET_MOVED = 19, 20, 21
+
+
+class RemotingBroker:
+    """A connection to one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.endpoint = address
+        self._client = RemotingClient()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def begin(self, wanted: QueueRange, offset: int, tags: Sequence[str]) -> PendingAnswer:
+        """Begin a pull at *offset*; its answer comes while the caller does something else."""
+        fields = {
+            "consumerGroup": GROUP,
+            "topic": wanted.topic,
+            "queueId": str(wanted.queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(min(MOST_MESSAGES, wanted.end - offset)),
+            "maxMsgBytes": str(MOST_BYTES),
+            "sysFlag": str(_WITH_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": " || ".join(tags) or "*",
+            "expressionType": "TAG",
+            "subVersion": "0",
+            _LARGE: "true",
+        }
+        return self._client.begin(self.endpoint, _PULL, fields, timeout=TIMEOUT)
+
+    def finish(self, call: PendingAnswer, wanted: QueueRange, offset: int) -> Answer:
+        """Wait for the answer of a pull. Raises what the broker refused with."""
+        code, remark, fields, body = call.wait()
+        if code == _PULL_OFFSET_MOVED:
+            raise AgedOutError(f"it holds {fields.get('minOffset')} to {fields.get('maxOffset')}")
+        if code not in {ResponseCode.SUCCESS, _PULL_NOT_FOUND, _PULL_AGAIN}:
+            raise _refused(code, remark, f"{wanted} at queue offset {offset}")
+        return Answer([body], int(fields["nextBeginOffset"]), int(fields["minOffset"]))
+
+    def offsets_by_time(self, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+        """Return what SEARCH_OFFSET_BY_TIMESTAMP says of each queue and time in ms, many asked at once."""
+        found: list[int] = []
+        for begin in range(0, len(wanted), MOST_QUESTIONS):
+            part = wanted[begin : begin + MOST_QUESTIONS]
+            calls = [self._begin_search(queue, ms) for queue, ms in part]
+            answers = [call.wait() for call in calls]
+            for (queue, _), (code, remark, told, _) in zip(part, answers, strict=True):
+                if code != ResponseCode.SUCCESS:
+                    raise _refused(code, remark, f"the offsets of {queue}")
+                found.append(int(told["offset"]))
+        return found
+
+    def _begin_search(self, queue: Queue | QueueRange, ms: int) -> PendingAnswer:
+        fields = {"topic": queue.topic, "queueId": str(queue.queue_id), "timestamp": str(ms)}
+        return self._client.begin(self.endpoint, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, timeout=TIMEOUT)
+
+    def held(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Return min and max offset of every queue of *topic*, in one request: hundreds of queues are asked at once."""
+        code, remark, _, body = self._client.call(
+            self.endpoint, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, timeout=TIMEOUT
+        )
+        if code != ResponseCode.SUCCESS:
+            raise _refused(code, remark, f"the offsets of topic {topic!r} at {self.endpoint}")
+        try:
+            table = load_table(body, "offsetTable")
+            return {queue.queue_id: (int(told["minOffset"]), int(told["maxOffset"])) for queue, told in table.items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"the offsets of topic {topic!r} at {self.endpoint} are no table: {error}") from error
+
+
+_answered: dict[tuple[str, ...], str] = {}
+"""Name servers, and which of them answered last."""
+
+
+class NameServers:
+    """
+    Name servers, of which the first that answers is asked.
+
+    That is the one that answered last in this process: one that hangs is waited for once.
+    """
+
+    def __init__(self, addresses: str) -> None:
+        self._addresses = parse_endpoints(addresses)
+        self._client = RemotingClient()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        body = self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, "the list of topics")
+        return sorted(java_json.loads_object(body).get("topicList") or ())
+
+    def queues(self, topic: str) -> list[Queue]:
+        """Return the readable queues of *topic* on all brokers, with the offsets they hold now."""
+        body = self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, f"topic {topic!r}")
+        route = TopicRoute.decode(body)
+        brokers = {broker.broker_name: broker for broker in route.brokers}
+        found: list[Queue] = []
+        for data in route.queues:
+            if not data.permission & Permission.READ or data.broker_name not in brokers:
+                continue
+            name, is_master = data.broker_name, brokers[data.broker_name].master is not None
+            with RemotingBroker(_address(brokers[name])) as broker:
+                held = broker.held(topic)
+                found += [
+                    Queue(topic, name, broker.endpoint, number, *held.get(number, (0, 0)), "remoting", is_master)
+                    for number in range(data.read_queues)
+                ]
+        return found
+
+    def check_whole(self, topics: Topics) -> None:
+        """
+        Raise `ServerError` where a broker is away that may have queues of *topics*.
+
+        Routes leave out brokers that are not registered. Who there is besides is known of the key-value table, where
+        ferromq's brokers enter themselves, and operators with order configurations.
+        """
+        known = {name for name, address in self._values(GRPC_NAMESPACE).items() if address != GONE}
+        orders = self._values(ORDER_NAMESPACE).items()
+        known |= {name for topic, order in orders if topics.means(topic) for name in parts(order)}
+        if not known:
+            return
+        told = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "the list of brokers")
+        away = sorted(known - (java_json.loads_object(told).get("brokerAddrTable") or {}).keys())
+        if away:
+            raise ServerError(
+                f"the broker {away[0]} is away and may have queues of {topics}; {start_or_take_out(away[0])}"
+            )
+
+    def _values(self, namespace: str) -> dict[str, str]:
+        """Return what the key-value table has in a namespace."""
+        body = self._ask(
+            RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace}, namespace, nothing=b'{"table":{}}'
+        )
+        return {str(name): str(value) for name, value in (java_json.loads_object(body).get("table") or {}).items()}
+
+    def _ask(self, code: RequestCode, fields: dict[str, str], what: str, *, nothing: bytes | None = None) -> bytes:
+        """Ask for *what*; *nothing* is the answer of a server that has none."""
+        lost: ConnectionFailed | RequestTimeout | None = None
+        last = _answered.get(self._addresses)
+        for address in sorted(self._addresses, key=lambda address: address != last):
+            try:
+                answer, remark, _, body = self._client.call(address, code, fields, timeout=TIMEOUT)
+            except (ConnectionFailed, RequestTimeout) as error:
+                lost = error
+                continue
+            _answered[self._addresses] = address
+            if answer == ResponseCode.QUERY_NOT_FOUND and nothing is not None:
+                return nothing
+            if answer != ResponseCode.SUCCESS:
+                raise _refused(answer, remark, f"{what} at name server {address}")
+            return body
+        raise lost or ConnectionFailed("no name server is named")
+
+
+def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+    """Return, for each queue of *endpoint* and time in ms, the first offset stored then or later, else its end."""
+    with RemotingBroker(endpoint) as broker:
+        return broker.offsets_by_time(wanted)
+
+
+def _address(broker: BrokerData) -> str:
+    """Return the address of the master, or where there is none of the slave that comes first."""
+    return broker.master or broker.addresses[min(broker.addresses)]
+
+
+def _refused(code: int, remark: str | None, what: str) -> ServerError | TopicNotFound:
+    kind = TopicNotFound if code == ResponseCode.TOPIC_NOT_EXIST else ServerError
+    return kind(f"{what}: {remark or 'no reason was given'} (code {code})")

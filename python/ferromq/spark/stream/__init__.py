@@ -1,0 +1,1 @@
+"""Streaming reads: offsets, plans, and the watch on routes."""

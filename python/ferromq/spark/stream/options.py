@@ -1,0 +1,111 @@
+"""
+The options of `spark.readStream.format("ferromq")`: those of a batch read, and these. Pure: no Spark, no sockets.
+
+maxOffsetsPerTrigger  a batch reads at most so many queue offsets, shared among queues in proportion to what waits
+minOffsetsPerTrigger  a batch begins when so many queue offsets wait, or
+maxTriggerDelay       when the first of them was seen waiting so long ago, such as `30s`; default 15m
+failOnDataLoss        `true` (default): the query fails where messages that it should read are not there any more;
+                      `false`: it goes on from what is there, and logs how many rows are lost
+unreachableTimeout    brokers that do not answer, and queues that no route names, are waited for so long; default 60s
+group                 a consumer group to which the next offsets are written after a batch, for consumerProgress to
+                      show; they are never read
+
+The first three need PySpark 4.2, which asks data sources with a limit. startingOffsets and startingTimestamp count for
+a new query only; where there is a checkpoint, it goes on from that. There is no end to a stream: endingOffsets and
+endingTimestamp are for batch reads.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ferromq.errors import ConfigError, IllegalName
+from ferromq.protocol import naming
+from ferromq.spark.options import OPTIONS, STREAM_OPTIONS, Given, ReadOptions
+
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+_ADMISSION = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MAX_DELAY = 900.0
+_PATIENCE = 60.0
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h)")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a user asked for; nothing has been compared with a broker yet."""
+
+    read: ReadOptions
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay: float = _MAX_DELAY
+    """Seconds."""
+    fail_on_data_loss: bool = True
+    patience: float = _PATIENCE
+    """Seconds that brokers out of reach are waited for."""
+    group: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, pyspark: str, has_admission: bool) -> "StreamOptions":
+        """
+        Read Spark's *options*; ConfigError names the option, what was given and what is allowed.
+
+        *pyspark* is the version that runs, *has_admission* says whether it asks with a limit.
+        """
+        read = ReadOptions.parse(options, also=STREAM_OPTIONS)
+        given = Given(options, (*OPTIONS, *STREAM_OPTIONS))
+        for name in _BATCH_ONLY:
+            if given.get(name) is not None:
+                raise ConfigError(
+                    f"option {name!r} is {given.get(name)!r}, and a stream has no end; allowed: in spark.read, or "
+                    "trigger(availableNow=True), which ends at what is there when the query starts"
+                )
+        for name in () if has_admission else _ADMISSION:
+            if given.get(name) is not None:
+                raise ConfigError(
+                    f"option {name!r} is {given.get(name)!r} and needs PySpark 4.2 or later, which asks data sources "
+                    f"with a limit; this is PySpark {pyspark}: install a later one, or leave the option out"
+                )
+        most, least = _count(given, "maxOffsetsPerTrigger"), _count(given, "minOffsetsPerTrigger")
+        if most is not None and least is not None and least > most:
+            raise ConfigError(
+                f"option 'minOffsetsPerTrigger' is {least}; allowed: up to 'maxOffsetsPerTrigger', {most}"
+            )
+        if least is None and given.get("maxTriggerDelay") is not None:
+            raise ConfigError(
+                f"option 'maxTriggerDelay' is {given.get('maxTriggerDelay')!r} without 'minOffsetsPerTrigger', whose "
+                "wait it ends; give both, or leave it out"
+            )
+        return cls(
+            read=read,
+            max_offsets=most,
+            min_offsets=least,
+            max_delay=_duration(given, "maxTriggerDelay", _MAX_DELAY),
+            fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+            patience=_duration(given, "unreachableTimeout", _PATIENCE),
+            group=given.parsed("group", _group, "the name of a consumer group"),
+        )
+
+
+def _count(given: Given, name: str) -> int | None:
+    return None if given.get(name) is None else given.positive(name, 1)
+
+
+def _duration(given: Given, name: str, default: float) -> float:
+    found = given.parsed(name, _seconds, "a time with its unit, such as 500ms, 30s, 15m or 1h")
+    return default if found is None else found
+
+
+def _seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip().lower().replace(" ", ""))
+    if match is None:
+        raise ValueError
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _group(name: str) -> str:
+    try:
+        naming.check_group(name)
+    except IllegalName as error:
+        raise ValueError(str(error)) from error
+    return name

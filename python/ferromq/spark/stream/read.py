@@ -1,0 +1,101 @@
+"""
+The rows of one partition of a stream, across restarts of its broker; runs in a worker.
+
+What was given to Spark is not given again: after a failure it goes on behind the last row.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from ferromq.errors import DataLost, FerromqError, RequestError
+from ferromq.spark.arrow import record_batch
+from ferromq.spark.options import Where
+from ferromq.spark.read.plan import Queue, QueueRange
+from ferromq.spark.stream.plan import Bounds, Loss, key_of
+from ferromq.spark.stream.watch import RETRIED, Patience, masters, unreachable
+from ferromq.spark.topics import Topics
+
+_log = logging.getLogger("ferromq.spark")
+
+_OFFSETS = pa.schema([("queue_offset", pa.int64())])
+
+Columns = Mapping[str, Any]
+Pull = Callable[[QueueRange], Iterator[tuple[int, Columns]]]
+Ask = Callable[[Where, Topics], Sequence[Queue]]
+
+
+class PatientReader:
+    """Reads ranges; where a broker is out of reach it tries again, where messages are gone it does as it was told."""
+
+    def __init__(
+        self, where: Where, patience: Patience, *, fail_on_data_loss: bool, pull_range: Pull, ask: Ask = masters
+    ) -> None:
+        self._where = where
+        self._patience = patience
+        self._fail = fail_on_data_loss
+        self._pull = pull_range
+        self._ask = ask
+
+    def read(self, wanted: QueueRange) -> Iterator[tuple[int, Columns]]:
+        """
+        Yield the messages of *wanted* as (number of rows, columns), `queue_offset` among them.
+
+        Raises `DataLost` where they are not there any more, unless losses are to be logged; `ConnectionFailed`
+        where the broker stays out of reach.
+        """
+        while True:
+            try:
+                for rows, columns in self._pull(wanted):
+                    self._patience.renew()
+                    if rows:
+                        wanted = replace(wanted, start=last_offset(columns, rows) + 1)
+                        yield rows, columns
+            except (*RETRIED, RequestError) as error:
+                wanted = self._after(error, wanted)
+                if not wanted:
+                    return
+            else:
+                return
+
+    def _after(self, error: FerromqError, wanted: QueueRange) -> QueueRange:
+        """Return what is still to be read after *error*, from where the queue lies now."""
+        queue = self._find(wanted)
+        if queue is not None:
+            wanted = replace(wanted, endpoint=queue.endpoint)
+            low = min(max(wanted.start, queue.min_offset), wanted.end)
+            if low > wanted.start or queue.max_offset < wanted.end:
+                rest = replace(wanted, start=low, end=max(low, min(wanted.end, queue.max_offset)))
+                self._lose(wanted, rest, queue, error)
+                return rest
+        if not isinstance(error, RETRIED):
+            raise error
+        if not self._patience.is_left():
+            raise unreachable(str(wanted), self._patience.seconds, error) from error
+        return wanted
+
+    def _find(self, wanted: QueueRange) -> Queue | None:
+        try:
+            queues = self._ask(self._where, Topics.named([wanted.topic]))
+        except (*RETRIED, RequestError):
+            return None
+        place = (wanted.broker_name, wanted.queue_id)
+        return next((queue for queue in queues if (queue.broker_name, queue.queue_id) == place), None)
+
+    def _lose(self, wanted: QueueRange, rest: QueueRange, queue: Queue, error: FerromqError) -> None:
+        bounds = Bounds(queue.min_offset, queue.max_offset)
+        loss = Loss((wanted.topic, key_of(queue)), wanted.start, bounds, len(wanted) - len(rest))
+        if self._fail:
+            raise DataLost(
+                f"data loss while a batch was read up to queue offset {wanted.end}: {loss}. "
+                "Set option 'failOnDataLoss' to 'false' to go on from what is there"
+            ) from error
+        _log.warning("rows lost while a batch was read rows=%d: %s", loss.rows, loss)
+
+
+def last_offset(columns: Columns, rows: int) -> int:
+    """Return the queue offset of the last of *rows* rows."""
+    return int(record_batch(columns, rows, _OFFSETS).column(0)[rows - 1].as_py())

@@ -1,0 +1,1 @@
+"""Writes: plans, rows, requests."""

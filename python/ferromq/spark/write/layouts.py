@@ -1,0 +1,99 @@
+"""
+The layouts that a batch was begun with: every try of every task sends to the queues that its first try found.
+
+Brokers keep them (`KeepWriteLayout`, see docs/wire-format.md): a driver that is started again knows nothing of its
+last try, and tasks that look at different times may see different queues.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+
+from ferromq.client.client import Client
+from ferromq.core.plans import Tries
+from ferromq.core.requests import Call, Plan, error_of, named
+from ferromq.errors import ConfigError, FerromqError, Unsupported
+from ferromq.spark.write.plan import Layout
+
+METHOD = "KeepWriteLayout"
+OTHERWISE = "write it with option 'delivery' 'at-least-once', which may store rows twice"
+_OK = 20000
+
+
+class FirstLayouts:
+    """
+    The layouts of one epoch of a writer, as its first try had them; for one task.
+
+    *planned* are layouts that the driver found. *is_placed* and *otherwise* as for `Layout.kept_to`.
+    """
+
+    def __init__(
+        self,
+        writer: str,
+        epoch: int,
+        planned: Mapping[str, Layout],
+        *,
+        is_placed: bool,
+        otherwise: str = OTHERWISE,
+    ) -> None:
+        self._writer = writer
+        self._epoch = epoch
+        self._planned = planned
+        self._is_placed = is_placed
+        self._otherwise = otherwise
+        self._known: dict[str, Layout] = {}
+
+    def of(self, client: Client, topic: str) -> Layout:
+        """
+        Return the layout of a topic; the first try's is on disk at every broker of the topic then.
+
+        Raises `ConfigError` where the first try had queues that are not there any more.
+        """
+        layout = self._known.get(topic)
+        if layout is None:
+            now = self._planned.get(topic) or layout_of(client, topic)
+            first = self._first(client, now)
+            layout = self._known[topic] = now.kept_to(first, is_placed=self._is_placed, otherwise=self._otherwise)
+        return layout
+
+    def _first(self, client: Client, now: Layout) -> str:
+        """Ask all brokers before any is told: one that is new here must not keep what others know better."""
+        told = {name: self._ask(client, now.topic, name, endpoint, None) for name, endpoint in now.brokers}
+        first = next((layout for layout in told.values() if layout is not None), now.text)
+        for name, endpoint in now.brokers:
+            if told[name] is None:
+                told[name] = self._ask(client, now.topic, name, endpoint, first)
+        for name, layout in told.items():
+            if layout != first:
+                raise ConfigError(
+                    f"topic {now.topic!r} was given two layouts by tries of this batch that began at the same time: "
+                    f"{layout} at {name}, {first} at others. Rows could be stored twice; {self._otherwise}"
+                )
+        return first
+
+    def _ask(self, client: Client, topic: str, broker: str, endpoint: str, layout: str | None) -> str | None:
+        wanted = {"writer": self._writer, "topic": topic, "epoch": self._epoch, "layout": layout}
+        once = partial(_asking, client, endpoint, json.dumps(wanted).encode())
+        try:
+            return client.run(client.common.attempt(topic, once, timeout=client.common.timeout))
+        except Unsupported as error:
+            raise ConfigError(
+                f"the broker {broker} at {endpoint} does not keep the layouts of writes, so rows cannot be stored "
+                f"once; allowed: ferromq brokers of this version. Otherwise {self._otherwise}"
+            ) from error
+        except FerromqError as error:
+            raise named(error, f"the queues of topic {topic} that this batch began with") from error.__cause__
+
+
+def _asking(client: Client, endpoint: str, request: bytes, tries: Tries) -> Plan[str | None]:
+    answer = yield Call(endpoint, METHOD, request, client.common.limit(tries))
+    told = json.loads(answer)
+    if told["code"] != _OK:
+        raise error_of(told["code"], told["message"])
+    layout: str | None = told["layout"]
+    return layout
+
+
+def layout_of(client: Client, topic: str) -> Layout:
+    """Ask the brokers for the queues of a topic as they are now."""
+    return Layout.of(client.run(client.common.route(topic)))

@@ -1,0 +1,103 @@
+"""
+Rows of a DataFrame as messages to send: which columns there may be, and who makes requests of them.
+
+No sockets. An error of a row names the row of its partition and the column.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from ferromq import _ferromq
+from ferromq.errors import ConfigError, FerromqError
+from ferromq.protocol import naming
+
+SEQUENCE = "FERROMQ_SEQUENCE"
+"""The property by which brokers know a row that is sent again; never taken from the column `properties`."""
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "topic": ((StringType,), "string"),
+    "body": ((BinaryType, StringType), "binary or string"),
+    "keys": ((StringType, ArrayType), "string or array<string>"),
+    "tag": ((StringType,), "string"),
+    "properties": ((MapType,), "map<string,string>"),
+    "delivery_timestamp": ((TimestampType,), "timestamp"),
+    "delay": ((*_WHOLE, DayTimeIntervalType), "milliseconds as a whole number, or interval day to second"),
+    "message_group": ((StringType,), "string"),
+    "priority": (_WHOLE, "a whole number"),
+}
+COLUMNS = tuple(_COLUMNS)
+
+
+class RowError(FerromqError):
+    """A row cannot become a message."""
+
+
+def check_schema(schema: StructType, topic: str | None) -> None:
+    """Raise ConfigError where a column is missing, not known, or of another type; *topic* is the option."""
+    names = schema.fieldNames()
+    for field in schema.fields:
+        if field.name not in _COLUMNS:
+            near = get_close_matches(field.name, COLUMNS, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else "."
+            raise ConfigError(f"column {field.name!r} is not known{meant} Allowed: {', '.join(COLUMNS)}")
+        types, allowed = _COLUMNS[field.name]
+        if not isinstance(field.dataType, types) or not _has_texts(field.dataType):
+            raise ConfigError(f"column {field.name!r} is {field.dataType.simpleString()}; allowed: {allowed}")
+    if "body" not in names:
+        raise ConfigError(f"column 'body' is missing; there are {', '.join(names) or 'none'}")
+    if "topic" not in names and topic is None:
+        raise ConfigError("option 'topic' is missing, and there is no column 'topic'; write .option('topic', 'orders')")
+
+
+def _has_texts(kind: DataType) -> bool:
+    match kind:
+        case ArrayType():
+            return isinstance(kind.elementType, StringType)
+        case MapType():
+            return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+    return True
+
+
+def read_rows(batch: Any, first: int, topic: str | None, numbered: str | None) -> _ferromq.Rows:
+    """
+    Return the rows of an Arrow *batch*, whose first one is number *first* of its partition, ready to be sent.
+
+    *topic* is for rows that name none; *numbered* what comes before the row in the sequence of a row that is to be
+    stored once. Raises `RowError`.
+    """
+    from ferromq.spark.write.arrow import columns_of  # noqa: PLC0415 (the driver checks schemas without PyArrow)
+
+    columns = columns_of(batch)
+    body = columns.pop("body")
+    try:
+        rows = _ferromq.Rows(batch.num_rows, body, columns, first=first, topic=topic, numbered=numbered)
+    except ValueError as error:
+        raise RowError(str(error)) from None
+    check_topics(rows.topics)
+    return rows
+
+
+def check_topics(names: Iterable[tuple[str, int]]) -> None:
+    """Raise `RowError` for a name that no topic can have; each comes with its first row."""
+    for name, row in names:
+        try:
+            naming.check_topic(name)
+        except FerromqError as error:
+            raise RowError(f"row {row}: column 'topic': {error}") from error

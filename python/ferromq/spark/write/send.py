@@ -1,0 +1,186 @@
+"""
+Sends the rows of one task, several requests at once: at least once, or once by the numbers the brokers know.
+
+What is stored once goes to each topic in the order of the rows, none before the one before it was answered, whatever
+their queues: brokers know the highest row of each queue, and in the next attempt a row may belong to another one.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from ferromq import _ferromq
+from ferromq.client.client import Client, Options
+from ferromq.core.batching import IN_FLIGHT, MAX_BYTES, MAX_MESSAGES
+from ferromq.core.plans import ATTEMPT, Common, Tries
+from ferromq.core.requests import Call, Plan, error_of, named
+from ferromq.core.routes import Queue
+from ferromq.core.send_plans import reserve_ids
+from ferromq.errors import FerromqError, OutcomeUnknown
+from ferromq.spark.write.layouts import layout_of
+from ferromq.spark.write.options import WriteOptions
+from ferromq.spark.write.plan import Layout
+
+_OK = 20000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rows that travel together."""
+
+    rows: _ferromq.Rows
+    part: _ferromq.Part
+    order: tuple[str, str] | None = None
+    """Topic and message group among whose requests it keeps its place; an empty group: all of the topic."""
+    queue: Queue | None = None
+    """Where they go; None: whose turn it is, or their group's."""
+
+
+class Cutter(Protocol):
+    """Decides which rows travel together, and where to."""
+
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterable[Request]:
+        """Yield the requests of *count* rows, whose first is number *first* of the partition."""
+
+
+class EachCutter:
+    """For rows that are stored at least once: only those of a message group keep their order."""
+
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterator[Request]:
+        """Yield the requests."""
+        del client, first, count
+        for part in rows.lanes(MAX_MESSAGES, MAX_BYTES):
+            yield Request(rows, part, None if part.group is None else (part.topic, part.group))
+
+
+class Layouts(Protocol):
+    """Knows the queues of topics."""
+
+    def of(self, client: Client, topic: str) -> Layout:
+        """Return those of a topic."""
+
+
+class OnceCutter:
+    """For rows that are stored once: each try of a task has the same *layouts*."""
+
+    def __init__(self, partition: int, layouts: Layouts) -> None:
+        self._partition = partition
+        self._layouts = layouts
+
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[Request]:
+        """Return the requests, by their first rows."""
+        requests: list[Request] = []
+        for number, (topic, _) in enumerate(rows.topics):
+            layout = self._layouts.of(client, topic)
+            requests += [
+                Request(rows, part, (topic, ""), layout.queues[part.queue])
+                for part in layout.place(rows, number, self._partition, first, count)
+            ]
+        return sorted(requests, key=lambda request: request.part.numbers[0])
+
+
+class Sender:
+    """Sends the rows of a task; use it from one thread."""
+
+    def __init__(self, options: WriteOptions, cutter: Cutter) -> None:
+        self._client = _client(options)
+        self._cutter = cutter
+        self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-write")
+        self._pending: deque[tuple[tuple[str, str] | None, Future[None]]] = deque()
+
+    def send(self, rows: _ferromq.Rows, first: int, count: int) -> None:
+        """Send rows and return once few of their requests are under way. Raises for those that are not stored."""
+        for request in self._cutter.cut(self._client, rows, first, count):
+            while len(self._pending) >= IN_FLIGHT:
+                self._pending.popleft()[1].result()
+            order = request.order
+            before = [future for other, future in self._pending if order is not None and order == other]
+            self._pending.append((order, self._threads.submit(self._run, before, request)))
+
+    def _run(self, before: Iterable["Future[None]"], request: Request) -> None:
+        for future in before:
+            future.result()  # its failure is ours, too: what comes after a gap would make it a duplicate
+        self._client.run(sending(self._client.common, request))
+
+    def finish(self) -> None:
+        """Return once all rows are stored."""
+        while self._pending:
+            self._pending.popleft()[1].result()
+
+    def close(self) -> None:
+        """Wait for what is under way and end the connections."""
+        self._threads.shutdown(cancel_futures=True)
+        close(self._client)
+
+
+def sending(common: Common, request: Request) -> Plan[None]:
+    """Send a request, with the same message ids however often it is repeated. Errors name its rows."""
+    part = request.part
+    ids = reserve_ids(common, len(part))
+    born = common.wall()
+    told: FerromqError | None = None
+
+    def once(tries: Tries) -> Plan[None]:
+        nonlocal told
+        queue = request.queue
+        if queue is None:
+            route = yield from common.route(part.topic, tries)
+            avoided = common.routes.failing()
+            queue = route.next_writable(tries.endpoints, avoided) if part.group is None else route.of_group(part.group)
+            tries.endpoints.add(queue.endpoint)
+        yield from common.join(queue.endpoint, part.topic, tries)
+        try:
+            encoded = request.rows.encode(part, ids, queue.queue_id, born, common.identity.host, common.max_body)
+        except FerromqError as error:
+            told = error  # it names the row
+            raise
+        try:
+            answer = yield Call(queue.endpoint, "SendMessage", encoded, common.limit(tries))
+        except OutcomeUnknown as error:
+            common.routes.failed(queue.endpoint)
+            tries.unknown = error
+            raise
+        code, text, _, failures, *_ = _ferromq.decode_sent(answer)
+        if failures:
+            index, code, text = failures[0]
+            told = error_of(code, f"row {part.numbers[index]} to topic {part.topic}: {text}")
+            raise told
+        if code != _OK:
+            raise error_of(code, text)
+
+    try:
+        yield from common.attempt(part.topic, once, timeout=common.timeout)
+    except FerromqError as error:
+        if error is told:
+            raise
+        first, last = part.numbers[0], part.numbers[-1]
+        which = f"row {first}" if first == last else f"rows {first} to {last}"
+        where = "" if request.queue is None else f", queue {request.queue.queue_id} on {request.queue.broker_name}"
+        raise named(error, f"{which} to topic {part.topic}{where}") from error.__cause__
+
+
+def layouts(options: WriteOptions, topics: Iterable[str]) -> dict[str, Layout]:
+    """Ask the brokers for the queues of *topics* as they are now."""
+    client = _client(options)
+    try:
+        return {topic: layout_of(client, topic) for topic in topics}
+    finally:
+        close(client)
+
+
+def _client(options: WriteOptions) -> Client:
+    # Requests are large, and brokers may be busy: one attempt has longer than a message has.
+    attempt = max(ATTEMPT, options.timeout / 3)
+    client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3, attempt_timeout=attempt))
+    if options.is_once:
+        # A layout of a part would send rows of an earlier try to other queues, which do not know them.
+        client.common.identity.ask_for_whole_routes()
+    return client
+
+
+def close(client: Client) -> None:
+    """Say good-bye within two seconds."""
+    client.close(time.monotonic() + 2.0)

@@ -1,0 +1,1 @@
+"""What commands show to people: progress bars, sizes, tables."""
