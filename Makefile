@@ -84,6 +84,7 @@ check: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest ferromq._ferromq --mypy-config-file pyproject.toml
+	PYTHONPATH=python $(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/typos
 	$(BIN)/python tools/licences.py
 	$(BIN)/python proto/generate.py --check

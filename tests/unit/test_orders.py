@@ -9,9 +9,10 @@ from ferromq.broker.cluster.name_server_session import Identity, Known, Told
 from ferromq.broker.cluster.order_configurations import NameServerTable, OrderConfigurations
 from ferromq.broker.metadata.tables import Content
 from ferromq.broker.metadata.topics import TopicConfig
-from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from ferromq.namesrv.kv_config import KvConfig
 from ferromq.namesrv.orders import Orders
 from ferromq.namesrv.route_info import RegisteredTopics, Registration, RouteInfoManager
+from ferromq.protocol.namespaces import ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import canonical, parts, with_part
 from ferromq.protocol.route import MASTER, READ_WRITE, DataVersion, Permission, QueueData
 

@@ -14,10 +14,6 @@ from ferromq.protocol import java_json
 
 _log = logging.getLogger("ferromq.namesrv")
 
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-GRPC_NAMESPACE = "FERROMQ_GRPC"
-"""Broker name → `host:port` of its gRPC listener, for which RocketMQ's registration has no field."""
-
 
 class KvConfig:
     """A table of namespace, key and value; thread-safe, on disk before `put` and `delete` return."""

@@ -8,8 +8,9 @@ Brokers that leave stay in them, so that message groups keep their queues; what 
 import logging
 from collections.abc import Callable, Sequence
 
-from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from ferromq.namesrv.kv_config import KvConfig
 from ferromq.namesrv.route_info import OrderChange, OrderDeletion
+from ferromq.protocol.namespaces import ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import all_parts, text_of, with_part, without
 
 _log = logging.getLogger("ferromq.namesrv")

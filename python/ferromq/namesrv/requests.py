@@ -12,12 +12,13 @@ from ferromq._ferromq import Request, Server
 from ferromq.config.file_edit import ProtectedKey
 from ferromq.errors import ConfigError
 from ferromq.namesrv import registration
-from ferromq.namesrv.kv_config import ORDER_NAMESPACE, KvConfig
+from ferromq.namesrv.kv_config import KvConfig
 from ferromq.namesrv.route_info import BrokerAddress, Registration, RouteInfoManager
 from ferromq.namesrv.settings import Settings
 from ferromq.process.clock import Clock
 from ferromq.protocol import java_json, naming, remoting
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.namespaces import ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import all_parts, canonical, parts
 from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
 from ferromq.protocol.remoting import Answer, Handler, failure, flag, integer, required, success

@@ -12,6 +12,7 @@ A pipeline's `run` does its work inside `started` and ends with a `Summary`::
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -212,6 +213,9 @@ def cause(text: str) -> str:
 
 def main(name: str) -> int:
     """Run pipeline *name* with the arguments of this process, as `spark-submit` starts it; return the exit code."""
-    from ferromq.cli import main as cli  # noqa: PLC0415 (it imports the servers)
-
-    return cli.main(["pipeline", name, *sys.argv[1:]])
+    # The program's file is `__main__`: Spark's workers need its functions under the module's own name.
+    module = importlib.import_module(f"ferromq.pipeline.{name.replace('-', '_')}")
+    parser = argparse.ArgumentParser(prog=f"ferromq pipeline {name}")
+    module.add_arguments(parser)
+    add_arguments(parser)
+    return guarded(module.run, parser.parse_args())

@@ -7,9 +7,9 @@ Its part of every order configuration goes, and in the place of its gRPC address
 from collections.abc import Callable, Mapping
 
 from ferromq.errors import RequestError
-from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import all_parts, parts, with_part, without
 
 GONE = "gone"

@@ -29,10 +29,10 @@ from ferromq.broker.cluster.order_configurations import NameServerTable, OrderCo
 from ferromq.broker.metadata.topics import TopicConfig, Wait
 from ferromq.config.membership import MembershipConfig
 from ferromq.errors import OutcomeUnknown
-from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol import java_json
 from ferromq.protocol.broker_removal import GONE
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
 from ferromq.protocol.route import DataVersion, Permission, TopicRoute
 

@@ -11,12 +11,12 @@ from typing import Self
 
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
-from ferromq.namesrv.kv_config import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol import java_json
 from ferromq.protocol.broker_removal import GONE, start_or_take_out
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.endpoints import parse_endpoints
 from ferromq.protocol.message_queue import load_table
+from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import parts
 from ferromq.protocol.route import BrokerData, Permission, TopicRoute
 from ferromq.spark.read.answer import AgedOutError, Answer
