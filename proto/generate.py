@@ -1,7 +1,7 @@
 """
 Compiles the protocol files into `ferromq._proto`: a set of descriptors and the types that go with it.
 
-The server also gets the descriptors of what it serves beside RocketMQ's service: health and reflection.
+The transport gets its own set, for reflection: RocketMQ's service, health and reflection.
 
     python proto/generate.py            write the files
     python proto/generate.py --check    write nothing; exit 1 where they are not up to date
@@ -27,7 +27,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent
 TARGET = ROOT.parent / "python" / "ferromq" / "_proto"
-SERVER = ROOT.parent / "crates" / "ferromq-transport" / "src" / "grpc"
+SERVER = ROOT.parent / "crates" / "ferromq-transport" / "src" / "grpc" / "extras"
 SERVER_SOURCES = (
     "grpc/health/v1/health.proto",
     "grpc/reflection/v1/reflection.proto",
@@ -187,7 +187,7 @@ def main() -> None:
     files = {
         TARGET / "descriptors.bin": descriptors,
         TARGET / "messages.pyi": types(descriptors).encode(),
-        SERVER / "services.bin": compile_descriptors(SERVER_SOURCES),
+        SERVER / "descriptors.bin": compile_descriptors((*SOURCES, *SERVER_SOURCES)),
     }
     if "--check" in sys.argv[1:]:
         stale = [str(path.name) for path, data in files.items() if not path.exists() or path.read_bytes() != data]

@@ -1,13 +1,13 @@
 //! What the Python client needs of Rust: messages as objects, and whole batches of them as bytes.
 //!
-//! Bindings of `ferromq_transport::grpc::client_codec`. The interpreter lock is kept: a batch of 256 KiB is
+//! Bindings of `ferromq_transport::client::grpc`. The interpreter lock is kept: a batch of 256 KiB is
 //! copied in less time than it takes to get the lock back from a busy thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferromq_transport::grpc::{
-    client_codec::{self as codec, Batch, Body, Headers, Kind, Received},
-    wire::Malformed,
+use ferromq_transport::{
+    client::grpc::{self as codec, Batch, Body, Headers, Kind, Received},
+    protobuf::Malformed,
 };
 use parking_lot::Mutex;
 use pyo3::{

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::ExpiredFile;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Seldom, TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, LogLimiter, Missing, Reply, Route, TransportError,
     remoting::Fields,
 };
 use parking_lot::{Mutex, RwLock};
@@ -59,7 +59,7 @@ impl Closed {
 pub struct Handlers {
     functions: Arc<RwLock<Functions>>,
     closed: Arc<Mutex<Closed>>,
-    failures: Arc<Seldom>,
+    failures: Arc<LogLimiter>,
     pool: Pool,
 }
 
@@ -350,8 +350,8 @@ pub fn archive_hook(
 }
 
 /// Logs an exception of a handler, unless there were enough of them for now: clients may cause one with each request.
-fn report(py: Python<'_>, failures: &Seldom, what: &str, error: &PyErr) -> TransportError {
-    failures.say(|left_out| match left_out {
+fn report(py: Python<'_>, failures: &LogLimiter, what: &str, error: &PyErr) -> TransportError {
+    failures.log(|left_out| match left_out {
         0 => log(py, "cold handler failed route=%s", what, error),
         _ => log(py, &format!("cold handler failed route=%s left_out={left_out}"), what, error),
     });

@@ -1,9 +1,9 @@
 //! Rows of Arrow columns that become send requests, for `ferromq.spark`. No logic: what becomes of a row is in
-//! `ferromq_transport::grpc::client_codec::rows`.
+//! `ferromq_transport::client::grpc::rows`.
 //!
 //! Buffers come as `bytes`: those of Arrow may change while somebody looks.
 
-use ferromq_transport::grpc::client_codec::{
+use ferromq_transport::client::grpc::{
     Batch,
     rows::{self, Column, Columns, Common, Entries, Keys, Limits, Places, Texts},
 };

@@ -10,10 +10,9 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::TransferLimits;
 use ferromq_transport::{
-    Route, Seldom, Server, ServerOptions, dispatcher,
+    LogLimiter, Route, Server, ServerOptions, dispatcher,
     hot::{ClientPolicy, SendPolicy},
-    subscriptions::Subscription,
-    tables::{GroupEntry, MessageType, TopicEntry},
+    tables::{GroupEntry, MessageType, TopicEntry, subscriptions::Subscription},
     tls::{ClientAuth, GrpcTls, ServerTls, TlsMode},
 };
 use pyo3::{
@@ -35,7 +34,7 @@ use crate::{
 };
 
 /// Clients say what they subscribe to with each heartbeat.
-static BAD_FILTER: Seldom = Seldom::new();
+static BAD_FILTER: LogLimiter = LogLimiter::new();
 
 /// What a server needs to be dropped in good order.
 struct Running {
@@ -245,7 +244,7 @@ impl PyServer {
     ) -> PyResult<()> {
         let subscription = Subscription::new(expression_type, expression, version, broadcasting);
         if let Err(error) = &subscription.filter {
-            BAD_FILTER.say(|left_out| {
+            BAD_FILTER.log(|left_out| {
                 tracing::warn!(group, topic, expression, %error, left_out, "a subscription gets nothing");
             });
         }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     TransportError,
-    budget::{Allowance, Share},
+    connections::budget::{Allowance, Share},
     remoting::{Fields, Language},
     tables::MessageType,
 };
@@ -92,20 +92,20 @@ pub struct ColdResponse {
 /// answers with an error.
 #[derive(Debug)]
 pub struct Reply {
-    told: oneshot::Sender<Told>,
+    told: oneshot::Sender<Answered>,
     memory: Arc<Allowance>,
 }
 
 /// An answer, and what it holds.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Answered {
     pub(crate) answer: Result<Option<ColdResponse>, TransportError>,
     pub(crate) memory: Share,
 }
 
 impl Reply {
     /// A reply whose answer counts in `memory`, and where that comes.
-    pub(crate) fn new(memory: &Arc<Allowance>) -> (Self, oneshot::Receiver<Told>) {
+    pub(crate) fn new(memory: &Arc<Allowance>) -> (Self, oneshot::Receiver<Answered>) {
         let (told, answer) = oneshot::channel();
         (Self { told, memory: Arc::clone(memory) }, answer)
     }
@@ -118,7 +118,7 @@ impl Reply {
         if let Ok(Some(response)) = &answer {
             memory.count(response.body.len() + response.fields.memory());
         }
-        self.told.send(Told { answer, memory }).is_ok()
+        self.told.send(Answered { answer, memory }).is_ok()
     }
 }
 
@@ -198,7 +198,7 @@ pub trait ColdHandler: Send + Sync + 'static {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
+    use crate::connections::budget::Budget;
 
     #[tokio::test]
     async fn an_answer_counts_before_anybody_has_heard_it_and_until_it_is_dropped() {

@@ -22,7 +22,7 @@ use ferromq_transport::{
         RemotingCommand,
         codes::{request, response},
     },
-    subscriptions::Subscription,
+    tables::subscriptions::Subscription,
 };
 use grpc_support::{
     Broker,

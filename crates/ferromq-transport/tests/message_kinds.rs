@@ -9,7 +9,7 @@ use std::{net::TcpListener, sync::Arc, time::Duration};
 use bytes::Bytes;
 use ferromq_store::{MessageView, OffsetMessageId, properties};
 use ferromq_transport::{
-    hot::{SendPolicy, message_group::queue_of_group, recall},
+    hot::{SendPolicy, message_group::queue_of_group, recall_handle},
     remoting::{Fields, RemotingCommand},
     tables::{MessageType, TopicEntry},
 };
@@ -181,7 +181,7 @@ async fn a_delayed_message_waits_and_its_receipt_has_the_handle_to_recall_it() {
     let client = broker.client().await;
     let at = Time { seconds: 1_700_000_060, nanos: 5_000_000 };
     let entry = sent(&client, vec![delayed("later", at)]).await.remove(0);
-    assert_eq!(entry.recall_handle, recall::handle("flights", "broker-a", at.ms(), "id-later"));
+    assert_eq!(entry.recall_handle, recall_handle::handle("flights", "broker-a", at.ms(), "id-later"));
     eventually(|| broker.store.max_offset("rmq_sys_wheel_timer", 0) == 1).await;
     assert_eq!(ends(&broker), [0; 4]);
     // Whose time is over is delivered at once, and there is nothing to recall.

@@ -17,8 +17,7 @@ use ferromq_transport::{
         HeaderForm, RemotingCommand,
         codes::{request, response},
     },
-    subscriptions::Subscription,
-    tables::{GroupEntry, TopicEntry},
+    tables::{GroupEntry, TopicEntry, subscriptions::Subscription},
 };
 use grpc_support::{Broker, GROUP, TOPIC, eventually, store_config};
 use support::Peer;

@@ -22,13 +22,11 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{GrpcLimits, metered::Untaken};
+use super::{GrpcLimits, counted_body::Untaken};
 use crate::{
     ColdHandler,
-    budget::Allowance,
-    descriptors::Slot,
+    connections::{budget::Allowance, slots::Slot, sockets},
     hot::Counters,
-    sockets,
     tls::{Tls, opening::Wire},
 };
 
@@ -76,7 +74,7 @@ impl Connections {
         let Some(slot) = self.limits.slots.take() else {
             self.counters.refused_connections.add(1);
             let limit = self.limits.slots.limit();
-            self.limits.refused.say(|left_out| {
+            self.limits.refused.log(|left_out| {
                 warn!(%peer, limit, left_out, "connection refused, too many are open; raise max_connections");
             });
             return None;
@@ -184,7 +182,7 @@ impl Incoming {
                 }
                 Err(error) => {
                     let refused = &self.connections.limits.refused;
-                    refused.say(|left_out| warn!(%error, left_out, "accept failed"));
+                    refused.log(|left_out| warn!(%error, left_out, "accept failed"));
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

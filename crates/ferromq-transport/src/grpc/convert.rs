@@ -6,11 +6,11 @@ use std::{borrow::Cow, fmt::Write};
 
 use ferromq_store::{ReceiptHandle, StoreError};
 
-use super::wire::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len};
 use crate::{
     TransportError,
+    connections::log_limiter::LogLimiter,
     hot::{pop_retries::marked_topic, receive::IN_ORDER},
-    seldom::Seldom,
+    protobuf::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 
 /// `apache.rocketmq.v2.Code`, as far as the hot path answers with it.
@@ -118,8 +118,8 @@ impl From<StoreError> for Refusal {
             StoreError::NoRecord { .. } => code::MESSAGE_NOT_FOUND,
             StoreError::NotDurable { .. } => code::MASTER_PERSISTENCE_TIMEOUT,
             StoreError::Io { .. } | StoreError::Corrupt { .. } => {
-                static FAILED: Seldom = Seldom::new();
-                FAILED.say(|left_out| tracing::error!(%error, left_out, "store failed"));
+                static FAILED: LogLimiter = LogLimiter::new();
+                FAILED.log(|left_out| tracing::error!(%error, left_out, "store failed"));
                 code::INTERNAL_SERVER_ERROR
             }
             StoreError::Locked { .. }

@@ -2,32 +2,19 @@
 //!
 //! `docs/decisions/003-grpc-as-bytes.md` says why.
 
-mod ack;
-pub mod client_codec;
 pub mod codec;
 mod connection;
 mod convert;
-mod dead_letter;
+mod counted_body;
 mod deadline;
 mod extras;
-mod health;
-pub mod message;
-mod metered;
-mod outgoing;
-mod polling;
-pub mod proto;
-mod receive;
-mod reflection;
-mod send;
-mod send_check;
-mod send_properties;
-mod serve;
+mod http2;
+mod inline_calls;
 mod service;
 mod stream;
 mod telemetry;
-mod together;
 mod unary;
-pub mod wire;
+mod verbs;
 
 use std::{
     future::Future,
@@ -40,17 +27,15 @@ use tokio::net::TcpListener;
 
 use crate::{
     ColdHandler, TransportError,
-    budget::Budget,
-    descriptors::Slots,
+    connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots},
     hot::{Counters, Hot},
-    seldom::Seldom,
     tls::Tls,
 };
 use connection::{Connections, Incoming};
-use health::Health;
+use extras::health::Health;
 use telemetry::TelemetryStreams;
 
-pub use outgoing::encode_message;
+pub use verbs::{message, outgoing::encode_message, proto};
 
 /// What all gRPC connections of a server may cost together.
 #[derive(Debug, Clone)]
@@ -66,7 +51,7 @@ pub struct GrpcLimits {
     /// How long a client may take nothing of the answers it is to have.
     pub write: Duration,
     /// Connections that were not taken, as the log says it.
-    pub(crate) refused: Arc<Seldom>,
+    pub(crate) refused: Arc<LogLimiter>,
 }
 
 /// The gRPC half of a server; clones share it.
@@ -134,7 +119,7 @@ impl GrpcServer {
             }
             self.0.telemetry.close();
         };
-        serve::until(&self.0, Incoming::new(listener, Arc::clone(&self.0.connections)), drain).await;
+        http2::serve_until(&self.0, Incoming::new(listener, Arc::clone(&self.0.connections)), drain).await;
         Ok(())
     }
 

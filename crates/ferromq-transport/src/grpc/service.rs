@@ -17,24 +17,28 @@ use super::{
     codec::{BytesCodec, OneByOne},
     connection::Link,
     convert::{Refusal, code, put_status},
+    counted_body::{CountedBody, Held, Unread, Untaken},
     deadline::Deadline,
     extras,
-    metered::{Held, Metered, Unread, Untaken},
-    polling::Polling,
-    receive::{self, Client, Form, Terms},
+    inline_calls::OwnTask,
     stream::{Packer, ResponseStream},
-    together::Apart,
     unary::{self, Verb},
-    wire::Malformed,
+    verbs::{
+        polling::Polling,
+        receive::{self, Client, Form, Terms},
+    },
 };
 use crate::{
     ColdRequest, Reply, Route, TransportError,
-    budget::{Share, kept},
+    connections::{
+        answer_memory,
+        budget::{Share, kept},
+    },
     dispatcher,
-    handler::Told,
+    handler::Answered,
     hot::Hot,
+    protobuf::Malformed,
     remoting::{Fields, Language},
-    room,
 };
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
@@ -91,12 +95,12 @@ async fn route_rest(server: Arc<Inner>, link: Link, request: http::Request<Body>
     let share = Arc::new(link.allowance().share());
     if method == "Telemetry" {
         // A client may be silent for as long as it likes.
-        let request = request.map(|body| Body::new(Metered::new(body, Arc::clone(&share), None)));
+        let request = request.map(|body| Body::new(CountedBody::new(body, Arc::clone(&share), None)));
         let mut grpc = Grpc::new(OneByOne::default()).max_decoding_message_size(MAX_REQUEST);
         return grpc.streaming(Telemetry { server, link, share }, request).await;
     }
     let stall = Some(server.stall);
-    let request = request.map(|body| Body::new(Metered::new(body, Arc::clone(&share), stall)));
+    let request = request.map(|body| Body::new(CountedBody::new(body, Arc::clone(&share), stall)));
     let call = Call { link, deadline, share };
     let answered = deadline.limit(answer(server, call, method, &mut grpc, request)).await;
     let Some(response) = answered else { return over().into_http() };
@@ -127,7 +131,7 @@ async fn answer(
     match (dispatcher::find(&route, server.cold.as_ref()), server.hot.clone()) {
         (dispatcher::Path::Hot, Some(hot)) if matches!(method.as_str(), "ReceiveMessage" | "PullMessage") => {
             // It may look at many messages; other calls of the connection do not wait for that.
-            Apart::default().await;
+            OwnTask::default().await;
             let is_pull = method == "PullMessage";
             let untaken = Arc::clone(call.link.untaken());
             let stream = HotStream { server: Arc::clone(&server), hot, call, is_pull };
@@ -194,7 +198,7 @@ impl ServerStreamingService<Bytes> for HotStream {
         let terms = Terms { peer: self.call.link.peer(), form, deadline: deadline.left(), polling };
         let body = request.into_inner();
         let share = Arc::new(self.call.link.allowance().share());
-        Box::pin(room::scope(Arc::clone(&share), async move {
+        Box::pin(answer_memory::scope(Arc::clone(&share), async move {
             if deadline.is_over() {
                 return Err(over());
             }
@@ -264,7 +268,7 @@ impl UnaryService<Bytes> for ColdCall {
         });
         Box::pin(async move {
             let none = || Status::internal("the handler gave no answer");
-            let Told { answer, memory } = answer.await.map_err(|_| none())?.map_err(|_| none())?;
+            let Answered { answer, memory } = answer.await.map_err(|_| none())?.map_err(|_| none())?;
             match answer {
                 Ok(Some(response)) => Ok(single(response.body, memory)),
                 Ok(None) => Err(none()),

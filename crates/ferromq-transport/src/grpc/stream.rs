@@ -16,8 +16,7 @@ use ferromq_store::ReceiptHandle;
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::wire::put_varint;
-use crate::hot::Hot;
+use crate::{hot::Hot, protobuf::put_varint};
 
 /// A packed gRPC message is closed once it holds this many bytes.
 const PACKET: usize = 1 << 20;

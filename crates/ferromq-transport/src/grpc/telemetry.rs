@@ -17,15 +17,15 @@ use tonic::{Code, Status, Streaming};
 
 use super::{
     connection::Link,
-    metered::{Answer, PREFIX, Unread},
-    proto::ProtoDuration,
+    counted_body::{Answer, PREFIX, Unread},
     service::CLIENT_ID,
-    wire::{self, Malformed},
+    verbs::proto::ProtoDuration,
 };
 use crate::{
     ColdHandler,
-    budget::{Share, kept},
+    connections::budget::{Share, kept},
     hot::Counters,
+    protobuf::{self, Malformed},
     remoting::Fields,
 };
 
@@ -178,9 +178,9 @@ impl Drop for Ended<'_> {
 /// The `request_timeout` of the settings in a `TelemetryCommand`, where there is one.
 fn request_timeout(command: &[u8]) -> Result<Option<Duration>, Malformed> {
     let mut timeout = None;
-    for field in wire::Fields::new(command) {
+    for field in protobuf::Fields::new(command) {
         let (2, settings) = field? else { continue };
-        for field in wire::Fields::new(settings.bytes()?) {
+        for field in protobuf::Fields::new(settings.bytes()?) {
             let (4, duration) = field? else { continue };
             let duration = ProtoDuration::decode(duration.bytes()?);
             timeout = duration.ok().and_then(ProtoDuration::get).filter(|timeout| !timeout.is_zero());

@@ -15,17 +15,15 @@ use hyper::body::Incoming;
 use tonic::{Status, body::Body};
 
 use super::{
-    ack,
     connection::Link,
-    dead_letter,
+    counted_body::{CountedBody, PREFIX},
     deadline::Deadline,
-    metered::{Metered, PREFIX},
-    send,
+    inline_calls::OwnTask,
     service::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL, malformed, over, without_client},
-    together::Apart,
+    verbs::{ack, dead_letter, send},
 };
 use crate::{
-    budget::kept,
+    connections::budget::kept,
     hot::{Cause, Hot},
 };
 
@@ -109,10 +107,10 @@ async fn served(
     let cause = if verb == Verb::Forward { dead_letter::cause(request.headers()) } else { Cause::default() };
     // Held to the end of this function: the request's bytes are under way until it is answered.
     let share = Arc::new(link.allowance().share());
-    let body = Metered::new(request.into_body(), Arc::clone(&share), Some(stall));
+    let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(stall));
     let message = message(body, verb.limit()).await?;
     if message.len() > LARGE {
-        Apart::default().await;
+        OwnTask::default().await;
     }
     // The body took its time.
     if deadline.is_over() {
@@ -135,7 +133,7 @@ async fn served(
 /// The one message of a request, which has at most `limit` bytes.
 ///
 /// One that comes in one piece is not copied.
-async fn message(mut body: Metered<Incoming>, limit: usize) -> Result<Bytes, Status> {
+async fn message(mut body: CountedBody<Incoming>, limit: usize) -> Result<Bytes, Status> {
     let mut pieces = Pieces::default();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         if let Ok(piece) = frame?.into_data() {

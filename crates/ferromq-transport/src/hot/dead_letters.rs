@@ -9,12 +9,12 @@ use ferromq_store::{
 use parking_lot::Mutex;
 
 use super::{Hot, pop_retries::retried_topic, receive::Receive};
-use crate::{Missing, TransportError, seldom::Seldom, tables::TopicEntry};
+use crate::{Missing, TransportError, connections::log_limiter::LogLimiter, tables::TopicEntry};
 
-static LOST: Seldom = Seldom::new();
-static NOT_KEPT: Seldom = Seldom::new();
-static COMES_AGAIN: Seldom = Seldom::new();
-static NO_ROOM: Seldom = Seldom::new();
+static LOST: LogLimiter = LogLimiter::new();
+static NOT_KEPT: LogLimiter = LogLimiter::new();
+static COMES_AGAIN: LogLimiter = LogLimiter::new();
+static NO_ROOM: LogLimiter = LogLimiter::new();
 
 /// Before the name of a group in the name of its dead-letter topic.
 pub(crate) const DLQ_PREFIX: &str = "%DLQ%";
@@ -159,7 +159,7 @@ impl Hot {
         let done = tokio::spawn(async move {
             let count = dead.len();
             if let Err(error) = hot.bury_all(peer, &group, &topic, dead).await {
-                LOST.say(|left_out| {
+                LOST.log(|left_out| {
                     tracing::error!(topic, group, count, %error, left_out,
                         "dead messages are not kept; they are tried again");
                 });
@@ -188,7 +188,7 @@ impl Hot {
                             end = Some(its_end);
                             kept.push(*handle);
                         }
-                        Err(error) => NOT_KEPT.say(|left_out| {
+                        Err(error) => NOT_KEPT.log(|left_out| {
                             tracing::error!(topic, group, queue_id = handle.queue_id,
                                 queue_offset = handle.queue_offset, %error, left_out,
                                 "a dead message is not kept; it is tried again");
@@ -202,7 +202,7 @@ impl Hot {
         }
         for handle in kept {
             if let Err(error) = self.store.ack(group, topic, &handle) {
-                COMES_AGAIN.say(|left_out| {
+                COMES_AGAIN.log(|left_out| {
                     tracing::warn!(topic, group, queue_offset = handle.queue_offset, %error, left_out,
                         "a dead message is kept and comes again");
                 });
@@ -269,7 +269,7 @@ impl Hot {
             if !matches!(appended, Err(StoreError::TooLarge { what: "properties", .. })) {
                 break;
             }
-            NO_ROOM.say(|left_out| {
+            NO_ROOM.log(|left_out| {
                 tracing::warn!(
                     topic = name,
                     group,

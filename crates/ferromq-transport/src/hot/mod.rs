@@ -8,13 +8,14 @@ pub(crate) mod batches;
 mod counters;
 pub(crate) mod dead_letters;
 mod demote;
-pub mod half;
+pub mod half_message;
+pub mod long_poll;
 pub mod message_group;
 mod policy;
 pub(crate) mod pop_retries;
 pub mod pull;
 pub mod reads;
-pub mod recall;
+pub mod recall_handle;
 pub mod receive;
 pub(crate) mod renewals;
 pub mod send;
@@ -38,13 +39,13 @@ pub use traffic::{Tally, Traffic, TrafficSnapshot};
 
 use crate::{
     ColdHandler, Demoted, Missing, TransportError,
-    long_poll::LongPolls,
     tables::{GroupEntry, MessageType, Tables, TopicEntry},
 };
 use batches::Batches;
 pub use dead_letters::Cause;
 use dead_letters::Givings;
 use demote::Demotions;
+use long_poll::LongPolls;
 use reads::Reads;
 use renewals::Renewals;
 use unique_key::UniqueKeys;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Hot, pop_retries::lies_in, reads::Scan};
 use crate::{
-    room::{self, OF_MESSAGE},
+    connections::answer_memory::{self, OF_MESSAGE},
     tables::{GroupEntry, TopicEntry},
 };
 
@@ -195,11 +195,11 @@ impl Hot {
     /// As [`Self::receive_round`], within the room there is for an answer: fewer messages where there is little, and at
     /// least one. What is leased does not wait for room, unless it is one message that is larger than the room.
     async fn receive_in_room(&self, request: &Receive<'_>, patience: Duration) -> Result<(Received, bool)> {
-        let max_bytes = room::take_some(request.max_bytes).await;
+        let max_bytes = answer_memory::take_some(request.max_bytes).await;
         let (received, is_cut) = self.receive_round(&Receive { max_bytes, ..*request }, patience).await?;
         let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() + OF_MESSAGE).sum();
         let mut waiting = Leases { hot: self, request, received };
-        room::settle(max_bytes, bytes).await;
+        answer_memory::settle(max_bytes, bytes).await;
         let none = Received { messages: Vec::new(), dead: Vec::new(), ..waiting.received };
         Ok((std::mem::replace(&mut waiting.received, none), is_cut))
     }

@@ -1,0 +1,74 @@
+//! How slowly a peer may send a frame, or take an answer: memory that waits for it is given back in time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A peer moves at least so much of a frame, or all that is left of it, in each time limit.
+const STEP: usize = 512 << 10;
+/// Stands for "never" where a limit is too long to be added to a time.
+const FAR: Duration = Duration::from_secs(86_400 * 365);
+
+/// Watches one frame, or what is written together. It is enough to send slowly, but not to stand still.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProgressDeadline {
+    limit: Duration,
+    begun: Instant,
+    moved: usize,
+}
+
+impl ProgressDeadline {
+    /// Begins a step now.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self::from(Instant::now(), limit)
+    }
+
+    fn from(begun: Instant, limit: Duration) -> Self {
+        Self { limit, begun, moved: 0 }
+    }
+
+    /// So many bytes more came or went.
+    pub(crate) fn moved(&mut self, bytes: usize) {
+        self.moved_by(bytes, Instant::now());
+    }
+
+    fn moved_by(&mut self, bytes: usize, now: Instant) {
+        self.moved += bytes;
+        if self.moved >= STEP {
+            *self = Self::from(now, self.limit);
+        }
+    }
+
+    /// The peer was kept from sending for so long.
+    pub(crate) fn pause(&mut self, time: Duration) {
+        self.begun = after(self.begun, time);
+    }
+
+    /// When the step must be over.
+    pub(crate) fn deadline(&self) -> Instant {
+        after(self.begun, self.limit)
+    }
+}
+
+/// A time later, or one that never comes.
+pub(crate) fn after(begun: Instant, time: Duration) -> Instant {
+    begun.checked_add(time).unwrap_or_else(|| begun + FAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_over_once_enough_has_moved_and_no_pause_counts() {
+        let (limit, begun, seconds) = (Duration::from_secs(30), Instant::now(), Duration::from_secs);
+        let mut progress = ProgressDeadline::from(begun, limit);
+        progress.moved_by(STEP - 1, begun + seconds(20));
+        assert_eq!(progress.deadline(), begun + limit);
+        progress.pause(seconds(5));
+        assert_eq!(progress.deadline(), begun + limit + seconds(5));
+        progress.moved_by(1, begun + seconds(30));
+        assert_eq!(progress.deadline(), begun + seconds(30) + limit);
+        assert!(ProgressDeadline::new(Duration::MAX).deadline() > begun + limit);
+    }
+}

@@ -1,0 +1,51 @@
+//! Tells the requests of a connection that wait for messages that no more requests will come from it.
+//!
+//! A peer that closed, or closed its half, or a server that drains: whoever waits for messages answers at
+//! once with what there is. The signal travels with the task that answers, so that no verb passes it on.
+
+use tokio::sync::watch;
+
+tokio::task_local! {
+    static READ_CLOSED: ReadClosed;
+}
+
+/// Whether a connection's reading half has ended.
+#[derive(Clone)]
+pub(crate) struct ReadClosed(watch::Receiver<bool>);
+
+/// The connection's end of the signal; dropping it says the same as telling.
+pub(crate) struct ReadCloser(watch::Sender<bool>);
+
+/// Makes both ends.
+pub(crate) fn channel() -> (ReadCloser, ReadClosed) {
+    let (close, closed) = watch::channel(false);
+    (ReadCloser(close), ReadClosed(closed))
+}
+
+impl ReadCloser {
+    pub(crate) fn close(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl ReadClosed {
+    /// Runs a request's answer so that [`wait`] works in it.
+    pub(crate) fn scope<F: Future>(self, answering: F) -> impl Future<Output = F::Output> {
+        READ_CLOSED.scope(self, answering)
+    }
+}
+
+/// Resolves once the connection of the request that is being answered takes no more requests; never outside
+/// of [`ReadClosed::scope`].
+pub(crate) async fn wait() {
+    match READ_CLOSED.try_with(|closed| closed.0.clone()) {
+        // An error is a dropped sender: the connection is gone.
+        Ok(mut closed) => _ = closed.wait_for(|closed| *closed).await,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Says whether [`wait`] has resolved.
+pub(crate) fn is_closed() -> bool {
+    READ_CLOSED.try_with(|closed| *closed.0.borrow() || closed.0.has_changed().is_err()).unwrap_or(false)
+}

@@ -1,0 +1,233 @@
+//! AckMessage, ChangeInvisibleDuration and UpdateOffset: what ends or moves a lease.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::{
+    proto::{ChangeInvisibleDurationRequest, UpdateOffsetRequest},
+    receive::{check_invisible, name, queue_id, readable, topic_name},
+};
+use crate::{
+    grpc::convert::{
+        Refusal, check_group, check_topic, code, handle_topic, is_in_order, parse_handle, put_status,
+        write_handle,
+    },
+    hot::Hot,
+    protobuf::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
+};
+
+/// Entries of one request; a client that has more sends more requests.
+const MAX_ACKS: usize = 1 << 16;
+
+/// A request of at most so many bytes, some hundred handles, is answered where it was read.
+const FEW_BYTES: usize = 32 << 10;
+
+/// Answers an encoded `AckMessageRequest`: a status for each entry and one for all.
+pub(in crate::grpc) async fn ack_message(
+    hot: &Arc<Hot>,
+    request: &Bytes,
+    peer: SocketAddr,
+) -> Result<Bytes, Malformed> {
+    if request.len() <= FEW_BYTES {
+        return acknowledge(hot, request);
+    }
+    let (own, request) = (Arc::clone(hot), request.clone());
+    let done = match hot.batches.turn(peer).await {
+        Ok(turn) => turn.run(move || acknowledge(&own, &request)).await,
+        Err(closed) => Err(closed),
+    };
+    done.unwrap_or_else(|closed| Ok(refused(&closed.into())))
+}
+
+/// Entries come in hundreds, so they are read in place.
+fn acknowledge(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
+    let (mut group, mut topic, mut count) = ("", "", 0);
+    for field in Fields::new(request) {
+        match field? {
+            (1, value) => group = resource_name(value.bytes()?)?,
+            (2, value) => topic = resource_name(value.bytes()?)?,
+            (3, value) => {
+                entry(value.bytes()?)?;
+                count += 1;
+                if count > MAX_ACKS {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Err(refusal) = check_topic(topic).and_then(|()| check_group(group)) {
+        return Ok(refused(&refusal));
+    }
+    if count == 0 || count > MAX_ACKS {
+        let count = if count == 0 { "no" } else { "too many" };
+        let why = format!("{count} receipt handles to acknowledge; give 1 to {MAX_ACKS}");
+        return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
+    }
+    let mut results = Results::new(request.len() + count * 12);
+    for field in Fields::new(request) {
+        if let (3, value) = field? {
+            let (message_id, handle) = entry(value.bytes()?)?;
+            let lease = parse_handle(handle, &hot.broker_name);
+            let (topic, _) = handle_topic(handle, group, topic);
+            let done = lease.and_then(|(lease, _)| Ok(hot.ack_in_time(group, &topic, &lease)?));
+            results.put(message_id, handle, done);
+        }
+    }
+    Ok(results.finish())
+}
+
+fn resource_name(resource: &[u8]) -> Result<&str, Malformed> {
+    let mut name = "";
+    for field in Fields::new(resource) {
+        if let (2, value) = field? {
+            name = value.text()?;
+        }
+    }
+    Ok(name)
+}
+
+/// Message id and receipt handle.
+fn entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
+    let (mut message_id, mut handle) = ("", "");
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => message_id = value.text()?,
+            (2, value) => handle = value.text()?,
+            _ => {}
+        }
+    }
+    Ok((message_id, handle))
+}
+
+/// The entries of an `AckMessageResponse` as they come.
+struct Results {
+    entries: Vec<u8>,
+    ok: Vec<u8>,
+    failed: Vec<u8>,
+    /// The code all entries share, or `MULTIPLE_RESULTS`.
+    code: Option<i32>,
+}
+
+impl Results {
+    fn new(expected_bytes: usize) -> Self {
+        let mut ok = Vec::new();
+        put_status(&mut ok, 3, code::OK, "OK");
+        Self { entries: Vec::with_capacity(expected_bytes), ok, failed: Vec::new(), code: None }
+    }
+
+    fn put(&mut self, message_id: &str, handle: &str, outcome: Result<(), Refusal>) {
+        let (code, status) = match outcome {
+            Ok(()) => (code::OK, &self.ok),
+            Err(refusal) => {
+                self.failed.clear();
+                put_status(&mut self.failed, 3, refusal.code, &refusal.message);
+                (refusal.code, &self.failed)
+            }
+        };
+        self.code =
+            Some(self.code.map_or(code, |all| if all == code { all } else { code::MULTIPLE_RESULTS }));
+        let len = bytes_field_len(1, message_id.len()) + bytes_field_len(2, handle.len()) + status.len();
+        put_len_prefix(&mut self.entries, 2, len);
+        put_bytes_field(&mut self.entries, 1, message_id.as_bytes());
+        put_bytes_field(&mut self.entries, 2, handle.as_bytes());
+        self.entries.extend_from_slice(status);
+    }
+
+    fn finish(self) -> Bytes {
+        let (code, message) = match self.code {
+            Some(code::OK) | None => (code::OK, "OK"),
+            Some(code) => (code, shared_text(code)),
+        };
+        let mut out = Vec::with_capacity(self.entries.len() + 64);
+        put_status(&mut out, 1, code, message);
+        out.extend_from_slice(&self.entries);
+        out.into()
+    }
+}
+
+/// What the whole answer says, which clients show instead of the texts of its entries: RocketMQ's name of the code.
+const fn shared_text(code: i32) -> &'static str {
+    match code {
+        code::MULTIPLE_RESULTS => "MULTIPLE_RESULTS",
+        code::INVALID_RECEIPT_HANDLE => "INVALID_RECEIPT_HANDLE",
+        code::TOPIC_NOT_FOUND => "TOPIC_NOT_FOUND",
+        code::CONSUMER_GROUP_NOT_FOUND => "CONSUMER_GROUP_NOT_FOUND",
+        code::INTERNAL_SERVER_ERROR => "INTERNAL_SERVER_ERROR",
+        _ => "no entry was acknowledged; see each entry",
+    }
+}
+
+/// Answers an encoded `ChangeInvisibleDurationRequest` with the new receipt handle.
+pub(in crate::grpc) fn change_invisible_duration(hot: &Hot, request: Bytes) -> Result<Bytes, Malformed> {
+    let request = ChangeInvisibleDurationRequest::decode(request)
+        .map_err(|_| Malformed("not a ChangeInvisibleDurationRequest"))?;
+    Ok(match change(hot, &request) {
+        Ok(handle) => {
+            let mut out = Vec::new();
+            put_status(&mut out, 1, code::OK, "OK");
+            put_bytes_field(&mut out, 2, handle.as_bytes());
+            out.into()
+        }
+        Err(refusal) => refused(&refusal),
+    })
+}
+
+fn change(hot: &Hot, request: &ChangeInvisibleDurationRequest) -> Result<String, Refusal> {
+    let (group, topic) = (name(request.group.as_ref()), name(request.topic.as_ref()));
+    check_topic(topic)?;
+    check_group(group)?;
+    let asked = request.invisible_duration.unwrap_or_default();
+    let duration = check_invisible(asked, Duration::ZERO, hot.client_policy.load().max_invisible)?;
+    let (handle, physical_offset) = parse_handle(&request.receipt_handle, &hot.broker_name)?;
+    let (topic, mark) = handle_topic(&request.receipt_handle, group, topic);
+    hot.check_in_time(group, &topic, &handle)?;
+    let new = match request.suspend.unwrap_or_default() {
+        true => hot.suspend(group, &topic, &handle, duration)?,
+        false => hot.change_invisible(group, &topic, &handle, duration)?,
+    };
+    let mut text = String::new();
+    let is_ordered = is_in_order(&request.receipt_handle);
+    write_handle(&mut text, &new, &hot.broker_name, physical_offset, is_ordered, mark);
+    Ok(text)
+}
+
+/// Answers an encoded `UpdateOffsetRequest`.
+pub(in crate::grpc) async fn update_offset(
+    hot: &Hot,
+    request: Bytes,
+    peer: SocketAddr,
+) -> Result<Bytes, Malformed> {
+    let request =
+        UpdateOffsetRequest::decode(request).map_err(|_| Malformed("not an UpdateOffsetRequest"))?;
+    Ok(match update(hot, &request, peer).await {
+        Ok(()) => {
+            let mut out = Vec::new();
+            put_status(&mut out, 1, code::OK, "OK");
+            out.into()
+        }
+        Err(refusal) => refused(&refusal),
+    })
+}
+
+async fn update(hot: &Hot, request: &UpdateOffsetRequest, peer: SocketAddr) -> Result<(), Refusal> {
+    let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
+    check_topic(topic)?;
+    check_group(group)?;
+    let entry = readable(hot, topic, peer).await?;
+    hot.group(group, peer).await?;
+    let queue_id = queue_id(request.message_queue.as_ref(), topic, &entry)?;
+    let offset = u64::try_from(request.offset).map_err(|_| {
+        Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))
+    })?;
+    Ok(hot.update_offset(group, topic, queue_id, offset)?)
+}
+
+/// A response that holds nothing but a status, as field 1 of any of them.
+pub(in crate::grpc) fn refused(refusal: &Refusal) -> Bytes {
+    let mut out = Vec::new();
+    put_status(&mut out, 1, refusal.code, &refusal.message);
+    out.into()
+}

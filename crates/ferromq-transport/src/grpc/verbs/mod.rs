@@ -1,0 +1,12 @@
+//! The hot gRPC methods: a request becomes calls of the hot path, their outcomes a response.
+
+pub(super) mod ack;
+pub(super) mod dead_letter;
+pub mod message;
+pub(super) mod outgoing;
+pub(super) mod polling;
+pub mod proto;
+pub(super) mod receive;
+pub(super) mod send;
+mod send_check;
+mod send_properties;

@@ -1,0 +1,384 @@
+//! SendMessage: from the request's bytes to the store, and the receipts back.
+
+use std::{fmt::Write, iter::repeat, net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use ferromq_store::{Appended, Location, NewMessage, SEQUENCE};
+use tonic::Status;
+
+use super::{
+    message::{Outgoing, SendRequest},
+    send_check, send_properties,
+};
+use crate::{
+    TransportError,
+    connections::budget::{Over, Share},
+    grpc::{
+        convert::{Refusal, check_topic, code, put_status},
+        service::malformed,
+    },
+    hot::{Hot, batches::FEW, message_group::queue_of_group, recall_handle, send::Kept},
+    protobuf::{
+        CHOSEN_QUEUE, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len,
+    },
+    tables::{MessageType, TopicEntry},
+};
+
+/// The system flag of a compressed body.
+const COMPRESSED: i32 = 1;
+const GZIP: i32 = 2;
+/// What a request takes beside its bytes is counted where it is more; calls of a connection are limited by number.
+const FREE: usize = 4 << 10;
+
+/// Answers an encoded `SendMessageRequest` with an encoded `SendMessageResponse`.
+///
+/// All messages of a request are checked before any is stored, so a refusal means that none is; a crash before their
+/// flush may keep the first of several. The answer comes once the promise of the flush policy holds.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for what is no such request; `RESOURCE_EXHAUSTED` where `share` has no room for what many small
+/// messages take beside their bytes.
+pub(in crate::grpc) async fn send_message(
+    hot: &Arc<Hot>,
+    request: &Bytes,
+    peer: SocketAddr,
+    share: &Arc<Share>,
+) -> Result<Bytes, Status> {
+    let count = SendRequest::count(request).map_err(malformed)?;
+    let stored = if count > FEW {
+        store_many(hot, request, count, peer, share).await?
+    } else {
+        store(hot, request, count, peer, share).await?
+    };
+    let answer = match stored {
+        Ok((answer, end)) => hot.durable(end).await.map(|()| answer).map_err(Refusal::from),
+        Err(refusal) => Err(refusal),
+    };
+    Ok(answer.unwrap_or_else(|refusal| {
+        let mut out = Vec::new();
+        put_status(&mut out, 1, refusal.code, &refusal.message);
+        out.into()
+    }))
+}
+
+/// The answer, which holds once what ends there is durable.
+type Answer = Result<(Bytes, u64), Refusal>;
+
+/// As [`store`], for a request that others do not wait for.
+async fn store_many(
+    hot: &Arc<Hot>,
+    request: &Bytes,
+    count: usize,
+    peer: SocketAddr,
+    share: &Arc<Share>,
+) -> Result<Answer, Status> {
+    let name = SendRequest::first_topic(request).map_err(malformed)?;
+    // The control plane may take its time to make the topic, or to give it a type: no turn is taken meanwhile.
+    let topic = match topic_of(hot, name, peer).await {
+        Ok(topic) => topic,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let first = (Arc::clone(hot), request.clone(), Arc::clone(share));
+    let stored = turn(hot, peer, move || {
+        let (hot, request, share) = first;
+        let request = parse(&request, count, &share)?;
+        let named = topic_named(&hot, &request);
+        Ok(named.and_then(|_| store_unless_untyped(&hot, &request, &topic, peer)))
+    });
+    let kind = match stored.await? {
+        Ok(Step::Untyped(kind)) => kind,
+        Ok(Step::Stored(answer, end)) => return Ok(Ok((answer, end))),
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let topic = match hot.typed_topic(name, kind, peer).await {
+        Ok(topic) => topic,
+        Err(error) => return Ok(Err(error.into())),
+    };
+    let (own, request) = (Arc::clone(hot), request.clone());
+    turn(hot, peer, move || {
+        // What it takes is counted already.
+        let request = SendRequest::parse(&request).map_err(malformed)?;
+        Ok(append(&own, &request, &topic, peer).map(|stored| answer(&own, &request, &stored)))
+    })
+    .await
+}
+
+/// Does a part of the work on a large request when it is its connection's turn.
+async fn turn<T: Send + 'static>(
+    hot: &Hot,
+    peer: SocketAddr,
+    work: impl FnOnce() -> Result<Result<T, Refusal>, Status> + Send + 'static,
+) -> Result<Result<T, Refusal>, Status> {
+    match hot.batches.turn(peer).await {
+        Ok(turn) => turn.run(work).await.unwrap_or_else(|closed| Ok(Err(closed.into()))),
+        Err(closed) => Ok(Err(closed.into())),
+    }
+}
+
+/// Stores the messages of a request.
+async fn store(
+    hot: &Hot,
+    request: &[u8],
+    count: usize,
+    peer: SocketAddr,
+    share: &Share,
+) -> Result<Answer, Status> {
+    let request = parse(request, count, share)?;
+    Ok(store_parsed(hot, &request, peer).await)
+}
+
+/// Parses a request of `count` messages once there is room for them.
+fn parse<'a>(request: &'a [u8], count: usize, share: &Share) -> Result<SendRequest<'a>, Status> {
+    // Before they are parsed: what there is no room for costs little time, too.
+    take(share, SendRequest::memory_of_messages(count))?;
+    let request = SendRequest::parse(request).map_err(malformed)?;
+    take(share, request.memory_of_texts())?;
+    Ok(request)
+}
+
+fn take(share: &Share, bytes: usize) -> Result<(), Over> {
+    if bytes > FREE { share.take(bytes) } else { Ok(()) }
+}
+
+/// Messages that are stored.
+struct Stored {
+    appended: Appended,
+    /// Of the one message; several of a request are no delayed and no half ones.
+    kind: MessageType,
+    /// When the one message is due, where it waits.
+    deliver_at: Option<i64>,
+    /// The queue of each message, where one is not in that its client chose; else empty.
+    chosen: Vec<i32>,
+}
+
+/// What became of a request.
+enum Step {
+    /// The answer, which holds once what ends there is durable.
+    Stored(Bytes, u64),
+    /// Nothing yet: its topic is to be given this type first.
+    Untyped(MessageType),
+}
+
+async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Answer {
+    let name = topic_named(hot, request)?;
+    let topic = topic_of(hot, name, peer).await?;
+    match store_unless_untyped(hot, request, &topic, peer)? {
+        Step::Stored(answer, end) => Ok((answer, end)),
+        Step::Untyped(kind) => {
+            let topic = hot.typed_topic(name, kind, peer).await?;
+            append(hot, request, &topic, peer).map(|stored| answer(hot, request, &stored))
+        }
+    }
+}
+
+/// Stores the messages of a request that [`topic_named`] accepted, unless they are the first of a topic without type.
+fn store_unless_untyped(
+    hot: &Hot,
+    request: &SendRequest<'_>,
+    topic: &TopicEntry,
+    peer: SocketAddr,
+) -> Result<Step, Refusal> {
+    if let Some(kind) = send_check::deciding(request, topic, &hot.policy.load())? {
+        return Ok(Step::Untyped(kind));
+    }
+    let (answer, end) = answer(hot, request, &append(hot, request, topic, peer)?);
+    Ok(Step::Stored(answer, end))
+}
+
+fn answer(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> (Bytes, u64) {
+    (receipts(hot, request, stored), stored.appended.end)
+}
+
+/// The topic of all messages of a request, whose times of delivery are near enough.
+fn topic_named<'a>(hot: &Hot, request: &SendRequest<'a>) -> Result<&'a str, Refusal> {
+    let Some(first) = request.messages.first() else {
+        return Err(Refusal::new(code::MESSAGE_CORRUPTED, "no message to send"));
+    };
+    if request.messages.iter().any(|message| message.topic != first.topic) {
+        return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the messages of a request have different topics"));
+    }
+    if let Some(latest) = request.messages.iter().filter_map(|message| message.delivery_timestamp).max() {
+        check_delay(hot, latest)?;
+    }
+    Ok(first.topic)
+}
+
+/// Refuses a time of delivery that is further ahead than the policy allows over gRPC, in RocketMQ's words.
+fn check_delay(hot: &Hot, at: i64) -> Result<(), Refusal> {
+    let max = hot.client_policy.load().max_delay.as_millis();
+    let ahead = u128::try_from(at.saturating_sub(hot.clock.now_ms())).unwrap_or(0);
+    if ahead > max {
+        let why = format!("the max delay time of message is too large, max is {max}");
+        return Err(Refusal::new(code::ILLEGAL_DELIVERY_TIME, why));
+    }
+    Ok(())
+}
+
+/// The entry of a topic that clients may write.
+async fn topic_of(hot: &Hot, name: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
+    check_topic(name)?;
+    let topic = hot.topic(name, peer).await.map_err(|error| unknown(hot, error))?;
+    topic.check_writable(name)?;
+    Ok(topic)
+}
+
+/// Where topics are not created over gRPC, RocketMQ's proxy holds a message's type against that of the topic first.
+fn unknown(hot: &Hot, error: TransportError) -> Refusal {
+    match error {
+        TransportError::NoSuchTopic(topic)
+            if !hot.client_policy.load().creates_topics && hot.policy.load().type_checks.grpc =>
+        {
+            let why = format!(
+                "TopicMessageType validate failed, the expected type is UNSPECIFIED: the topic {topic} does not exist; \
+                 create it"
+            );
+            Refusal::new(code::MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, why)
+        }
+        error => error.into(),
+    }
+}
+
+/// Checks all messages, then appends them. Nothing is borrowed from the request afterwards.
+fn append(
+    hot: &Hot,
+    request: &SendRequest<'_>,
+    topic: &TopicEntry,
+    peer: SocketAddr,
+) -> Result<Stored, Refusal> {
+    let mut kind = MessageType::Normal;
+    let policy = hot.policy.load();
+    let mut texts = Vec::with_capacity(request.messages.len() * 256);
+    let mut ends = Vec::with_capacity(request.messages.len());
+    for message in &request.messages {
+        kind = send_check::check(request, message, topic, &policy)?;
+        send_properties::put(&mut texts, request, message, kind);
+        // As over remoting, where messages of a batch have none: consumers over remoting trace by it.
+        if request.messages.len() == 1 {
+            texts.extend_from_slice(policy.stamp());
+        }
+        ends.push(texts.len());
+    }
+    let kept = Kept::of(request.properties.iter().any(|(name, _)| *name == SEQUENCE));
+    let mut messages = unstored(hot, request, topic, peer);
+    let chosen = chosen_otherwise(request, &messages);
+    let (appended, deliver_at) = match (messages.as_mut_slice(), kind) {
+        ([_], MessageType::Transaction) if kept == Kept::New => {
+            let why = format!("a message of a transaction cannot have {SEQUENCE}");
+            return Err(Refusal::new(code::BAD_REQUEST, why));
+        }
+        ([message], MessageType::Transaction) => {
+            (hot.append_half(message, first_id(request), &mut texts)?, None)
+        }
+        ([message], MessageType::Delay) => {
+            message.properties = &texts;
+            hot.append_timed(message, 0, kept)?
+        }
+        (many, _) => {
+            let mut begin = 0;
+            for (message, end) in many.iter_mut().zip(ends) {
+                message.properties = texts.get(begin..end).unwrap_or_default();
+                begin = end;
+            }
+            (hot.append_kept(many, kept)?, None)
+        }
+    };
+    Ok(Stored { appended, kind, deliver_at, chosen })
+}
+
+fn first_id<'a>(request: &SendRequest<'a>) -> &'a str {
+    request.messages.first().map_or("", |message| message.message_id)
+}
+
+/// The messages of a request, still without properties.
+fn unstored<'a>(
+    hot: &Hot,
+    request: &SendRequest<'a>,
+    topic: &TopicEntry,
+    peer: SocketAddr,
+) -> Vec<NewMessage<'a>> {
+    let now = hot.clock.now_ms();
+    // Drawn at most once: messages of one request that do not choose a queue stay together.
+    let mut drawn = None;
+    let messages = request.messages.iter().map(|message| NewMessage {
+        topic: message.topic,
+        queue_id: chosen_queue(message, topic).unwrap_or_else(|| {
+            (*drawn.get_or_insert_with(|| hot.pick_queue(message.topic, topic))).cast_signed()
+        }),
+        flag: 0,
+        sys_flag: if message.body_encoding == GZIP { COMPRESSED } else { 0 },
+        born_timestamp: message.born_timestamp.unwrap_or(now),
+        born_host: peer,
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        body: message.body,
+        properties: &[],
+    });
+    messages.collect()
+}
+
+/// The queue a message says itself, in one way or another. Its group goes before the queue its producer chose:
+/// official clients choose it each by a hash of their own.
+fn chosen_queue(message: &Outgoing<'_>, topic: &TopicEntry) -> Option<i32> {
+    if !message.message_group.is_empty() {
+        return Some(queue_of_group(message.message_group, topic.write_queues).cast_signed());
+    }
+    match message.priority.and_then(|priority| u32::try_from(priority).ok()) {
+        Some(priority) if send_check::kind(message) == MessageType::Priority => {
+            Some(topic.queue_of_priority(priority).cast_signed())
+        }
+        _ => message.queue_id,
+    }
+}
+
+/// The queue of each message where one of them is in another queue than its client wrote; else nothing.
+fn chosen_otherwise(request: &SendRequest<'_>, messages: &[NewMessage<'_>]) -> Vec<i32> {
+    let is_other = |(asked, given): (&Outgoing<'_>, &NewMessage<'_>)| asked.queue_id != Some(given.queue_id);
+    if request.messages.iter().zip(messages).any(is_other) {
+        messages.iter().map(|message| message.queue_id).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// The response of a request whose messages are all stored.
+fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
+    let mut status = Vec::new();
+    put_status(&mut status, 1, code::OK, "OK");
+    let mut out = Vec::with_capacity(request.messages.len() * 64 + 16);
+    out.extend_from_slice(&status);
+    let chosen = stored.chosen.iter().copied().map(Some).chain(repeat(None));
+    for ((message, location), chosen) in request.messages.iter().zip(&stored.appended.locations).zip(chosen) {
+        let chosen = chosen.and_then(|queue_id| u64::try_from(queue_id).ok());
+        let transaction = match stored.kind {
+            MessageType::Transaction => transaction_id(location),
+            _ => String::new(),
+        };
+        let recall = stored.deliver_at.map_or_else(String::new, |at| {
+            recall_handle::handle(message.topic, &hot.broker_name, at, message.message_id)
+        });
+        // Empty texts are left out of the wire.
+        let texts = [(2, message.message_id), (3, transaction.as_str()), (5, recall.as_str())];
+        let texts = || texts.iter().filter(|(_, text)| !text.is_empty());
+        // -1 of one that was there already.
+        let offset = location.queue_offset;
+        let len = texts().map(|(number, text)| bytes_field_len(*number, text.len())).sum::<usize>();
+        let chosen_len = chosen.map_or(0, |id| varint_len(u64::from(CHOSEN_QUEUE) << 3) + varint_len(id));
+        put_len_prefix(&mut out, 2, status.len() + len + 1 + varint_len(offset) + chosen_len);
+        out.extend_from_slice(&status);
+        texts().for_each(|(number, text)| put_bytes_field(&mut out, *number, text.as_bytes()));
+        put_varint_field(&mut out, 4, offset);
+        if let Some(queue_id) = chosen {
+            put_varint_field(&mut out, CHOSEN_QUEUE, queue_id);
+        }
+    }
+    out.into()
+}
+
+/// Names a half message by its place, so that nobody has to remember it: physical offset and offset in the queue
+/// of half messages, 16 hexadecimal digits each.
+fn transaction_id(place: &Location) -> String {
+    let mut text = String::with_capacity(32);
+    // Writing to a text cannot fail.
+    let _ = write!(text, "{:016X}{:016X}", place.physical_offset, place.queue_offset);
+    text
+}

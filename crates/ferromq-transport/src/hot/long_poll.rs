@@ -1,0 +1,501 @@
+//! Parked receives and pulls: who waits for messages, and who is woken.
+//!
+//! Knows topics, queues and groups by name only; whether a woken poll finds something is its own business.
+//! An arrival wakes one poll of each group; one that leaves messages behind wakes the next. So a thousand
+//! parked polls cost as many wake-ups as there are batches, not a thousand.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use ferromq_store::{Arrival, Clock};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, futures::Notified, watch};
+
+use crate::{connections::read_closed, hot::Counters};
+
+/// Longest sleep of the timer: a bound on how late it notices a system clock nobody told it about.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Stands for "no expiry is watched".
+const NEVER: i64 = i64::MAX;
+
+/// The parked polls of a server; clones share them.
+#[derive(Clone)]
+pub struct LongPolls(Arc<Inner>);
+
+struct Inner {
+    clock: Clock,
+    counters: Arc<Counters>,
+    /// Topics and groups somebody polled, until they are removed.
+    topics: RwLock<HashMap<Box<str>, Arc<TopicPolls>>>,
+    timer: OnceLock<()>,
+    expiries: Arc<Expiries>,
+    closing: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct TopicPolls {
+    groups: RwLock<HashMap<Box<str>, Group>>,
+    pulls: RwLock<HashMap<u32, Arc<Notify>>>,
+}
+
+/// The receives of one group in one topic: those of any queue, and those of one queue each.
+#[derive(Default)]
+struct Group {
+    any: Arc<GroupPolls>,
+    queues: HashMap<u32, Arc<GroupPolls>>,
+}
+
+impl Group {
+    fn polls(&self, queue: Option<u32>) -> Option<&Arc<GroupPolls>> {
+        queue.map_or(Some(&self.any), |queue| self.queues.get(&queue))
+    }
+
+    fn polls_or_new(&mut self, queue: Option<u32>) -> &Arc<GroupPolls> {
+        match queue {
+            None => &self.any,
+            Some(queue) => self.queues.entry(queue).or_default(),
+        }
+    }
+}
+
+/// The receives of one group that wait for the same messages.
+struct GroupPolls {
+    /// One permit is kept where nobody waits, so that no arrival falls between a look and a wait.
+    work: Notify,
+    /// The earliest lease end the timer knows of.
+    next_expiry: AtomicI64,
+    parked: AtomicUsize,
+}
+
+impl Default for GroupPolls {
+    fn default() -> Self {
+        Self { work: Notify::new(), next_expiry: AtomicI64::new(NEVER), parked: AtomicUsize::new(0) }
+    }
+}
+
+/// Lease ends somebody waits for, earliest first.
+#[derive(Default)]
+struct Expiries {
+    due: Mutex<BTreeSet<(i64, usize)>>,
+    groups: Mutex<HashMap<usize, Weak<GroupPolls>>>,
+    changed: Notify,
+}
+
+impl LongPolls {
+    /// Returns an empty set that follows `clock`.
+    #[must_use]
+    pub fn new(clock: Clock, counters: Arc<Counters>) -> Self {
+        let expiries = Arc::new(Expiries::default());
+        let changed = Arc::clone(&expiries);
+        clock.on_advance(move || changed.changed.notify_one());
+        Self(Arc::new(Inner {
+            clock,
+            counters,
+            topics: RwLock::default(),
+            timer: OnceLock::new(),
+            expiries,
+            closing: watch::Sender::new(false),
+        }))
+    }
+
+    /// Wakes the polls that new messages can serve; called by the store's dispatching thread.
+    pub fn arrived(&self, arrival: &Arrival<'_>) {
+        let Some(topic) = self.0.topics.read().get(arrival.topic).cloned() else { return };
+        for group in topic.groups.read().values() {
+            group.any.work.notify_one();
+            if let Some(polls) = group.queues.get(&arrival.queue_id) {
+                polls.work.notify_one();
+            }
+        }
+        if let Some(pulls) = topic.pulls.read().get(&arrival.queue_id) {
+            pulls.notify_waiters();
+        }
+    }
+
+    /// Wakes the pulls of a queue: they are to look again.
+    pub(crate) fn wake_pulls(&self, topic: &str, queue_id: u32) {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
+        if let Some(pulls) = topic.pulls.read().get(&queue_id) {
+            pulls.notify_waiters();
+        }
+    }
+
+    /// Wakes the receives of a group in a topic: there may be messages that did not just arrive.
+    pub(crate) fn wake_receives(&self, topic: &str, group: &str) {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
+        let groups = topic.groups.read();
+        let Some(group) = groups.get(group) else { return };
+        // One of each: whoever leaves messages behind wakes the next.
+        group.any.work.notify_one();
+        group.queues.values().for_each(|polls| polls.work.notify_one());
+    }
+
+    /// Forgets a topic that was removed; what somebody waits for stays.
+    pub(crate) fn forget_topic(&self, name: &str) {
+        let mut topics = self.0.topics.write();
+        let Some(topic) = topics.get(name) else { return };
+        topic.groups.write().retain(|_, group| !self.0.expiries.forget(group));
+        topic.pulls.write().retain(|_, pulls| Arc::strong_count(pulls) > 1);
+        // Whoever holds it is about to wait: that begins with this lock.
+        let is_idle = Arc::strong_count(topic) == 1;
+        if is_idle && topic.groups.read().is_empty() && topic.pulls.read().is_empty() {
+            topics.remove(name);
+        }
+    }
+
+    /// Forgets a group that was removed; where somebody waits it stays.
+    pub(crate) fn forget_group(&self, name: &str) {
+        for topic in self.0.topics.read().values() {
+            let mut groups = topic.groups.write();
+            if groups.get(name).is_some_and(|group| self.0.expiries.forget(group)) {
+                groups.remove(name);
+            }
+        }
+    }
+
+    /// Ends all polls, parked now or later: the server stops.
+    pub fn close(&self) {
+        self.0.closing.send_replace(true);
+    }
+
+    /// Resolves once [`Self::close`] was called, or the connection of the request takes no more requests.
+    pub(crate) async fn closed(&self) {
+        let mut closing = self.0.closing.subscribe();
+        tokio::select! {
+            // The sender lives in `self`, so the channel cannot be closed.
+            _ = closing.wait_for(|closing| *closing) => {}
+            () = read_closed::wait() => {}
+        }
+    }
+
+    /// Says whether [`Self::closed`] has resolved.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.0.closing.borrow() || read_closed::is_closed()
+    }
+
+    /// Registers a receive of any queue or of one that is about to wait. Look for messages *after* this.
+    pub(crate) fn park(&self, topic: &str, group: &str, queue: Option<u32>) -> ParkedReceive {
+        self.start_timer();
+        let polls = self.topic(topic);
+        let found = polls.groups.read().get(group).and_then(|group| group.polls(queue)).cloned();
+        let group = found.unwrap_or_else(|| {
+            Arc::clone(polls.groups.write().entry(group.into()).or_default().polls_or_new(queue))
+        });
+        self.0.counters.parked.add(1);
+        group.parked.fetch_add(1, Ordering::Relaxed);
+        ParkedReceive { polls: self.clone(), group }
+    }
+
+    /// How many receives of a group wait for messages of any queue, or of one.
+    pub(crate) fn parked(&self, topic: &str, group: &str, queue: Option<u32>) -> usize {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return 0 };
+        let groups = topic.groups.read();
+        let polls = groups.get(group).and_then(|group| group.polls(queue));
+        polls.map_or(0, |polls| polls.parked.load(Ordering::Relaxed))
+    }
+
+    /// Registers a pull of one queue that is about to wait. Look for messages *after* waiting has begun.
+    pub(crate) fn park_pull(&self, topic: &str, queue_id: u32) -> ParkedPull {
+        let polls = self.topic(topic);
+        let found = polls.pulls.read().get(&queue_id).cloned();
+        let arrivals = found.unwrap_or_else(|| Arc::clone(polls.pulls.write().entry(queue_id).or_default()));
+        self.0.counters.parked.add(1);
+        ParkedPull { polls: self.clone(), arrivals }
+    }
+
+    /// Tells polls of the group that a lease ends at `expiry_ms`.
+    pub(crate) fn lease_ends(&self, topic: &str, group: &str, expiry_ms: i64) {
+        let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
+        if let Some(group) = topic.groups.read().get(group) {
+            for polls in std::iter::once(&group.any).chain(group.queues.values()) {
+                self.0.expiries.watch(polls, expiry_ms);
+            }
+        }
+    }
+
+    fn topic(&self, name: &str) -> Arc<TopicPolls> {
+        if let Some(topic) = self.0.topics.read().get(name) {
+            return Arc::clone(topic);
+        }
+        Arc::clone(self.0.topics.write().entry(name.into()).or_default())
+    }
+
+    /// One task for all lease ends; it ends with the polls. Must be called on a runtime.
+    fn start_timer(&self) {
+        self.0.timer.get_or_init(|| {
+            let (polls, expiries) = (Arc::downgrade(&self.0), Arc::clone(&self.0.expiries));
+            tokio::spawn(async move {
+                loop {
+                    let Some(sleep) = polls.upgrade().map(|inner| expiries.fire(&inner.clock)) else {
+                        return;
+                    };
+                    // A failed timeout means that it is time; both outcomes lead to the next look.
+                    let _ = tokio::time::timeout(sleep, expiries.changed.notified()).await;
+                }
+            });
+        });
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.expiries.changed.notify_one();
+    }
+}
+
+impl Expiries {
+    fn watch(&self, group: &Arc<GroupPolls>, expiry_ms: i64) {
+        if group.next_expiry.fetch_min(expiry_ms, Ordering::AcqRel) <= expiry_ms {
+            return;
+        }
+        let id = Arc::as_ptr(group) as usize;
+        self.groups.lock().entry(id).or_insert_with(|| Arc::downgrade(group));
+        let mut due = self.due.lock();
+        due.insert((expiry_ms, id));
+        if due.first() == Some(&(expiry_ms, id)) {
+            drop(due);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Forgets a group nobody waits for, and says so. Whoever begins to wait takes the lock the caller holds.
+    fn forget(&self, group: &Group) -> bool {
+        let all = || std::iter::once(&group.any).chain(group.queues.values());
+        if all().any(|polls| Arc::strong_count(polls) > 1) {
+            return false;
+        }
+        for polls in all() {
+            let id = Arc::as_ptr(polls) as usize;
+            self.due.lock().retain(|(_, other)| *other != id);
+            self.groups.lock().remove(&id);
+        }
+        true
+    }
+
+    /// Wakes one poll of each group whose lease has ended; says how long to sleep until the next.
+    fn fire(&self, clock: &Clock) -> Duration {
+        let now = clock.now_ms();
+        loop {
+            let mut due = self.due.lock();
+            let Some(&(at, id)) = due.first() else { return LONGEST_SLEEP };
+            if at > now {
+                let wait = u64::try_from(at.saturating_sub(now)).unwrap_or(0);
+                // A manual clock says by itself when it moves.
+                return if clock.is_manual() {
+                    LONGEST_SLEEP
+                } else {
+                    Duration::from_millis(wait).min(LONGEST_SLEEP)
+                };
+            }
+            due.pop_first();
+            drop(due);
+            if let Some(group) = self.groups.lock().get(&id).and_then(Weak::upgrade) {
+                // Before the poll looks: what it finds is watched anew.
+                group.next_expiry.store(NEVER, Ordering::Release);
+                group.work.notify_one();
+            }
+        }
+    }
+}
+
+/// A receive that waits.
+pub(crate) struct ParkedReceive {
+    polls: LongPolls,
+    group: Arc<GroupPolls>,
+}
+
+impl ParkedReceive {
+    /// Resolves when there may be messages; a wake-up that is dropped goes to another receive of the group.
+    pub(crate) fn woken(&self) -> Notified<'_> {
+        self.group.work.notified()
+    }
+
+    /// Wakes the next receive of the group: there are messages left.
+    pub(crate) fn pass_on(&self) {
+        self.group.work.notify_one();
+    }
+
+    /// Wakes a receive of the group when a lease ends.
+    pub(crate) fn lease_ends(&self, expiry_ms: i64) {
+        self.polls.0.expiries.watch(&self.group, expiry_ms);
+    }
+}
+
+impl Drop for ParkedReceive {
+    fn drop(&mut self) {
+        self.group.parked.fetch_sub(1, Ordering::Relaxed);
+        self.polls.0.counters.parked.sub(1);
+    }
+}
+
+/// A pull that waits.
+pub(crate) struct ParkedPull {
+    polls: LongPolls,
+    arrivals: Arc<Notify>,
+}
+
+impl ParkedPull {
+    /// Resolves when messages arrived in the queue after this call.
+    pub(crate) fn woken(&self) -> Notified<'_> {
+        self.arrivals.notified()
+    }
+}
+
+impl Drop for ParkedPull {
+    fn drop(&mut self) {
+        self.polls.0.counters.parked.sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn polls(clock: &Clock) -> LongPolls {
+        LongPolls::new(clock.clone(), Arc::default())
+    }
+
+    fn arrival(topic: &str) -> Arrival<'_> {
+        Arrival { topic, queue_id: 0, max_offset: 1 }
+    }
+
+    /// Longer than anything here takes; a test that waits this long has failed.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    async fn until(condition: impl Fn() -> bool) {
+        let reached = async {
+            while !condition() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, reached).await.unwrap();
+    }
+
+    /// Parks `count` receives; the answer counts those that were woken.
+    fn parked(polls: &LongPolls, group: &'static str, count: usize) -> Arc<AtomicUsize> {
+        let woken = Arc::new(AtomicUsize::new(0));
+        for _ in 0..count {
+            let (parked, woken) = (polls.park("topic", group, None), Arc::clone(&woken));
+            tokio::spawn(async move {
+                parked.woken().await;
+                woken.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        woken
+    }
+
+    #[tokio::test]
+    async fn an_arrival_wakes_one_receive_of_each_group() {
+        let polls = polls(&Clock::manual(0));
+        let (a, b) = (parked(&polls, "a", 100), parked(&polls, "b", 100));
+        tokio::task::yield_now().await;
+        polls.arrived(&arrival("other"));
+        polls.arrived(&arrival("topic"));
+        until(|| a.load(Ordering::SeqCst) == 1 && b.load(Ordering::SeqCst) == 1).await;
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((a.load(Ordering::SeqCst), b.load(Ordering::SeqCst)), (1, 1));
+        assert_eq!(polls.0.counters.parked.get(), 198);
+    }
+
+    #[tokio::test]
+    async fn a_receive_of_one_queue_is_woken_by_that_queue_alone() {
+        let polls = polls(&Clock::manual(0));
+        let (any, zero, one) = (
+            polls.park("topic", "a", None),
+            polls.park("topic", "a", Some(0)),
+            polls.park("topic", "a", Some(1)),
+        );
+        assert_eq!((polls.parked("topic", "a", None), polls.parked("topic", "a", Some(1))), (1, 1));
+        polls.arrived(&arrival("topic"));
+        tokio::time::timeout(PATIENCE, async { tokio::join!(any.woken(), zero.woken()) }).await.unwrap();
+        let mut asleep = Box::pin(one.woken());
+        assert!(!asleep.as_mut().enable());
+        polls.arrived(&Arrival { queue_id: 1, ..arrival("topic") });
+        tokio::time::timeout(PATIENCE, asleep).await.unwrap();
+        drop((any, zero, one));
+        assert_eq!(polls.parked("topic", "a", Some(1)), 0);
+    }
+
+    #[tokio::test]
+    async fn an_arrival_before_the_wait_is_not_lost() {
+        let polls = polls(&Clock::manual(0));
+        let parked = polls.park("topic", "a", None);
+        polls.arrived(&arrival("topic"));
+        tokio::time::timeout(PATIENCE, parked.woken()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_wake_up_nobody_takes_goes_to_the_next() {
+        let polls = polls(&Clock::manual(0));
+        let (first, second) = (polls.park("topic", "a", None), polls.park("topic", "a", None));
+        let mut gone = Box::pin(first.woken());
+        gone.as_mut().enable();
+        let mut next = Box::pin(second.woken());
+        next.as_mut().enable();
+        polls.arrived(&arrival("topic"));
+        drop(gone);
+        tokio::time::timeout(PATIENCE, next).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_lease_wakes_one_receive_when_the_clock_gets_there() {
+        let clock = Clock::manual(1_000);
+        let polls = polls(&clock);
+        let woken = parked(&polls, "a", 10);
+        polls.lease_ends("topic", "a", 5_000);
+        polls.lease_ends("topic", "a", 3_000);
+        clock.advance(1_999);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(woken.load(Ordering::SeqCst), 0);
+        clock.advance(1);
+        until(|| woken.load(Ordering::SeqCst) == 1).await;
+        clock.advance(86_400_000);
+        until(|| woken.load(Ordering::SeqCst) == 2).await;
+        polls.lease_ends("topic", "a", 100_000_000);
+        clock.advance(100_000_000);
+        until(|| woken.load(Ordering::SeqCst) == 3).await;
+    }
+
+    #[tokio::test]
+    async fn a_topic_and_a_group_that_are_removed_leave_nothing_behind_but_those_who_wait() {
+        let polls = polls(&Clock::manual(1_000));
+        let waits = polls.park("topic", "stays", None);
+        drop((polls.park("topic", "goes", Some(1)), polls.park("other", "goes", None)));
+        drop((polls.park_pull("topic", 0), polls.park_pull("other", 0)));
+        polls.lease_ends("topic", "goes", 5_000);
+        polls.forget_group("goes");
+        polls.forget_group("stays");
+        let groups = |topic: &str| polls.0.topics.read()[topic].groups.read().len();
+        assert_eq!((groups("topic"), groups("other")), (1, 0));
+        assert!(polls.0.expiries.groups.lock().is_empty() && polls.0.expiries.due.lock().is_empty());
+        polls.forget_topic("topic");
+        polls.forget_topic("other");
+        assert_eq!(polls.0.topics.read().len(), 1);
+        polls.arrived(&arrival("topic"));
+        tokio::time::timeout(PATIENCE, waits.woken()).await.unwrap();
+        drop(waits);
+        polls.forget_topic("topic");
+        assert!(polls.0.topics.read().is_empty());
+    }
+
+    #[tokio::test]
+    async fn real_time_ends_a_lease_too() {
+        let clock = Clock::system();
+        let polls = polls(&clock);
+        let woken = parked(&polls, "a", 1);
+        polls.lease_ends("topic", "a", clock.now_ms() + 20);
+        until(|| woken.load(Ordering::SeqCst) == 1).await;
+    }
+}

@@ -1,0 +1,574 @@
+//! One incoming remoting connection: reads frames, hands them on.
+//!
+//! What a frame looks like is the codec's business, where a request goes the dispatcher's, how answers are
+//! written the outbox's. A peer that breaks the protocol, sends faster than it is served, stops in the middle of a
+//! frame or does not read its answers harms only itself: requests under way, the memory of them and of their answers,
+//! and the time of a frame and of a write are bounded.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
+    sync::Semaphore,
+    time::{Instant, sleep_until, timeout},
+};
+use tracing::{debug, warn};
+
+use crate::{
+    ColdHandler, ColdRequest, ColdResponse, Reply, Route, TransportError,
+    connections::{
+        answer_memory,
+        budget::{Allowance, Share},
+        log_limiter::LogLimiter,
+        progress_deadline::{ProgressDeadline, after},
+        read_closed::{self, ReadClosed},
+    },
+    dispatcher::{self, Path},
+    hot::{Counters, Hot},
+    remoting::{
+        Decoder, Limits, RemotingCommand,
+        calls::Calls,
+        codec,
+        codes::request,
+        server::outbox::{Outbox, Permit, Waiting},
+        verbs::{self, Begun},
+    },
+    tables::routes::Routes,
+};
+
+const READ_CHUNK: usize = 16 << 10;
+/// A frame larger than this has its memory for itself, so that a small one that stays keeps no large one.
+const OWN_MEMORY: usize = 64 << 10;
+/// The begin of a frame that is no larger is copied out of its buffer while the rest is waited for, and not counted.
+const BEGIN: usize = 1 << 10;
+/// What a request costs beside its frame and its fields while it is under way.
+const REQUEST: usize = 1 << 10;
+/// What one costs more that waits in a task of its own.
+const WAITING: usize = 2 << 10;
+
+/// How requests of HTTP/1 begin.
+const HTTP_METHODS: [&[u8]; 5] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS "];
+
+/// What one remoting connection may cost.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Largest frame and header.
+    pub frames: Limits,
+    /// Requests under way; beyond it the connection is not read. A consumer keeps one pull waiting for each
+    /// of its queues.
+    pub in_flight: u16,
+    /// A connection on which nothing came and nothing was written for this long, and with no request under
+    /// way, is closed.
+    pub idle: Duration,
+    /// A peer that has begun a frame sends 512 KiB of it, or all that is left, in this time, again and again.
+    pub read: Duration,
+    /// A peer takes 512 KiB of what is written to it, or all that is left, in this time, again and again.
+    pub write: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            frames: Limits::default(),
+            in_flight: 4096,
+            idle: Duration::from_secs(120),
+            read: Duration::from_secs(30),
+            write: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A connection's identity and what it works with.
+pub(crate) struct Connection {
+    pub id: u64,
+    pub peer: SocketAddr,
+    pub limits: ConnectionLimits,
+    /// The memory it may hold.
+    pub allowance: Arc<Allowance>,
+    pub cold: Arc<dyn ColdHandler>,
+    /// None on a name server.
+    pub hot: Option<Arc<Hot>>,
+    pub routes: Arc<Routes>,
+    /// No new request is taken: once one connection has seen it, none takes any.
+    pub is_draining: Arc<AtomicBool>,
+    /// One-way requests that may be under way over all connections.
+    pub one_way: Arc<Semaphore>,
+    /// What a one-way request takes of [`ConnectionLimits::in_flight`]: so no connection can have all of `one_way`.
+    pub one_way_weight: u32,
+    pub counters: Arc<Counters>,
+    pub bad_frames: Arc<LogLimiter>,
+    /// The port of the gRPC listener; 0 without one.
+    pub grpc_port: u16,
+    /// Requests of ours the peer has not answered yet.
+    pub calls: Arc<Calls>,
+}
+
+/// What the reading half hands to whoever answers.
+struct Flow {
+    in_flight: Arc<Semaphore>,
+    outbox: Outbox,
+    read_closed: ReadClosed,
+}
+
+impl Connection {
+    /// Serves until the peer read_closer or breaks the protocol, `drain` ends and the last answer is written, or
+    /// `close` ends.
+    ///
+    /// A peer that closes its half still gets the answers of its requests; those that wait for messages are
+    /// answered at once. Returns once no request is under way. Dropping the future closes the connection.
+    pub(crate) async fn serve<R, W>(
+        &self,
+        (read, write): (R, W),
+        (outbox, outgoing): (Outbox, Waiting),
+        drain: impl Future<Output = ()>,
+        close: impl Future<Output = ()>,
+    ) where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let in_flight = Arc::new(Semaphore::new(usize::from(self.limits.in_flight)));
+        let ended = tokio::select! {
+            ended = self.exchange(read, outgoing.write(write, self.limits.write), outbox, drain, &in_flight) => ended,
+            () = close => Ok(()),
+        };
+        self.calls.end();
+        if let Err(error) = ended {
+            self.log(&error);
+        }
+        // A closed semaphore is impossible: nobody closes it.
+        let _ = in_flight.acquire_many(u32::from(self.limits.in_flight)).await;
+    }
+
+    async fn exchange(
+        &self,
+        read: impl AsyncRead + Unpin,
+        writing: impl Future<Output = io::Result<()>>,
+        outbox: Outbox,
+        drain: impl Future<Output = ()>,
+        in_flight: &Arc<Semaphore>,
+    ) -> Result<(), TransportError> {
+        let (read_closer, read_closed) = read_closed::channel();
+        let flow = Flow { in_flight: Arc::clone(in_flight), outbox, read_closed };
+        let mut writer = pin!(writing);
+        // The way into the outbox goes with the reader.
+        let reader = async move {
+            tokio::select! {
+                // In this order: once one connection has seen that the server ends, none takes another request.
+                biased;
+                () = drain => Ok(()),
+                ended = self.read(read, &flow) => ended,
+            }
+        };
+        tokio::select! {
+            ended = reader => {
+                self.calls.end();
+                read_closer.close();
+                // The writer ends after the last answer, also of requests that came before a bad frame.
+                let written = writer.await.map_err(|source| self.io(source));
+                ended.and(written)
+            }
+            ended = &mut writer => ended.map_err(|source| self.io(source)),
+        }
+    }
+
+    fn log(&self, error: &TransportError) {
+        match error {
+            TransportError::Io { .. } => {
+                debug!(connection = self.id, peer = %self.peer, %error, "connection failed")
+            }
+            _ => {
+                self.counters.malformed.add(1);
+                self.bad_frames.log(|left_out| {
+                    warn!(
+                        connection = self.id,
+                        peer = %self.peer,
+                        %error,
+                        left_out,
+                        "connection closed for a bad frame"
+                    );
+                });
+            }
+        }
+    }
+
+    async fn read(&self, mut socket: impl AsyncRead + Unpin, flow: &Flow) -> Result<(), TransportError> {
+        let decoder = Decoder::new(self.limits.frames);
+        let mut incoming = Incoming::new(self.allowance.share(), self.limits.read);
+        let mut timer = pin!(sleep_until(incoming.look_from(Instant::now(), self.limits.idle)));
+        loop {
+            let mut waiting = incoming.buffer.len();
+            while let Some(command) = decoder
+                .next(&mut incoming.buffer)
+                .map_err(|error| foreign(&incoming.buffer, self.grpc_port, error))?
+            {
+                let frame = waiting - incoming.buffer.len();
+                waiting = incoming.buffer.len();
+                if !self.take(command, frame, incoming.taken(frame), flow).await? {
+                    return Ok(());
+                }
+            }
+            incoming.make_room().await.map_err(|source| self.io(source))?;
+            // The timer is set anew when it ends, not with each read.
+            let mut since = Instant::now();
+            loop {
+                let read = tokio::select! {
+                    biased;
+                    read = incoming.read(&mut socket) => read.map_err(|source| self.io(source))?,
+                    () = &mut timer => {
+                        since = if self.is_busy(flow) { Instant::now() } else { since.max(flow.outbox.last_write()) };
+                        incoming.check_progress()?;
+                        if after(since, self.limits.idle) <= Instant::now() {
+                            debug!(connection = self.id, peer = %self.peer, "connection idle, closed");
+                            return Ok(());
+                        }
+                        timer.as_mut().reset(incoming.look_from(since, self.limits.idle));
+                        continue;
+                    }
+                };
+                if read == 0 {
+                    return Ok(());
+                }
+                break;
+            }
+        }
+    }
+
+    /// Takes one frame; false where the connection takes no more.
+    async fn take(
+        &self,
+        command: RemotingCommand,
+        frame: usize,
+        memory: Share,
+        flow: &Flow,
+    ) -> Result<bool, TransportError> {
+        if command.is_response() {
+            self.answered(command);
+            return Ok(true);
+        }
+        if self.is_draining.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        if command.is_one_way() && verbs::only_answers(command.code) {
+            self.counters.remoting_requests.add(1);
+            // Messages would be leased without a receiver, and a wait for some would keep what
+            // one-way requests share.
+            debug!(connection = self.id, code = command.code, "one-way request that asks, dropped");
+            return Ok(true);
+        }
+        let cost = frame + command.fields.memory() + REQUEST;
+        memory.wait(cost.saturating_sub(memory.taken())).await;
+        let permit = self.admit(command.is_one_way(), memory, flow).await?;
+        self.dispatch(command, permit, flow);
+        Ok(true)
+    }
+
+    fn is_busy(&self, flow: &Flow) -> bool {
+        flow.in_flight.available_permits() < usize::from(self.limits.in_flight)
+    }
+
+    /// Takes the response to a request of ours; one that nobody waits for is passed over.
+    fn answered(&self, response: RemotingCommand) {
+        let opaque = response.opaque;
+        if !self.calls.answer(response) {
+            debug!(connection = self.id, opaque, "response without a request");
+        }
+    }
+
+    /// Waits until one more request may be under way.
+    async fn admit(&self, is_one_way: bool, memory: Share, flow: &Flow) -> Result<Permit, TransportError> {
+        // Closed semaphores are impossible: nobody closes them.
+        let closed = |_| self.io(io::ErrorKind::ConnectionAborted.into());
+        let weight = if is_one_way { self.one_way_weight } else { 1 };
+        let of_connection = Arc::clone(&flow.in_flight).acquire_many_owned(weight).await.map_err(closed)?;
+        // Nobody waits for the answer of a one-way request, so nothing slows down who sends them.
+        let of_server = match is_one_way {
+            true => Some(Arc::clone(&self.one_way).acquire_owned().await.map_err(closed)?),
+            false => None,
+        };
+        Ok(Permit::new([Some(of_connection), of_server], memory))
+    }
+
+    fn dispatch(&self, command: RemotingCommand, permit: Permit, flow: &Flow) {
+        self.counters.remoting_requests.add(1);
+        if command.code == request::GET_ROUTEINFO_BY_TOPIC
+            && let Some(response) = self.routes.answer(&command)
+        {
+            self.counters.routes.add(1);
+            reply(&command, &response, permit, &flow.outbox);
+            return;
+        }
+        let route = Route::Code(command.code);
+        match (dispatcher::find(&route, &*self.cold), &self.hot) {
+            (Path::Hot, Some(hot)) => self.call_hot(Arc::clone(hot), command, permit, flow),
+            (Path::Cold, _) => self.call_cold(route, command, permit, &flow.outbox),
+            (Path::Hot | Path::Unsupported, _) => {
+                debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
+                reply(&command, &command.respond_unsupported(), permit, &flow.outbox);
+            }
+        }
+    }
+
+    fn call_hot(&self, hot: Arc<Hot>, mut command: RemotingCommand, mut permit: Permit, flow: &Flow) {
+        let is_one_way = command.is_one_way();
+        let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> =
+            match verbs::begin(&hot, self.peer, &command) {
+                Begun::Answered(response) if is_one_way => return drop((response, permit)),
+                Begun::Answered(response) => return flow.outbox.answer(&response, permit),
+                // The flush tells it, without a task that waits.
+                Begun::Stored(response, end) => {
+                    let outbox = flow.outbox.clone();
+                    return hot.store.when_durable(end, move |outcome| {
+                        outbox.answer(&verbs::flushed(response, outcome), permit);
+                    });
+                }
+                Begun::No => {
+                    own_body(&mut command);
+                    let (read_closed, memory) = (flow.read_closed.clone(), Arc::new(self.allowance.share()));
+                    let answering = verbs::answer(hot, self.peer, command);
+                    permit = permit.with_room(Arc::clone(&memory));
+                    Box::pin(read_closed.scope(answer_memory::scope(memory, answering)))
+                }
+            };
+        // Most requests are answered at once, in the order they came; only those that wait cost a task.
+        if let Poll::Ready(response) = answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if !is_one_way {
+                flow.outbox.answer(&response, permit);
+            }
+            return;
+        }
+        permit.memory().count(WAITING);
+        let outbox = flow.outbox.clone();
+        tokio::spawn(async move {
+            let response = tokio::select! {
+                response = answering => response,
+                () = outbox.closed() => return,
+            };
+            if !is_one_way {
+                outbox.answer(&response, permit);
+            }
+        });
+    }
+
+    fn call_cold(&self, route: Route, mut command: RemotingCommand, permit: Permit, outbox: &Outbox) {
+        self.counters.cold_calls.add(1);
+        own_body(&mut command);
+        let request = ColdRequest {
+            route,
+            connection: self.id,
+            peer: self.peer,
+            language: command.language,
+            version: command.version,
+            is_one_way: command.is_one_way(),
+            expires: None,
+            fields: std::mem::take(&mut command.fields),
+            body: std::mem::take(&mut command.body),
+            memory: Some(permit.memory().of_connection()),
+        };
+        let (tell, answer) = Reply::new(&self.allowance);
+        self.cold.call(request, tell);
+        let outbox = outbox.clone();
+        tokio::spawn(async move {
+            let (answer, permit) = match answer.await {
+                Ok(told) => (told.answer, permit.with_room(Arc::new(told.memory))),
+                Err(_) => (Err(TransportError::Unanswered), permit),
+            };
+            let response = match answer {
+                Ok(None) => return,
+                Ok(Some(answer)) => fill(command.respond(answer.code, None), answer),
+                Err(error) => command.respond(error.response_code(), Some(error.to_string())),
+            };
+            reply(&command, &response, permit, &outbox);
+        });
+    }
+
+    fn io(&self, source: io::Error) -> TransportError {
+        TransportError::Io { peer: self.peer.to_string(), source }
+    }
+}
+
+/// What has come and is no whole frame yet, and the memory it holds.
+struct Incoming {
+    buffer: BytesMut,
+    memory: Share,
+    /// Of the frame that has begun.
+    progress: Option<ProgressDeadline>,
+    limit: Duration,
+}
+
+impl Incoming {
+    fn new(memory: Share, limit: Duration) -> Self {
+        Self { buffer: BytesMut::new(), memory, progress: None, limit }
+    }
+
+    /// Hands on the memory of a frame that was taken out of the buffer.
+    fn taken(&mut self, frame: usize) -> Share {
+        self.progress = None;
+        self.memory.split(frame)
+    }
+
+    /// Waits for the memory that the frame which has begun may take next: it grows as its bytes come.
+    ///
+    /// The peer is not read meanwhile, so that one which has left is not noticed, and the frame keeps the memory it has:
+    /// where the wait takes as long as a part of the frame may, it fails.
+    async fn make_room(&mut self) -> io::Result<()> {
+        let (len, taken) = (self.buffer.len(), self.memory.taken());
+        if len <= BEGIN {
+            self.memory.give_back(taken);
+        } else if self.most() == 0 || taken < len {
+            let announced = codec::announced(&self.buffer).unwrap_or(0);
+            let wanted = match announced > OWN_MEMORY {
+                true => (2 * len).max(OWN_MEMORY).min(announced),
+                false => len + READ_CHUNK,
+            };
+            let begun = Instant::now();
+            if timeout(self.limit, self.memory.wait(wanted.saturating_sub(taken))).await.is_err() {
+                let error = format!("no memory for the rest of a frame in {:?}", self.limit);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, error));
+            }
+            self.progress.iter_mut().for_each(|progress| progress.pause(begun.elapsed()));
+        }
+        self.progress = match self.buffer.is_empty() {
+            true => None,
+            false => Some(self.progress.unwrap_or_else(|| ProgressDeadline::new(self.limit))),
+        };
+        Ok(())
+    }
+
+    /// How many bytes may be read now.
+    fn most(&self) -> usize {
+        match codec::announced(&self.buffer) {
+            // A frame that is large has its memory for itself.
+            Some(frame) if frame > OWN_MEMORY => {
+                frame.min(self.memory.taken().max(BEGIN + READ_CHUNK)) - self.buffer.len()
+            }
+            _ => READ_CHUNK,
+        }
+    }
+
+    /// Reads what is there. While nothing comes a buffer that holds little takes no more memory than that: most
+    /// connections are idle.
+    async fn read(&mut self, socket: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        let most = self.most();
+        let buffer = &mut self.buffer;
+        let read = poll_fn(|context| {
+            if buffer.is_empty() && buffer.capacity() > OWN_MEMORY {
+                *buffer = BytesMut::new();
+            }
+            buffer.reserve(most.min(READ_CHUNK));
+            let mut room = (&mut *buffer).limit(most);
+            let read = pin!(socket.read_buf(&mut room)).poll(context);
+            if read.is_pending() && buffer.len() <= BEGIN {
+                *buffer = BytesMut::from(&buffer[..]);
+            }
+            read
+        });
+        let read = read.await?;
+        self.progress.iter_mut().for_each(|progress| progress.moved(read));
+        Ok(read)
+    }
+
+    /// When to look whether the peer is idle, or keeps sending the frame.
+    fn look_from(&self, since: Instant, idle: Duration) -> Instant {
+        let progress = self.progress.unwrap_or_else(|| ProgressDeadline::new(self.limit));
+        after(since, idle).min(progress.deadline())
+    }
+
+    fn check_progress(&self) -> Result<(), TransportError> {
+        match self.progress {
+            Some(progress) if progress.deadline() <= Instant::now() => {
+                Err(TransportError::Malformed("the rest of the frame does not come, or comes too slowly"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with bytes that are no frame, where they are of another protocol.
+fn foreign(buffer: &[u8], grpc_port: u16, error: TransportError) -> TransportError {
+    let hint = || match grpc_port {
+        0 => "there is no gRPC port here".to_owned(),
+        port => format!("is it meant for the gRPC port {port}?"),
+    };
+    let what = match buffer {
+        [b'P', b'R', b'I', b' ', ..] => format!("this is an HTTP/2 client; {}", hint()),
+        [0x16, 0x03, ..] => {
+            "this is a TLS client, and the port takes plaintext; set tls_mode, or have it speak plaintext"
+                .to_owned()
+        }
+        _ if HTTP_METHODS.iter().any(|method| buffer.starts_with(method)) => {
+            "this is an HTTP/1 client; the port takes RocketMQ's remoting protocol".to_owned()
+        }
+        _ => return error,
+    };
+    TransportError::OtherProtocol(what)
+}
+
+/// Has a request that waits keep its own bytes alone, not the buffer they came in.
+fn own_body(command: &mut RemotingCommand) {
+    if command.body.len() < BEGIN {
+        command.body = Bytes::copy_from_slice(&command.body);
+    }
+}
+
+/// Answers a request, unless nobody waits for it.
+fn reply(request: &RemotingCommand, response: &RemotingCommand, permit: Permit, outbox: &Outbox) {
+    if !request.is_one_way() {
+        outbox.answer(response, permit);
+    }
+}
+
+fn fill(mut response: RemotingCommand, answer: ColdResponse) -> RemotingCommand {
+    response.remark = answer.remark;
+    response.fields = answer.fields;
+    response.body = answer.body;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connections::budget::Budget;
+
+    #[tokio::test]
+    async fn a_frame_that_gets_no_memory_in_its_time_ends_its_connection() {
+        let budget = Budget::new(1 << 20, 1 << 20);
+        let other = budget.of_other().share();
+        other.wait(1 << 20).await;
+        let mut incoming = Incoming::new(budget.of_other().share(), Duration::from_millis(20));
+        incoming.buffer.put_u32(512 << 10);
+        incoming.buffer.put_bytes(0, 2 * BEGIN);
+        let ended = timeout(Duration::from_secs(60), incoming.make_room()).await.expect("it ends");
+        assert_eq!(ended.expect_err("no memory").kind(), io::ErrorKind::TimedOut);
+        drop(other);
+        incoming.make_room().await.expect("there is memory");
+    }
+
+    #[test]
+    fn bytes_of_another_protocol_are_called_by_its_name() {
+        let of = |bytes: &[u8], port| {
+            let mut buffer = BytesMut::from(bytes);
+            let error = Decoder::default().next(&mut buffer).expect_err("no frame");
+            foreign(&buffer, port, error).to_string()
+        };
+        assert!(
+            of(b"PRI * HTTP/2.0\r\n\r\n", 8081)
+                .contains("HTTP/2 client; is it meant for the gRPC port 8081?")
+        );
+        assert!(of(b"PRI * HTTP/2.0\r\n\r\n", 0).contains("no gRPC port"));
+        assert!(of(b"GET / HTTP/1.1\r\n", 0).contains("HTTP/1"));
+        assert!(of(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01], 0).contains("TLS"));
+        assert!(of(&[0x7f, 0, 0, 0], 0).contains("over the limit"));
+    }
+}

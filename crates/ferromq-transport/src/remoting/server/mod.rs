@@ -1,0 +1,5 @@
+//! The server's side of remoting: connections, their answers, and requests to clients.
+
+pub(crate) mod connection;
+pub(crate) mod outbox;
+pub(crate) mod peers;

@@ -1,0 +1,117 @@
+//! The open remoting connections of a server by number, and what the server asks their clients.
+//!
+//! A push is one-way and never waits: a client that does not read loses its own pushes only. A call waits for
+//! the client's response, never longer than its limit.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
+
+use crate::{
+    TransportError,
+    connections::budget::Allowance,
+    remoting::{RemotingCommand, calls::Calls, codec, server::outbox::WeakOutbox},
+};
+
+/// What the rest of the server may do with an open connection.
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    pub(crate) outbox: WeakOutbox,
+    /// The memory the connection may hold.
+    pub(crate) allowance: Arc<Allowance>,
+    /// Requests of ours the peer has not answered yet.
+    pub(crate) calls: Arc<Calls>,
+    /// Told to close the connection at once.
+    pub(crate) close: Notify,
+}
+
+/// The connections of a server.
+pub(crate) struct Peers {
+    open: Mutex<HashMap<u64, Arc<Peer>>>,
+    next_opaque: AtomicI32,
+    /// Calls under way, over all connections.
+    calls: Semaphore,
+}
+
+impl Peers {
+    pub(crate) fn new(calls: usize) -> Self {
+        Self {
+            open: Mutex::default(),
+            next_opaque: AtomicI32::new(1),
+            calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
+        }
+    }
+
+    pub(crate) fn insert(&self, id: u64, peer: Arc<Peer>) {
+        self.open.lock().insert(id, peer);
+    }
+
+    pub(crate) fn remove(&self, id: u64) -> Option<Arc<Peer>> {
+        self.open.lock().remove(&id)
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<Peer>> {
+        self.open.lock().get(&id).cloned()
+    }
+
+    /// Sends a one-way request; false where the connection is gone or takes no more.
+    ///
+    /// # Errors
+    /// `FrameTooLarge`.
+    pub(crate) fn push(&self, id: u64, mut request: RemotingCommand) -> Result<bool, TransportError> {
+        let Some(peer) = self.get(id) else { return Ok(false) };
+        request.opaque = self.next_opaque();
+        request.set_one_way();
+        Ok(peer.outbox.push(codec::encode(&request)?, peer.allowance.share()))
+    }
+
+    /// Sends a request and waits for its response.
+    ///
+    /// # Errors
+    /// `Io` where the connection is gone, ends meanwhile or takes no more, `Timeout`, `FrameTooLarge`.
+    pub(crate) async fn call(
+        &self,
+        id: u64,
+        mut request: RemotingCommand,
+        limit: Duration,
+    ) -> Result<RemotingCommand, TransportError> {
+        let Some(peer) = self.get(id) else { return Err(lost(&format!("connection {id}"))) };
+        let address = peer.address.to_string();
+        let answered = timeout(limit, async {
+            // The semaphore is never closed.
+            let _turn = self.calls.acquire().await.map_err(|_| lost(&address))?;
+            request.opaque = self.next_opaque();
+            let (_pending, answer) = peer.calls.expect(request.opaque);
+            if !peer.outbox.push(codec::encode(&request)?, peer.allowance.share()) {
+                return Err(lost(&address));
+            }
+            answer.await.map_err(|_| lost(&address))
+        });
+        answered.await.unwrap_or_else(|_| {
+            let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            Err(TransportError::Timeout { peer: address.clone(), timeout_ms })
+        })
+    }
+
+    fn next_opaque(&self) -> i32 {
+        self.next_opaque.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+fn lost(peer: &str) -> TransportError {
+    let source = io::Error::new(io::ErrorKind::NotConnected, "the connection is gone or takes no more");
+    TransportError::Io { peer: peer.to_owned(), source }
+}

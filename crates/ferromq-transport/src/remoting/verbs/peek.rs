@@ -1,0 +1,115 @@
+//! Requests 200052, 200054 and 200055: looking at what a group would pop, waiting for it, and who waits.
+
+use std::net::SocketAddr;
+
+use ferromq_store::{Begin, GetRequest, MessageFilter, Source};
+
+use super::{
+    consumer::{Consumer, wait},
+    fields::{is_set, number, number_or},
+    pull::join,
+    refused::{Refused, settle},
+};
+use crate::{
+    TransportError,
+    connections::answer_memory,
+    hot::{Hot, receive::Watch},
+    remoting::{Fields, RemotingCommand, codes::response},
+};
+
+/// RocketMQ's limit of a pop; what is peeked at could be popped.
+const MAX_COUNT: usize = 32;
+const MAX_BYTES: usize = 4 << 20;
+
+/// Answers with the next messages nobody of the group received; leases nothing.
+pub(super) async fn peek(
+    hot: &Hot,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    settle(look(hot, peer, command).await)
+}
+
+async fn look(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+    let max_count: i32 = number(command, "maxMsgNums")?;
+    let max_count = usize::try_from(max_count).unwrap_or(0).clamp(1, MAX_COUNT);
+    let consumer = Consumer::of(hot, peer, command).await?;
+    let (mut records, mut bytes, mut rest) = (Vec::new(), 0, 0);
+    for queue_id in consumer.queues() {
+        let ahead = hot.store.ahead(consumer.group, consumer.topic, queue_id, Begin::AtMin);
+        rest += ahead.unread;
+        let left = max_count - records.len();
+        if left == 0 || bytes >= MAX_BYTES || ahead.unread == 0 {
+            continue;
+        }
+        let (from, room) = (ahead.next_offset, MAX_BYTES - bytes);
+        let (topic, filter, source) = (consumer.topic, &MessageFilter::All, Source::Memory);
+        let wanted = GetRequest {
+            topic,
+            queue_id,
+            offset: from,
+            max_count: left,
+            max_bytes: room,
+            filter,
+            source,
+            limits: hot.transfer_limits(),
+        };
+        let found = hot.get(&wanted).await.map_err(TransportError::from)?;
+        bytes += found.messages.iter().map(|(_, record)| record.bytes().len()).sum::<usize>();
+        records.extend(found.messages.into_iter().map(|(_, record)| record));
+    }
+    answer_memory::take(bytes).await;
+    hot.counters.pulled.add(records.len() as u64);
+    let (code, remark) = match records.is_empty() {
+        true => (response::PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE"),
+        false => (response::SUCCESS, "FOUND"),
+    };
+    let mut answer = command.respond(code, Some(remark.to_owned()));
+    // The fields of a pop, which a client reads it as.
+    answer.fields = Fields::default()
+        .with("popTime", 0)
+        .with("invisibleTime", 0)
+        .with("reviveQid", 0)
+        .with("restNum", rest);
+    answer.body = join(records.iter());
+    Ok(answer)
+}
+
+/// Answers whether the group has something to pop, as soon as it has or when its time is up.
+pub(super) async fn notify(
+    hot: &Hot,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    settle(watch(hot, peer, command).await)
+}
+
+async fn watch(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+    let consumer = Consumer::of(hot, peer, command).await?;
+    let watch = Watch {
+        group: consumer.group,
+        topic: consumer.topic,
+        queue_count: consumer.queue_count,
+        queue: consumer.queue,
+        in_order: is_set(command, "order"),
+        wait: wait(number_or(command, "pollTime", 0)?),
+    };
+    let has_messages = hot.wait_for_messages(&watch).await;
+    let mut answer = command.respond(response::SUCCESS, None);
+    answer.fields = Fields::default().with("hasMsg", has_messages).with("pollingFull", false);
+    Ok(answer)
+}
+
+/// Answers how many of the group's requests wait for the messages of a queue, or of all.
+pub(super) async fn polling(
+    hot: &Hot,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    settle(Consumer::of(hot, peer, command).await.map(|consumer| {
+        let waiting = hot.waiting(consumer.topic, consumer.group, consumer.queue);
+        let mut answer = command.respond(response::SUCCESS, None);
+        answer.fields.put("pollingNum", waiting);
+        answer
+    }))
+}

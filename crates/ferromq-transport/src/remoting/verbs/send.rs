@@ -1,0 +1,478 @@
+//! Requests 10, 310 and 320: a producer sends a message, or a batch of them.
+//!
+//! What a topic is called and may take is checked here with RocketMQ's rules; where records go is the store's
+//! business, and who creates a topic the control plane's.
+
+use std::{cell::RefCell, fmt, net::SocketAddr, sync::Arc};
+
+use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, StoreError, TIMER_TOPIC, properties};
+
+use super::{
+    batch, flushed,
+    send_back::{RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries},
+    send_header::SendHeader,
+    send_properties::{self, Marks},
+};
+use crate::{
+    Missing, TransportError,
+    connections::answer_memory,
+    hot::{
+        Hot, SendPolicy,
+        batches::{FEW, OF_MESSAGE},
+        dead_letters::{DLQ_PREFIX, DLQ_QUEUES, GIVEN_BACK, GIVEN_UP, properties_of_sent},
+        half_message::{HALF_TOPIC, TRANSACTION_BITS},
+        recall_handle,
+        send::Kept,
+    },
+    remoting::{
+        Fields, RemotingCommand,
+        codes::{request, response},
+    },
+    tables::{MessageType, TopicEntry},
+};
+
+/// Topics only the broker itself writes.
+const CLOSED_TO_CLIENTS: [&str; 7] = [
+    "SCHEDULE_TOPIC_XXXX",
+    HALF_TOPIC,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    TIMER_TOPIC,
+];
+
+thread_local! {
+    /// Properties of the message that is being stored.
+    static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Properties of one message have at most this many bytes, so that a buffer for them may stay.
+const KEPT_TEXT: usize = 64 << 10;
+
+/// A request whose messages are in the log.
+pub(super) struct Stored {
+    /// The answer.
+    pub response: RemotingCommand,
+    /// The answer holds once what ends here is durable.
+    pub flushed_to: Option<u64>,
+}
+
+/// Stores the message or messages of a request; the answer comes once the promise of the flush policy holds.
+pub(super) async fn send(
+    hot: &Arc<Hot>,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+) -> Result<RemotingCommand, TransportError> {
+    let header = SendHeader::parse(command)?;
+    let stored = match header.topic.strip_prefix(RETRY_PREFIX) {
+        Some(group) => store_retry(hot, peer, command, &header, group_of(group)).await?,
+        None => {
+            let mut topic = find_topic(hot, peer, &header).await?;
+            if decides(hot, &header, &topic) {
+                let kind = first_kind(&header, command)?;
+                topic = hot.typed_topic(header.topic, kind, peer).await?;
+            }
+            match large_batch(&header, command) {
+                Some(count) => store_many(hot, peer, command, topic, count).await?,
+                None => store(hot, peer, command, &header, &topic)?,
+            }
+        }
+    };
+    Ok(match stored.flushed_to {
+        Some(end) => flushed(stored.response, hot.durable(end).await),
+        None => stored.response,
+    })
+}
+
+/// As [`send`] up to the flush, where nothing has to be asked for first: most often. `None` where something has.
+pub(super) fn send_now(
+    hot: &Hot,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+) -> Option<Result<Stored, TransportError>> {
+    let header = match SendHeader::parse(command) {
+        Ok(header) => header,
+        Err(error) => return Some(Err(error)),
+    };
+    let topic = hot.tables.topic(header.topic).filter(|_| !header.topic.starts_with(RETRY_PREFIX))?;
+    if decides(hot, &header, &topic) || large_batch(&header, command).is_some() {
+        return None;
+    }
+    Some(store(hot, peer, command, &header, &topic))
+}
+
+/// Says whether the request gives the topic its type: where types are checked over remoting, too, the first one does.
+fn decides(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> bool {
+    topic.message_type == MessageType::Undecided
+        && hot.policy.load().type_checks.remoting
+        && topic.is_writable()
+        && !header.topic.starts_with(DLQ_PREFIX)
+}
+
+fn first_kind(header: &SendHeader<'_>, command: &RemotingCommand) -> Result<MessageType, TransportError> {
+    if !is_batch(header, command) {
+        return Ok(Marks::read(header.properties).kind());
+    }
+    let messages = batch::parse(&command.body)?;
+    Ok(messages.first().map_or(MessageType::Normal, |message| Marks::read(message.properties).kind()))
+}
+
+/// Stores a request whose topic is known.
+fn store(
+    hot: &Hot,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+    header: &SendHeader<'_>,
+    topic: &TopicEntry,
+) -> Result<Stored, TransportError> {
+    if CLOSED_TO_CLIENTS.contains(&header.topic) {
+        let topic = header.topic.to_owned();
+        return Err(TransportError::TopicForbidden { topic, done: "written by clients" });
+    }
+    if !topic.is_writable() {
+        return Err(TransportError::TopicForbidden { topic: header.topic.to_owned(), done: "written" });
+    }
+    let queue_id = queue(hot, header, topic)?;
+    let target = Target { header, policy: &hot.policy.load(), topic, queue_id };
+    if is_batch(header, command) {
+        target.store_batch(hot, peer, command)
+    } else {
+        target.store_one(hot, peer, command)
+    }
+}
+
+fn is_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> bool {
+    header.is_batch || command.code == request::SEND_BATCH_MESSAGE
+}
+
+/// How many messages a batch has that others do not wait for.
+fn large_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> Option<usize> {
+    let may_be = command.body.len() > FEW * batch::LEAST_BYTES && is_batch(header, command);
+    may_be.then(|| batch::count(&command.body)).filter(|count| *count > FEW)
+}
+
+/// As [`store`], for a large batch of `count` messages.
+async fn store_many(
+    hot: &Arc<Hot>,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+    topic: TopicEntry,
+    count: usize,
+) -> Result<Stored, TransportError> {
+    let memory = count * OF_MESSAGE;
+    let mut turn = hot.batches.turn(peer).await?;
+    if !answer_memory::try_take(memory) {
+        // Room may be long in coming: large requests of others have the turn meanwhile.
+        drop(turn);
+        answer_memory::take(memory).await;
+        turn = hot.batches.turn(peer).await?;
+    }
+    let (hot, command) = (Arc::clone(hot), command.clone());
+    let work = move || {
+        let header = SendHeader::parse(&command)?;
+        store(&hot, peer, &command, &header, &topic)
+    };
+    turn.run(work).await?
+}
+
+/// A consumer that could not give a message back sends it to its group's retry topic itself.
+async fn store_retry(
+    hot: &Hot,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+    header: &SendHeader<'_>,
+    name: &str,
+) -> Result<Stored, TransportError> {
+    if is_batch(header, command) {
+        return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
+    }
+    let group = hot.group(name, peer).await?;
+    let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
+    // Its members consume in order: who gives up a message must not get it behind later ones.
+    let is_ordered = hot.tables.is_locked(name, hot.clock.now_ms());
+    if header.reconsume_times <= max_times && !is_ordered {
+        let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
+        let queues = group.retry_queues.max(1);
+        let topic = hot.topic_of_group(peer, header.topic, queues, sys_flag).await?;
+        return store(hot, peer, command, header, &topic);
+    }
+    let dead = format!("{DLQ_PREFIX}{name}");
+    let topic = hot.topic_of_group(peer, &dead, DLQ_QUEUES, 0).await?;
+    // A dead letter is not delayed: RocketMQ writes level -1.
+    let text = properties::replace(header.properties.as_bytes(), &[], &[("DELAY", "-1")]);
+    let reason = if is_ordered { GIVEN_UP } else { GIVEN_BACK };
+    let told = properties_of_sent(&text, name, header.reconsume_times, reason);
+    let store_as = |text: &[u8]| {
+        let properties = String::from_utf8_lossy(text);
+        let header = SendHeader { topic: &dead, queue_id: -1, properties: &properties, ..*header };
+        store(hot, peer, command, &header, &topic)
+    };
+    match store_as(&told) {
+        // Where there is no room to tell why it is dead, it is kept all the same.
+        Err(TransportError::Store(StoreError::TooLarge { what: "properties", .. })) => {
+            store_as(&properties::replace(&text, &["DELAY"], &[]))
+        }
+        stored => stored,
+    }
+}
+
+/// The group a retry topic belongs to; behind a plus sign stands the topic a message was received from.
+fn group_of(rest: &str) -> &str {
+    match rest.split_once('+') {
+        Some((group, topic)) if !topic.is_empty() && !topic.contains('+') => group,
+        _ => rest,
+    }
+}
+
+async fn find_topic(
+    hot: &Hot,
+    peer: SocketAddr,
+    header: &SendHeader<'_>,
+) -> Result<TopicEntry, TransportError> {
+    if let Some(topic) = hot.tables.topic(header.topic) {
+        return Ok(topic);
+    }
+    check_name(header.topic)?;
+    let missing = Missing::TopicToSend {
+        name: header.topic.to_owned(),
+        default_topic: header.default_topic.to_owned(),
+        queues: header.default_queues,
+        sys_flag: i32::from(header.is_unit),
+    };
+    hot.topic_or(missing, peer).await
+}
+
+/// RocketMQ's rules for a topic's name. Names in the tables keep them.
+fn check_name(topic: &str) -> Result<(), TransportError> {
+    let is_derived = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"%|-_".contains(&byte);
+    let reason = if topic.trim().is_empty() {
+        "it is blank"
+    } else if !topic.bytes().all(is_legal) {
+        "letters a-z A-Z, digits and _ - % | are allowed"
+    } else if is_derived && topic.len() > 255 {
+        "it has more than 255 characters"
+    } else if !is_derived && topic.len() > 127 {
+        "it has more than 127 characters"
+    } else {
+        return Ok(());
+    };
+    Err(TransportError::BadTopicName { topic: topic.chars().take(300).collect(), reason })
+}
+
+/// The queue of a request; a negative one leaves the choice to the server.
+fn queue(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> Result<i32, TransportError> {
+    // A topic that lost queues still takes messages in those that are read until they are empty.
+    let queues = topic.write_queues.max(topic.read_queues);
+    match u32::try_from(header.queue_id) {
+        Err(_) if topic.write_queues > 0 => Ok(hot.pick_queue(header.topic, topic).cast_signed()),
+        Ok(queue_id) if queue_id < queues => Ok(header.queue_id),
+        _ => Err(TransportError::NoSuchQueue {
+            topic: header.topic.to_owned(),
+            queue_id: header.queue_id,
+            queues,
+        }),
+    }
+}
+
+/// A request whose topic and queue are known.
+struct Target<'a> {
+    header: &'a SendHeader<'a>,
+    policy: &'a SendPolicy,
+    topic: &'a TopicEntry,
+    queue_id: i32,
+}
+
+impl Target<'_> {
+    fn store_one(
+        mut self,
+        hot: &Hot,
+        peer: SocketAddr,
+        command: &RemotingCommand,
+    ) -> Result<Stored, TransportError> {
+        let mut marks = Marks::read(self.header.properties);
+        // On its way to be retried it was committed long ago, whatever its properties and flags remember.
+        let is_retry = self.is_retry(&marks);
+        marks.is_half &= !is_retry;
+        let level = self.check(&marks, is_retry)?;
+        if let Some(priority) = marks.priority() {
+            self.queue_id = self.topic.queue_of_priority(priority).cast_signed();
+        }
+        let made = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
+        let unique_key = marks.unique_key.or(made.as_deref()).unwrap_or_default();
+        let (appended, deliver_at) = TEXT.with_borrow_mut(|text| {
+            text.clear();
+            text.shrink_to(KEPT_TEXT);
+            let own = (unique_key, self.policy.stamp());
+            send_properties::write(text, self.header.properties, &marks, own);
+            let message = NewMessage {
+                sys_flag: self.header.sys_flag & !TRANSACTION_BITS,
+                ..self.message(peer, self.header.flag, &command.body, &[])
+            };
+            if marks.is_half {
+                return Ok((hot.append_half(&message, unique_key, text)?, None));
+            }
+            let kept = Kept::of(marks.is_numbered);
+            hot.append_timed(&NewMessage { properties: text, ..message }, level, kept)
+        })?;
+        let mut stored = self.stored(hot, command, &appended, (unique_key, marks.waits));
+        if let Some(at) = deliver_at.filter(|_| !self.header.topic.starts_with(RETRY_PREFIX)) {
+            let handle = recall_handle::handle(self.header.topic, &hot.broker_name, at, unique_key);
+            stored.response.fields.push("recallHandle", handle.as_str());
+        }
+        Ok(stored)
+    }
+
+    /// Says whether a consumer could not consume it.
+    fn is_retry(&self, marks: &Marks<'_>) -> bool {
+        let topic = self.header.topic;
+        let is_derived = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
+        self.header.reconsume_times > 0 && (is_derived || marks.level().is_some_and(|level| level > 0))
+    }
+
+    /// Refuses what would be stored as something else than it says, and tells the delay level.
+    fn check(&self, marks: &Marks<'_>, is_retry: bool) -> Result<i32, TransportError> {
+        self.check_type(marks)?;
+        let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is no number"))?;
+        if marks.is_inner_batch {
+            return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
+        }
+        if self.header.sys_flag & TRANSACTION_BITS != 0 && !marks.is_half && !is_retry {
+            return Err(TransportError::IllegalMessage(
+                "its system flag says it is of a transaction, but it is no half message",
+            ));
+        }
+        if marks.is_half && marks.is_numbered {
+            return Err(TransportError::IllegalMessage(
+                "a message of a transaction cannot have FERROMQ_SEQUENCE",
+            ));
+        }
+        if marks.is_half && level > 0 {
+            return Err(TransportError::IllegalMessage("a message of a transaction cannot be delayed"));
+        }
+        if marks.is_half && self.policy.rejects_transactions {
+            return Err(TransportError::Forbidden("the broker takes no transactions"));
+        }
+        Ok(level)
+    }
+
+    /// Refuses lite messages, and where types are checked those that are not of the topic's.
+    fn check_type(&self, marks: &Marks<'_>) -> Result<(), TransportError> {
+        if marks.is_lite {
+            return Err(TransportError::IllegalMessage("lite topics (__LITE_TOPIC) are not supported yet"));
+        }
+        let (topic, kind) = (self.header.topic, marks.kind());
+        let is_checked = self.policy.type_checks.remoting
+            && !marks.is_transferred
+            && !topic.starts_with(RETRY_PREFIX)
+            && !topic.starts_with(DLQ_PREFIX);
+        if !is_checked || self.topic.message_type.takes(kind) {
+            return Ok(());
+        }
+        Err(TransportError::WrongMessageType {
+            topic: topic.to_owned(),
+            takes: self.topic.message_type.as_str(),
+            sent: kind.as_str(),
+        })
+    }
+
+    fn store_batch(
+        &self,
+        hot: &Hot,
+        peer: SocketAddr,
+        command: &RemotingCommand,
+    ) -> Result<Stored, TransportError> {
+        let parsed = batch::parse(&command.body)?;
+        let mut messages = Vec::with_capacity(parsed.len());
+        let mut is_numbered = false;
+        for message in &parsed {
+            let marks = Marks::read(message.properties);
+            self.check_in_batch(&marks)?;
+            self.check_type(&marks)?;
+            is_numbered |= marks.is_numbered;
+            let properties = message.properties.as_bytes();
+            messages.push(self.message(peer, message.flag, message.body, properties));
+        }
+        let appended = hot.append_as_one(&messages, Kept::of(is_numbered))?;
+        let marks = Marks::read(self.header.properties);
+        Ok(self.stored(hot, command, &appended, (marks.unique_key.unwrap_or_default(), marks.waits)))
+    }
+
+    /// RocketMQ would store these as ordinary messages: early, uncommitted, or never consumed.
+    fn check_in_batch(&self, marks: &Marks<'_>) -> Result<(), TransportError> {
+        if marks.has_timer || marks.level() != Some(0) {
+            return Err(TransportError::IllegalMessage("a message of a batch cannot be delayed"));
+        }
+        if marks.is_half || self.header.sys_flag & TRANSACTION_BITS != 0 {
+            return Err(TransportError::IllegalMessage("a message of a batch cannot be of a transaction"));
+        }
+        if marks.is_inner_batch {
+            return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
+        }
+        Ok(())
+    }
+
+    fn message<'a>(
+        &'a self,
+        peer: SocketAddr,
+        flag: i32,
+        body: &'a [u8],
+        properties: &'a [u8],
+    ) -> NewMessage<'a> {
+        NewMessage {
+            topic: self.header.topic,
+            queue_id: self.queue_id,
+            flag,
+            sys_flag: self.header.sys_flag,
+            born_timestamp: self.header.born_timestamp,
+            born_host: peer,
+            reconsume_times: self.header.reconsume_times,
+            prepared_transaction_offset: 0,
+            body,
+            properties,
+        }
+    }
+
+    /// The answer to a request whose messages are stored; some producers do not wait until it is durable.
+    fn stored(
+        &self,
+        hot: &Hot,
+        command: &RemotingCommand,
+        appended: &Appended,
+        (transaction_id, waits): (&str, bool),
+    ) -> Stored {
+        let flushed_to = (waits && !command.is_one_way()).then_some(appended.end);
+        let queue_offset =
+            appended.locations.first().map_or(0, |location| location.queue_offset.cast_signed());
+        let mut answer = command.respond(response::SUCCESS, None);
+        answer.fields = Fields::of_answer();
+        let fields = &mut answer.fields;
+        fields.put("msgId", Ids { store_host: hot.store.store_host(), locations: &appended.locations });
+        fields.put("queueId", self.queue_id);
+        fields.put("queueOffset", queue_offset);
+        fields.push("MSG_REGION", self.policy.region());
+        fields.push("TRACE_ON", self.policy.traced());
+        if !transaction_id.is_empty() {
+            fields.push("transactionId", transaction_id);
+        }
+        Stored { response: answer, flushed_to }
+    }
+}
+
+/// The ids of places, joined by commas.
+struct Ids<'a> {
+    store_host: SocketAddr,
+    locations: &'a [Location],
+}
+
+impl fmt::Display for Ids<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, location) in self.locations.iter().enumerate() {
+            let id =
+                OffsetMessageId { store_host: self.store_host, physical_offset: location.physical_offset };
+            write!(f, "{}{id}", if number == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,515 @@
+//! `Server`: listeners, the connections they accept, and how both end.
+//!
+//! It composes the remoting and the gRPC half over one hot path and one cold handler; what happens on a
+//! connection is the business of `connection` and `grpc`.
+
+use std::{
+    io,
+    net::{self, SocketAddr},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ferromq_store::{Clock, MessageStore};
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    sync::{Notify, Semaphore, watch},
+    task::{JoinHandle, JoinSet},
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+use crate::{
+    ColdHandler, TransportError,
+    connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots, sockets},
+    grpc::{GrpcLimits, GrpcServer},
+    hot::{Counters, Hot},
+    remoting::{
+        RemotingCommand,
+        calls::Calls,
+        server::{
+            connection::{Connection, ConnectionLimits},
+            outbox::{Outbox, Waiting, outbox},
+            peers::{Peer, Peers},
+        },
+    },
+    tables::{Tables, routes::Routes},
+    tls::{Accepted, GrpcTls, HANDSHAKE_PATIENCE, ServerTls, Tls, TlsMode},
+};
+
+/// Connection numbers are unique in the process, so that servers can share a control plane.
+static NEXT_CONNECTION: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new(1)));
+
+/// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What a stopping server grants connections that were cut off to report their end.
+const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
+
+/// Connections that may wait to be accepted, as a whole fleet connects again at once; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+/// The options of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerOptions {
+    /// Open connections of both protocols; more are closed as they come. `None`: what the limit of descriptors leaves beside
+    /// those of the store, for all servers of the process together, and at most 16,384.
+    pub max_connections: Option<usize>,
+    /// Bytes of memory for requests that arrive or are answered and for answers that peers have not taken yet, of
+    /// both protocols together. Beyond it remoting connections are not read, and gRPC requests are refused; an eighth
+    /// of it is for small requests alone.
+    pub memory: usize,
+    /// Those of one connection: a client that stops in the middle of its requests, or reads no answers, waits or is
+    /// refused before the others are. No gRPC request larger than it is served.
+    pub connection_memory: usize,
+    /// How long a gRPC client may send nothing in the middle of a request; then the request ends.
+    pub grpc_stall: Duration,
+    /// How long a new gRPC connection may take to begin, its TLS handshake included, and one over remoting for a handshake
+    /// that has begun.
+    pub handshake: Duration,
+    /// Calls of clients under way; more wait.
+    pub calls: usize,
+    /// One-way requests under way over all connections; beyond it, or beyond a quarter of it on its own, a
+    /// connection with one more is not read.
+    pub one_way: usize,
+    /// What each remoting connection may cost.
+    pub connection: ConnectionLimits,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: None,
+            memory: 256 << 20,
+            connection_memory: 64 << 20,
+            grpc_stall: Duration::from_secs(30),
+            handshake: HANDSHAKE_PATIENCE,
+            calls: 64,
+            one_way: 256,
+            connection: ConnectionLimits::default(),
+        }
+    }
+}
+
+impl ServerOptions {
+    /// So heavy that one-way requests of one connection are at most a quarter of those of the server.
+    fn one_way_weight(&self) -> u32 {
+        let share = u32::try_from(self.one_way / 4).unwrap_or(u32::MAX).max(1);
+        u32::from(self.connection.in_flight).div_ceil(share).max(1)
+    }
+}
+
+/// How far a server is in its life; it only moves forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Running,
+    /// No new connection, no new request; those under way end.
+    Draining,
+    /// Whatever is left is cut off.
+    Ended,
+}
+
+struct Inner {
+    runtime: Handle,
+    options: ServerOptions,
+    cold: Arc<dyn ColdHandler>,
+    counters: Arc<Counters>,
+    tables: Arc<Tables>,
+    hot: Option<Arc<Hot>>,
+    grpc: GrpcServer,
+    routes: Arc<Routes>,
+    peers: Peers,
+    budget: Arc<Budget>,
+    refused: Arc<LogLimiter>,
+    bad_frames: Arc<LogLimiter>,
+    /// Of the gRPC listener; 0 without one.
+    grpc_port: AtomicU16,
+    tls: Tls,
+    grpc_tls: Arc<Tls>,
+    /// Somebody said which certificate, or one was made up.
+    is_grpc_tls_set: AtomicBool,
+    slots: Arc<Slots>,
+    one_way: Arc<Semaphore>,
+    phase: watch::Sender<Phase>,
+    /// No new request is taken. Set first: those who wait for the phase are woken one after the other.
+    is_draining: Arc<AtomicBool>,
+    listeners: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A server of both protocols; clones share it.
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+impl Server {
+    /// Makes a server whose tasks run on `runtime`. Without `store` (a name server) there is no hot path.
+    #[must_use]
+    pub fn new(
+        runtime: Handle,
+        options: ServerOptions,
+        clock: Clock,
+        store: Option<(Arc<MessageStore>, String)>,
+        cold: Arc<dyn ColdHandler>,
+    ) -> Self {
+        let (counters, tables) = (Arc::new(Counters::default()), Arc::new(Tables::new()));
+        let store_files = store.as_ref().map_or(0, |(store, _)| store.open_files());
+        let hot = store.map(|(store, broker_name)| {
+            let (cold, counters) = (Arc::clone(&cold), Arc::clone(&counters));
+            Hot::new(store, Arc::clone(&tables), clock, broker_name, cold, counters)
+        });
+        let numbers = Arc::clone(&NEXT_CONNECTION);
+        let slots = Arc::new(Slots::new(options.max_connections, store_files));
+        let budget = Budget::new(options.memory, options.connection_memory);
+        let limits = GrpcLimits {
+            slots: Arc::clone(&slots),
+            budget: Arc::clone(&budget),
+            stall: options.grpc_stall,
+            handshake: options.handshake,
+            write: options.connection.write,
+            refused: Arc::default(),
+        };
+        let refused = Arc::clone(&limits.refused);
+        let grpc_tls = Arc::new(Tls::speaking(b"h2"));
+        let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
+        let tls = Arc::clone(&grpc_tls);
+        let grpc = GrpcServer::new(hot.clone(), of_cold, of_counters, numbers, limits, tls);
+        Self(Arc::new(Inner {
+            runtime,
+            options,
+            cold,
+            counters,
+            tables,
+            hot,
+            grpc,
+            routes: Arc::default(),
+            peers: Peers::new(options.calls),
+            budget,
+            refused,
+            bad_frames: Arc::default(),
+            grpc_port: AtomicU16::new(0),
+            tls: Tls::default(),
+            grpc_tls,
+            is_grpc_tls_set: AtomicBool::new(false),
+            slots,
+            one_way: Arc::new(Semaphore::new(options.one_way.min(Semaphore::MAX_PERMITS))),
+            phase: watch::Sender::new(Phase::Running),
+            is_draining: Arc::default(),
+            listeners: Mutex::default(),
+        }))
+    }
+
+    /// Serves remoting connections of a bound listener and returns its address.
+    ///
+    /// # Errors
+    /// `Io` where the runtime does not take the listener, or the server has stopped.
+    pub fn listen_remoting(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
+        let (listener, address) = self.adopt(listener)?;
+        let server = self.clone();
+        self.keep(async move {
+            info!(%address, "remoting listener open");
+            server.accept(listener).await;
+        });
+        Ok(address)
+    }
+
+    /// Serves gRPC connections of a bound listener and returns its address.
+    ///
+    /// They may speak TLS or plaintext, as [`Self::set_grpc_tls`] says, or else with a certificate made up now.
+    ///
+    /// # Errors
+    /// `Io` where the runtime does not take the listener, or the server has stopped; `Tls` where no certificate can
+    /// be made.
+    pub fn listen_grpc(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
+        if !self.0.is_grpc_tls_set.load(Ordering::Relaxed) {
+            self.0.grpc_tls.set_own(TlsMode::Permissive)?;
+            self.0.is_grpc_tls_set.store(true, Ordering::Relaxed);
+        }
+        let (listener, address) = self.adopt(listener)?;
+        self.0.grpc_port.store(address.port(), Ordering::Relaxed);
+        let server = self.clone();
+        self.keep(async move {
+            info!(%address, "grpc listener open");
+            tokio::select! {
+                ended = server.0.grpc.serve(listener, server.reached(Phase::Draining)) => {
+                    if let Err(error) = ended {
+                        warn!(%address, %error, "grpc listener failed");
+                    }
+                }
+                () = server.reached(Phase::Ended) => {}
+            }
+        });
+        Ok(address)
+    }
+
+    /// Topics and groups the control plane pushes.
+    #[must_use]
+    pub fn tables(&self) -> &Tables {
+        &self.0.tables
+    }
+
+    /// Encoded routes the control plane of a name server pushes.
+    #[must_use]
+    pub fn routes(&self) -> &Routes {
+        &self.0.routes
+    }
+
+    /// Takes remoting connections as `options` say, from the next one on.
+    ///
+    /// # Errors
+    /// `Tls` naming the file; everything stays as it was.
+    pub fn set_tls(&self, options: ServerTls) -> Result<(), TransportError> {
+        self.0.tls.set(options)
+    }
+
+    /// Takes gRPC connections as `options` say, from the next one on; without files, with a certificate made up now.
+    ///
+    /// # Errors
+    /// `Tls` naming the file; everything stays as it was.
+    pub fn set_grpc_tls(&self, options: GrpcTls) -> Result<(), TransportError> {
+        match options {
+            GrpcTls::Files(options) => self.0.grpc_tls.set(options)?,
+            GrpcTls::Own(mode) => self.0.grpc_tls.set_own(mode)?,
+        }
+        self.0.is_grpc_tls_set.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks at the files of TLS: a key and its certificate are taken once both have changed, as RocketMQ does,
+    /// trusted certificates at once. Files that are not good are logged once and change nothing.
+    ///
+    /// Returns whether anything changed. Reads files: not for threads of the runtime.
+    #[must_use]
+    pub fn reload_tls(&self) -> bool {
+        let (remoting, grpc) = (self.0.tls.reload(), self.0.grpc_tls.reload());
+        remoting || grpc
+    }
+
+    /// Sends a one-way request to a remoting client; false where its connection is gone or takes no more.
+    ///
+    /// Never waits: what a client does not read is bounded, for each and for all.
+    ///
+    /// # Errors
+    /// `FrameTooLarge`.
+    pub fn push(&self, connection: u64, request: RemotingCommand) -> Result<bool, TransportError> {
+        self.0.peers.push(connection, request)
+    }
+
+    /// Sends a request to a remoting client and waits for its response.
+    ///
+    /// # Errors
+    /// `Io` where its connection is gone, ends meanwhile or takes no more; `Timeout`, both naming the client;
+    /// `FrameTooLarge`.
+    pub async fn call(
+        &self,
+        connection: u64,
+        request: RemotingCommand,
+        limit: Duration,
+    ) -> Result<RemotingCommand, TransportError> {
+        self.0.peers.call(connection, request, limit).await
+    }
+
+    /// What answers hot requests; none on a name server.
+    #[must_use]
+    pub fn hot(&self) -> Option<&Hot> {
+        self.0.hot.as_deref()
+    }
+
+    /// Name and value of each counter.
+    #[must_use]
+    pub fn stats(&self) -> Vec<(&'static str, u64)> {
+        let mut stats = self.0.counters.snapshot();
+        stats.push(("memory_held", self.0.budget.held()));
+        stats
+    }
+
+    /// Sends an encoded `TelemetryCommand` on a stream; false where the stream is gone or its buffer is full.
+    #[must_use]
+    pub fn send_telemetry(&self, stream: u64, message: Bytes) -> bool {
+        self.0.grpc.send_telemetry(stream, message)
+    }
+
+    /// Ends a telemetry stream with a gRPC status; false where the stream is gone or its buffer is full.
+    #[must_use]
+    pub fn end_telemetry(&self, stream: u64, code: i32, message: &str) -> bool {
+        self.0.grpc.end_telemetry(stream, code, message)
+    }
+
+    /// Closes a connection of either protocol; an unknown number is ignored.
+    pub fn close_connection(&self, connection: u64) {
+        match self.0.peers.get(connection) {
+            Some(peer) => peer.close.notify_one(),
+            None => _ = self.0.grpc.close_connection(connection),
+        }
+    }
+
+    /// Stops: listeners close, requests under way get `grace` to end, then every connection is cut off.
+    ///
+    /// A second call waits for nothing.
+    pub async fn stop(&self, grace: Duration) {
+        self.advance(Phase::Draining);
+        if let Some(hot) = &self.0.hot {
+            hot.polls.close();
+        }
+        let mut listeners = std::mem::take(&mut *self.0.listeners.lock());
+        let ended = timeout(grace, join_all(&mut listeners)).await;
+        self.advance(Phase::Ended);
+        if ended.is_err() {
+            warn!(grace_ms = grace.as_millis(), "requests cut off at the end of the grace period");
+            if timeout(CUT_OFF_GRACE, join_all(&mut listeners)).await.is_err() {
+                listeners.iter().for_each(JoinHandle::abort);
+            }
+        }
+    }
+
+    fn advance(&self, to: Phase) {
+        self.0.is_draining.store(true, Ordering::SeqCst);
+        self.0.phase.send_if_modified(|phase| std::mem::replace(phase, to.max(*phase)) < to);
+    }
+
+    async fn reached(&self, wanted: Phase) {
+        // The sender lives in `self`, so the channel cannot be closed.
+        let _ = self.0.phase.subscribe().wait_for(|phase| *phase >= wanted).await;
+    }
+
+    fn adopt(&self, listener: net::TcpListener) -> Result<(TcpListener, SocketAddr), TransportError> {
+        let _runtime = self.0.runtime.enter();
+        let stopped = *self.0.phase.borrow() != Phase::Running;
+        let adopted = if stopped { Err(io::Error::other("the server has stopped")) } else { Ok(listener) };
+        adopted
+            .and_then(|listener| {
+                let address = listener.local_addr()?;
+                listener.set_nonblocking(true)?;
+                SockRef::from(&listener).listen(BACKLOG)?;
+                Ok((TcpListener::from_std(listener)?, address))
+            })
+            .map_err(|source| TransportError::Io { peer: "listener".to_owned(), source })
+    }
+
+    fn keep(&self, listener: impl Future<Output = ()> + Send + 'static) {
+        self.0.listeners.lock().push(self.0.runtime.spawn(listener));
+    }
+
+    /// Accepts until the server drains, then waits for the connections it accepted.
+    async fn accept(&self, listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        let draining = self.reached(Phase::Draining);
+        tokio::pin!(draining);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+                () = &mut draining => break,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.admit(stream, peer, &mut connections),
+                Err(error) => {
+                    self.0.refused.log(|left_out| warn!(%error, left_out, "accept failed"));
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(listener);
+        while connections.join_next().await.is_some() {}
+    }
+
+    fn admit(&self, stream: TcpStream, peer: SocketAddr, connections: &mut JoinSet<()>) {
+        let inner = &self.0;
+        let Some(slot) = inner.slots.take() else {
+            inner.counters.refused_connections.add(1);
+            let limit = inner.slots.limit();
+            inner.refused.log(|left_out| {
+                warn!(%peer, limit, left_out, "connection refused, too many are open; raise max_connections");
+            });
+            return;
+        };
+        sockets::set_up(&stream);
+        let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
+        let limits = inner.options.connection;
+        let (outbox, waiting) = outbox(limits.in_flight);
+        let (allowance, calls) = (inner.budget.allowance(peer.ip()), Calls::new());
+        let handle = Arc::new(Peer {
+            address: peer,
+            outbox: outbox.downgrade(),
+            allowance: Arc::clone(&allowance),
+            calls: Arc::clone(&calls),
+            close: Notify::new(),
+        });
+        inner.peers.insert(id, Arc::clone(&handle));
+        inner.counters.connections.add(1);
+        let connection = Connection {
+            id,
+            peer,
+            limits,
+            allowance,
+            cold: Arc::clone(&inner.cold),
+            hot: inner.hot.clone(),
+            routes: Arc::clone(&inner.routes),
+            is_draining: Arc::clone(&inner.is_draining),
+            one_way: Arc::clone(&inner.one_way),
+            one_way_weight: inner.options.one_way_weight(),
+            counters: Arc::clone(&inner.counters),
+            bad_frames: Arc::clone(&inner.bad_frames),
+            grpc_port: inner.grpc_port.load(Ordering::Relaxed),
+            calls,
+        };
+        let farewell = Farewell { server: self.clone(), id };
+        let server = self.clone();
+        connections.spawn(async move {
+            let _slot = slot;
+            let _farewell = farewell;
+            tokio::select! {
+                () = server.serve(connection, stream, (outbox, waiting), &handle) => {}
+                () = server.reached(Phase::Ended) => {}
+            }
+        });
+    }
+
+    async fn serve(&self, connection: Connection, stream: TcpStream, ends: (Outbox, Waiting), handle: &Peer) {
+        let draining = self.reached(Phase::Draining);
+        let closed = handle.close.notified();
+        let stream = tokio::select! {
+            stream = self.0.tls.accept(stream, connection.limits.idle, self.0.options.handshake) => stream,
+            () = self.reached(Phase::Draining) => None,
+            () = handle.close.notified() => None,
+        };
+        match stream {
+            Some(Accepted::Plain(stream)) => {
+                connection.serve(stream.into_split(), ends, draining, closed).await;
+            }
+            Some(Accepted::Tls(stream)) => {
+                connection.serve(tokio::io::split(stream), ends, draining, closed).await;
+            }
+            None => {}
+        }
+    }
+}
+
+/// Tells the end of a connection once, however its task ends.
+struct Farewell {
+    server: Server,
+    id: u64,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let inner = &self.server.0;
+        // Also where the connection never came to be served: nobody waits for a peer that is gone.
+        if let Some(peer) = inner.peers.remove(self.id) {
+            peer.calls.end();
+        }
+        inner.counters.connections.sub(1);
+        inner.cold.on_close(self.id);
+    }
+}
+
+async fn join_all(listeners: &mut Vec<JoinHandle<()>>) {
+    while let Some(last) = listeners.last_mut() {
+        // A listener that panicked has ended as well; the panic was printed by the runtime.
+        let _ = last.await;
+        listeners.pop();
+    }
+}
