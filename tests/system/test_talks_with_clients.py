@@ -11,7 +11,7 @@ from remoting_peer import Peer
 
 import ferromq
 from ferromq._ferromq import Clock
-from ferromq.broker.clients import calls
+from ferromq.broker.clients import client_calls
 
 SEND, END_TRANSACTION, CHECK, MEMBERS_CHANGED, RUNNING_INFO = 310, 37, 39, 40, 307
 SUCCESS, COMMIT = 0, 8
@@ -116,7 +116,7 @@ def test_a_question_to_a_client_ends_in_time(
     mq: ferromq.Embedded, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     """With an error that names it; the broker answers others meanwhile, and asks it again once it is there."""
-    monkeypatch.setattr(calls, "CALL_SECONDS", CALL_SECONDS)
+    monkeypatch.setattr(client_calls, "CALL_SECONDS", CALL_SECONDS)
     group = {"readers": {"orders": "*"}}
     fields = {"consumerGroup": "readers", "clientId": "lost@1", "jstackEnable": "false"}
     with Peer(mq.remoting, client_id="tool@1") as tool:

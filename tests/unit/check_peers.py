@@ -12,10 +12,10 @@ import pytest
 from ferromq._ferromq import Clock, Store, StoredMessage
 from ferromq._proto import messages as pb
 from ferromq.broker.clients.table import Client, ClientTable
-from ferromq.broker.transactions.check_back import CheckBack, Report
-from ferromq.broker.transactions.check_requests import CheckRequests
-from ferromq.broker.transactions.end import Decision, End, Transactions
-from ferromq.broker.transactions.half_message_index import Halves
+from ferromq.broker.transactions.check_back import CheckReport, TransactionChecker
+from ferromq.broker.transactions.check_requests import CheckSender
+from ferromq.broker.transactions.end_transaction import Decision, EndRequest, TransactionEnder
+from ferromq.broker.transactions.half_message_index import HalfMessageIndex
 from ferromq.broker.transactions.half_records import GROUP
 from ferromq.config.servers import TransactionConfig
 from ferromq.protocol.codes import RequestCode
@@ -97,12 +97,12 @@ class Broker:
     def begin(self) -> None:
         """Find out what is open, once more."""
         self.settle()
-        halves = Halves(self.store)
-        self.ends = Transactions(self.store, halves)
-        self.checks = CheckBack(
+        halves = HalfMessageIndex(self.store)
+        self.ends = TransactionEnder(self.store, halves)
+        self.checks = TransactionChecker(
             self.store,
             halves,
-            CheckRequests(self.producers, "broker-a", self.table),
+            CheckSender(self.producers, "broker-a", self.table),
             config=lambda: self.config,
             is_slave=lambda: False,
             now_ms=self.clock.now_ms,
@@ -118,7 +118,7 @@ class Broker:
             threading.Event().wait(0.001)
         pytest.fail(f"readers never saw it: {self.store.stats()}")
 
-    def half(self, body: bytes = b"paid", **properties: str) -> End:
+    def half(self, body: bytes = b"paid", **properties: str) -> EndRequest:
         """Store a half message as the send path does, and return its commit."""
         given = {"PGROUP": "payers", "TRAN_MSG": "true", "REAL_TOPIC": "orders", "REAL_QID": "3", "UNIQ_KEY": "K"}
         queue_offset, physical_offset = self.store.append(
@@ -129,9 +129,9 @@ class Broker:
             born_timestamp=self.clock.now_ms(),
             born_host="10.0.0.9:1234",
         )
-        return End("payers", physical_offset, queue_offset, Decision.COMMIT)
+        return EndRequest("payers", physical_offset, queue_offset, Decision.COMMIT)
 
-    def round(self, after: int = ROUND) -> Report:
+    def round(self, after: int = ROUND) -> CheckReport:
         """Let time pass, and let producers be asked."""
         self.settle()
         self.clock.advance(after)
@@ -156,10 +156,12 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     made.store.close()
 
 
-def answer(broker: Broker, decision: Decision = Decision.COMMIT, number: int = -1) -> End:
+def answer(broker: Broker, decision: Decision = Decision.COMMIT, number: int = -1) -> EndRequest:
     """Return what the producer answers to a check."""
     _, fields, _ = broker.producers.remoting[number]
-    return End("payers", int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), decision, is_checked=True)
+    return EndRequest(
+        "payers", int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), decision, is_checked=True
+    )
 
 
 def resume(broker: Broker, message_id: str) -> tuple[int, str | None]:

@@ -26,7 +26,7 @@ from ports import kept_port
 
 import ferromq
 from ferromq._ferromq import Clock, RemotingClient, Request, Server, Store, blocking, crc32, decode_records
-from ferromq.broker.messages.query import MAX_BYTES, Queries
+from ferromq.broker.messages.message_queries import MAX_BYTES, MessageQueries
 from ferromq.process import fork  # noqa: F401 (tells the extension of forks)
 
 HOT_CODES = [10, 310, 320, 36, 11, 361, 200050, 200051, 200151, 200053, 200052, 200054, 200055, 15]
@@ -675,7 +675,7 @@ def test_an_answer_to_a_query_by_key_has_a_bounded_size(store: Store) -> None:
         sizes = [len(found.body) for found in query("orders", field, max_bytes=MAX_BYTES)]
         assert sizes == [100] + [1_000_000] * 4
         assert [len(found.body) for found in query("orders", field, max_bytes=1)] == [100]
-    queries = Queries(store, cast("Any", None))
+    queries = MessageQueries(store, cast("Any", None))
     for unique in ("true", "false"):
         fields = {"topic": "orders", "key": "u", "maxNum": "1000", "_UNIQUE_KEY_QUERY": unique}
         code, _, _, body = queries.by_key(cast("Any", SimpleNamespace(fields=fields)))

@@ -53,7 +53,7 @@ def test_what_may_change_is_told() -> None:
 def test_options_change_under_rocketmqs_names_and_ours(tmp_path: Path) -> None:
     """Listeners hear what changed, once; the version counts; what is the same is no change."""
     broker, heard = Broker(tmp_path), []
-    broker.settings.listen(lambda changed, _, config: heard.append((changed, config.default_queues)))
+    broker.settings.add_listener(lambda changed, _, config: heard.append((changed, config.default_queues)))
     before = broker.settings.version
     assert broker.update(autoCreateTopicEnable="false", default_queues="3") == {"auto_create_topics", "default_queues"}
     assert heard == [({"auto_create_topics", "default_queues"}, 3)]

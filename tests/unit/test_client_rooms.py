@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from ferromq._ferromq import Clock, Store
 from ferromq.broker.clients.assignment import RequestMode, RequestModes, averagely, by_circle, share_to_pop
-from ferromq.broker.clients.components import ClientRooms
+from ferromq.broker.clients.components import ClientComponents
 from ferromq.broker.clients.heartbeats import MAX_BODY, MAX_GROUPS
 from ferromq.broker.clients.memory import MAX_OF_CONNECTION
 from ferromq.broker.clients.replies import format_properties, parse_properties
 from ferromq.broker.clients.table import Client
-from ferromq.broker.cluster.route_cache import RouteCache, Seen
+from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.config.servers import BrokerConfig
@@ -136,7 +136,7 @@ class Broker:
         self.groups = GroupTable(lambda: config, directory, self.now_ms, lambda *_: None)
         identity: Any = SimpleNamespace(name="broker-a", address="10.0.0.1:10911")
         server: Any = self.server
-        self.rooms = ClientRooms(
+        self.rooms = ClientComponents(
             lambda: config,
             identity,
             server,
@@ -148,10 +148,10 @@ class Broker:
         )
         self.server.tell = lambda: self.rooms.rebalance.tell(self.rooms.table)
 
-    def find_route(self, topic: str, _before: Seen | None) -> Seen:
+    def find_route(self, topic: str, _before: KnownRoute | None) -> KnownRoute:
         """Answer as a name server, and note that it was asked."""
         self.asked.append(topic)
-        return Seen(self.route)
+        return KnownRoute(self.route)
 
     def now_ms(self) -> int:
         """Return the time."""
@@ -652,7 +652,7 @@ def test_a_client_that_cannot_be_asked_is_named(broker: Broker) -> None:
     half = BrokerConfig().handler_threads // 2
     with contextlib.ExitStack() as held:
         for _ in range(half):
-            held.enter_context(calls._place())
+            held.enter_context(calls._slot())
         code, remark, *_ = broker.ask(calls.running_info, asked)
     assert (code, f"{half} clients" in str(remark)) == (BUSY, True)
     server.answers[1] = (SUCCESS, None, {}, b"")
@@ -676,7 +676,7 @@ def test_the_status_of_consumers_is_what_they_say(broker: Broker) -> None:
     assert server.called[-1][:3] == (3, STATUS, {"topic": "t", "group": "g"})
 
 
-# Resets
+# OffsetResets
 
 
 def filled(broker: Broker) -> None:

@@ -10,15 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ferromq.broker.clients.memory import MAX_OF_ALL, ClientMemory, TooMuch, limit_of_all
+from ferromq.broker.clients.memory import MAX_OF_ALL, ClientMemory, LimitExceeded, limit_of_all
 from ferromq.broker.clients.queue_locks import LOCK_MS, MAX_BYTES, QueueLocks
 from ferromq.broker.clients.table import (
     BROADCASTING,
     Client,
     ClientTable,
+    ConsumeSettings,
     Group,
     GroupChange,
-    Manner,
     Subscription,
     java_hash,
 )
@@ -52,8 +52,10 @@ class Table(ClientTable):
 def join(table: ClientTable, name: str, connection: int, now: int = 0, **other: Any) -> bool:
     """Let a client join the group g."""
     wanted = other.pop("subscriptions", [Subscription("t")])
-    manner = Manner(**other.pop("manner", {}))
-    return table.join("g", client(name, connection), now, manner=manner, subscriptions=wanted, **other)
+    consume_settings = ConsumeSettings(**other.pop("consume_settings", {}))
+    return table.join(
+        "g", client(name, connection), now, consume_settings=consume_settings, subscriptions=wanted, **other
+    )
 
 
 def test_members_are_told_when_others_come_and_go() -> None:
@@ -102,7 +104,7 @@ def until_refused(act: Callable[[int], object]) -> str:
     for number in range(100):
         try:
             act(number)
-        except TooMuch as error:
+        except LimitExceeded as error:
             return str(error)
     raise AssertionError("nothing was refused")
 
@@ -123,11 +125,11 @@ def test_what_the_clients_of_a_connection_keep_is_bounded() -> None:
     table.produce("p0", client("a", 1), 5)
     table.produce("p0", client("b", 2), 5)
     for wanted in ([Subscription("t", "x" * 10_000)], [Subscription(f"t{number}") for number in range(100)]):
-        with pytest.raises(TooMuch):
+        with pytest.raises(LimitExceeded):
             join(table, "c", 3, subscriptions=wanted)
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         join(table, "c" * 10_000, 3)
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         table.join_over_grpc("g", client("c", 3, is_grpc=True), 0, subscriptions=[Subscription("t", "x" * 10_000)])
     assert table.group("g") is None
     table.close_connection(1)
@@ -151,8 +153,8 @@ def test_what_all_clients_keep_is_bounded() -> None:
     assert 8 < len(group_of(table).members) < 14
     until_refused(lambda connection: table.produce("p", client("a", connection), 0))
     join(table, "a", 0, now=1, subscriptions=wanted)
-    with pytest.raises(TooMuch, match="of this connection"):
-        table.join("h", client("a", 0), 0, manner=Manner(), subscriptions=wanted)
+    with pytest.raises(LimitExceeded, match="of this connection"):
+        table.join("h", client("a", 0), 0, consume_settings=ConsumeSettings(), subscriptions=wanted)
     table.close_connection(0)
     table.produce("p", client("a", 90), 0)
 
@@ -162,8 +164,10 @@ def test_who_leaves_out_its_subscriptions_keeps_the_group_s() -> None:
     table = Table(ClientMemory(of_connection=8_000))
     join(table, "a", 1, subscriptions=[Subscription("t", "x" * 5_000)])
     join(table, "b", 2, subscriptions=None)
-    with pytest.raises(TooMuch):
-        table.join("h", client("b", 2), 0, manner=Manner(), subscriptions=[Subscription("t", "x" * 5_000)])
+    with pytest.raises(LimitExceeded):
+        table.join(
+            "h", client("b", 2), 0, consume_settings=ConsumeSettings(), subscriptions=[Subscription("t", "x" * 5_000)]
+        )
 
 
 def test_the_memory_of_locks_is_bounded() -> None:
@@ -172,12 +176,12 @@ def test_the_memory_of_locks_is_bounded() -> None:
     other = MessageQueue("x" * (MAX_BYTES // 2), "a", 0)
     assert locks.lock("g", [queue, other], "a", 0) == [queue, other]
     for client_id in ("b", "a"):
-        with pytest.raises(TooMuch, match=f"{MAX_BYTES} are allowed"):
+        with pytest.raises(LimitExceeded, match=f"{MAX_BYTES} are allowed"):
             locks.lock("h", [other], client_id, 0)
     assert locks.lock("g", [queue, other], "a", 1) == [queue, other]
     locks.unlock("g", [other], "a")
     assert locks.lock("h", [other, other], "b", 1) == [other]
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         locks.lock("g", [other], "a", 1)
     assert locks.lock("h", [other], "c", LOCK_MS + 2) == [other]
     locks.expire(LOCK_MS + LOCK_MS + 3)
@@ -189,8 +193,8 @@ def test_the_memory_of_locks_is_bounded() -> None:
 def test_members_that_each_read_everything_are_not_told() -> None:
     """Nobody's share changes where messages are broadcast."""
     table = Table()
-    join(table, "a", 1, manner={"message_model": BROADCASTING})
-    join(table, "b", 2, manner={"message_model": BROADCASTING})
+    join(table, "a", 1, consume_settings={"message_model": BROADCASTING})
+    join(table, "b", 2, consume_settings={"message_model": BROADCASTING})
     assert table.affected() == []
 
 
@@ -253,17 +257,17 @@ def test_readers_are_remoting_members_that_keep_their_offsets_here() -> None:
     join(table, "b", 2, subscriptions=[Subscription("u")])
     assert (ask("t"), ask("u"), ask("v")) == ("there", "there", "none")
     table.take()
-    join(table, "a", 1, manner={"message_model": BROADCASTING})
+    join(table, "a", 1, consume_settings={"message_model": BROADCASTING})
     assert ask("t") == "none"
     assert set(table.take()[0].unread) == {"t", "u"}
 
 
 def test_what_remoting_members_said_ends_with_the_last_of_them() -> None:
-    """Who is left over gRPC has its own topics and manner, and nobody is asked for subscriptions that are gone."""
+    """A gRPC member that stays has its own topics and settings; subscriptions that are gone are not asked for."""
     table = Table()
     table.join_over_grpc("g", client("c", 3, is_grpc=True), 0, consume_type="CONSUME_ACTIVELY")
-    join(table, "a", 1, manner={"message_model": BROADCASTING}, fingerprint=7)
-    join(table, "b", 2, manner={"message_model": BROADCASTING}, fingerprint=7)
+    join(table, "a", 1, consume_settings={"message_model": BROADCASTING}, fingerprint=7)
+    join(table, "b", 2, consume_settings={"message_model": BROADCASTING}, fingerprint=7)
     table.leave("g", "a", 1)
     assert table.subscription("g", "t") is not None
     table.take()
@@ -271,7 +275,7 @@ def test_what_remoting_members_said_ends_with_the_last_of_them() -> None:
     assert table.take() == [GroupChange("g", unsubscribed=("t",), is_affected=True, unread=("t",))]
     group = table.group("g")
     assert group is not None
-    assert (dict(group.subscriptions), group.manner) == ({}, Manner("CONSUME_ACTIVELY"))
+    assert (dict(group.subscriptions), group.consume_settings) == ({}, ConsumeSettings("CONSUME_ACTIVELY"))
     assert not join(table, "d", 4, fingerprint=8)
 
 
@@ -280,7 +284,7 @@ def test_a_connection_that_ends_takes_its_own_clients_alone() -> None:
     table = Table()
     for name in ("a", "b"):
         join(table, name, 1)
-        table.join("h", client(name, 1), 0, manner=Manner(), subscriptions=[Subscription("t")])
+        table.join("h", client(name, 1), 0, consume_settings=ConsumeSettings(), subscriptions=[Subscription("t")])
         table.produce("p", client(name, 1), 0)
     join(table, "a", 2)
     table.remove("b", 1)
@@ -450,7 +454,9 @@ class Clients(RuleBasedStateMachine):
         """Join a group, or stay."""
         before = set(self.model.seen)
         wanted = [Subscription(topic) for topic in topics]
-        self.table.join(group, client(name, connection), self.model.now, manner=Manner(), subscriptions=wanted)
+        self.table.join(
+            group, client(name, connection), self.model.now, consume_settings=ConsumeSettings(), subscriptions=wanted
+        )
         changed = (group, connection, name) not in before or self.wanted.get(group) != topics
         self.model.seen[group, connection, name] = self.model.now
         self.wanted[group] = topics

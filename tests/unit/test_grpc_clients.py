@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ferromq._proto import messages as pb
 from ferromq.broker.clients.grpc_calls import GrpcCalls
-from ferromq.broker.clients.grpc_service import MAX_SETTINGS, Clients
+from ferromq.broker.clients.grpc_sessions import MAX_SETTINGS, GrpcSessions
 from ferromq.broker.clients.memory import MAX_OF_CONNECTION
 from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.grpc_answers import Refused
@@ -36,7 +36,7 @@ class Broker:
         self.table = ClientTable(120_000, lambda _change: None)
         self.calls = GrpcCalls(self.send_telemetry)
         self.topics = TopicTable(lambda: config, directory, lambda: self.now, lambda *_: None, lambda *_: None)
-        self.clients = Clients(
+        self.clients = GrpcSessions(
             self,
             self.table,
             self.groups,
@@ -46,7 +46,7 @@ class Broker:
             validates=lambda: self.validates,
             now_ms=lambda: self.now,
         )
-        self.groups.listen(self.clients.group_changed)
+        self.groups.add_listener(self.clients.group_changed)
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Take a command for a client."""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ferromq._proto import messages as pb
-from ferromq.broker.cluster.route_cache import RouteCache, Seen
+from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.cluster.routes import Routes
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.protocol.route import MASTER, READ_WRITE, BrokerData, QueueData, TopicRoute
@@ -17,9 +17,9 @@ def test_a_topic_that_is_made_while_its_route_is_asked_for_is_found() -> None:
     topics: dict[str, TopicConfig] = {}
     made = TopicRoute((QueueData("a", 4, 4, READ_WRITE),), (BrokerData("c", "a", {MASTER: ADDRESS}),), {})
 
-    def ask(name: str, _before: Seen | None) -> Seen:
+    def ask(name: str, _before: KnownRoute | None) -> KnownRoute:
         topics[name] = TopicConfig(name, 4, 4)
-        return Seen(made)
+        return KnownRoute(made)
 
     identity: Any = SimpleNamespace(name="a", cluster="c", address=ADDRESS, grpc_address=ENDPOINT, is_slave=False)
     table: Any = SimpleNamespace(get=topics.get, is_system=lambda _name: False)

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from ferromq.broker.cluster import name_servers as module
-from ferromq.broker.cluster.name_servers import Identity, NameServers
-from ferromq.broker.metadata.tables import Content
-from ferromq.broker.metadata.topics import TopicConfig, Wait
+from ferromq.broker.cluster.name_servers import BrokerIdentity, NameServers
+from ferromq.broker.metadata.tables import TableContent
+from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig
 from ferromq.config.membership import MembershipConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
 from ferromq.namesrv import registration
@@ -29,14 +29,16 @@ class Table:
     """The topics of a broker."""
 
     def __init__(self) -> None:
-        self.content: Content[TopicConfig] = Content(DataVersion(1, 1), {n: TopicConfig(n, 1, 1) for n in "xyz"})
+        self.content: TableContent[TopicConfig] = TableContent(
+            DataVersion(1, 1), {n: TopicConfig(n, 1, 1) for n in "xyz"}
+        )
 
     def put(self, *topics: tuple[str, int]) -> None:
         """Create or change topics, with so many queues."""
         entries = {**self.content.entries, **{name: TopicConfig(name, count, count) for name, count in topics}}
-        self.content = Content(self.content.version.next(2), entries)
+        self.content = TableContent(self.content.version.next(2), entries)
 
-    def read(self) -> Content[TopicConfig]:
+    def read(self) -> TableContent[TopicConfig]:
         """Return what there is now."""
         return self.content
 
@@ -122,7 +124,7 @@ def table() -> Table:
 def told(peers: Peers, table: Table, monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
     """Return the name servers as the broker sees them, which have its table."""
     monkeypatch.setattr(module._ferromq, "RemotingClient", lambda: peers)
-    identity = Identity("broker", "c", "h:10911", "h:8081")
+    identity = BrokerIdentity("broker", "c", "h:10911", "h:8081")
     found = NameServers(("a:1", "b:1"), identity, MembershipConfig(), period=timedelta(seconds=30))
     assert found.register(table.read).is_complete
     peers.came = queue.Queue()
@@ -134,7 +136,7 @@ def told(peers: Peers, table: Table, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def change(told: NameServers, table: Table) -> Callable[..., list[str]]:
     """Return a function that changes topics and tells of it, and returns what did not arrive."""
 
-    def run(*topics: tuple[str, int], wait: Wait = Wait.REGISTERED) -> list[str]:
+    def run(*topics: tuple[str, int], wait: RegistrationWait = RegistrationWait.REGISTERED) -> list[str]:
         failed: list[str] = []
         table.put(*topics)
         told.register_change(table.read, wait, lambda: failed.append("failed"))
@@ -151,8 +153,8 @@ def test_a_table_is_not_overtaken_by_an_older_one(
     whole = threading.Thread(target=told.register, args=(table.read,))
     whole.start()
     # Its answer to the question for the gRPC address is waited for, or it is in the registration already.
-    change(("x", 2), wait=Wait.NOTHING)
-    change(("x", 3), wait=Wait.NOTHING)
+    change(("x", 2), wait=RegistrationWait.NOTHING)
+    change(("x", 3), wait=RegistrationWait.NOTHING)
     peers.open["a:1"].set()
     whole.join(PATIENCE)
     assert change(("x", 4)) == []
@@ -167,9 +169,9 @@ def test_a_change_that_was_lost_arrives_with_the_next(peers: Peers, change: Call
     """Also where the next was on its way already: alone, it would make versions equal for good."""
     peers.open["a:1"].clear()
     peers.failing["a:1"] = 1
-    change(("x", 5), wait=Wait.NOTHING)
+    change(("x", 5), wait=RegistrationWait.NOTHING)
     assert peers.next("a:1")[1] == ("x",)
-    change(("y", 7), wait=Wait.NOTHING)
+    change(("y", 7), wait=RegistrationWait.NOTHING)
     peers.open["a:1"].set()
     assert peers.next("a:1")[1] == ("x", "y", "z")
     change(("new", 1))
@@ -244,7 +246,7 @@ def test_one_that_hangs_delays_no_other(peers: Peers, change: Callable[..., list
     """Whatever is to be told: the other one hears of every change in its order."""
     peers.open["a:1"].clear()
     for count in range(2, 8):
-        change(("x", count), wait=Wait.NOTHING)
+        change(("x", count), wait=RegistrationWait.NOTHING)
         while peers.next("b:1")[0] < count:
             pass
     peers.open["a:1"].set()
@@ -257,17 +259,17 @@ def test_a_table_that_nobody_needs_is_not_encoded(
 ) -> None:
     """A lease is renewed by the version alone; and what both need is encoded once."""
     encoded: list[int] = []
-    encode = module.registration.encode
+    encode = module.registration_body.encode
 
     def count(version: DataVersion, topics: Mapping[str, TopicConfig], *rest: object, **options: bool) -> bytes:
         encoded.append(len(topics))
         return encode(version, topics, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module.registration, "encode", count)
+    monkeypatch.setattr(module.registration_body, "encode", count)
     assert told.register(table.read, is_forced=False).is_complete
     assert encoded == []
     table.put(("x", 2))
-    told.register_change(table.read, Wait.REGISTERED, lambda: None)
+    told.register_change(table.read, RegistrationWait.REGISTERED, lambda: None)
     assert encoded == [1, 1]
     table.put(("x", 3))
     assert told.register(table.read, is_forced=False).is_complete

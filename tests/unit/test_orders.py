@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ferromq.broker.cluster.name_server_session import Identity, Known, Told
+from ferromq.broker.cluster.name_server_session import AckedState, BrokerIdentity, RegistrationAnswer
 from ferromq.broker.cluster.order_configurations import NameServerTable, OrderConfigurations
-from ferromq.broker.metadata.tables import Content
+from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.namesrv.kv_config import KvConfig
 from ferromq.namesrv.orders import Orders
@@ -184,7 +184,9 @@ class Writer:
 
     def __init__(self, name: str, table: dict[str, str]) -> None:
         topic = TopicConfig("t", 4, 4, attributes={"message.type": "FIFO"})
-        self._now = Known(Identity(name, "c", "127.0.0.1:1", "127.0.0.1:2"), Content(DataVersion(1, 1), {"t": topic}))
+        self._now = AckedState(
+            BrokerIdentity(name, "c", "127.0.0.1:1", "127.0.0.1:2"), TableContent(DataVersion(1, 1), {"t": topic})
+        )
         self._orders = OrderConfigurations()
         self._table = table
         self.written: set[str] = set()
@@ -199,7 +201,7 @@ class Writer:
     ) -> None:
         """Take part in a round of registration, in which the name server answers what it has, or had."""
         table = self._table if answer is None else {"t": answer}
-        told = Told({}, json.dumps({"table": table}).encode()) if is_told else None
+        told = RegistrationAnswer({}, json.dumps({"table": table}).encode()) if is_told else None
         at = NameServerTable(self._table.get, put or self._table.__setitem__)
         self.written = self._orders.registered(self._now if before else None, self._now, told, at, self.written)
 

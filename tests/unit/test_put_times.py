@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ferromq.broker.reports.put_times import Bucket, PutTimes, distribution, percentile
-from ferromq.broker.reports.runtime import Runtime
+from ferromq.broker.reports.runtime_info import RuntimeInfo
 from ferromq.broker.reports.statistics import Rate, Totals
 
 BOUNDS = (0, 1, 5, 9, 10, 49, 50, 1_999, 9_999, 12_000)
@@ -68,6 +68,6 @@ def test_the_longest_times_are_told_under_rocketmqs_names(tmp_path: Path) -> Non
         bytes_put=lambda: 0, totals=lambda _kind: Totals(0, 0, 0), rate=lambda _kind, _within: Rate()
     )
     request: Any = None
-    runtime = Runtime(store, statistics, tmp_path, transactions=dict, now_ms=lambda: 0)
+    runtime = RuntimeInfo(store, statistics, tmp_path, transactions=dict, now_ms=lambda: 0)
     table = json.loads(runtime.info(request)[3])["table"]
     assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("7", "9")

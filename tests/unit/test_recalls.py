@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferromq.broker.messages.recalls import Handle, RecallRefused, decode_handle
+from ferromq.broker.messages.recalls import RecallHandle, RecallRefused, decode_handle
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters=" "), min_size=1, max_size=20)
 
@@ -15,7 +15,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters=" "), min_size=1
 def test_a_handle_says_what_was_put_into_it(topic: str, broker: str, time: int, key: str) -> None:
     """Whatever the names."""
     text = base64.urlsafe_b64encode(f"v1 {topic} {broker} {time} {key}".encode()).decode()
-    assert decode_handle(text) == Handle(topic, broker, time, key)
+    assert decode_handle(text) == RecallHandle(topic, broker, time, key)
 
 
 @given(st.one_of(st.text(max_size=40), st.binary(max_size=40).map(lambda raw: base64.urlsafe_b64encode(raw).decode())))

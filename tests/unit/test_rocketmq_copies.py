@@ -8,14 +8,14 @@ import pytest
 from check_peers import GROUP, HALF, NOW, Broker
 
 from ferromq._ferromq import StoredMessage
-from ferromq.broker.transactions.check_back import Report
-from ferromq.broker.transactions.end import Decision, End, op_message
-from ferromq.broker.transactions.half_message_index import Halves
+from ferromq.broker.transactions.check_back import CheckReport
+from ferromq.broker.transactions.end_transaction import Decision, EndRequest, op_message
+from ferromq.broker.transactions.half_message_index import HalfMessageIndex
 
 broker = check_peers.broker
 
 
-def java_commit(broker: Broker, named: End, topic: str = "orders", queue_id: int = 3, **properties: str) -> None:
+def java_commit(broker: Broker, named: EndRequest, topic: str = "orders", queue_id: int = 3, **properties: str) -> None:
     """Store what RocketMQ does first for a commit; the op message comes up to three seconds later."""
     half = broker.store.message_at(named.physical_offset)
     assert half is not None
@@ -39,7 +39,7 @@ def test_what_rocketmq_committed_before_it_was_killed_is_committed_once(broker: 
     java_commit(broker, ends[3], "SCHEDULE_TOPIC_XXXX", 1, DELAY="2", REAL_TOPIC="orders", REAL_QID="3")
     java_commit(broker, ends[4], "rmq_sys_wheel_timer", 0, TIMER_OUT_MS="9", REAL_TOPIC="orders", REAL_QID="3")
     broker.begin()
-    assert broker.round() == Report(asked=2)
+    assert broker.round() == CheckReport(asked=2)
     assert [broker.ends.end(end) for end in ends] == [True, False, True, False, False]
     assert sorted(message.body for message in broker.seen()) == [b"0", b"1", b"2"]
 
@@ -57,7 +57,7 @@ def test_what_rocketmq_put_back_and_committed_under_its_old_place_is_committed_o
     assert [broker.ends.end(end) for end in (old, copy, again)] == [False, False, True]
 
 
-def java_put_back(broker: Broker, named: End, *, is_passed: bool = True, **changed: str) -> End:
+def java_put_back(broker: Broker, named: EndRequest, *, is_passed: bool = True, **changed: str) -> EndRequest:
     """Store the copy RocketMQ makes of an open half message: no op message, no place it lay at first."""
     broker.settle()
     half = broker.store.message_at(named.physical_offset)
@@ -87,7 +87,7 @@ def test_what_rocketmq_ended_by_the_first_place_of_a_message_that_waited_stays_e
     broker.store.append_as_one([op_message(first.queue_offset)])
     broker.begin()
     for _ in range(4):
-        assert broker.round() == Report()
+        assert broker.round() == CheckReport()
     assert [broker.ends.end(end) for end in (first, place)] == [False, False]
     assert len(broker.seen()) == (decision is Decision.COMMIT)
 
@@ -103,7 +103,7 @@ def test_an_end_that_names_a_place_before_rocketmqs_copy_ends_the_transaction(
     if not key["UNIQ_KEY"] and changed == "TRANSACTION_CHECK_TIMES":
         pytest.skip("nothing says then what it is a copy of")
     broker.half(b"other", UNIQ_KEY="other")
-    assert broker.round() == Report(asked=1)
+    assert broker.round() == CheckReport(asked=1)
     first = broker.half(**key)
     value = "1" if changed == "TRANSACTION_CHECK_TIMES" else str(first.queue_offset)
     copy = java_put_back(broker, first, is_passed=False, **{changed: value})
@@ -126,7 +126,7 @@ def test_a_message_that_waits_tells_rocketmq_where_it_lay_first(broker: Broker) 
     broker.half(b"other", UNIQ_KEY="other")
     first = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="90")
     for _ in range(2):
-        assert broker.round() == Report(asked=1, waiting=1)
+        assert broker.round() == CheckReport(asked=1, waiting=1)
         broker.begin()
     (copy,) = [message for message in broker.seen(HALF, 0)[-2:] if message.body == b"paid"]
     assert copy.properties["TRAN_PREPARED_QUEUE_OFFSET"] == "1"
@@ -162,5 +162,5 @@ def test_at_start_only_index_files_since_an_open_message_was_stored_are_looked_a
                 begins[key] = begin_ms
             return broker.store.query_by_unique_key(topic, key, *rest, begin_ms=begin_ms)
 
-    Halves(cast("Any", Asked()))
+    HalfMessageIndex(cast("Any", Asked()))
     assert begins == {"K": NOW, "copy": 0}

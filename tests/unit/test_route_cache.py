@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ferromq.broker.cluster.name_servers import NameServerFailed
-from ferromq.broker.cluster.route_cache import FRESH_MS, RouteCache, Seen
+from ferromq.broker.cluster.route_cache import FRESH_MS, KnownRoute, RouteCache
 from ferromq.protocol.route import QueueData, TopicRoute
 
 
@@ -20,12 +20,12 @@ class NameServer:
         self.routes = {"t": route(4)}
         self.cache = RouteCache(self.ask, lambda: self.now)
 
-    def ask(self, topic: str, _before: Seen | None) -> Seen:
+    def ask(self, topic: str, _before: KnownRoute | None) -> KnownRoute:
         """Answer, where it is there."""
         self.asked.append(topic)
         if not self.is_there:
             raise NameServerFailed("no name server answers")
-        return Seen(self.routes.get(topic))
+        return KnownRoute(self.routes.get(topic))
 
 
 def route(queues: int) -> TopicRoute:
@@ -83,9 +83,9 @@ def test_what_this_broker_changes_is_asked_for_again(server: NameServer) -> None
     server.now = FRESH_MS
     before, server.routes["t"] = route(8), route(16)
 
-    def slow(topic: str, _before: Seen | None) -> Seen:
+    def slow(topic: str, _before: KnownRoute | None) -> KnownRoute:
         cache.forget([topic])
-        return Seen(before)
+        return KnownRoute(before)
 
     cache = RouteCache(slow, lambda: server.now)
     assert cache.route("t") == before
@@ -115,10 +115,10 @@ def test_callers_share_one_question(server: NameServer) -> None:
     """Of one topic: a slow name server keeps one question waiting, not a thousand."""
     gate, asked = threading.Event(), list[str]()
 
-    def slow(topic: str, _before: Seen | None) -> Seen:
+    def slow(topic: str, _before: KnownRoute | None) -> KnownRoute:
         asked.append(topic)
         assert gate.wait(60)
-        return Seen(route(8))
+        return KnownRoute(route(8))
 
     cache = RouteCache(slow, lambda: server.now, waiting=4)
     seen: list[TopicRoute | None] = []
@@ -135,7 +135,7 @@ def test_a_name_server_that_hangs_keeps_few_callers_waiting(server: NameServer) 
     """The others are told at once, or get what is kept: they are the threads that answer heartbeats, too."""
     gate, told = threading.Event(), queue.Queue[str]()
 
-    def hang(_topic: str, _before: Seen | None) -> Seen:
+    def hang(_topic: str, _before: KnownRoute | None) -> KnownRoute:
         assert gate.wait(60)
         raise NameServerFailed("no name server answers")
 
@@ -161,10 +161,10 @@ def test_callers_wait_for_name_servers_that_are_busy(server: NameServer) -> None
     begun = threading.Semaphore(0)
     gate = threading.Event()
 
-    def answer_late(_topic: str, _before: Seen | None) -> Seen:
+    def answer_late(_topic: str, _before: KnownRoute | None) -> KnownRoute:
         begun.release()
         assert gate.wait(60)
-        return Seen(server.routes["t"])
+        return KnownRoute(server.routes["t"])
 
     cache = RouteCache(answer_late, lambda: server.now, patience=60, waiting=1, silent=60)
     with ThreadPoolExecutor(10) as callers:

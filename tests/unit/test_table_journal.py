@@ -134,7 +134,7 @@ def test_a_write_that_fails_fails_all_it_covers_and_leaves_the_table(
 
 
 def test_a_change_of_a_large_table_is_one_line_and_survives_a_kill(tmp_path: Path) -> None:
-    """RocketMQ's file follows at the next fold, and at the end."""
+    """RocketMQ's file follows at the next merge_journal, and at the end."""
     table = large(tmp_path)
     table.ensure("new", "peer")
     table.put(TopicConfig("many-7", 5, 5), {"message.type": "FIFO"}, "peer")
@@ -149,7 +149,7 @@ def test_a_change_of_a_large_table_is_one_line_and_survives_a_kill(tmp_path: Pat
     assert "new" in in_file(tmp_path)
     again.ensure("newer", "peer")
     assert "newer" not in in_file(tmp_path)
-    again.fold()
+    again.merge_journal()
     assert "newer" in in_file(tmp_path)
     again.ensure("newest", "peer")
     again.close()
@@ -190,9 +190,9 @@ def test_a_damaged_file_is_told_and_its_backup_is_used_with_the_journal(
 ) -> None:
     """The log names both; the backup outlives the next write, and the damaged file is kept."""
     table = large(tmp_path)
-    table.fold()
+    table.merge_journal()
     table.put_all([(TopicConfig(f"more-{number}", 1, 1), {}) for number in range(400)], "peer")
-    table.fold()
+    table.merge_journal()
     table.ensure("new", "peer")
     file = tmp_path / "config" / "topics.json"
     file.write_text("{ damaged")
@@ -248,7 +248,7 @@ def test_a_kill_between_the_file_and_the_new_journal_warns_of_nothing(
     table.delete("many-8", "peer")
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "begin", lambda *_: None)
-        table.fold()
+        table.merge_journal()
     again = table_of(tmp_path)
     assert again.content.entries == table.content.entries
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

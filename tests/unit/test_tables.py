@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ferromq.broker.administration.topics_and_groups import Administration, parse_changes
+from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges, parse_changes
 from ferromq.broker.cluster.routes import accepted_types, endpoints, queue_permissions
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
-from ferromq.broker.metadata.topics import TopicConfig, TopicTable, Wait
+from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig, TopicTable
 from ferromq.config.servers import BrokerConfig
 from ferromq.errors import CorruptStore, IllegalName, RequestError
 from ferromq.protocol import java_json
@@ -127,7 +127,7 @@ def test_a_system_topic_that_clients_write_is_made_for_the_first_of_them(tmp_pat
 
 def test_a_send_that_makes_a_topic_waits_for_the_name_servers(tmp_path: Path) -> None:
     """A consumer that starts once the send is answered finds a route."""
-    announced: list[tuple[list[str], Wait]] = []
+    announced: list[tuple[list[str], RegistrationWait]] = []
     config = BrokerConfig()
     table = TopicTable(
         lambda: config,
@@ -138,7 +138,7 @@ def test_a_send_that_makes_a_topic_waits_for_the_name_servers(tmp_path: Path) ->
     )
     table.ensure_to_send("orders", "TBW102", 4, 0, "peer")
     table.ensure_to_send("orders", "TBW102", 4, 0, "peer")
-    assert announced == [(["orders"], Wait.REGISTERED)]
+    assert announced == [(["orders"], RegistrationWait.REGISTERED)]
 
 
 @pytest.mark.parametrize(
@@ -591,7 +591,7 @@ def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> No
 
     store: Any = Queues()
     request: Any = SimpleNamespace(peer="peer")
-    assert Administration(store, table, groups(tmp_path)).clean_unused(request)[0] == 0
+    assert TopicAndGroupChanges(store, table, groups(tmp_path)).clean_unused(request)[0] == 0
     assert deleted == ["unused"]
 
 
@@ -611,7 +611,7 @@ def test_a_disk_that_takes_no_change_keeps_no_topic_from_being_deleted(
         queues=lambda: ["one", "two"],
         delete_topic=lambda name: deleted.append(name) or 1,
     )
-    administration = Administration(store, table, groups(tmp_path), deleted=fail)
+    administration = TopicAndGroupChanges(store, table, groups(tmp_path), deleted=fail)
     request: Any = SimpleNamespace(peer="peer", fields={"topic": "t"})
     assert administration.delete_topic(request)[0] == 0
     assert administration.clean_unused(request)[0] == 0

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ferromq._ferromq import StoredMessage
 from ferromq.broker.clients.table import Client
-from ferromq.broker.transactions.end import Decision, End, EndRefused, op_message
+from ferromq.broker.transactions.end_transaction import Decision, EndRefused, EndRequest, op_message
 from ferromq.config.servers import TransactionConfig
 
 MAX_CHECKS = 3
@@ -49,7 +49,7 @@ class TransactionLife(RuleBasedStateMachine):
         self.broker.config = TransactionConfig(transaction_check_max=MAX_CHECKS)
         self.broker.table.produce("payers", Client("p", 7, "10.0.0.9:1", "JAVA", 513), 0)
         self.states: dict[str, str] = {}
-        self.places: dict[str, list[End]] = {}
+        self.places: dict[str, list[EndRequest]] = {}
         self.checks: dict[str, int] = {}
 
     def teardown(self) -> None:
@@ -68,7 +68,7 @@ class TransactionLife(RuleBasedStateMachine):
 
     @rule(ends=st.lists(ENDS, min_size=1, max_size=5))
     def end(self, ends: list[tuple[int, int, Decision, bool]]) -> None:
-        """End some, each by one of its places, older or not; the broker may be killed before that is stored."""
+        """EndRequest some, each by one of its places, older or not; the broker may be killed before that is stored."""
         for which, place, decision, is_killed in ends if self.states else ():
             name = f"K{which % len(self.states)}"
             places = self.places[name]
@@ -79,7 +79,7 @@ class TransactionLife(RuleBasedStateMachine):
             else:
                 self._end(name, named)
 
-    def _end(self, name: str, named: End) -> None:
+    def _end(self, name: str, named: EndRequest) -> None:
         try:
             is_new = self.broker.ends.end(named)
         except EndRefused:
@@ -148,7 +148,7 @@ class TransactionLife(RuleBasedStateMachine):
             queue_offset, physical_offset = self.broker.store.append(
                 HALF, 0, half.body, properties, born_timestamp=half.born_timestamp, born_host=half.born_host
             )
-            self.places[name].append(End("payers", physical_offset, queue_offset, Decision.COMMIT))
+            self.places[name].append(EndRequest("payers", physical_offset, queue_offset, Decision.COMMIT))
         self.broker.store.commit_offset(GROUP, HALF, 0, end)
         self.broker.begin()
 

@@ -1,4 +1,4 @@
-"""Transactions end once, as their producer decided, over a real store."""
+"""TransactionEnder end once, as their producer decided, over a real store."""
 
 import threading
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.transactions.end import Decision, End, EndRefused, Transactions
-from ferromq.broker.transactions.half_message_index import EndedHalves, Halves
+from ferromq.broker.transactions.end_transaction import Decision, EndRefused, EndRequest, TransactionEnder
+from ferromq.broker.transactions.half_message_index import EndedHalfMessages, HalfMessageIndex
 from ferromq.broker.transactions.half_records import GROUP
 from ferromq.protocol.codes import ResponseCode
 
@@ -38,13 +38,13 @@ def open_store(directory: Path, clock: Clock) -> Store:
     return Store(str(directory), clock, commit_log_file_size=1 << 20, index_slots=100, index_entries=400, flush="group")
 
 
-def half(store: Store, body: bytes = b"paid", **properties: str) -> End:
+def half(store: Store, body: bytes = b"paid", **properties: str) -> EndRequest:
     """Store a half message as the send path does, and return its commit."""
     given = {"PGROUP": "payers", "TRAN_MSG": "true", "TAGS": "t", "REAL_TOPIC": "orders", "REAL_QID": "3"}
     queue_offset, physical_offset = store.append(
         HALF, 0, body, {**given, **properties}, flag=7, born_timestamp=NOW, born_host="10.0.0.9:1234"
     )
-    return End("payers", physical_offset, queue_offset, Decision.COMMIT)
+    return EndRequest("payers", physical_offset, queue_offset, Decision.COMMIT)
 
 
 def settle(store: Store) -> None:
@@ -65,16 +65,16 @@ def seen(store: Store, topic: str = "orders", queue_id: int = 3) -> list[Any]:
     return messages
 
 
-def transactions(store: Store) -> Transactions:
+def transactions(store: Store) -> TransactionEnder:
     """Begin anew on what is stored."""
     settle(store)
-    return Transactions(store, Halves(store))
+    return TransactionEnder(store, HalfMessageIndex(store))
 
 
-def changed(end: End, **fields: Any) -> End:
+def changed(end: EndRequest, **fields: Any) -> EndRequest:
     """Return it with other fields."""
-    values = {name: getattr(end, name) for name in End.__slots__}
-    return End(**{**values, **fields})
+    values = {name: getattr(end, name) for name in EndRequest.__slots__}
+    return EndRequest(**{**values, **fields})
 
 
 def test_a_committed_message_is_the_half_one_at_its_destination(store: Store, clock: Clock) -> None:
@@ -118,7 +118,7 @@ def test_a_transaction_committed_by_many_at_once_is_visible_once(store: Store, c
     ends = [half(store, b"%d" % number) for number in range(4)]
     mine, start, outcomes = transactions(store), threading.Barrier(16), list[bool]()
 
-    def commit(end: End) -> None:
+    def commit(end: EndRequest) -> None:
         start.wait()
         outcomes.append(mine.end(end))
 
@@ -205,7 +205,7 @@ def test_what_is_no_half_message_is_not_committed(store: Store, clock: Clock) ->
     """A physical offset of an ordinary message."""
     _, physical_offset = store.append("orders", 3, b"x", {"PGROUP": "payers", "REAL_TOPIC": "a", "REAL_QID": "0"})
     with pytest.raises(EndRefused, match="Find prepared"):
-        transactions(store).end(End("payers", physical_offset, 0, Decision.COMMIT))
+        transactions(store).end(EndRequest("payers", physical_offset, 0, Decision.COMMIT))
 
 
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
@@ -231,7 +231,7 @@ def test_a_commit_that_could_not_be_stored_may_be_tried_again(store: Store, cloc
 @given(st.lists(st.integers(0, 40)), st.integers(0, 10), st.integers(0, 50))
 def test_ended_halves_are_a_set_with_a_bound(offsets: list[int], below: int, forgotten: int) -> None:
     """Against a plain set, and again once all below an offset are taken for ended."""
-    ended, model = EndedHalves(below), set(range(below))
+    ended, model = EndedHalfMessages(below), set(range(below))
     for offset in offsets:
         ended.add(offset)
         model.add(offset)

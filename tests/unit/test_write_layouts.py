@@ -11,7 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferromq._proto import messages as pb
-from ferromq.broker.messages.write_layouts import MAX_BYTES, MAX_LAYOUT, Full, UnknownTopic, WriteLayouts, steady
+from ferromq.broker.messages.write_layouts import (
+    MAX_BYTES,
+    MAX_LAYOUT,
+    TooManyLayouts,
+    UnknownTopic,
+    WriteLayouts,
+    without_steps,
+)
 from ferromq.errors import CorruptStore
 from ferromq.protocol import java_json
 
@@ -71,7 +78,7 @@ def test_a_layout_is_forgotten_a_window_after_it_was_asked_for_and_with_its_topi
 def test_steps_of_the_clock_make_no_layout_older_and_keep_none_for_longer(tmp_path: Path) -> None:
     """Its age is time that passed; one that a clock ahead has dated is as old as the broker's start."""
     wall, passed = Clock(), [0.0]
-    now_ms = steady(cast("Any", SimpleNamespace(is_manual=False, now_ms=wall)), lambda: passed[0])
+    now_ms = without_steps(cast("Any", SimpleNamespace(is_manual=False, now_ms=wall)), lambda: passed[0])
     layouts = opened(tmp_path, now_ms)
     layouts.keep("w", "orders", 0, "a:0")
     wall.now += 100 * WINDOW_MS
@@ -95,7 +102,7 @@ def test_the_limit_refuses_new_writers_until_one_is_out_of_the_window(tmp_path: 
     layouts.keep("v", "orders", 0, "a:0")
     clock.now += WINDOW_MS // 2
     layouts.keep("w", "orders", 0, "a:0")
-    with pytest.raises(Full, match="2 layouts of writers are kept; 2 are allowed"):
+    with pytest.raises(TooManyLayouts, match="2 layouts of writers are kept; 2 are allowed"):
         layouts.keep("x", "orders", 0, "a:0")
     clock.now += WINDOW_MS // 4
     assert layouts.keep("v", "orders", 1, "a:1") == "a:1"
@@ -113,9 +120,9 @@ def test_the_bytes_of_all_layouts_are_bounded(tmp_path: Path) -> None:
     for number in range(there):
         layouts.keep(f"w{number}", "orders", 0, large)
     for again in (layouts, opened(tmp_path, clock, limit=10_000)):
-        with pytest.raises(Full, match=rf"\d+ bytes; {MAX_BYTES} are allowed"):
+        with pytest.raises(TooManyLayouts, match=rf"\d+ bytes; {MAX_BYTES} are allowed"):
             again.keep("x", "orders", 0, large + large)
-        with pytest.raises(Full, match=f"{MAX_BYTES} are allowed"):
+        with pytest.raises(TooManyLayouts, match=f"{MAX_BYTES} are allowed"):
             again.keep("w0", "orders", 1, 3 * large)
         assert again.keep("w0", "orders", 0, None) == large
     assert layouts.keep("w0", "orders", 1, "a:0") == "a:0"

@@ -16,26 +16,26 @@ from typing import Any, cast
 from ferromq._ferromq import ExpiredFile, Server, Store
 from ferromq.broker import rpc
 from ferromq.broker.administration.catalog import Catalog
-from ferromq.broker.administration.offsets import Offsets
-from ferromq.broker.administration.settings import Settings, SettingsAnswers
-from ferromq.broker.administration.topics_and_groups import Administration
-from ferromq.broker.clients.components import ClientRooms
+from ferromq.broker.administration.offsets import OffsetRequests
+from ferromq.broker.administration.settings import Settings, SettingsRequests
+from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges
+from ferromq.broker.clients.components import ClientComponents
 from ferromq.broker.cluster.addresses import fast_address, identify, reserved, store_host, unheard
-from ferromq.broker.cluster.announcer import Announcer, registration_period
-from ferromq.broker.cluster.complete_routes import WholeRoutes
-from ferromq.broker.cluster.name_servers import Identity, Master, NameServers
+from ferromq.broker.cluster.complete_routes import CompleteRoutes
+from ferromq.broker.cluster.name_servers import BrokerIdentity, Master, NameServers
+from ferromq.broker.cluster.registrar import Registrar, registration_period
 from ferromq.broker.cluster.replication import Replica, SlaveSync
 from ferromq.broker.cluster.route_cache import RouteCache
 from ferromq.broker.cluster.routes import Routes
-from ferromq.broker.messages.query import Queries
+from ferromq.broker.messages.message_queries import MessageQueries
 from ferromq.broker.messages.recalls import Recalls
-from ferromq.broker.messages.write_layouts import WriteLayouts, steady
+from ferromq.broker.messages.write_layouts import WriteLayouts, without_steps
 from ferromq.broker.metadata.groups import GroupTable
-from ferromq.broker.metadata.topics import TopicTable, Wait
-from ferromq.broker.reports.progress import Reports
-from ferromq.broker.reports.runtime import Runtime
+from ferromq.broker.metadata.topics import RegistrationWait, TopicTable
+from ferromq.broker.reports.consume_progress import ConsumeProgress
+from ferromq.broker.reports.runtime_info import RuntimeInfo
 from ferromq.broker.reports.statistics import SAMPLE_MS, Statistics
-from ferromq.broker.transactions.components import TransactionRooms
+from ferromq.broker.transactions.components import TransactionComponents
 from ferromq.config.compat import CompatConfig
 from ferromq.config.listener import RELOAD_INTERVAL, naming
 from ferromq.config.membership import MembershipConfig
@@ -174,7 +174,7 @@ class BrokerController:
         started.callback(self.store.close)
         self.settings.attach(self.store.configure, self.store.options)
         # What is told of changes holds this object: let go, nothing is left for the garbage collector.
-        started.callback(self.settings.let_go)
+        started.callback(self.settings.clear_listeners)
         _log_recovery(self.store)
         if self._archive is not None:
             self.store.set_archive(self._archive)
@@ -196,7 +196,7 @@ class BrokerController:
         period = registration_period(membership.register_interval)
         self._name_servers = NameServers(self.config.namesrv, self.identity, membership, period=period)
         started.callback(self._name_servers.close)
-        self._announcer = Announcer(
+        self._announcer = Registrar(
             self._server,
             self._name_servers,
             self._clock,
@@ -223,7 +223,7 @@ class BrokerController:
         started.callback(self._stop_following)
         self._start_following()
         for timer in (
-            *(self._clients, self._client_timer, self._fold_timer),
+            *(self._clients, self._client_timer, self._journal_timer),
             *(self._statistics_timer, self._transactions),
         ):
             started.callback(timer.stop)
@@ -280,11 +280,11 @@ class BrokerController:
         cache, tables = None, list[TopicTable]()
         if self._name_servers:
             # The table is made below. This object is not held: nothing is left for the garbage collector.
-            whole = WholeRoutes(self._name_servers, lambda name: tables[0].get(name))  # noqa: PLW0108
+            whole = CompleteRoutes(self._name_servers, lambda name: tables[0].get(name))  # noqa: PLW0108
             waiting = self.config.handler_threads // 2
             cache = RouteCache(whole.ask, now_ms, waiting=waiting)
             started.callback(cache.close)
-        topics_changed: Callable[[Sequence[str], Wait], None] = self._announcer.topics_changed
+        topics_changed: Callable[[Sequence[str], RegistrationWait], None] = self._announcer.topics_changed
         if cache is not None:
             topics_changed = cache.dropping(topics_changed)
         self.topics = TopicTable(lambda: settings.config, directory, now_ms, self._announcer.push_topic, topics_changed)
@@ -292,7 +292,7 @@ class BrokerController:
         self.groups = GroupTable(
             lambda: settings.config, directory, now_ms, self._announcer.push_group, self._announcer.push_forbidden
         )
-        clients = self._clients = ClientRooms(
+        clients = self._clients = ClientComponents(
             lambda: settings.config,
             self.identity,
             self._server,
@@ -303,27 +303,27 @@ class BrokerController:
             now_ms=now_ms,
         )
         self._modes = clients.modes
-        self._transactions = TransactionRooms(
+        self._transactions = TransactionComponents(
             lambda: settings.config, self._server, self.store, clients=clients.table, clock=self._clock
         )
         statistics = Statistics(self._server.traffic, now_ms, self.config.cluster)
-        runtime = Runtime(self.store, statistics, directory, transactions=self._transactions.counts, now_ms=now_ms)
+        runtime = RuntimeInfo(self.store, statistics, directory, transactions=self._transactions.counts, now_ms=now_ms)
         samples = (statistics.sample, runtime.sample)
         layouts = self._open_layouts()
         started.callback(layouts.close)
         rooms = rpc.Rooms(
-            admin=Administration(self.store, self.topics, self.groups, deleted=layouts.forget),
+            admin=TopicAndGroupChanges(self.store, self.topics, self.groups, deleted=layouts.forget),
             layouts=layouts,
             catalog=Catalog(self.topics, self.groups),
             clients=clients,
-            offsets=Offsets(
+            offsets=OffsetRequests(
                 self.store,
                 self.topics,
                 now_ms=now_ms,
                 subscribed=clients.connections.subscriptions,
                 near_span=lambda: settings.config.reads.near_span,
             ),
-            queries=Queries(self.store, self.topics, self._reads_refused),
+            queries=MessageQueries(self.store, self.topics, self._reads_refused),
             recalls=Recalls(
                 self.store,
                 self.topics,
@@ -332,7 +332,7 @@ class BrokerController:
                 is_allowed=lambda: settings.config.sends.recall,
                 now_ms=now_ms,
             ),
-            reports=Reports(
+            reports=ConsumeProgress(
                 self.identity,
                 self.store,
                 self.topics,
@@ -342,7 +342,7 @@ class BrokerController:
                 subscriptions=clients.connections.subscriptions,
             ),
             runtime=runtime,
-            settings=SettingsAnswers(self.settings, self.store, self.identity.address),
+            settings=SettingsRequests(self.settings, self.store, self.identity.address),
             statistics=statistics,
             routes=Routes(self.identity, self.store, self.topics, self.groups, self._name_servers, cache=cache),
             transactions=self._transactions,
@@ -353,12 +353,14 @@ class BrokerController:
         self.groups.push_all()
         for route, handler in rpc.table(rooms, self._changes_refused, self._reads_refused).items():
             self._server.register(route, handler)
-        self.settings.listen(self._options_changed)
+        self.settings.add_listener(self._options_changed)
         self._server.on_missing(self._create_missing)
         self._server.on_telemetry(clients.grpc.telemetry)
         self._server.on_close(clients.table.close_connection)
-        folds = (self.topics.fold, self.groups.fold)
-        self._fold_timer = Timer("ferromq-tables", self._clock, _FOLD, lambda _now: [fold() for fold in folds])
+        folds = (self.topics.merge_journal, self.groups.merge_journal)
+        self._journal_timer = Timer(
+            "ferromq-tables", self._clock, _FOLD, lambda _now: [merge_journal() for merge_journal in folds]
+        )
         self._client_timer = Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire)
         self._statistics_timer = Timer(
             "ferromq-statistics", self._clock, SAMPLE_MS * _MILLISECOND, lambda now: [take(now) for take in samples]
@@ -370,7 +372,7 @@ class BrokerController:
         window_ms = _LAYOUT_WINDOWS * ((storage.dedup_window or _DEDUP_WINDOW) // _MILLISECOND)
         return WriteLayouts(
             Path(self.config.store) / "ferromq" / "layouts.json",
-            steady(self._clock),
+            without_steps(self._clock),
             window_ms=window_ms,
             limit=storage.dedup_writers or _DEDUP_WRITERS,
             is_topic=lambda topic: self.topics.get(topic) is not None,
@@ -409,7 +411,7 @@ class BrokerController:
                 self._master = None
                 _log.warning("role changed broker_id=%d before=%d", after.broker_id, before.broker_id)
         if after.permission != before.permission and not after.is_slave:
-            self.topics.count_up()
+            self.topics.advance_version()
         self.topics.push_all()
         self._start_following()
         self._announcer.register()
@@ -494,7 +496,7 @@ def _log_recovery(store: Store) -> None:
         _log.error("damage in the store file=%s begin=%d end=%d: %s", file, begin, end, reason)
 
 
-def _open_store(config: BrokerConfig, clock: Clock, identity: Identity, *, has_hook: bool) -> Store:
+def _open_store(config: BrokerConfig, clock: Clock, identity: BrokerIdentity, *, has_hook: bool) -> Store:
     Path(config.store).mkdir(parents=True, exist_ok=True)
     options = config.storage.overrides()
     if has_hook:

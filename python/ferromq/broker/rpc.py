@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 from ferromq._ferromq import Request, Response
 from ferromq._proto import messages as pb
-from ferromq.broker.administration import grpc_admin
+from ferromq.broker.administration import log_level
 from ferromq.broker.administration.catalog import Catalog
-from ferromq.broker.administration.offsets import Offsets
-from ferromq.broker.administration.settings import SettingsAnswers
-from ferromq.broker.administration.topics_and_groups import Administration
-from ferromq.broker.clients.components import ClientRooms
+from ferromq.broker.administration.offsets import OffsetRequests
+from ferromq.broker.administration.settings import SettingsRequests
+from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges
+from ferromq.broker.clients import lite_topics
+from ferromq.broker.clients.components import ClientComponents
 from ferromq.broker.cluster.routes import Routes
 from ferromq.broker.grpc_answers import rpc
-from ferromq.broker.messages import lite
-from ferromq.broker.messages.query import Queries
+from ferromq.broker.messages.message_queries import MessageQueries
 from ferromq.broker.messages.recalls import Recalls
-from ferromq.broker.messages.write_layouts import METHOD, WriteLayouts
-from ferromq.broker.reports.progress import Reports
-from ferromq.broker.reports.runtime import Runtime
+from ferromq.broker.messages.write_layouts import KEEP_WRITE_LAYOUT, WriteLayouts
+from ferromq.broker.reports.consume_progress import ConsumeProgress
+from ferromq.broker.reports.runtime_info import RuntimeInfo
 from ferromq.broker.reports.statistics import Statistics
-from ferromq.broker.transactions.components import TransactionRooms
+from ferromq.broker.transactions.components import TransactionComponents
 from ferromq.protocol import remoting as _remoting
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
@@ -33,19 +33,19 @@ from ferromq.protocol.codes import RequestCode, ResponseCode
 class Rooms:
     """The parts of the control plane that answer."""
 
-    admin: Administration
+    admin: TopicAndGroupChanges
     catalog: Catalog
-    clients: ClientRooms
+    clients: ClientComponents
     layouts: WriteLayouts
-    offsets: Offsets
-    queries: Queries
+    offsets: OffsetRequests
+    queries: MessageQueries
     recalls: Recalls
-    reports: Reports
+    reports: ConsumeProgress
     routes: Routes
-    runtime: Runtime
-    settings: SettingsAnswers
+    runtime: RuntimeInfo
+    settings: SettingsRequests
     statistics: Statistics
-    transactions: TransactionRooms
+    transactions: TransactionComponents
 
 
 _CHANGING = frozenset(
@@ -183,7 +183,7 @@ def table(
         RequestCode.QUERY_ASSIGNMENT: clients.assignments.query,
         RequestCode.SET_MESSAGE_REQUEST_MODE: clients.assignments.set_mode,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: clients.assignments.all_modes,
-        **dict.fromkeys(_LITE, _remoting.refused(lite.REFUSED)),
+        **dict.fromkeys(_LITE, _remoting.refused(lite_topics.REFUSED)),
     }
     grpc: dict[int | str, Callable[[Request], Response]] = {
         "QueryRoute": rpc(pb.QueryRouteRequest, pb.QueryRouteResponse, routes.query_route),
@@ -196,13 +196,13 @@ def table(
             pb.EndTransactionRequest, pb.EndTransactionResponse, rooms.transactions.ends.end_over_grpc
         ),
         "SyncLiteSubscription": rpc(
-            pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse, lite.sync_subscription
+            pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse, lite_topics.sync_subscription
         ),
         "RecallMessage": rpc(pb.RecallMessageRequest, pb.RecallMessageResponse, rooms.recalls.recall_message),
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
-        METHOD: rooms.layouts.answer,
-        "Admin/ChangeLogLevel": grpc_admin.change_log_level,
+        KEEP_WRITE_LAYOUT: rooms.layouts.answer,
+        "Admin/ChangeLogLevel": log_level.change_log_level,
     }
     masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}
     masters |= {code: _of_the_log(remoting[code], reads_refused) for code in _OF_THE_LOG}

@@ -10,7 +10,7 @@ from typing import Any
 from ferromq._ferromq import Request
 from ferromq.broker.cluster.routes import missing_group, missing_topic
 from ferromq.broker.metadata.groups import FORBIDDEN, GroupTable
-from ferromq.broker.metadata.tables import Content
+from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
@@ -75,7 +75,7 @@ class Catalog:
         return success(body=java_json.dumps({"topicList": sorted(names | naming.SYSTEM_TOPICS)}))
 
 
-def _asked(fields: Mapping[str, str], kind: str, content: Content[Any]) -> Mapping[str, Any]:
+def _asked(fields: Mapping[str, str], kind: str, content: TableContent[Any]) -> Mapping[str, Any]:
     """Return the entries a request is about; its place counts only where it was told of this version of the table."""
     place, most = f"{kind}Seq", f"max{kind.capitalize()}Num"
     if not any(fields.get(name) for name in ("dataVersion", place, most)):

@@ -1,5 +1,5 @@
 """
-Offsets over remoting: where a queue begins and ends, where a time is in it, how far groups have read.
+OffsetRequests over remoting: where a queue begins and ends, where a time is in it, how far groups have read.
 
 Reads, and the two changes administrators make to a group's progress without its members: cloning and forgetting. How
 progress is kept is the store's business; resets that tell members are in `resets`.
@@ -22,7 +22,7 @@ _NOT_THERE = -1
 _BOUNDARIES = {"lower": False, "upper": True}
 
 
-class Offsets:
+class OffsetRequests:
     """
     Answers questions about offsets.
 
@@ -102,7 +102,7 @@ class Offsets:
         offsets = {
             name: {str(queue_id): offset for queue_id, offset in queues.items()} for name, queues in table.items()
         }
-        # Offsets change all the time: their version only says when they were read.
+        # OffsetRequests change all the time: their version only says when they were read.
         version = DataVersion(self._now_ms())
         return success(body=java_json.dumps({"dataVersion": version.to_json(), "offsetTable": offsets}))
 

@@ -84,7 +84,7 @@ class Settings:
         """Counts the changes."""
         return self._version
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         """Call *listener* after every change, one after the other."""
         self._listeners.append(listener)
 
@@ -93,7 +93,7 @@ class Settings:
         self._configure = configure
         self._of_store = options
 
-    def let_go(self) -> None:
+    def clear_listeners(self) -> None:
         """Tell nobody of changes any more."""
         self._listeners.clear()
 
@@ -169,7 +169,7 @@ class Settings:
             listener(changed, before, after)
 
 
-class SettingsAnswers:
+class SettingsRequests:
     """Answers requests 25 and 26."""
 
     def __init__(self, settings: Settings, store: Store, address: str) -> None:

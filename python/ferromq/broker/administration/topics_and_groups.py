@@ -27,7 +27,7 @@ Attributes = Mapping[str, str | None]
 """Changes of attributes by name; None removes one."""
 
 
-class Administration:
+class TopicAndGroupChanges:
     """Answers requests that change topics and groups."""
 
     def __init__(

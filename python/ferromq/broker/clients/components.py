@@ -9,18 +9,18 @@ from datetime import timedelta
 from pathlib import Path
 
 from ferromq._ferromq import Server, Store
+from ferromq.broker.administration.offset_resets import OffsetResets
 from ferromq.broker.clients.assignment import Assignments, RequestModes
-from ferromq.broker.clients.calls import ClientCalls
-from ferromq.broker.clients.connections import Connections
+from ferromq.broker.clients.client_calls import ClientCalls
+from ferromq.broker.clients.connection_queries import ConnectionQueries
 from ferromq.broker.clients.grpc_calls import GrpcCalls
-from ferromq.broker.clients.grpc_service import Clients
+from ferromq.broker.clients.grpc_sessions import GrpcSessions
 from ferromq.broker.clients.heartbeats import Heartbeats
-from ferromq.broker.clients.queue_locks import QueueLocking, QueueLocks
-from ferromq.broker.clients.rebalance import Members, Rebalance
+from ferromq.broker.clients.queue_locks import QueueLockRequests, QueueLocks
+from ferromq.broker.clients.rebalance import MemberList, Rebalance
 from ferromq.broker.clients.replies import Replies
-from ferromq.broker.clients.resets import Resets
 from ferromq.broker.clients.table import ClientTable
-from ferromq.broker.cluster.name_servers import Identity
+from ferromq.broker.cluster.name_servers import BrokerIdentity
 from ferromq.broker.cluster.route_cache import RouteCache
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicTable
@@ -29,13 +29,13 @@ from ferromq.config.servers import BrokerConfig
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class ClientRooms:
+class ClientComponents:
     """Makes them, and lets time pass in them."""
 
     def __init__(
         self,
         config: Callable[[], BrokerConfig],
-        identity: Identity,
+        identity: BrokerIdentity,
         server: Server,
         *,
         store: Store,
@@ -59,8 +59,8 @@ class ClientRooms:
         self.calls = ClientCalls(
             server, grpc_calls, identity.name, table=table, store=store, topics=topics, groups=groups, limit=limit
         )
-        self.connections = Connections(table, store, identity.address)
-        self.grpc = Clients(
+        self.connections = ConnectionQueries(table, store, identity.address)
+        self.grpc = GrpcSessions(
             server,
             table,
             groups,
@@ -70,11 +70,11 @@ class ClientRooms:
             validates=lambda: config().sends.check_types != "none",
             now_ms=now_ms,
         )
-        groups.listen(self.grpc.group_changed)
+        groups.add_listener(self.grpc.group_changed)
         self._groups = groups
         self.heartbeats = Heartbeats(table, groups, topics, now_ms=now_ms, takes_sql=lambda: config().sends.sql_filters)
-        self.locking = QueueLocking(self._locks, now_ms=now_ms)
-        self.members = Members(table)
+        self.locking = QueueLockRequests(self._locks, now_ms=now_ms)
+        self.members = MemberList(table)
         self.replies = Replies(
             server,
             identity.address,
@@ -84,7 +84,7 @@ class ClientRooms:
             now_ms=now_ms,
             keep=lambda: config().sends.store_replies,
         )
-        self.resets = Resets(server, identity.name, table=table, store=store, topics=topics, groups=groups)
+        self.resets = OffsetResets(server, identity.name, table=table, store=store, topics=topics, groups=groups)
 
     def start(self) -> None:
         """Tell members of changes from now on."""
@@ -93,8 +93,8 @@ class ClientRooms:
     def stop(self) -> None:
         """Tell them nothing more."""
         self.rebalance.stop()
-        # Clients know the table of groups: while that knows them, both stay, and with them the closed store's files.
-        self._groups.unlisten(self.grpc.group_changed)
+        # The group table and the sessions refer to each other: unlinked, both go, and the store's files close.
+        self._groups.remove_listener(self.grpc.group_changed)
 
     def expire(self, now: int) -> None:
         """End the leases of clients that gave no sign of life, and the locks nobody renewed."""

@@ -4,7 +4,7 @@ Key = tuple[int, str]
 """A client: its connection and its id. A connection may carry several, and an id may be on two for a moment."""
 
 
-class Places:
+class ConnectionIndex:
     """The groups clients are in, by connection. Not locked; whoever shares it does that."""
 
     def __init__(self) -> None:

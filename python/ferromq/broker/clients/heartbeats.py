@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ferromq._ferromq import Request, check_filter
-from ferromq.broker.clients.memory import TooMuch
+from ferromq.broker.clients.memory import LimitExceeded
 from ferromq.broker.clients.table import (
     ACTIVELY,
     BROADCASTING,
@@ -22,7 +22,7 @@ from ferromq.broker.clients.table import (
     TAG,
     Client,
     ClientTable,
-    Manner,
+    ConsumeSettings,
     Subscription,
 )
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
@@ -58,7 +58,7 @@ _NO_SQL = f"The broker does not support consumer to filter message by {_SQL}; se
 @dataclass(frozen=True, slots=True)
 class _Consumer:
     group: str
-    manner: Manner
+    consume_settings: ConsumeSettings
     subscriptions: tuple[Subscription, ...]
     is_unit: bool
 
@@ -93,7 +93,7 @@ class Heartbeats:
         """
         try:
             return self._heartbeat(request)
-        except TooMuch as error:
+        except LimitExceeded as error:
             self._seldom.log(logging.WARNING, "heartbeat refused peer=%s: %s", request.peer, error)
             return failure(ResponseCode.MESSAGE_ILLEGAL, f"heartbeat refused: {error}")
 
@@ -126,7 +126,7 @@ class Heartbeats:
         """Answer request 46: whether a subscription can be served; a wrong expression is refused with its position."""
         try:
             data = _body(request, "question about a subscription").get("subscriptionData")
-        except TooMuch as error:
+        except LimitExceeded as error:
             return failure(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if data is None:
             return success()
@@ -156,7 +156,7 @@ class Heartbeats:
             consumer.group,
             client,
             self._now_ms(),
-            manner=consumer.manner,
+            consume_settings=consumer.consume_settings,
             subscriptions=subscriptions,
             fingerprint=fingerprint,
         )
@@ -177,12 +177,12 @@ class Heartbeats:
 
 
 def _each(acts: Iterable[Callable[[], bool | None]]) -> list[bool | None]:
-    """Call each act, whichever fails, and return the results; at the end raise the first `TooMuch` or `OSError`."""
-    said, failures = list[bool | None](), list[TooMuch | OSError]()
+    """Call each function even if others fail; return the results, or raise the first `LimitExceeded` or `OSError`."""
+    said, failures = list[bool | None](), list[LimitExceeded | OSError]()
     for act in acts:
         try:
             said.append(act())
-        except (TooMuch, OSError) as error:
+        except (LimitExceeded, OSError) as error:
             failures.append(error)
     if failures:
         raise failures[0]
@@ -194,13 +194,13 @@ def _client(client_id: str, request: Request) -> Client:
 
 
 def _consumer(value: Mapping[str, Any]) -> _Consumer:
-    manner = Manner(
+    consume_settings = ConsumeSettings(
         _one_of(value, "consumeType", _CONSUME_TYPES, PASSIVELY),
         _one_of(value, "messageModel", _MESSAGE_MODELS, CLUSTERING),
         _one_of(value, "consumeFromWhere", _FROM_WHERE, FROM_LAST_OFFSET),
     )
     subscriptions = tuple(_subscription(each) for each in _objects(value, "subscriptionDataSet"))
-    return _Consumer(_text(value, "groupName"), manner, subscriptions, value.get("unitMode") is True)
+    return _Consumer(_text(value, "groupName"), consume_settings, subscriptions, value.get("unitMode") is True)
 
 
 def _subscription(value: Any) -> Subscription:
@@ -233,16 +233,22 @@ def _check_counts(data: Mapping[str, Any]) -> None:
     consumers = _objects(data, "consumerDataSet")
     groups = len(consumers) + len(_objects(data, "producerDataSet"))
     if groups > MAX_GROUPS:
-        raise TooMuch(f"it names {groups} groups; {MAX_GROUPS} are allowed in one heartbeat; use fewer groups a client")
+        raise LimitExceeded(
+            f"it names {groups} groups; {MAX_GROUPS} are allowed in one heartbeat; use fewer groups a client"
+        )
     topics = sum(len(_objects(each, "subscriptionDataSet")) for each in consumers)
     if topics > MAX_GROUPS:
-        raise TooMuch(f"it has {topics} subscriptions; {MAX_GROUPS} are allowed in one heartbeat; subscribe to fewer")
+        raise LimitExceeded(
+            f"it has {topics} subscriptions; {MAX_GROUPS} are allowed in one heartbeat; subscribe to fewer"
+        )
 
 
 def _body(request: Request, what: str) -> dict[str, Any]:
     size = len(request.body)
     if size > MAX_BODY:
-        raise TooMuch(f"the body of a {what} has {size} bytes; {MAX_BODY} are allowed; name fewer groups and topics")
+        raise LimitExceeded(
+            f"the body of a {what} has {size} bytes; {MAX_BODY} are allowed; name fewer groups and topics"
+        )
     try:
         return java_json.loads_object(request.body)
     except ValueError as error:

@@ -34,7 +34,7 @@ MAX_OF_ALL = limit_of_all(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES
 """Bytes that all clients of a broker may keep. 10,000 clients in 20 groups each take about 280 MiB."""
 
 
-class TooMuch(Exception):  # noqa: N818 (an answer, not a failure of ours)
+class LimitExceeded(Exception):  # noqa: N818 (an answer, not a failure of ours)
     """Clients may not keep more; the text names the limit."""
 
 
@@ -57,7 +57,7 @@ class ClientMemory:
         """
         Count *own* more bytes of a connection, or fewer, and *shared* of all, which are as many unless it is given.
 
-        Raises `TooMuch`, and counts nothing, where that is over a limit. What is not more is never refused.
+        Raises `LimitExceeded`, and counts nothing, where that is over a limit. What is not more is never refused.
         """
         with self._lock:
             kept, self._all = self._after(connection, own, own if shared is None else shared)
@@ -67,20 +67,20 @@ class ClientMemory:
                 self._connections.pop(connection, None)
 
     def check(self, connection: int, more: int) -> None:
-        """Raise `TooMuch` where `change` would for so many more bytes of a connection; count nothing."""
+        """Raise `LimitExceeded` where `change` would for so many more bytes of a connection; count nothing."""
         with self._lock:
             self._after(connection, more, more)
 
     def _after(self, connection: int, own: int, shared: int) -> tuple[int, int]:
-        """Return what the connection and all keep after a change; raises `TooMuch`."""
+        """Return what the connection and all keep after a change; raises `LimitExceeded`."""
         kept, kept_by_all = self._connections.get(connection, 0) + own, self._all + shared
         if own > 0 and kept > self._of_connection:
-            raise TooMuch(
+            raise LimitExceeded(
                 f"the groups, subscriptions and settings of the clients of this connection would take {kept} bytes "
                 f"of the broker's memory; {self._of_connection} are allowed; name fewer groups and topics"
             )
         if shared > 0 and kept_by_all > self._of_all:
-            raise TooMuch(
+            raise LimitExceeded(
                 f"the groups, subscriptions and settings of all clients would take {kept_by_all} bytes of the "
                 f"broker's memory; {self._of_all} are allowed; try again when some are gone"
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ferromq._ferromq import Request
-from ferromq.broker.clients.memory import TooMuch, size_of_texts
+from ferromq.broker.clients.memory import LimitExceeded, size_of_texts
 from ferromq.process.limited_log import Seldom
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import ResponseCode
@@ -46,7 +46,7 @@ class QueueLocks:
         """
         Lock what is free, or the client's already; return what it holds of *queues* now.
 
-        Raises `TooMuch`, and locks nothing, where the locks of all clients would take more than `MAX_BYTES`.
+        Raises `LimitExceeded`, and locks nothing, where the locks of all clients would take more than `MAX_BYTES`.
         """
         with self._lock:
             owners = self._owners.get(group, {})
@@ -58,7 +58,7 @@ class QueueLocks:
                     more -= _size(group, queue, owner) if queue in owners and queue not in held else 0
                     held[queue] = client_id, now
             if more > 0 and self._size + more > MAX_BYTES:
-                raise TooMuch(
+                raise LimitExceeded(
                     f"the locks of all clients would take {self._size + more} bytes of the broker's memory; "
                     f"{MAX_BYTES} are allowed; try again when some have ended, which takes {self._lock_ms} ms"
                 )
@@ -104,7 +104,7 @@ def _size(group: str, queue: MessageQueue, client_id: str) -> int:
     return _OF_LOCK + size_of_texts(group, queue.topic, queue.broker_name, client_id)
 
 
-class QueueLocking:
+class QueueLockRequests:
     """Answers remoting requests 41 and 42."""
 
     def __init__(self, locks: QueueLocks, *, now_ms: Callable[[], int]) -> None:
@@ -117,7 +117,7 @@ class QueueLocking:
         group, client_id, queues = _question(request)
         try:
             held = self._locks.lock(group, queues, client_id, self._now_ms())
-        except TooMuch as error:
+        except LimitExceeded as error:
             self._seldom.log(logging.WARNING, "queues not locked peer=%s: %s", request.peer, error)
             return failure(ResponseCode.SYSTEM_BUSY, str(error))
         return success(body=java_json.dumps({"lockOKMQSet": [queue.to_json() for queue in held]}))

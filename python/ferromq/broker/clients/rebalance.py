@@ -22,7 +22,7 @@ _log = logging.getLogger("ferromq.broker")
 _STOP_SECONDS = 0.5
 
 
-class Told(Pusher, Protocol):
+class SubscriptionSink(Pusher, Protocol):
     """What is told of changes: the part of `Server` that is used here."""
 
     def put_subscription(
@@ -52,7 +52,7 @@ class Rebalance:
     more, not once a change, so that a thousand members may come at the same time.
     """
 
-    def __init__(self, server: Told, groups: GroupTable, *, notify: Callable[[], bool]) -> None:
+    def __init__(self, server: SubscriptionSink, groups: GroupTable, *, notify: Callable[[], bool]) -> None:
         self._server = server
         self._groups = groups
         self._notify = notify
@@ -94,7 +94,7 @@ class Rebalance:
                 version=wanted.version,
                 broadcasting=change.is_broadcast,
             )
-        if change.is_affected and self._tells(change.group):
+        if change.is_affected and self._notifies(change.group):
             with self._waiting:
                 self._dirty[change.group] = None
                 self._waiting.notify_all()
@@ -122,14 +122,14 @@ class Rebalance:
             except Exception:  # noqa: BLE001 (the next change must be told)
                 _log.exception("members not told of a change")
 
-    def _tells(self, group: str) -> bool:
+    def _notifies(self, group: str) -> bool:
         config = self._groups.get(group)
         return self._notify() and (
             config is None or config.others.get("notifyConsumerIdsChangedEnable", True) is not False
         )
 
 
-class Members:
+class MemberList:
     """Answers remoting request 38."""
 
     def __init__(self, table: ClientTable) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ferromq.broker.clients.connection_index import Key, Places
+from ferromq.broker.clients.connection_index import ConnectionIndex, Key
 from ferromq.broker.clients.memory import OF_MEMBER, OF_TOPIC, ClientMemory, size_of_subscriptions, size_of_texts
 
 BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
@@ -93,7 +93,7 @@ def java_hash(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ConsumeSettings:
     """How a group consumes; RocketMQ's words."""
 
     consume_type: str = PASSIVELY
@@ -123,7 +123,7 @@ class Group:
     """The members of a consumer group at one moment."""
 
     name: str
-    manner: Manner
+    consume_settings: ConsumeSettings
     members: tuple[Client, ...]
     subscriptions: Mapping[str, Subscription]
     """By topic."""
@@ -147,7 +147,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Group:
-    manner: Manner
+    consume_settings: ConsumeSettings
     fingerprint: int | None = None
     members: dict[Key, _Entry] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class _Group:
     @property
     def is_broadcast(self) -> bool:
         """Says whether everybody reads all queues, so that other members or topics concern nobody."""
-        return self.manner.message_model == BROADCASTING
+        return self.consume_settings.message_model == BROADCASTING
 
     def read(self, entry: _Entry, topics: frozenset[str]) -> tuple[str, ...]:
         """Note which topics a remoting member reads, and return those nobody reads any more."""
@@ -202,8 +202,8 @@ class ClientTable:
         self._groups: dict[str, _Group] = {}
         self._producers: dict[str, dict[Key, _Entry]] = {}
         # Where a connection's clients are, so that closing one of thousands looks at its own alone.
-        self._consuming = Places()
-        self._producing = Places()
+        self._consuming = ConnectionIndex()
+        self._producing = ConnectionIndex()
         self._streams: set[int] = set()
         # Replies are addressed to a client id, at the rate of messages.
         self._by_id: dict[str, Client] = {}
@@ -214,7 +214,7 @@ class ClientTable:
         client: Client,
         now: int,
         *,
-        manner: Manner,
+        consume_settings: ConsumeSettings,
         subscriptions: Iterable[Subscription] | None = None,
         fingerprint: int = 0,
     ) -> bool:
@@ -222,19 +222,19 @@ class ClientTable:
         Renew a remoting client's lease as a member of a group; *subscriptions* are those of the group from now on.
 
         None leaves them as they are. The answer says whether the client should send them again: because the group's are
-        others than those its *fingerprint* stands for, or because there are none. Raises `TooMuch`, and renews
+        others than those its *fingerprint* stands for, or because there are none. Raises `LimitExceeded`, and renews
         the lease of a member alone, where clients may not keep more.
         """
         with self._lock:
-            known = self._groups.get(group) or _Group(manner)
+            known = self._groups.get(group) or _Group(consume_settings)
             after, put, removed = _replaced(known.subscriptions, subscriptions)
             entry = known.members.get(client.key) or _Entry(client, now)
             size = known.size if subscriptions is None else size_of_subscriptions(after.values())
             own = _size_of_member(group, client) + OF_TOPIC * len(after)
             self._count(entry, now, own + size, own, shared=size - known.size)
             self._groups[group] = known
-            model_changed = known.manner.message_model != manner.message_model
-            known.manner = manner
+            model_changed = known.consume_settings.message_model != consume_settings.message_model
+            known.consume_settings = consume_settings
             is_other = known.fingerprint not in {None, fingerprint} or (
                 subscriptions is None and not known.subscriptions
             )
@@ -254,7 +254,7 @@ class ClientTable:
             return is_other
 
     def check_room(self, group: str, client: Client, subscriptions: Iterable[Subscription], more: int = 0) -> None:
-        """Raise `TooMuch` where a client may not keep a group without members yet, and *more* bytes beside it."""
+        """Raise `LimitExceeded` where a client may not keep a group without members yet, and *more* bytes beside it."""
         wanted = {each.topic: each for each in subscriptions}
         size = _size_of_member(group, client) + OF_TOPIC * len(wanted) + size_of_subscriptions(wanted.values())
         self.memory.check(client.connection, size + more)
@@ -272,11 +272,11 @@ class ClientTable:
         """
         Renew a gRPC client's lease as a member of a group; None leaves what it said before.
 
-        Its subscriptions are its own: it names them with each request. Raises `TooMuch`, and renews the lease of a
-        member alone, where clients may not keep more.
+        Its subscriptions are its own: each request names them. Raises `LimitExceeded` at a memory limit; an existing
+        member's lease is renewed all the same.
         """
         with self._lock:
-            known = self._groups.get(group) or _Group(Manner(consume_type))
+            known = self._groups.get(group) or _Group(ConsumeSettings(consume_type))
             entry = known.members.get(client.key) or _Entry(client, now)
             own = entry.subscriptions if subscriptions is None else {each.topic: each for each in subscriptions}
             self._count(entry, now, _size_of_member(group, client) + size_of_subscriptions(own.values()))
@@ -289,7 +289,7 @@ class ClientTable:
                 self._on_change(GroupChange(group, is_affected=True))
 
     def produce(self, group: str, client: Client, now: int, *, stream: int | None = None) -> None:
-        """Renew a client's lease as a member of a producer group. Raises `TooMuch` where clients may not keep more."""
+        """Renew a client's lease as a member of a producer group. Raises `LimitExceeded` at a memory limit."""
         with self._lock:
             entry = self._producers.get(group, {}).get(client.key) or _Entry(client, now)
             self._count(entry, now, _size_of_member(group, client))
@@ -362,7 +362,7 @@ class ClientTable:
         """Return who is in a consumer group; None where nobody is."""
         with self._lock:
             known = self._groups.get(name)
-            return Group(name, known.manner, known.clients(), known.all_subscriptions()) if known else None
+            return Group(name, known.consume_settings, known.clients(), known.all_subscriptions()) if known else None
 
     def members(self, group: str) -> list[str]:
         """Return the ids of a consumer group's members, each once, in order."""
@@ -442,7 +442,7 @@ class ClientTable:
         return self._by_id.get(client_id)
 
     def _count(self, entry: _Entry, now: int, own: int, of_all: int | None = None, *, shared: int = 0) -> None:
-        """Count what an entry takes from now on, and what its group takes more; raises `TooMuch`, its lease renewed."""
+        """Update the bytes counted for an entry and its group. Raises `LimitExceeded`; the lease is renewed all the same."""
         entry.seen_at, of_all = now, own if of_all is None else of_all
         self.memory.change(entry.client.connection, own - entry.counted, of_all - entry.counted_of_all + shared)
         entry.counted, entry.counted_of_all = own, of_all
@@ -482,7 +482,7 @@ class ClientTable:
             # They were the remoting members'; who is left over gRPC has its own.
             unsubscribed = tuple(known.subscriptions)
             consume_type = next((entry.consume_type for entry in known.members.values()), PASSIVELY)
-            self._groups[group] = _Group(Manner(consume_type), members=known.members)
+            self._groups[group] = _Group(ConsumeSettings(consume_type), members=known.members)
             self.memory.change(keys[0][0], 0, -known.size)
         is_affected = bool(known.members) and not self._groups[group].is_broadcast
         if not known.members:

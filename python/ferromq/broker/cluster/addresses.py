@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from ferromq.broker.cluster.name_servers import Identity
+from ferromq.broker.cluster.name_servers import BrokerIdentity
 from ferromq.config.reader import split_advertised
 from ferromq.config.servers import BrokerConfig
 from ferromq.errors import ConfigError
@@ -33,7 +33,7 @@ def fast_address(config: BrokerConfig, listen: str) -> str | None:
     return f"{host}:{int(port) - _FAST_DISTANCE}"
 
 
-def store_host(config: BrokerConfig, identity: Identity) -> str:
+def store_host(config: BrokerConfig, identity: BrokerIdentity) -> str:
     """
     Return the broker's address as records hold it: with a numeric host, IPv4 where it has one, as RocketMQ.
 
@@ -75,13 +75,13 @@ def reserved(option: str, address: str) -> Iterator[str]:
         yield f"{host}:{reservation.getsockname()[1]}"
 
 
-def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
+def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> BrokerIdentity:
     """Return the names and addresses of the broker that listens there."""
     address = _advertised(config.advertise, listen, config.namesrv)
     host = address.rpartition(":")[0]
     grpc_address = _advertised(config.grpc_advertise or host, grpc_listen, config.namesrv)
     membership = config.membership
-    return Identity(
+    return BrokerIdentity(
         config.name,
         config.cluster,
         address,
@@ -91,7 +91,7 @@ def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> Identity:
     )
 
 
-def unheard(identity: Identity, listen: str, grpc_listen: str) -> list[str]:
+def unheard(identity: BrokerIdentity, listen: str, grpc_listen: str) -> list[str]:
     """Return a warning for each address that others are told and no listener is bound to."""
     found = []
     for listens, advertises, bound, told in (

@@ -7,23 +7,23 @@ Pure but for the question itself; how long it is kept is `route_cache`'s busines
 from collections.abc import Callable
 
 from ferromq.broker.cluster.name_servers import NameServers
-from ferromq.broker.cluster.route_cache import Seen
+from ferromq.broker.cluster.route_cache import KnownRoute
 from ferromq.broker.metadata.topics import UNDECIDED, TopicConfig, is_fifo
 from ferromq.protocol.broker_removal import GONE
 from ferromq.protocol.order_configuration import parts
 
 
-class WholeRoutes:
+class CompleteRoutes:
     """Asks name servers for topics, and keeps the queues of brokers that are away."""
 
     def __init__(self, name_servers: NameServers, own: Callable[[str], TopicConfig | None]) -> None:
         self._name_servers = name_servers
         self._own = own
 
-    def ask(self, topic: str, before: Seen | None) -> Seen:
+    def ask(self, topic: str, before: KnownRoute | None) -> KnownRoute:
         """Return what is known of a topic. Raises `NameServerFailed` where no name server is an authority."""
         identity = self._name_servers.identity
-        before = before or Seen()
+        before = before or KnownRoute()
         own = self._own(topic)
         known = {queue.broker_name: queue for queue in (*(before.route.queues if before.route else ()), *before.away)}
         expected = {*known, *before.unknown}
@@ -55,4 +55,4 @@ class WholeRoutes:
         is_kept = found.order is None and (own is None or is_fifo(own))
         order = before.order if is_kept else found.order
         named = there | {queue.broker_name for queue in away} | parts(order).keys() | unknown
-        return Seen(found.route, away, {name: grpc[name] for name in named if name in grpc}, order, unknown)
+        return KnownRoute(found.route, away, {name: grpc[name] for name in named if name in grpc}, order, unknown)

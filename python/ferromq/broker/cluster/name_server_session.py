@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ferromq.broker.metadata.tables import Content
+from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.errors import RequestTimeout
 from ferromq.protocol.route import MASTER, READ_WRITE, Permission
@@ -24,7 +24,7 @@ _FEW = 64
 _MANY = 1024
 """Topics that are told in one request where a name server takes changes."""
 
-Read = Callable[[], Content[TopicConfig]]
+ReadTopics = Callable[[], TableContent[TopicConfig]]
 """Returns what the table of topics holds at that moment."""
 
 
@@ -33,7 +33,7 @@ class NameServerFailed(Exception):  # noqa: N818 (carried to one log line, never
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BrokerIdentity:
     """The broker as others see it."""
 
     name: str
@@ -54,17 +54,17 @@ class Identity:
         return self.broker_id != MASTER
 
 
-class Asked(enum.IntEnum):
+class RegistrationScope(enum.IntEnum):
     """How much a name server is to be told in a round; the greater includes the less."""
 
-    CHANGE = 0
+    CHANGES = 0
     """What it was not told yet."""
     RENEWAL = 1
     """That the broker lives; everything only where it has another version of the topics, or none."""
-    EVERYTHING = 2
+    FULL = 2
 
 
-class Told(NamedTuple):
+class RegistrationAnswer(NamedTuple):
     """What a name server told in a good answer, and whom it told it."""
 
     fields: dict[str, str]
@@ -76,15 +76,15 @@ class Told(NamedTuple):
     """Whether it was told, and answered, of topics that changed, and not of all."""
 
 
-class Known(NamedTuple):
+class AckedState(NamedTuple):
     """What a name server has acknowledged."""
 
-    identity: Identity
-    content: Content[TopicConfig]
+    identity: BrokerIdentity
+    content: TableContent[TopicConfig]
     takes_changes: bool = False
     """Whether it takes several topics for a change; RocketMQ's takes them for the whole table."""
 
-    def step_to(self, identity: Identity, content: Content[TopicConfig]) -> Mapping[str, TopicConfig]:
+    def step_to(self, identity: BrokerIdentity, content: TableContent[TopicConfig]) -> Mapping[str, TopicConfig]:
         """
         Return the few topics that make it *content*; nothing where more changed, or one is gone.
 
@@ -100,7 +100,7 @@ class Known(NamedTuple):
         return changed if len(changed) <= (_MANY if self.takes_changes else _FEW) and not is_gone else {}
 
 
-def changed_since(before: Content[TopicConfig], after: Content[TopicConfig]) -> Sequence[str]:
+def changed_since(before: TableContent[TopicConfig], after: TableContent[TopicConfig]) -> Sequence[str]:
     """Return the names of the topics that are not in both contents, or are another object in each."""
     names = after.since(before)
     if names is not None:
@@ -110,23 +110,23 @@ def changed_since(before: Content[TopicConfig], after: Content[TopicConfig]) -> 
     return put + [name for name in before.entries if name not in after.entries]
 
 
-class Result(NamedTuple):
+class RoundResult(NamedTuple):
     """How a round went."""
 
     is_done: bool
-    told: Told | None = None
+    told: RegistrationAnswer | None = None
 
 
 @dataclass(slots=True)
-class Round:
+class RegistrationRound:
     """A round to come: whoever asks for more before it begins, joins it."""
 
-    read: Read
-    asked: Asked
-    result: "Future[Result]" = field(default_factory=Future)
+    read: ReadTopics
+    asked: RegistrationScope
+    result: "Future[RoundResult]" = field(default_factory=Future)
 
 
-class Link:
+class NameServerSession:
     """
     Tells one name server, in rounds on a thread of its own; thread-safe.
 
@@ -134,9 +134,11 @@ class Link:
     A failure is logged once until the name server answers again.
     """
 
-    def __init__(self, address: str, tell: Callable[["Link", Round], Told | None]) -> None:
+    def __init__(
+        self, address: str, tell: Callable[["NameServerSession", RegistrationRound], RegistrationAnswer | None]
+    ) -> None:
         self.address = address
-        self.known: Known | None = None
+        self.known: AckedState | None = None
         """What it acknowledged last, and nothing failed since; only for the round under way."""
         self.written: Collection[str] = ()
         """The topics whose order configurations this broker wrote there in the round before."""
@@ -147,18 +149,18 @@ class Link:
         self._lock = threading.Lock()
         self._telling = threading.Lock()
         self._is_leaving = False
-        self._next: Round | None = None
-        self._running: Round | None = None
+        self._next: RegistrationRound | None = None
+        self._running: RegistrationRound | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ferromq-register")
 
-    def ask(self, asked: Asked, read: Read) -> "Future[Result]":
+    def ask(self, asked: RegistrationScope, read: ReadTopics) -> "Future[RoundResult]":
         """Ask for a round that begins after this call, and return its result to be."""
         with self._lock:
             turn = self._next
             if turn is not None:
                 turn.asked = max(turn.asked, asked)
                 return turn.result
-            turn = self._next = Round(read, asked)
+            turn = self._next = RegistrationRound(read, asked)
         try:
             self._thread.submit(self._run)
         except RuntimeError:
@@ -166,7 +168,7 @@ class Link:
             self._run()
         return turn.result
 
-    def under_way(self) -> "Future[Result] | None":
+    def under_way(self) -> "Future[RoundResult] | None":
         """Return the result to be of the round under way, if there is one."""
         with self._lock:
             return self._running.result if self._running else None
@@ -190,7 +192,7 @@ class Link:
         with self._lock:
             turn, self._next = self._next, None
         if turn is not None:
-            turn.result.set_result(Result(is_done=False))
+            turn.result.set_result(RoundResult(is_done=False))
 
     def note_failure(self, error: NameServerFailed) -> None:
         """Log a failure, as a warning only where it is the first."""
@@ -220,16 +222,16 @@ class Link:
         with self._lock:
             self._running = None
 
-    def _try(self, turn: Round) -> Result:
+    def _try(self, turn: RegistrationRound) -> RoundResult:
         if self._is_leaving:
-            return Result(is_done=False)
+            return RoundResult(is_done=False)
         try:
             told = self._tell(self, turn)
         except NameServerFailed as error:
             self.note_failure(error)
-            return Result(is_done=False)
+            return RoundResult(is_done=False)
         with self._lock:
             was_failing, self.is_failing, self.is_late = self.is_failing, False, False
         if was_failing:
             _log.warning("name server is back address=%s", self.address)
-        return Result(is_done=True, told=told)
+        return RoundResult(is_done=True, told=told)

@@ -13,20 +13,20 @@ from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
 from ferromq import _ferromq
-from ferromq.broker.cluster import registration
+from ferromq.broker.cluster import registration_body
 from ferromq.broker.cluster.name_server_session import (
-    Asked,
-    Identity,
-    Known,
-    Link,
+    AckedState,
+    BrokerIdentity,
     NameServerFailed,
-    Read,
-    Result,
-    Round,
-    Told,
+    NameServerSession,
+    ReadTopics,
+    RegistrationAnswer,
+    RegistrationRound,
+    RegistrationScope,
+    RoundResult,
 )
 from ferromq.broker.cluster.order_configurations import NameServerTable, OrderConfigurations, table_of
-from ferromq.broker.metadata.topics import TopicConfig, Wait
+from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig
 from ferromq.config.membership import MembershipConfig
 from ferromq.errors import OutcomeUnknown
 from ferromq.protocol import java_json
@@ -36,7 +36,7 @@ from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
 from ferromq.protocol.route import DataVersion, Permission, TopicRoute
 
-__all__ = ["Found", "Identity", "Master", "NameServerFailed", "NameServers", "Outcome"]
+__all__ = ["BrokerIdentity", "Master", "NameServerFailed", "NameServers", "RegistrationOutcome", "RouteLookup"]
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -54,7 +54,7 @@ class Master(NamedTuple):
     ha_address: str | None
 
 
-class Outcome(NamedTuple):
+class RegistrationOutcome(NamedTuple):
     """What became of a registration."""
 
     is_complete: bool
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
     """Of the role they were told of."""
 
 
-class Found(NamedTuple):
+class RouteLookup(NamedTuple):
     """What a name server says of a topic."""
 
     route: TopicRoute | None
@@ -85,25 +85,25 @@ class NameServers:
     """The name servers of one broker; thread-safe. None of them keeps another one waiting."""
 
     def __init__(
-        self, addresses: tuple[str, ...], identity: Identity, membership: MembershipConfig, *, period: timedelta
+        self, addresses: tuple[str, ...], identity: BrokerIdentity, membership: MembershipConfig, *, period: timedelta
     ) -> None:
         self._identity = identity
         self._membership = membership
         self._timeout = membership.register_timeout.total_seconds()
         self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * (period // timedelta(milliseconds=1)))
         self._client = _ferromq.RemotingClient()
-        self._links = [Link(address, self._tell) for address in addresses]
+        self._sessions = [NameServerSession(address, self._tell) for address in addresses]
         self.try_soon: Callable[[], object] = lambda: None
         """Called where a name server does not know this broker any more, or may lack what it was told."""
         self._orders = OrderConfigurations()
         self._encoding = threading.Lock()
-        self._encoded: tuple[Known, bytes] | None = None
+        self._encoded: tuple[AckedState, bytes] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._links)
+        return bool(self._sessions)
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> BrokerIdentity:
         """The broker as it registers."""
         return self._identity
 
@@ -112,7 +112,7 @@ class NameServers:
         generation = self._identity.generation + 1
         self._identity = replace(self._identity, broker_id=broker_id, allowed=allowed, generation=generation)
 
-    def register(self, read: Read, *, is_forced: bool = True, waits_for_all: bool = True) -> Outcome:
+    def register(self, read: ReadTopics, *, is_forced: bool = True, waits_for_all: bool = True) -> RegistrationOutcome:
         """
         Register what *read* returns with every name server at the same time.
 
@@ -120,9 +120,9 @@ class NameServers:
         lease, too. Unless it *waits_for_all*, the outcome says of those that failed before only that they do not have
         it yet.
         """
-        asked = Asked.EVERYTHING if is_forced else Asked.RENEWAL
-        rounds = [(waits_for_all or not link.is_failing, link.ask(asked, read)) for link in self._links]
-        results = [found.result() if is_awaited else Result(is_done=False) for is_awaited, found in rounds]
+        asked = RegistrationScope.FULL if is_forced else RegistrationScope.RENEWAL
+        rounds = [(waits_for_all or not session.is_failing, session.ask(asked, read)) for session in self._sessions]
+        results = [found.result() if is_awaited else RoundResult(is_done=False) for is_awaited, found in rounds]
         generation = self._identity.generation
         told = [each.told for each in results if each.told is not None and each.told.generation == generation]
         masters = [
@@ -130,7 +130,7 @@ class NameServers:
             for each in told
             if each.fields.get("masterAddr")
         ]
-        return Outcome(
+        return RegistrationOutcome(
             is_complete=all(each.is_done for each in results),
             master=masters[0] if masters else None,
             has_answers=bool(told),
@@ -138,31 +138,31 @@ class NameServers:
             generation=generation,
         )
 
-    def register_change(self, read: Read, wait: Wait, on_failure: Callable[[], object]) -> None:
+    def register_change(self, read: ReadTopics, wait: RegistrationWait, on_failure: Callable[[], object]) -> None:
         """
         Register what changed of what *read* returns; call *on_failure* where a name server does not take it.
 
         One that may not have the table before the change gets everything. Name servers that failed before are left to
         the next `register`, so that they keep nobody waiting.
         """
-        answering = [link for link in self._links if not link.is_failing]
-        older = [link.under_way() for link in answering]
-        rounds = [link.ask(Asked.CHANGE, read) for link in answering]
-        if len(answering) < len(self._links):
+        answering = [session for session in self._sessions if not session.is_failing]
+        older = [session.under_way() for session in answering]
+        rounds = [session.ask(RegistrationScope.CHANGES, read) for session in answering]
+        if len(answering) < len(self._sessions):
             on_failure()
 
-        def ended(found: Future[Result]) -> None:
+        def ended(found: Future[RoundResult]) -> None:
             if not found.result().is_done:
                 on_failure()
 
         def await_rounds() -> None:
             for found in rounds:
-                if wait is Wait.REGISTERED:
+                if wait is RegistrationWait.REGISTERED:
                     ended(found)
                 else:
                     found.add_done_callback(ended)
             for before in older:
-                if wait is Wait.SETTLED and before is not None:
+                if wait is RegistrationWait.SETTLED and before is not None:
                     before.result()
 
         _ferromq.blocking(await_rounds)
@@ -172,26 +172,28 @@ class NameServers:
         fields = self._who()
         self._timeout = min(self._timeout, _GOODBYE_SECONDS)
 
-        def leave(link: Link) -> None:
-            if link.is_failing:
-                link.close()
+        def leave(session: NameServerSession) -> None:
+            if session.is_failing:
+                session.close()
             else:
-                link.leave(lambda: self._expect(link.address, RequestCode.UNREGISTER_BROKER, fields), _GOODBYE_SECONDS)
+                session.leave(
+                    lambda: self._expect(session.address, RequestCode.UNREGISTER_BROKER, fields), _GOODBYE_SECONDS
+                )
 
         # The usual threads may still wait for somebody who does not answer.
-        threads = ThreadPoolExecutor(max(1, len(self._links)), thread_name_prefix="ferromq-unregister")
+        threads = ThreadPoolExecutor(max(1, len(self._sessions)), thread_name_prefix="ferromq-unregister")
         try:
-            leaving = [threads.submit(leave, link) for link in self._links]
+            leaving = [threads.submit(leave, session) for session in self._sessions]
         except RuntimeError:
             # The interpreter ends and gives no work to other threads any more.
-            for link in self._links:
-                leave(link)
+            for session in self._sessions:
+                leave(session)
         else:
             for each in leaving:
                 each.result()
         threads.shutdown(wait=False)
 
-    def look_up(self, topic: str, expected: Collection[str], *, is_ordered: bool = False) -> Found:
+    def look_up(self, topic: str, expected: Collection[str], *, is_ordered: bool = False) -> RouteLookup:
         """
         Return what the first name server that is an authority says of *topic*.
 
@@ -200,7 +202,7 @@ class NameServers:
         """
         return self._first(lambda address: self._look_up_at(address, topic, expected, is_ordered=is_ordered))
 
-    def _look_up_at(self, address: str, topic: str, expected: Collection[str], *, is_ordered: bool) -> Found:
+    def _look_up_at(self, address: str, topic: str, expected: Collection[str], *, is_ordered: bool) -> RouteLookup:
         route = self._route(address, topic)
         there = {queue.broker_name for queue in route.queues} if route else set()
         grpc = self._grpc_addresses(address)
@@ -216,7 +218,7 @@ class NameServers:
         order = route.order_conf if route else None
         if is_ordered and order is None:
             order = self._value(address, ORDER_NAMESPACE, topic)
-        return Found(route, registered, grpc, order)
+        return RouteLookup(route, registered, grpc, order)
 
     def _route(self, address: str, topic: str) -> TopicRoute | None:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
@@ -262,24 +264,26 @@ class NameServers:
     def close(self) -> None:
         """End calls under way and close the connections."""
         self._client.close()
-        for link in self._links:
-            link.close()
+        for session in self._sessions:
+            session.close()
 
-    def _tell(self, link: Link, turn: Round) -> Told | None:
-        now = Known(self._identity, turn.read())
+    def _tell(self, session: NameServerSession, turn: RegistrationRound) -> RegistrationAnswer | None:
+        now = AckedState(self._identity, turn.read())
         # Whatever goes wrong from here on, it is not known what the name server has.
-        before, link.known = link.known, None
-        told = self._send(link, turn.asked, before, now)
+        before, session.known = session.known, None
+        told = self._send(session, turn.asked, before, now)
         is_taker = before is not None and before.takes_changes
         if told is not None:
             is_taker = told.fields.get(TAKES_CHANGES) == "true"
-        if told is not None or link.written:
+        if told is not None or session.written:
             known = None if told is not None and told.is_new else before
-            link.written = self._orders.registered(known, now, told, self._orders_at(link.address), link.written)
-            if link.written:
+            session.written = self._orders.registered(
+                known, now, told, self._orders_at(session.address), session.written
+            )
+            if session.written:
                 # Another broker may have overwritten it.
                 self.try_soon()
-        link.known = now._replace(takes_changes=is_taker)
+        session.known = now._replace(takes_changes=is_taker)
         return told
 
     def _orders_at(self, address: str) -> NameServerTable:
@@ -288,22 +292,24 @@ class NameServers:
             lambda topic, value: self._put_value(address, ORDER_NAMESPACE, topic, value),
         )
 
-    def _send(self, link: Link, asked: Asked, before: Known | None, now: Known) -> Told | None:
-        address, identity, content = link.address, now.identity, now.content
+    def _send(
+        self, session: NameServerSession, asked: RegistrationScope, before: AckedState | None, now: AckedState
+    ) -> RegistrationAnswer | None:
+        address, identity, content = session.address, now.identity, now.content
         is_same = before is not None and before.identity == identity and before.content is content
-        if asked is Asked.CHANGE:
+        if asked is RegistrationScope.CHANGES:
             if is_same:
                 return None
             told = self._send_topics(address, now, before)
             if told is not None:
                 return told
         # Who follows a master registers in any case: the answer says who that is.
-        may_ask = asked is Asked.RENEWAL and is_same and not identity.is_slave
+        may_ask = asked is RegistrationScope.RENEWAL and is_same and not identity.is_slave
         if may_ask and not self._is_changed(address, content.version):
             return None
-        return self._register(link, now)
+        return self._register(session, now)
 
-    def _send_topics(self, address: str, now: Known, before: Known | None) -> Told | None:
+    def _send_topics(self, address: str, now: AckedState, before: AckedState | None) -> RegistrationAnswer | None:
         """Register topics that changed; None where there are none, or the name server wants the whole table."""
         change = before.step_to(now.identity, now.content) if before else {}
         if not change:
@@ -319,30 +325,32 @@ class NameServers:
             code, _, fields, answer = self._call(address, RequestCode.REGISTER_BROKER, header, body)
             if code != ResponseCode.SUCCESS:
                 return None
-            told = Told(fields, answer, now.identity.generation)
+            told = RegistrationAnswer(fields, answer, now.identity.generation)
         return told
 
-    def _send_change(self, address: str, now: Known, change: Mapping[str, TopicConfig]) -> Told | None:
+    def _send_change(
+        self, address: str, now: AckedState, change: Mapping[str, TopicConfig]
+    ) -> RegistrationAnswer | None:
         """Register several topics at once, with a name server that takes them for a change."""
         body = self._body(now.identity, now.content.version, change)
         header = {**self._header(now.identity, body), IS_CHANGE: "true"}
         code, _, fields, answer = self._call(address, RequestCode.REGISTER_BROKER, header, body)
         # One that does not say so took them for the whole table: another name server is at this address now.
         is_taken = code == ResponseCode.SUCCESS and fields.get(TAKES_CHANGES) == "true"
-        return Told(fields, answer, now.identity.generation, is_change=True) if is_taken else None
+        return RegistrationAnswer(fields, answer, now.identity.generation, is_change=True) if is_taken else None
 
-    def _everything(self, now: Known) -> bytes:
+    def _everything(self, now: AckedState) -> bytes:
         """Encode the whole table, once for all name servers, and where one needs it: with many topics that is long."""
         with self._encoding:
             if self._encoded is None or self._encoded[0][0] != now.identity or self._encoded[0][1] is not now.content:
                 self._encoded = now, self._body(now.identity, now.content.version, now.content.entries)
             return self._encoded[1]
 
-    def _body(self, identity: Identity, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bytes:
+    def _body(self, identity: BrokerIdentity, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bytes:
         is_compressed = self._membership.compress_registration
-        return registration.encode(version, topics, identity.allowed, is_compressed=is_compressed)
+        return registration_body.encode(version, topics, identity.allowed, is_compressed=is_compressed)
 
-    def _who(self, identity: Identity | None = None) -> dict[str, str]:
+    def _who(self, identity: BrokerIdentity | None = None) -> dict[str, str]:
         identity = identity or self._identity
         return {
             "brokerName": identity.name,
@@ -351,7 +359,7 @@ class NameServers:
             "brokerId": str(identity.broker_id),
         }
 
-    def _header(self, identity: Identity, body: bytes) -> dict[str, str]:
+    def _header(self, identity: BrokerIdentity, body: bytes) -> dict[str, str]:
         return {
             **self._who(identity),
             # RocketMQ requires the field. Nothing serves the log to slaves yet, so they are sent nowhere.
@@ -359,7 +367,7 @@ class NameServers:
             "heartbeatTimeoutMillis": str(self._lease_ms),
             "enableActingMaster": "false",
             "compressed": str(self._membership.compress_registration).lower(),
-            "bodyCrc32": str(registration.crc32(body)),
+            "bodyCrc32": str(registration_body.crc32(body)),
         }
 
     def _is_changed(self, address: str, version: DataVersion) -> bool:
@@ -372,17 +380,17 @@ class NameServers:
             is_same = False
         return code != ResponseCode.SUCCESS or fields.get("changed") != "false" or not is_same
 
-    def _register(self, link: Link, now: Known) -> Told:
-        is_late, is_new = link.is_late, False
+    def _register(self, session: NameServerSession, now: AckedState) -> RegistrationAnswer:
+        is_late, is_new = session.is_late, False
         # A slave has its master's name, and the entry is the master's.
         has_entry = not now.identity.is_slave
         if has_entry and not is_late:
-            is_new = self._put_grpc_address(link.address)
+            is_new = self._put_grpc_address(session.address)
         body = self._everything(now)
-        told = self._expect(link.address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
+        told = self._expect(session.address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
         # One that answers nothing in time may hear all the same: the lease counts more than the entry it has.
         if has_entry and is_late:
-            is_new = self._put_grpc_address(link.address)
+            is_new = self._put_grpc_address(session.address)
         return told._replace(generation=now.identity.generation, is_new=is_new)
 
     def _put_grpc_address(self, address: str) -> bool:
@@ -394,11 +402,13 @@ class NameServers:
             self._put_value(address, GRPC_NAMESPACE, self._identity.name, self._identity.grpc_address)
         return fields.get("value") is None
 
-    def _expect(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Told:
+    def _expect(
+        self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b""
+    ) -> RegistrationAnswer:
         answer, remark, *_ = told = self._call(address, code, fields, body)
         if answer != ResponseCode.SUCCESS:
             raise NameServerFailed(f"{code.name} was answered with code {answer}: {remark}")
-        return Told(told[2], told[3])
+        return RegistrationAnswer(told[2], told[3])
 
     def _call(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Answer:
         try:
@@ -409,11 +419,11 @@ class NameServers:
     def _first(self, ask: Callable[[str], A]) -> A:
         failures = []
         # Those that failed last time are asked last: each may cost a timeout.
-        for link in sorted(self._links, key=lambda link: link.is_failing):
+        for session in sorted(self._sessions, key=lambda session: session.is_failing):
             try:
-                return ask(link.address)
+                return ask(session.address)
             except NameServerFailed as error:
-                link.note_failure(error)
+                session.note_failure(error)
                 failures.append(str(error))
         raise NameServerFailed("no name server answers: " + "; ".join(failures))
 

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from ferromq.broker.cluster import registration
-from ferromq.broker.cluster.name_server_session import Known, NameServerFailed, Told, changed_since
+from ferromq.broker.cluster import registration_body
+from ferromq.broker.cluster.name_server_session import AckedState, NameServerFailed, RegistrationAnswer, changed_since
 from ferromq.broker.metadata.topics import TopicConfig, is_fifo
 from ferromq.protocol import java_json
 from ferromq.protocol.order_configuration import all_parts, parts, text_of, with_part
@@ -38,7 +38,12 @@ class OrderConfigurations:
         self._seen: Mapping[str, str] = {}
 
     def registered(
-        self, before: Known | None, now: Known, told: Told | None, at: NameServerTable, written: Collection[str]
+        self,
+        before: AckedState | None,
+        now: AckedState,
+        told: RegistrationAnswer | None,
+        at: NameServerTable,
+        written: Collection[str],
     ) -> set[str]:
         """
         Complete what a name server has, and return the topics that were written: they are looked at in the next round.
@@ -65,10 +70,10 @@ class OrderConfigurations:
         return wrote
 
     def _complete(
-        self, topic: TopicConfig, now: Known, text: str | None, at: NameServerTable, *, is_new: bool
+        self, topic: TopicConfig, now: AckedState, text: str | None, at: NameServerTable, *, is_new: bool
     ) -> str | None:
         name = now.identity.name
-        allowed = registration.restricted(topic, now.identity.allowed)
+        allowed = registration_body.restricted(topic, now.identity.allowed)
         queues = topic.write_queues if allowed & Permission.WRITE else 0
         for turn in range(_WRITES):
             with self._lock:
@@ -87,7 +92,9 @@ class OrderConfigurations:
         return text
 
 
-def _to_look_at(before: Known | None, now: Known, told: Told | None, written: Collection[str]) -> Iterable[TopicConfig]:
+def _to_look_at(
+    before: AckedState | None, now: AckedState, told: RegistrationAnswer | None, written: Collection[str]
+) -> Iterable[TopicConfig]:
     """Return the FIFO topics that a name server was just told of for the first time, and those written before."""
     topics = now.content.entries
     changed = [topic.name for topic in (_changed(before, now) if told is not None else ())]
@@ -95,7 +102,7 @@ def _to_look_at(before: Known | None, now: Known, told: Told | None, written: Co
     return [topics[name] for name in dict.fromkeys((*changed, *again))]
 
 
-def _changed(before: Known | None, now: Known) -> Iterable[TopicConfig]:
+def _changed(before: AckedState | None, now: AckedState) -> Iterable[TopicConfig]:
     """Return the FIFO topics that a name server was told and had not before."""
     topics = now.content.entries
     if before is not None and before.identity == now.identity:

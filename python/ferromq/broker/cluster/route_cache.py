@@ -37,7 +37,7 @@ _SILENT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KnownRoute:
     """What is known of a topic beyond this broker."""
 
     route: TopicRoute | None = None
@@ -57,12 +57,12 @@ class Seen:
         return self.route is None and not self.away and not parts(self.order)
 
 
-Ask = Callable[[str, Seen | None], Seen]
+Ask = Callable[[str, KnownRoute | None], KnownRoute]
 """Asks the name servers for a topic; it is given what was known before. Raises `NameServerFailed`."""
 
 
 class _Kept(NamedTuple):
-    seen: Seen
+    seen: KnownRoute
     asked_at: int
 
 
@@ -93,7 +93,7 @@ class RouteCache:
         self._lock = threading.Lock()
         # The one asked longest ago first.
         self._kept: dict[str, _Kept] = {}
-        self._flights: dict[str, Future[Seen]] = {}
+        self._flights: dict[str, Future[KnownRoute]] = {}
         self._failure: NameServerFailed | None = None
         self._generation = 0
         self._places = threading.Semaphore(max(1, waiting))
@@ -103,7 +103,7 @@ class RouteCache:
         """Return what the name servers say of a topic, at most 30 seconds old where they answer; see `look`."""
         return self.look(topic, FRESH_MS).route
 
-    def look(self, topic: str, max_age_ms: int) -> Seen:
+    def look(self, topic: str, max_age_ms: int) -> KnownRoute:
         """
         Return what is known of a topic, at most so old, or older where a newer answer is not to be had now.
 
@@ -122,7 +122,7 @@ class RouteCache:
             _log.debug("route not renewed topic=%s: %s", topic, error)
             return kept.seen
 
-    def _wait(self, flight: "Future[Seen]", seconds: float) -> Seen:
+    def _wait(self, flight: "Future[KnownRoute]", seconds: float) -> KnownRoute:
         has_place = self._failure is None and self._places.acquire(blocking=False)
         give_up = time.monotonic() + (seconds if has_place else min(seconds, _BUSY_SECONDS))
         try:
@@ -143,7 +143,7 @@ class RouteCache:
             return 0.0
         return max(self._heard_at + self._silent - time.monotonic(), 0.0)
 
-    def _flight(self, topic: str, kept: _Kept | None) -> "Future[Seen]":
+    def _flight(self, topic: str, kept: _Kept | None) -> "Future[KnownRoute]":
         """Return the question for a topic that is under way, begun now where none is."""
         flight = self._flights.get(topic)
         if flight is None:
@@ -162,7 +162,7 @@ class RouteCache:
                 flight.set_exception(NameServerFailed("the broker stops"))
         return flight
 
-    def _fly(self, topic: str, kept: _Kept | None, flight: "Future[Seen]") -> None:
+    def _fly(self, topic: str, kept: _Kept | None, flight: "Future[KnownRoute]") -> None:
         generation, now = self._generation, self._now_ms()
         try:
             seen = self._ask(topic, kept.seen if kept else None)
@@ -181,7 +181,7 @@ class RouteCache:
                 self._keep(topic, None if seen.is_empty else _Kept(seen, now))
         flight.set_result(seen)
 
-    def _landed(self, topic: str, flight: "Future[Seen]") -> None:
+    def _landed(self, topic: str, flight: "Future[KnownRoute]") -> None:
         if self._flights.get(topic) is flight:
             del self._flights[topic]
 
@@ -221,5 +221,5 @@ class RouteCache:
                 del self._kept[next(iter(self._kept))]
 
 
-def _ended(topic: str, _before: Seen | None) -> Seen:
+def _ended(topic: str, _before: KnownRoute | None) -> KnownRoute:
     raise NameServerFailed(f"the broker stops, the route of {topic} is not asked for")

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from ferromq._ferromq import Request, Store
 from ferromq._proto import messages as pb
-from ferromq.broker.cluster.name_servers import Identity, NameServerFailed, NameServers
-from ferromq.broker.cluster.route_cache import RouteCache, Seen
+from ferromq.broker.cluster.name_servers import BrokerIdentity, NameServerFailed, NameServers
+from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.grpc_answers import OK, Refused, group_name, system_topic, topic_name
 from ferromq.broker.metadata.groups import GroupTable
-from ferromq.broker.metadata.topics import UNDECIDED, TopicConfig, TopicTable, Wait
+from ferromq.broker.metadata.topics import UNDECIDED, RegistrationWait, TopicConfig, TopicTable
 from ferromq.protocol import naming
 from ferromq.protocol.broker_removal import GONE, start_or_take_out
 from ferromq.protocol.order_configuration import parts, text_of
@@ -29,7 +29,7 @@ _log = logging.getLogger("ferromq.broker")
 _ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION)
 
 _DEAD_LETTER_QUEUES = 1
-_NOTHING = Seen()
+_NOTHING = KnownRoute()
 ANY_QUEUE = -1
 """The id of a queue that stands for all queues of a broker."""
 
@@ -50,7 +50,7 @@ class Routes:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: BrokerIdentity,
         store: Store,
         topics: TopicTable,
         groups: GroupTable,
@@ -143,9 +143,9 @@ class Routes:
             queues = group.retry_queues if group and name.startswith(naming.RETRY_PREFIX) else _DEAD_LETTER_QUEUES
             return self._topics.ensure_of_group(name, queues, 0, peer) if group and queues else None
         # Registered with every name server before it returns.
-        return self._topics.ensure(name, peer, Wait.REGISTERED)
+        return self._topics.ensure(name, peer, RegistrationWait.REGISTERED)
 
-    def _parts(self, topic: str, own: TopicConfig | None, seen: Seen) -> list[_Part]:
+    def _parts(self, topic: str, own: TopicConfig | None, seen: KnownRoute) -> list[_Part]:
         """Return the queues of each broker that has the topic, in the order of the brokers' names."""
         name = self._identity.name
         # A slave sends clients to its master, which has its name.
@@ -165,7 +165,7 @@ class Routes:
         return [found[key] for key in sorted(found)]
 
     @staticmethod
-    def _put_in_order(topic: str, found: dict[str, _Part], ordered: Mapping[str, int], seen: Seen) -> None:
+    def _put_in_order(topic: str, found: dict[str, _Part], ordered: Mapping[str, int], seen: KnownRoute) -> None:
         """Let message groups count over the queues of the order configuration, whichever brokers are there."""
         for name, part in found.items():
             found[name] = part._replace(in_order=ordered.get(name, 0))
@@ -180,7 +180,7 @@ class Routes:
             queue = QueueData(name, ordered[name], ordered[name])
             found[name] = _Part(queue, None if address == GONE else address, is_away=True, in_order=ordered[name])
 
-    def _grpc_address(self, broker_name: str, seen: Seen) -> str | None:
+    def _grpc_address(self, broker_name: str, seen: KnownRoute) -> str | None:
         address = seen.grpc.get(broker_name)
         if address is not None:
             self._without_grpc.discard(broker_name)
@@ -190,7 +190,7 @@ class Routes:
         return address
 
     @staticmethod
-    def _check_whole(topic: str, found: list[_Part], seen: Seen) -> None:
+    def _check_whole(topic: str, found: list[_Part], seen: KnownRoute) -> None:
         for part in found:
             name = part.queue.broker_name
             if part.address is None:

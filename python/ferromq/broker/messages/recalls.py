@@ -33,7 +33,7 @@ class RecallRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
         self.code = code
 
 
-class Handle(NamedTuple):
+class RecallHandle(NamedTuple):
     """What a recall handle says."""
 
     topic: str
@@ -42,13 +42,13 @@ class Handle(NamedTuple):
     unique_key: str
 
 
-def decode_handle(text: str) -> Handle:
+def decode_handle(text: str) -> RecallHandle:
     """Return what a handle says. Raises `RecallRefused` for what is none."""
     invalid = RecallRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
     try:
         parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
         version, topic, broker_name, deliver_ms, unique_key = parts[:_PARTS]
-        handle = Handle(topic, broker_name, int(deliver_ms), unique_key)
+        handle = RecallHandle(topic, broker_name, int(deliver_ms), unique_key)
     except (ValueError, binascii.Error):
         raise invalid from None
     if version != _VERSION or not unique_key:
@@ -137,7 +137,7 @@ class Recalls:
         self._append(topic, handle, properties, peer)
         return handle.unique_key
 
-    def _append(self, topic: str, handle: Handle, properties: dict[str, str], peer: str) -> None:
+    def _append(self, topic: str, handle: RecallHandle, properties: dict[str, str], peer: str) -> None:
         try:
             waiting = self._store.delayed(topic, 0, properties)
         except ValueError as error:

@@ -27,7 +27,7 @@ from ferromq.protocol.remoting import disk_full
 
 _log = logging.getLogger("ferromq.broker")
 
-METHOD = "KeepWriteLayout"
+KEEP_WRITE_LAYOUT = "KeepWriteLayout"
 MAX_LAYOUT = 1 << 16
 """Characters of a layout."""
 MAX_BYTES = 64 << 20
@@ -40,11 +40,11 @@ _RENEWALS = 8
 """How often in a window an entry that is in use is dated anew."""
 
 
-class Full(Exception):  # noqa: N818 (an answer, not a failure of ours)
+class TooManyLayouts(Exception):  # noqa: N818 (an answer, not a failure of ours)
     """As many layouts are kept as may be; the text names the limit."""
 
 
-def steady(clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], int]:
+def without_steps(clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], int]:
     """Return the milliseconds of *clock* without the steps it makes from now on: a step makes no layout older."""
     if clock.is_manual:
         return clock.now_ms
@@ -56,7 +56,7 @@ class UnknownTopic(Exception):  # noqa: N818 (an answer, not a failure of ours)
     """The broker does not have the topic of a layout that is to be kept."""
 
 
-class _Kept(NamedTuple):
+class _LayoutEntry(NamedTuple):
     epoch: int
     layout: str
     at_ms: int
@@ -102,8 +102,8 @@ class WriteLayouts:
         """
         Return the layout of an epoch; where there is none, keep *layout* and return it once it is on disk.
 
-        For an epoch before the latest one, the latest one's. Raises `Full`, `UnknownTopic`, and `OSError` where it
-        cannot be written.
+        An older epoch gets the latest epoch's layout. Raises `TooManyLayouts`, `UnknownTopic`, and `OSError` if the
+        layout cannot be written.
         """
         key, now = (writer, topic), self._now_ms()
         with self._lock:
@@ -113,7 +113,7 @@ class WriteLayouts:
                     self._put(key, known._replace(at_ms=now))
                 return known.layout
             if layout is not None:
-                kept = _Kept(epoch, layout, now)
+                kept = _LayoutEntry(epoch, layout, now)
                 self._make_room(key, kept, now)
                 self._put(key, kept)
             return layout
@@ -131,10 +131,10 @@ class WriteLayouts:
         with self._lock:
             self._journal.close()
 
-    def _is_remembered(self, kept: _Kept, now: int) -> bool:
+    def _is_remembered(self, kept: _LayoutEntry, now: int) -> bool:
         return now - kept.at_ms < self._window_ms
 
-    def _make_room(self, key: _Key, new: _Kept, now: int) -> None:
+    def _make_room(self, key: _Key, new: _LayoutEntry, now: int) -> None:
         """Raise what keeps a new layout from being kept; forget first what need not be remembered."""
         if not self._is_topic(key[1]):
             raise UnknownTopic(f"the topic {key[1]} is not there; create it, or ask a broker that has it")
@@ -144,7 +144,7 @@ class WriteLayouts:
         left = self._remembered(now)
         why = self._is_over(left, _size_of_all(left), key, new)
         if why is not None:
-            raise Full(why)
+            raise TooManyLayouts(why)
         self._write_whole(left)
 
     def _check_disk(self) -> None:
@@ -154,7 +154,7 @@ class WriteLayouts:
         if free < self._reserve:
             raise OSError(errno.ENOSPC, f"{free} bytes are free, and disk_reserve is {self._reserve}", str(place))
 
-    def _is_over(self, kept: dict[_Key, _Kept], size: int, key: _Key, new: _Kept) -> str | None:
+    def _is_over(self, kept: dict[_Key, _LayoutEntry], size: int, key: _Key, new: _LayoutEntry) -> str | None:
         """Return which limit a new layout is over, beside those that are *kept* and have *size* bytes."""
         known = kept.get(key)
         again = "try again when one is out of dedup_window"
@@ -166,10 +166,10 @@ class WriteLayouts:
             return f"the layouts of writers would have {after} bytes; {MAX_BYTES} are allowed; {again}"
         return None
 
-    def _remembered(self, now: int) -> dict[_Key, _Kept]:
+    def _remembered(self, now: int) -> dict[_Key, _LayoutEntry]:
         return {key: kept for key, kept in self._kept.items() if self._is_remembered(kept, now)}
 
-    def _put(self, key: _Key, kept: _Kept) -> None:
+    def _put(self, key: _Key, kept: _LayoutEntry) -> None:
         self._write({"put": [*key, *kept]})
         known = self._kept.get(key)
         self._size += _size(key, kept) - (0 if known is None else _size(key, known))
@@ -182,13 +182,13 @@ class WriteLayouts:
             self._write_whole(self._kept)
         self._journal.append(change)
 
-    def _write_whole(self, kept: dict[_Key, _Kept]) -> None:
+    def _write_whole(self, kept: dict[_Key, _LayoutEntry]) -> None:
         content = java_json.dumps({"layouts": [[*key, *entry] for key, entry in sorted(kept.items())]})
         java_json.replace_file(self._path, content)
         self._journal.begin(content)
         self._kept, self._size = kept, _size_of_all(kept)
 
-    def _load(self) -> dict[_Key, _Kept]:
+    def _load(self) -> dict[_Key, _LayoutEntry]:
         try:
             found, raw = java_json.read_whole(self._path)
             kept = dict(map(_entry, (found or {}).get("layouts") or ()))
@@ -214,7 +214,7 @@ class WriteLayouts:
         return kept
 
     @staticmethod
-    def _forget(kept: dict[_Key, _Kept], topic: str) -> None:
+    def _forget(kept: dict[_Key, _LayoutEntry], topic: str) -> None:
         for key in [key for key in kept if key[1] == topic]:
             del kept[key]
 
@@ -226,7 +226,7 @@ class WriteLayouts:
             return _answer(pb.Code.BAD_REQUEST, f"not a request for the layout of a write: {error}")
         except UnknownTopic as error:
             return _answer(pb.Code.TOPIC_NOT_FOUND, str(error))
-        except Full as error:
+        except TooManyLayouts as error:
             return _answer(pb.Code.FORBIDDEN, str(error))
         except OSError as error:
             self._seldom.log(logging.WARNING, "layout of a write not kept peer=%s: %s", request.peer, error)
@@ -234,18 +234,18 @@ class WriteLayouts:
         return _answer(pb.Code.OK, "OK", layout)
 
 
-def _size_of_all(kept: dict[_Key, _Kept]) -> int:
+def _size_of_all(kept: dict[_Key, _LayoutEntry]) -> int:
     return sum(_size(*each) for each in kept.items())
 
 
-def _size(key: _Key, kept: _Kept) -> int:
+def _size(key: _Key, kept: _LayoutEntry) -> int:
     """Return the bytes of texts; one character may make each of a text take four."""
     return sum(len(text) if text.isascii() else 4 * len(text) for text in (*key, kept.layout))
 
 
-def _entry(value: Any) -> tuple[_Key, _Kept]:
+def _entry(value: Any) -> tuple[_Key, _LayoutEntry]:
     writer, topic, epoch, layout, at_ms = value
-    return (str(writer), str(topic)), _Kept(int(epoch), str(layout), int(at_ms))
+    return (str(writer), str(topic)), _LayoutEntry(int(epoch), str(layout), int(at_ms))
 
 
 def _asked(body: bytes) -> tuple[str, str, int, str | None]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq.broker.metadata.attributes import OF_GROUPS, PRIORITY_FACTOR, altered
-from ferromq.broker.metadata.tables import Change, Content, Form, MetadataTable
+from ferromq.broker.metadata.tables import MetadataTable, TableChange, TableContent, TableFormat
 from ferromq.config.servers import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.process.limited_log import Seldom
 from ferromq.protocol import naming, retry_policy
@@ -180,16 +180,16 @@ class GroupTable:
         self._table = MetadataTable(directory / "config" / "subscriptionGroup.json", _FORM, now_ms, push)
         self._table.seed({name: GroupConfig(name) for name in naming.SYSTEM_GROUPS}, frozenset(), now_ms())
 
-    def listen(self, listener: Callable[[str], None]) -> None:
+    def add_listener(self, listener: Callable[[str], None]) -> None:
         """Call *listener* with the name of each group that changed, after it did."""
         self._listeners.append(listener)
 
-    def unlisten(self, listener: Callable[[str], None]) -> None:
+    def remove_listener(self, listener: Callable[[str], None]) -> None:
         """Call *listener* no more; whoever holds this table does not hold him for its sake then."""
         self._listeners.remove(listener)
 
     @property
-    def content(self) -> Content[GroupConfig]:
+    def content(self) -> TableContent[GroupConfig]:
         """All groups, with the version of the table, and who may not read what (`forbiddenTable`)."""
         return self._table.content
 
@@ -201,9 +201,9 @@ class GroupTable:
         """Return every group."""
         return list(self.content.entries.values())
 
-    def fold(self) -> None:
+    def merge_journal(self) -> None:
         """Have RocketMQ's file hold every group: of a large table it is written from time to time only."""
-        self._table.fold()
+        self._table.merge_journal()
 
     def close(self) -> None:
         """Leave RocketMQ's file for the broker that opens the directory next."""
@@ -237,8 +237,8 @@ class GroupTable:
             return None
         check()
 
-        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
-            return Change({} if name in content.entries else {name: GroupConfig(name)})
+        def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
+            return TableChange({} if name in content.entries else {name: GroupConfig(name)})
 
         try:
             return self._change(decide, peer).entries[name]
@@ -263,7 +263,7 @@ class GroupTable:
         for group, _ in changes:
             naming.check_group(group.name)
 
-        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+        def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
             put: dict[str, GroupConfig | None] = {}
             for group, attributes in changes:
                 present = put.get(group.name) or content.entries.get(group.name)
@@ -271,7 +271,7 @@ class GroupTable:
                 changed = dataclasses.replace(group, others={**group.others, "attributes": kept})
                 is_same = present is not None and changed.to_json() == present.to_json()
                 put[group.name] = present if is_same else changed
-            return Change(put)
+            return TableChange(put)
 
         content = self._change(decide, peer)
         return [content.entries[group.name] for group, _ in changes]
@@ -280,9 +280,9 @@ class GroupTable:
         """Delete a group, and what it was forbidden; say whether there was one. Its progress stays."""
         was_there = name in self.content.entries
 
-        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+        def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
             forbidden = {group: topics for group, topics in _forbidden(content).items() if group != name}
-            return Change({name: None} if name in content.entries else {}, {FORBIDDEN: forbidden})
+            return TableChange({name: None} if name in content.entries else {}, {FORBIDDEN: forbidden})
 
         self._change(decide, peer)
         return was_there
@@ -302,10 +302,10 @@ class GroupTable:
         Groups that are *held* stay: they have read what lies here.
         """
 
-        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+        def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
             gone = dict.fromkeys(name for name in content.entries if name not in groups and name not in held)
             others = {FORBIDDEN: {group: dict(topics) for group, topics in forbidden.items()}}
-            return Change({**groups, **gone}, others, version)
+            return TableChange({**groups, **gone}, others, version)
 
         self._change(decide, peer)
 
@@ -316,17 +316,19 @@ class GroupTable:
     def set_readable(self, group: str, topic: str, peer: str, *, is_readable: bool) -> None:
         """Allow a group to read a topic, or forbid it."""
 
-        def decide(content: Content[GroupConfig]) -> Change[GroupConfig]:
+        def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
             forbidden = {name: dict(topics) for name, topics in _forbidden(content).items()}
             of_group = forbidden.setdefault(group, {})
             bits = of_group.get(topic, 0)
             of_group[topic] = bits & ~_FORBIDDEN_READ if is_readable else bits | _FORBIDDEN_READ
             kept = {name: {topic: bits for topic, bits in topics.items() if bits} for name, topics in forbidden.items()}
-            return Change(others={FORBIDDEN: {name: topics for name, topics in kept.items() if topics}})
+            return TableChange(others={FORBIDDEN: {name: topics for name, topics in kept.items() if topics}})
 
         self._change(decide, peer)
 
-    def _change(self, decide: Callable[[Content[GroupConfig]], Change[GroupConfig]], peer: str) -> Content[GroupConfig]:
+    def _change(
+        self, decide: Callable[[TableContent[GroupConfig]], TableChange[GroupConfig]], peer: str
+    ) -> TableContent[GroupConfig]:
         before = _forbidden(self.content)
         content, names = self._table.change(decide)
         if _forbidden(content) != before:
@@ -349,8 +351,8 @@ FORBIDDEN = "forbiddenTable"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # Bit 2 of a topic's permission, as RocketMQ counts them.
 _FORBIDDEN_READ = 1 << 2
-_FORM = Form("groups", "subscriptionGroupTable", GroupConfig.from_json, GroupConfig.to_json, others=(FORBIDDEN,))
+_FORM = TableFormat("groups", "subscriptionGroupTable", GroupConfig.from_json, GroupConfig.to_json, others=(FORBIDDEN,))
 
 
-def _forbidden(content: Content[GroupConfig]) -> Mapping[str, Mapping[str, int]]:
+def _forbidden(content: TableContent[GroupConfig]) -> Mapping[str, Mapping[str, int]]:
     return content.others.get(FORBIDDEN) or {}

@@ -33,7 +33,7 @@ Entries = Mapping[str, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Form(Generic[T]):
+class TableFormat(Generic[T]):
     """How entries lie in a file of RocketMQ."""
 
     what: str
@@ -48,7 +48,7 @@ class Form(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AppliedChange:
     """One change of a table."""
 
     number: int
@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Content(Generic[T]):
+class TableContent(Generic[T]):
     """What a table holds at one moment."""
 
     version: DataVersion
@@ -67,10 +67,10 @@ class Content(Generic[T]):
     """Further fields of the file."""
     number: int = 0
     """Counts the contents of a table since its start."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[AppliedChange, ...] = ()
     """The changes that led to it, in their order; the oldest are left out."""
 
-    def since(self, before: "Content[T]") -> list[str] | None:
+    def since(self, before: "TableContent[T]") -> list[str] | None:
         """Return the names that changed after *before*, a content of the same table; None where that is too old."""
         if before is self:
             return []
@@ -86,7 +86,7 @@ class Content(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class TableChange(Generic[T]):
     """What becomes of a table."""
 
     put: Mapping[str, T | None] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Batch(Generic[T]):
 
     put: dict[str, T | None] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
-    content: Content[T] | None = None
+    content: TableContent[T] | None = None
     """The table after them, or after those that are just written; None: as `MetadataTable.content`."""
     is_changed: bool = False
     is_done: bool = False
@@ -121,8 +121,8 @@ class MetadataTable(Generic[T]):
     change is on disk before `content` shows it, before `push` hears of it and before the call returns; `push` hears of
     changes in their order. Where a write fails, all it covers fail, and so do those decided over them.
 
-    A small table is written whole. Of a large one a change goes to a journal, which `fold` and `close` put into the
-    file: until then RocketMQ's file is as it was.
+    A small table is written whole. A change of a large table goes to a journal; `merge_journal` and `close` write
+    it into RocketMQ's file.
 
     An entry of the file that may not be is logged and left out; so is one `push` refuses, which the hot path does not
     have then. Both stay in the file. Raises `CorruptStore` where the file is there and neither it nor its `.bak` can be
@@ -132,7 +132,7 @@ class MetadataTable(Generic[T]):
     def __init__(
         self,
         path: Path,
-        form: Form[T],
+        form: TableFormat[T],
         now_ms: Callable[[], int],
         push: Callable[[str, T | None], None],
     ) -> None:
@@ -155,7 +155,7 @@ class MetadataTable(Generic[T]):
         self._batch: _Batch[T] = _Batch()
 
     @property
-    def content(self) -> Content[T]:
+    def content(self) -> TableContent[T]:
         """What the table holds now."""
         return self._content
 
@@ -166,9 +166,9 @@ class MetadataTable(Generic[T]):
         kept = {name: entry for name, entry in content.entries.items() if name not in absent}
         version = content.version.next(now) if missing else content.version
         self._is_seeded = bool(missing) or len(kept) < len(content.entries)
-        self._content = Content(version, {**kept, **missing}, content.others, content.number + 1)
+        self._content = TableContent(version, {**kept, **missing}, content.others, content.number + 1)
 
-    def change(self, decide: Callable[[Content[T]], Change[T]]) -> tuple[Content[T], list[str]]:
+    def change(self, decide: Callable[[TableContent[T]], TableChange[T]]) -> tuple[TableContent[T], list[str]]:
         """
         Do what *decide* says of the present content; return the content after it, and the names that changed.
 
@@ -188,8 +188,8 @@ class MetadataTable(Generic[T]):
                     del entries[name]
                 version = change.version or content.version.next(self._now_ms())
                 number = content.number + 1
-                steps = (*content.steps[1 - _STEPS :], Step(number, tuple(put)))
-                changed = batch.content = Content(version, entries, {**content.others, **others}, number, steps)
+                steps = (*content.steps[1 - _STEPS :], AppliedChange(number, tuple(put)))
+                changed = batch.content = TableContent(version, entries, {**content.others, **others}, number, steps)
                 batch.put.update(put)
                 batch.others.update(others)
                 batch.is_changed = True
@@ -211,7 +211,7 @@ class MetadataTable(Generic[T]):
         if batch.failure is not None:
             raise batch.failure
 
-    def _write_batch(self, batch: _Batch[T], content: Content[T]) -> None:
+    def _write_batch(self, batch: _Batch[T], content: TableContent[T]) -> None:
         try:
             self._write(content, batch)
         except Exception as error:  # noqa: BLE001 (each that waits raises it)
@@ -238,7 +238,7 @@ class MetadataTable(Generic[T]):
 
     def add_unwritten(self, name: str, entry: T) -> None:
         """Add an entry where there is none of its name, on a full disk: it is written with the next change."""
-        # `Content.since` may miss it: only the table of topics is asked that.
+        # `TableContent.since` may miss it: only the table of topics is asked that.
         with self._writing:
             with self._lock:
                 waiting = self._batch.content
@@ -264,7 +264,7 @@ class MetadataTable(Generic[T]):
             for name, entry in self._content.entries.items():
                 self._push_one(name, entry)
 
-    def fold(self) -> None:
+    def merge_journal(self) -> None:
         """Put what the journal holds into RocketMQ's file. A failure is logged, and changes nothing."""
         with self._writing:
             if not self._journal.length:
@@ -276,7 +276,7 @@ class MetadataTable(Generic[T]):
 
     def close(self) -> None:
         """Put what the journal holds into RocketMQ's file; another broker may open the directory next."""
-        self.fold()
+        self.merge_journal()
         with self._writing:
             self._journal.close()
 
@@ -290,7 +290,7 @@ class MetadataTable(Generic[T]):
             return False
         return True
 
-    def _load(self) -> Content[T]:
+    def _load(self) -> TableContent[T]:
         form = self._form
         try:
             found, raw = java_json.read_whole(self._path)
@@ -307,15 +307,15 @@ class MetadataTable(Generic[T]):
             others = {name: dict(told.get(name) or {}) for name in form.others}
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise CorruptStore(f"{self._path} is no table of {form.what}: {error}; restore it from its .bak") from error
-        content = Content(version, entries, others)
+        content = TableContent(version, entries, others)
         if changes:
             _log.info("journal read changes=%d file=%s", len(changes), self._path)
-            self._fold_at_start(content)
+            self._merge_journal_at_start(content)
         elif raw is not None:
             self._journal.begin(raw)
         return content
 
-    def _fold_at_start(self, content: Content[T]) -> None:
+    def _merge_journal_at_start(self, content: TableContent[T]) -> None:
         """Write what the journal told; where that fails the journal stays, and the next change writes all."""
         try:
             self._write_whole(content)
@@ -334,7 +334,7 @@ class MetadataTable(Generic[T]):
             return name, None
         return name, entry
 
-    def _write(self, content: Content[T], batch: _Batch[T]) -> None:
+    def _write(self, content: TableContent[T], batch: _Batch[T]) -> None:
         """Put a batch on disk: a line in the journal for a large table, else the whole file."""
         lines = {name: self._line(name, entry) for name, entry in batch.put.items() if entry is not None}
         known = self._lines
@@ -359,7 +359,7 @@ class MetadataTable(Generic[T]):
         for name in lines:
             self._unread.pop(name, None)
 
-    def _write_whole(self, content: Content[T]) -> None:
+    def _write_whole(self, content: TableContent[T]) -> None:
         known = self._lines
         lines = {name: known.get(name) or self._line(name, entry) for name, entry in content.entries.items()}
         fields = [f'\t"dataVersion":{_text(content.version.to_json())}']
@@ -378,10 +378,10 @@ class MetadataTable(Generic[T]):
         return f"\t\t{_text(name)}:{_text(self._form.show(entry))}"
 
 
-def _with(content: Content[T], name: str, entry: T, now: int) -> Content[T]:
+def _with(content: TableContent[T], name: str, entry: T, now: int) -> TableContent[T]:
     number = content.number + 1
-    steps = (*content.steps[1 - _STEPS :], Step(number, (name,)))
-    return Content(content.version.next(now), {**content.entries, name: entry}, content.others, number, steps)
+    steps = (*content.steps[1 - _STEPS :], AppliedChange(number, (name,)))
+    return TableContent(content.version.next(now), {**content.entries, name: entry}, content.others, number, steps)
 
 
 def _holds(table: Mapping[str, Any], changes: Changes) -> bool:

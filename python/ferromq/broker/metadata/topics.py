@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq.broker.metadata.attributes import MESSAGE_TYPE, MESSAGE_TYPES, OF_TOPICS, altered
-from ferromq.broker.metadata.tables import Change, Content, Form, MetadataTable, R
+from ferromq.broker.metadata.tables import MetadataTable, R, TableChange, TableContent, TableFormat
 from ferromq.config.servers import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.errors import RequestError
 from ferromq.protocol import naming
@@ -119,7 +119,7 @@ def bounded(topic: str, what: str, value: Any) -> int:
     return number
 
 
-class Wait(enum.Enum):
+class RegistrationWait(enum.Enum):
     """What a change of topics waits for, of the name servers that answer; they are told at once in any case."""
 
     NOTHING = enum.auto()
@@ -129,7 +129,7 @@ class Wait(enum.Enum):
     """That they know the change."""
 
 
-Announce = Callable[[Sequence[str], Wait], None]
+Announce = Callable[[Sequence[str], RegistrationWait], None]
 """Hears the names of the topics that changed, and what to wait for."""
 
 
@@ -158,7 +158,7 @@ class TopicTable:
         self._table.seed(self._system, absent, now_ms())
 
     @property
-    def content(self) -> Content[TopicConfig]:
+    def content(self) -> TableContent[TopicConfig]:
         """All topics, system topics included, with the version of the table."""
         return self._table.content
 
@@ -191,7 +191,7 @@ class TopicTable:
         config = self._config()
         return config.auto_create_topics and not config.membership.is_slave
 
-    def ensure(self, name: str, peer: str, wait: Wait = Wait.NOTHING) -> TopicConfig | None:
+    def ensure(self, name: str, peer: str, wait: RegistrationWait = RegistrationWait.NOTHING) -> TopicConfig | None:
         """
         Return the topic, created where it is missing and gRPC clients may create topics on first use; else None.
 
@@ -219,19 +219,19 @@ class TopicTable:
         """Push every topic, system topics included."""
         self._table.push_all()
 
-    def fold(self) -> None:
+    def merge_journal(self) -> None:
         """Have RocketMQ's file hold every topic: of a large table it is written from time to time only."""
-        self._table.fold()
+        self._table.merge_journal()
 
     def close(self) -> None:
         """Leave RocketMQ's file for the broker that opens the directory next."""
         self._table.close()
 
-    def count_up(self) -> None:
+    def advance_version(self) -> None:
         """Take the next version though no topic changed: name servers pass over other rights under the same one."""
-        self._table.change(lambda content: Change(version=content.version.next(self._now_ms())))
+        self._table.change(lambda content: TableChange(version=content.version.next(self._now_ms())))
 
-    def create(self, topic: TopicConfig, peer: str, wait: Wait = Wait.NOTHING) -> TopicConfig:
+    def create(self, topic: TopicConfig, peer: str, wait: RegistrationWait = RegistrationWait.NOTHING) -> TopicConfig:
         """
         Return the topic of this name, which is *topic* where there is none yet, whether first use creates or not.
 
@@ -240,8 +240,8 @@ class TopicTable:
         naming.check_topic(topic.name)
         _check(topic)
 
-        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
-            return Change({} if topic.name in content.entries else {topic.name: topic})
+        def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
+            return TableChange({} if topic.name in content.entries else {topic.name: topic})
 
         return self._change(decide, peer, wait).entries[topic.name]
 
@@ -267,7 +267,7 @@ class TopicTable:
         count = max(1, min(queues, model.write_queues))
         permission = model.permission & READ_WRITE
         topic = TopicConfig(name, count, count, permission, model.filter_type, sys_flag)
-        return self.create(topic, peer, Wait.REGISTERED)
+        return self.create(topic, peer, RegistrationWait.REGISTERED)
 
     def ensure_of_group(
         self, name: str, queues: int, sys_flag: int, peer: str, *, order: bool = False
@@ -289,10 +289,10 @@ class TopicTable:
         The first of several messages that come at once decides. On a slave nothing is decided.
         """
 
-        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+        def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
             topic = content.entries.get(name)
             is_open = topic is not None and topic.message_type == UNDECIDED and not self._config().membership.is_slave
-            return Change({name: topic.of_type(kind)} if topic is not None and is_open else {})
+            return TableChange({name: topic.of_type(kind)} if topic is not None and is_open else {})
 
         return self._change(decide, peer).entries.get(name)
 
@@ -318,15 +318,15 @@ class TopicTable:
                     "kind, or say mixed_topics = true (enableMixedMessageType) in the broker's options"
                 )
 
-        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+        def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
             put: dict[str, TopicConfig | None] = {}
             for topic, attributes in changes:
                 present = put.get(topic.name) or content.entries.get(topic.name)
                 kept = altered(OF_TOPICS, present.attributes if present else None, attributes)
                 put[topic.name] = replace(topic, attributes=kept)
-            return Change(put)
+            return TableChange(put)
 
-        content = self._change(decide, peer, Wait.REGISTERED)
+        content = self._change(decide, peer, RegistrationWait.REGISTERED)
         return [content.entries.get(topic.name, topic) for topic, _ in changes]
 
     def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
@@ -336,9 +336,9 @@ class TopicTable:
     def set_order(self, names: Iterable[str], peer: str) -> None:
         """Note that messages of these topics are in order, as name servers say; unknown names are passed over."""
 
-        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+        def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
             found = [content.entries[name] for name in names if name in content.entries]
-            return Change({topic.name: replace(topic, order=True) for topic in found})
+            return TableChange({topic.name: replace(topic, order=True) for topic in found})
 
         self._change(decide, peer)
 
@@ -356,17 +356,17 @@ class TopicTable:
         What belongs to this broker alone stays, and so do topics that are *held*: their messages lie here.
         """
 
-        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+        def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
             kept = {*topics, *self._system, *held}
             gone = [name for name in content.entries if name not in kept]
-            return Change({**topics, **dict.fromkeys(gone)}, version=version)
+            return TableChange({**topics, **dict.fromkeys(gone)}, version=version)
 
         self._change(decide, peer)
 
     def configure(self, peer: str) -> None:
         """Take over what the options say: the topic others are created from is there only where they are."""
         pattern = _system_topics(self._config()).get(naming.AUTO_CREATE_TOPIC)
-        self._change(lambda _content: Change({naming.AUTO_CREATE_TOPIC: pattern}), peer)
+        self._change(lambda _content: TableChange({naming.AUTO_CREATE_TOPIC: pattern}), peer)
 
     def delete(self, name: str, peer: str) -> bool:
         """
@@ -383,19 +383,19 @@ class TopicTable:
                 raise RequestError(f"{name} is a topic of the system and cannot be deleted")
         deleted: list[str] = []
 
-        def decide(content: Content[TopicConfig]) -> Change[TopicConfig]:
+        def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
             deleted.extend(name for name in names if name in content.entries)
-            return Change(dict.fromkeys(deleted))
+            return TableChange(dict.fromkeys(deleted))
 
-        self._change(decide, peer, Wait.SETTLED)
+        self._change(decide, peer, RegistrationWait.SETTLED)
         return deleted
 
     def _change(
         self,
-        decide: Callable[[Content[TopicConfig]], Change[TopicConfig]],
+        decide: Callable[[TableContent[TopicConfig]], TableChange[TopicConfig]],
         peer: str,
-        wait: Wait = Wait.NOTHING,
-    ) -> Content[TopicConfig]:
+        wait: RegistrationWait = RegistrationWait.NOTHING,
+    ) -> TableContent[TopicConfig]:
         content, names = self._table.change(decide)
         for name in names[:_LOGGED]:
             topic = content.entries.get(name)
@@ -410,7 +410,7 @@ class TopicTable:
         return content
 
 
-_FORM = Form("topics", "topicConfigTable", TopicConfig.from_json, TopicConfig.to_json)
+_FORM = TableFormat("topics", "topicConfigTable", TopicConfig.from_json, TopicConfig.to_json)
 _LOGGED = 20
 """Topics of one change that are logged one by one."""
 

@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 from ferromq._ferromq import StoredMessage, decode_records
 from ferromq.broker.clients.replies import format_properties
 from ferromq.broker.clients.table import Client, ClientTable, Pusher
-from ferromq.broker.transactions.end import transaction_id
-from ferromq.broker.transactions.half_message_index import Place
+from ferromq.broker.transactions.end_transaction import transaction_id
+from ferromq.broker.transactions.half_message_index import Location
 from ferromq.broker.transactions.half_records import PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 from ferromq.errors import MessageTooLarge
 from ferromq.protocol import naming
@@ -54,18 +54,18 @@ class Channel(Pusher, Protocol):
         """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
 
 
-class Outcome(Enum):
+class CheckOutcome(Enum):
     """What became of a question."""
 
-    ASKED = "asked"
-    NOBODY = "nobody"
+    SENT = "sent"
+    UNREACHABLE = "unreachable"
     """Nobody of the producer group can be reached, or take it at all."""
-    NO_ROOM = "no room"
+    BACKPRESSURE = "backpressure"
     """Who can be reached has not read enough of what was sent before: to be asked again, later."""
 
 
 @dataclass(slots=True)
-class Question:
+class PendingCheck:
     """
     An open half message, where it lies now, and what its properties are there.
 
@@ -74,7 +74,7 @@ class Question:
 
     half: StoredMessage
     properties: Mapping[str, str]
-    place: Place
+    place: Location
 
     @property
     def group(self) -> str:
@@ -82,7 +82,7 @@ class Question:
         return self.properties.get(PRODUCER_GROUP, "")
 
 
-class CheckRequests:
+class CheckSender:
     """Asks producers; thread-safe."""
 
     def __init__(self, server: Channel, broker_name: str, table: ClientTable) -> None:
@@ -91,7 +91,7 @@ class CheckRequests:
         self._table = table
         self._turn = itertools.count()
 
-    def ask(self, questions: Sequence[Question]) -> list[Outcome]:
+    def ask(self, questions: Sequence[PendingCheck]) -> list[CheckOutcome]:
         """Ask each of a live producer of its group, in turns; say of each, in order, what became of it."""
         groups = [question.group for question in questions]
         producers = {group: self._table.reachable_producers(group) for group in set(groups)}
@@ -102,7 +102,7 @@ class CheckRequests:
         ]
         return [self._ask(question, reachable, written) for question, reachable, written in asked]
 
-    def _written(self, question: Question, producers: Sequence[_Producer]) -> "_Written | None":
+    def _written(self, question: PendingCheck, producers: Sequence[_Producer]) -> "_Written | None":
         """Return the question as the protocols of its producers have it; None where nobody can be asked."""
         if not producers:
             return None
@@ -119,10 +119,10 @@ class CheckRequests:
             _log.exception("producer cannot be asked message_id=%s", question.half.message_id)
             return None
 
-    def _ask(self, question: Question, producers: Sequence[_Producer], written: "_Written | None") -> Outcome:
+    def _ask(self, question: PendingCheck, producers: Sequence[_Producer], written: "_Written | None") -> CheckOutcome:
         if written is None:
-            return Outcome.NOBODY
-        begin, outcome = next(self._turn), Outcome.NOBODY
+            return CheckOutcome.UNREACHABLE
+        begin, outcome = next(self._turn), CheckOutcome.UNREACHABLE
         for number in range(len(producers)):
             client, stream = producers[(begin + number) % len(producers)]
             try:
@@ -137,11 +137,11 @@ class CheckRequests:
                 _log.exception("producer not asked group=%s peer=%s", question.group, client.peer)
                 continue
             if is_sent:
-                return Outcome.ASKED
-            outcome = Outcome.NO_ROOM
+                return CheckOutcome.SENT
+            outcome = CheckOutcome.BACKPRESSURE
         return outcome
 
-    def _fields(self, half: StoredMessage, place: Place, properties: Mapping[str, str]) -> dict[str, str]:
+    def _fields(self, half: StoredMessage, place: Location, properties: Mapping[str, str]) -> dict[str, str]:
         fields = {
             "topic": naming.HALF_TOPIC,
             "commitLogOffset": str(place.physical_offset),
@@ -166,14 +166,14 @@ class _Written(NamedTuple):
     """For producers over remoting."""
 
 
-class Asking:
+class CheckRound:
     """
     The questions of one round: waits for producers that read slowly, for a while, then leaves their group alone.
 
     Not locked: a round is one thread's.
     """
 
-    def __init__(self, requests: CheckRequests, pause: Callable[[float], bool]) -> None:
+    def __init__(self, requests: CheckSender, pause: Callable[[float], bool]) -> None:
         """*pause* waits so many seconds, and says whether all is to end."""
         self._requests = requests
         self._pause = pause
@@ -183,14 +183,14 @@ class Asking:
         """Say whether a group's producers take no more in this round."""
         return self._waits.get(group, 0) >= _MOST_WAITS
 
-    def ask(self, questions: Sequence[Question]) -> list[Outcome]:
+    def ask(self, questions: Sequence[PendingCheck]) -> list[CheckOutcome]:
         """Ask, and say of each question, in order, what became of it."""
         outcomes = self._requests.ask(questions)
         while True:
             late = [
                 number
                 for number, outcome in enumerate(outcomes)
-                if outcome is Outcome.NO_ROOM and not self.is_left(questions[number].group)
+                if outcome is CheckOutcome.BACKPRESSURE and not self.is_left(questions[number].group)
             ]
             if not late or self._pause(_PAUSE_SECONDS):
                 return outcomes
@@ -198,10 +198,12 @@ class Asking:
             for number, outcome in zip(late, answers, strict=True):
                 outcomes[number] = outcome
             # Who took all that had waited reads fast enough.
-            self._waits.update({questions[number].group for number in late if outcomes[number] is Outcome.NO_ROOM})
+            self._waits.update(
+                {questions[number].group for number in late if outcomes[number] is CheckOutcome.BACKPRESSURE}
+            )
 
 
-def _command(content: bytes, place: Place) -> bytes:
+def _command(content: bytes, place: Location) -> bytes:
     """Return an encoded TelemetryCommand around the message as Rust encodes it."""
     (message,) = decode_records(content)
     encoded, name = message.grpc_message(), transaction_id(place.queue_offset, place.physical_offset).encode()
@@ -220,7 +222,7 @@ def _length(content: bytes) -> bytes:
     return bytes(encoded)
 
 
-def as_sent(half: StoredMessage, place: Place, properties: Mapping[str, str]) -> bytes:
+def as_sent(half: StoredMessage, place: Location, properties: Mapping[str, str]) -> bytes:
     """Return the record of a half message as its producer meant it: of its own topic and queue."""
     raw, sys_flag = half.raw, half.sys_flag
     _, _, body_crc, _, flag, _, _ = _HEAD.unpack_from(raw)

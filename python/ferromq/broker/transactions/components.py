@@ -8,32 +8,32 @@ from collections.abc import Callable
 
 from ferromq._ferromq import Server, Store
 from ferromq.broker.clients.table import ClientTable
-from ferromq.broker.transactions.check_back import CheckBack
-from ferromq.broker.transactions.check_requests import CheckRequests
-from ferromq.broker.transactions.end import Transactions
-from ferromq.broker.transactions.half_message_index import Halves
+from ferromq.broker.transactions.check_back import TransactionChecker
+from ferromq.broker.transactions.check_requests import CheckSender
+from ferromq.broker.transactions.end_transaction import TransactionEnder
+from ferromq.broker.transactions.half_message_index import HalfMessageIndex
 from ferromq.config.servers import BrokerConfig
 from ferromq.process.clock import Clock, Timer
 
 
-class TransactionRooms:
+class TransactionComponents:
     """Makes them, and lets rounds of check-back come."""
 
     def __init__(
         self, config: Callable[[], BrokerConfig], server: Server, store: Store, *, clients: ClientTable, clock: Clock
     ) -> None:
         """Find out from *store* which half messages are open."""
-        halves = Halves(store)
+        halves = HalfMessageIndex(store)
 
         def is_slave() -> bool:
             return config().membership.is_slave
 
         self._halves = halves
-        self.ends = Transactions(store, halves, is_slave=is_slave, count_put=server.count_put)
-        self.checks = CheckBack(
+        self.ends = TransactionEnder(store, halves, is_slave=is_slave, count_put=server.count_put)
+        self.checks = TransactionChecker(
             store,
             halves,
-            CheckRequests(server, config().name, clients),
+            CheckSender(server, config().name, clients),
             config=lambda: config().transactions,
             is_slave=is_slave,
             now_ms=clock.now_ms,

@@ -41,18 +41,18 @@ _STEP_BACK_MS = 3_600_000
 """How far the clock of a RocketMQ broker may have been set back between a half message and its commit."""
 
 
-class WasCommitted(Exception):  # noqa: N818 (an answer, not a failure of ours)
+class AlreadyCommitted(Exception):  # noqa: N818 (an answer, not a failure of ours)
     """A transaction that was to be asked about again has been committed."""
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a half message lies."""
 
     queue_offset: int
     physical_offset: int
 
 
-class EndedHalves:
+class EndedHalfMessages:
     """
     The queue offsets of half messages that ended: all below one, and a byte each above it.
 
@@ -96,7 +96,7 @@ class EndedHalves:
         return lost
 
 
-class _Ops:
+class _OpMessages:
     """Of each op message above the committed offset, the highest half message it ends. Not locked."""
 
     def __init__(self, begin: int) -> None:
@@ -121,7 +121,7 @@ class _Ops:
         self._begin = max(self._begin, below)
 
 
-class Halves:
+class HalfMessageIndex:
     """The half messages of a broker; thread-safe."""
 
     def __init__(self, store: Store) -> None:
@@ -129,7 +129,7 @@ class Halves:
         self._store = store
         self._changed = threading.Condition()
         self._ending: set[int] = set()
-        self._moved: dict[int, Place] = {}
+        self._moved: dict[int, Location] = {}
         # By the first queue offset they name: queue offset, and origin.
         self._by_first: dict[int, tuple[int, int]] = {}
         self._resuming: set[int] = set()
@@ -137,9 +137,9 @@ class Halves:
         first = max(
             store.committed_offset(GROUP, naming.HALF_TOPIC, QUEUE) or 0, store.min_offset(naming.HALF_TOPIC, QUEUE)
         )
-        self._ended = EndedHalves(first)
+        self._ended = EndedHalfMessages(first)
         begin = self._first_op(first, store.committed_offset(GROUP, naming.OP_TOPIC, QUEUE))
-        self._ops = _Ops(begin)
+        self._ops = _OpMessages(begin)
         self._load_ops(begin)
         self._load_open()
 
@@ -160,13 +160,13 @@ class Halves:
             return self._ended.count_open(end)
 
     @contextmanager
-    def turn(self, half: StoredMessage) -> Iterator[Place | None]:
+    def lock(self, half: StoredMessage) -> Iterator[Location | None]:
         """
         Yield where the half message lies now, whichever of its places was named, to nobody else meanwhile.
 
         None where it has ended. Leaving without an exception does not end it: `end` does.
         """
-        origin, place = origin_of(half), Place(half.queue_offset, half.physical_offset)
+        origin, place = origin_of(half), Location(half.queue_offset, half.physical_offset)
         with self._changed:
             while True:
                 # It may be put back while its turn is waited for.
@@ -193,13 +193,13 @@ class Halves:
         copies = [known] if known is not None and is_same else java_half_copies.after(self._store, half)
         with self._changed:
             for copy in copies:
-                now = self._now(origin_of(copy), Place(copy.queue_offset, copy.physical_offset))
+                now = self._now(origin_of(copy), Location(copy.queue_offset, copy.physical_offset))
                 if now.queue_offset not in self._ended:
                     return copy
         return None
 
     @contextmanager
-    def turns(self, halves: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]:
+    def lock_all(self, halves: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]:
         """Yield those of *halves* that are open and nobody ends, to nobody else meanwhile."""
         with self._changed:
             mine = [
@@ -223,7 +223,7 @@ class Halves:
             self._ops.add(op_offset, half.queue_offset)
             self._moved.pop(origin, None)
 
-    def move(self, halves: Iterable[tuple[StoredMessage, Place | None]], op_offset: int) -> None:
+    def move(self, halves: Iterable[tuple[StoredMessage, Location | None]], op_offset: int) -> None:
         """Note where half messages were put back to, None: nowhere; the op message at *op_offset* ends them here."""
         known = [(half, origin_of(half), place) for half, place in halves]
         with self._changed:
@@ -236,11 +236,11 @@ class Halves:
                     self._moved[origin] = place
             self._ops.add(op_offset, max(half.queue_offset for half, _, _ in known))
 
-    def resume(self, half: StoredMessage, put: Callable[[], Place]) -> bool:
+    def resume(self, half: StoredMessage, put: Callable[[], Location]) -> bool:
         """
         Let a half message that was given up lie where *put* puts it; False where it lies somewhere, or ended since.
 
-        Raises `WasCommitted`, and what *put* raises. Nobody resumes the same one meanwhile, and others can end.
+        Raises `AlreadyCommitted`, and what *put* raises. Nobody resumes the same one meanwhile, and others can end.
         """
         origin, place = origin_of(half), None
         with self._changed:
@@ -250,7 +250,7 @@ class Halves:
             self._resuming.add(origin)
         try:
             if self.is_committed(half, is_thorough=True):
-                raise WasCommitted
+                raise AlreadyCommitted
             # Readers are a moment behind: what was resumed and is nowhere has ended.
             if origin not in self._resumed:
                 place = put()
@@ -285,7 +285,7 @@ class Halves:
                 store.commit_offset(GROUP, topic, QUEUE, offset)
         return lost
 
-    def _now(self, origin: int, place: Place) -> Place:
+    def _now(self, origin: int, place: Location) -> Location:
         return self._moved.get(origin, place)
 
     def _release(self, queue_offsets: Iterable[int]) -> None:
@@ -325,14 +325,14 @@ class Halves:
                 self._ended.add(half.queue_offset)
                 is_open = False
             if is_open and half.prepared_transaction_offset:
-                self._moved[origin_of(half)] = Place(half.queue_offset, half.physical_offset)
+                self._moved[origin_of(half)] = Location(half.queue_offset, half.physical_offset)
             # One that ended tells all the same that the places before it are none.
             if is_copy(half.properties):
                 self._load_copy(half, is_open=is_open)
         self._load_ends_of_copies()
 
     def _load_copy(self, copy: StoredMessage, *, is_open: bool) -> None:
-        """End the places before a copy that a RocketMQ broker put back, which no op message ends."""
+        """EndRequest the places before a copy that a RocketMQ broker put back, which no op message ends."""
         if not copy.prepared_transaction_offset:
             for older in java_half_copies.before(self._store, copy):
                 self._end_place(older.queue_offset, origin_of(older))
@@ -346,7 +346,7 @@ class Halves:
                 self._by_first[first.queue_offset] = copy.queue_offset, origin_of(copy)
 
     def _load_ends_of_copies(self) -> None:
-        """End copies whose first place a RocketMQ broker ended, after it put them back."""
+        """EndRequest copies whose first place a RocketMQ broker ended, after it put them back."""
         if not self._by_first:
             return
         begin = self._first_op(min(self._by_first), None)
@@ -375,7 +375,7 @@ class Halves:
             for found in self._committed_ones(half, is_thorough=is_thorough)
         )
 
-    def is_given_up(self, half: StoredMessage) -> bool:
+    def is_discarded(self, half: StoredMessage) -> bool:
         """Say whether a half message that ended was moved to the discard topic, and not committed since."""
         key = half.properties.get(UNIQUE_KEY)
         # Read through: where it was given up while no index was built, the index would not tell.

@@ -1,5 +1,5 @@
 """
-Transactions: how a half message ends, by commit or by rollback.
+TransactionEnder: how a half message ends, by commit or by rollback.
 
 The send path stores half messages; what is decided here is their end. The committed message and the op message, the
 mark that the half message ended, are one append: after a crash both are there or none, so a transaction is visible once
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
 from ferromq.broker.grpc_answers import OK, Refused, topic_name
-from ferromq.broker.transactions.half_message_index import Halves
+from ferromq.broker.transactions.half_message_index import HalfMessageIndex
 from ferromq.broker.transactions.half_records import (
     COMMITTED,
     KIND_BITS,
@@ -67,7 +67,7 @@ class EndRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndRequest:
     """A producer's decision about a half message, and how it names that message."""
 
     group: str
@@ -86,7 +86,7 @@ _RESOLUTIONS = {
     pb.TransactionResolution.COMMIT: Decision.COMMIT,
     pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
 }
-_GIVEN_UP = f"the transaction was given up; its message is in {naming.DISCARD_TOPIC}, request 323 puts it back"
+_DISCARDED = f"the transaction was given up; its message is in {naming.DISCARD_TOPIC}, request 323 puts it back"
 _GRPC_CODES = {
     ResponseCode.SYSTEM_ERROR: pb.Code.INVALID_TRANSACTION_ID,
     ResponseCode.MESSAGE_ILLEGAL: pb.Code.MESSAGE_BODY_TOO_LARGE,
@@ -95,13 +95,13 @@ _GRPC_CODES = {
 }
 
 
-class Transactions:
+class TransactionEnder:
     """Ends transactions; thread-safe."""
 
     def __init__(
         self,
         store: Store,
-        halves: Halves,
+        halves: HalfMessageIndex,
         *,
         is_slave: Callable[[], bool] = lambda: False,
         count_put: Callable[[str, int, int], None] = lambda _topic, _messages, _size: None,
@@ -149,9 +149,9 @@ class Transactions:
             raise Refused(_GRPC_CODES[refused.code], str(refused)) from refused
         return pb.EndTransactionResponse(status=OK)
 
-    def end(self, end: End) -> bool:
+    def end(self, end: EndRequest) -> bool:
         """
-        End a half message; return False where it had ended before, whatever was decided then.
+        EndRequest a half message; return False where it had ended before, whatever was decided then.
 
         It may be named by any place it was put back to. Durable as the flush policy promises when this returns. Raises
         `EndRefused`.
@@ -161,12 +161,12 @@ class Transactions:
         if not is_new:
             copy = self._halves.open_copy(half)
             is_new = copy is not None and self._end(copy, end.decision)
-        if not is_new and end.decision is Decision.COMMIT and self._halves.is_given_up(half):
-            raise EndRefused(ResponseCode.SYSTEM_ERROR, _GIVEN_UP)
+        if not is_new and end.decision is Decision.COMMIT and self._halves.is_discarded(half):
+            raise EndRefused(ResponseCode.SYSTEM_ERROR, _DISCARDED)
         return is_new
 
     def _end(self, half: StoredMessage, decision: Decision) -> bool:
-        with self._halves.turn(half) as place:
+        with self._halves.lock(half) as place:
             if place is None:
                 return False
             if place.physical_offset != half.physical_offset:
@@ -180,7 +180,7 @@ class Transactions:
             self._count_put(messages[0]["topic"], 1, places[0][2])
         return True
 
-    def _half(self, end: End) -> StoredMessage:
+    def _half(self, end: EndRequest) -> StoredMessage:
         """Return the half message, which must be the one the producer sent."""
         half = self._store.message_at(end.physical_offset) if end.physical_offset >= 0 else None
         if half is None or half.topic != naming.HALF_TOPIC:
@@ -245,11 +245,11 @@ def op_message(*halves: int, is_moved: bool = False) -> "NewStoredMessage":
     }
 
 
-def _read(fields: Mapping[str, str]) -> End:
+def _read(fields: Mapping[str, str]) -> EndRequest:
     decision = integer(fields, "commitOrRollback")
     if decision not in {kind.value for kind in Decision}:
         raise BadRequest(f"commitOrRollback is {decision}; it may be 0 (unknown), 8 (commit) or 12 (rollback)")
-    return End(
+    return EndRequest(
         group=required(fields, "producerGroup"),
         physical_offset=integer(fields, "commitLogOffset"),
         queue_offset=integer(fields, "tranStateTableOffset"),
@@ -273,7 +273,7 @@ def _is_named(message_id: str | None, unique_key: str) -> bool:
     return message_id in {None, unique_key, unique_key.removeprefix(_ID_VERSION)}
 
 
-def _read_grpc(message: pb.EndTransactionRequest, topic: str) -> End:
+def _read_grpc(message: pb.EndTransactionRequest, topic: str) -> EndRequest:
     given = message.transaction_id
     if not given.strip():
         raise Refused(pb.Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
@@ -282,7 +282,7 @@ def _read_grpc(message: pb.EndTransactionRequest, topic: str) -> End:
             pb.Code.INVALID_TRANSACTION_ID,
             f"transaction id {given[:100]!r} is none of this broker's; end the transaction where it was begun",
         )
-    return End(
+    return EndRequest(
         # RocketMQ calls the producer group of a gRPC client by the topic.
         group=topic,
         physical_offset=int(given[:_OFFSET_DIGITS], 16),

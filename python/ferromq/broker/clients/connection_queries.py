@@ -14,7 +14,7 @@ from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.remoting import Answer, failure, required, success
 
 
-class Connections:
+class ConnectionQueries:
     """Answers remoting requests 203, 204, 300, 328, 343 and 345."""
 
     def __init__(self, table: ClientTable, store: Store, address: str) -> None:
@@ -30,9 +30,9 @@ class Connections:
             return failure(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = {
             "connectionSet": [_connection(client) for client in group.members],
-            "consumeFromWhere": group.manner.from_where,
-            "consumeType": group.manner.consume_type,
-            "messageModel": group.manner.message_model,
+            "consumeFromWhere": group.consume_settings.from_where,
+            "consumeType": group.consume_settings.consume_type,
+            "messageModel": group.consume_settings.message_model,
             "subscriptionTable": {topic: wanted.to_json() for topic, wanted in group.subscriptions.items()},
         }
         return success(body=java_json.dumps(body))

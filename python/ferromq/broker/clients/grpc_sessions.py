@@ -19,11 +19,11 @@ from ferromq._proto import messages as pb
 from ferromq.broker.clients import grpc_settings
 from ferromq.broker.clients.connection_index import Key
 from ferromq.broker.clients.grpc_calls import GrpcCalls
-from ferromq.broker.clients.memory import TooMuch, size_of_subscriptions, size_of_texts
+from ferromq.broker.clients.lite_topics import NO_LITE
+from ferromq.broker.clients.memory import LimitExceeded, size_of_subscriptions, size_of_texts
 from ferromq.broker.clients.table import ACTIVELY, PASSIVELY, TAG, Client, ClientTable, Subscription
 from ferromq.broker.cluster.routes import unknown_group
 from ferromq.broker.grpc_answers import OK, Refused, enum_name, group_name, status, topic_name
-from ferromq.broker.messages.lite import NO_LITE
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.process.limited_log import Seldom
@@ -66,8 +66,8 @@ class Telemetry(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What a client said of itself last, and on which stream."""
+class _Session:
+    """What a client session of itself last, and on which stream."""
 
     stream: int
     key: Key
@@ -87,7 +87,7 @@ class _Said:
         return _OF_SETTINGS + len(self.settings) + texts + size_of_subscriptions(self.subscriptions)
 
 
-class Clients:
+class GrpcSessions:
     """Answers Heartbeat, Telemetry and NotifyClientTermination."""
 
     def __init__(
@@ -111,18 +111,18 @@ class Clients:
         self._max_body_size = max_body_size
         self._validates = validates
         self._now_ms = now_ms
-        # What clients said last, by stream: told again when what the server adds changes. What is sent last is what
+        # What clients session last, by stream: told again when what the server adds changes. What is sent last is what
         # holds. By client: where it comes back after its lease ended.
-        self._telling = threading.Lock()
-        self._said: dict[int, _Said] = {}
-        self._latest: dict[Key, _Said] = {}
+        self._lock = threading.Lock()
+        self._sessions: dict[int, _Session] = {}
+        self._by_client: dict[Key, _Session] = {}
 
     def heartbeat(self, message: pb.HeartbeatRequest, request: Request) -> pb.HeartbeatResponse:
         """
         Renew the client's lease; a consumer's group is created on first use where allowed.
 
         It is taken before any settings came, too: a restarted broker knows nobody. Who comes back after its lease
-        ended, its telemetry stream still open, is what its settings said, and can be asked again.
+        ended, its telemetry stream still open, is what its settings session, and can be asked again.
         """
         _check_type(message.client_type)
         is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
@@ -133,28 +133,28 @@ class Clients:
             if group is not None:
                 self._ensure(group, client)
             self._renew(client, group, consume_type, now)
-        except TooMuch as error:
+        except LimitExceeded as error:
             raise Refused(pb.Code.TOO_MANY_REQUESTS, str(error)) from error
         return pb.HeartbeatResponse(status=OK)
 
     def _renew(self, client: Client, group: str | None, consume_type: str, now: int) -> None:
-        with self._telling:  # the stream does not end meanwhile
-            said = self._latest.get(client.key)
+        with self._lock:  # the stream does not end meanwhile
+            session = self._by_client.get(client.key)
             if group is not None:
-                own = said if said is not None and said.group == group else None
+                own = session if session is not None and session.group == group else None
                 self._join(group, client, own, consume_type, now)
                 return
             self._table.renew_producer(client.client_id, client.connection, now)
-            if said is not None:
-                self._produce(client, said, now)
+            if session is not None:
+                self._produce(client, session, now)
 
     def notify_termination(
         self, _message: pb.NotifyClientTerminationRequest, request: Request
     ) -> pb.NotifyClientTerminationResponse:
         """Forget the client; one that is not known is gone as well."""
         client_id = _client_id(request.fields)
-        with self._telling:
-            self._latest.pop((request.connection, client_id), None)
+        with self._lock:
+            self._by_client.pop((request.connection, client_id), None)
             self._table.remove(client_id, request.connection)
         return pb.NotifyClientTerminationResponse(status=OK)
 
@@ -174,7 +174,7 @@ class Clients:
             kind = command.WhichOneof("command")
             if kind == "settings":
                 _check_size(command.settings)
-                self._settle(command.settings, stream, connection, peer, metadata)
+                self._take_settings(command.settings, stream, connection, peer, metadata)
             elif kind in {"thread_stack_trace", "verify_message_result"}:
                 nonce: str = getattr(command, kind).nonce
                 if not self._calls.answered(stream, nonce, command):
@@ -183,7 +183,7 @@ class Clients:
             self._refuse(stream, pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}", peer)
         except Refused as error:
             self._refuse(stream, error.code, str(error), peer)
-        except TooMuch as error:
+        except LimitExceeded as error:
             self._refuse(stream, pb.Code.TOO_MANY_REQUESTS, str(error), peer)
         except Exception as error:  # (the client is told whatever happens)
             self._refuse(stream, pb.Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", peer)
@@ -191,25 +191,25 @@ class Clients:
 
     def group_changed(self, name: str) -> None:
         """Tell the consumers of a group its settings, which are others now."""
-        with self._telling:
-            for said in self._said.values():
-                if said.group == name:
-                    self._tell(said)
+        with self._lock:
+            for session in self._sessions.values():
+                if session.group == name:
+                    self._send_settings(session)
 
     def sends_changed(self) -> None:
         """Tell all producers their settings: the options for messages that are sent are others now."""
-        with self._telling:
-            for said in self._said.values():
-                if said.group is None:
-                    self._tell(said)
+        with self._lock:
+            for session in self._sessions.values():
+                if session.group is None:
+                    self._send_settings(session)
 
     def _end(self, stream: int) -> None:
-        with self._telling:
-            said = self._said.pop(stream, None)
-            if said is not None:
-                self._table.memory.change(said.key[0], -said.size)
-                if self._latest.get(said.key) is said:
-                    del self._latest[said.key]
+        with self._lock:
+            session = self._sessions.pop(stream, None)
+            if session is not None:
+                self._table.memory.change(session.key[0], -session.size)
+                if self._by_client.get(session.key) is session:
+                    del self._by_client[session.key]
             self._table.end_stream(stream)
         self._calls.ended(stream)
 
@@ -221,13 +221,15 @@ class Clients:
         ending = _INVALID_ARGUMENT if is_theirs else _INTERNAL
         self._server.end_telemetry(stream, ending, f"process client telemetryCommand failed. {reason}")
 
-    def _settle(self, settings: pb.Settings, stream: int, connection: int, peer: str, metadata: dict[str, str]) -> None:
+    def _take_settings(
+        self, settings: pb.Settings, stream: int, connection: int, peer: str, metadata: dict[str, str]
+    ) -> None:
         kind = settings.WhichOneof("pub_sub")
         client, now = _client(metadata, connection, peer), self._now_ms()
         if kind == "publishing":
             topics = frozenset(topic_name(topic) for topic in settings.publishing.topics)
-            said = _Said(stream, client.key, settings.SerializeToString(), settings.client_type, topics=topics)
-            self._keep(said, client, now)
+            session = _Session(stream, client.key, settings.SerializeToString(), settings.client_type, topics=topics)
+            self._keep(session, client, now)
             return
         if kind is None:
             raise Refused(pb.Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
@@ -238,56 +240,56 @@ class Clients:
         # Of a topic that is named twice the last one counts.
         wanted = {each.topic: each for each in (_wanted(entry, now) for entry in settings.subscription.subscriptions)}
         group = group_name(settings.subscription.group)
-        said = _Said(
+        session = _Session(
             *(stream, client.key, settings.SerializeToString(), settings.client_type, group, tuple(wanted.values()))
         )
-        config = self._ensure(group, client, said)
+        config = self._ensure(group, client, session)
         if config.retry_queues:
             # Where it is, RocketMQ's tools find the brokers of a group.
             self._topics.ensure_of_group(naming.RETRY_PREFIX + group, config.retry_queues, 0, peer)
-        self._keep(said, client, now)
+        self._keep(session, client, now)
 
-    def _keep(self, said: _Said, client: Client, now: int) -> None:
+    def _keep(self, session: _Session, client: Client, now: int) -> None:
         """Register the client as it says, and answer with its settings."""
-        with self._telling:
-            before = self._said.get(said.stream)
-            self._table.memory.change(client.connection, said.size - (before.size if before else 0))
-            self._said[said.stream] = self._latest[said.key] = said
-            if said.group is None:
-                self._produce(client, said, now)
+        with self._lock:
+            before = self._sessions.get(session.stream)
+            self._table.memory.change(client.connection, session.size - (before.size if before else 0))
+            self._sessions[session.stream] = self._by_client[session.key] = session
+            if session.group is None:
+                self._produce(client, session, now)
             else:
-                self._join(said.group, client, said, _CONSUMERS[said.client_type], now)
-            self._tell(said)
+                self._join(session.group, client, session, _CONSUMERS[session.client_type], now)
+            self._send_settings(session)
 
-    def _produce(self, client: Client, said: _Said, now: int) -> None:
+    def _produce(self, client: Client, session: _Session, now: int) -> None:
         # RocketMQ calls the producer group of a gRPC client by the topic.
-        for topic in said.topics:
-            self._table.produce(topic, client, now, stream=said.stream)
+        for topic in session.topics:
+            self._table.produce(topic, client, now, stream=session.stream)
 
-    def _join(self, group: str, client: Client, said: _Said | None, consume_type: str, now: int) -> None:
-        wanted, stream = (None, None) if said is None else (said.subscriptions, said.stream)
+    def _join(self, group: str, client: Client, session: _Session | None, consume_type: str, now: int) -> None:
+        wanted, stream = (None, None) if session is None else (session.subscriptions, session.stream)
         self._table.join_over_grpc(group, client, now, consume_type=consume_type, subscriptions=wanted, stream=stream)
 
-    def _tell(self, said: _Said) -> None:
+    def _send_settings(self, session: _Session) -> None:
         # Looked up here, with the lock held: whoever comes later tells what is newer.
-        if said.group is None:
+        if session.group is None:
             answer = grpc_settings.publishing(
-                pb.Settings.FromString(said.settings), self._max_body_size, validates=self._validates()
+                pb.Settings.FromString(session.settings), self._max_body_size, validates=self._validates()
             )
         else:
-            config = self._groups.get(said.group)
+            config = self._groups.get(session.group)
             if config is None:
                 return
-            answer = grpc_settings.subscription(pb.Settings.FromString(said.settings), config)
-        self._send(said.stream, answer)
+            answer = grpc_settings.subscription(pb.Settings.FromString(session.settings), config)
+        self._send(session.stream, answer)
 
     def _send(self, stream: int, command: pb.TelemetryCommand) -> None:
         if not self._server.send_telemetry(stream, command.SerializeToString()):
             _log.debug("telemetry stream ended before its settings stream=%d", stream)
 
-    def _ensure(self, name: str, client: Client, said: _Said | None = None) -> GroupConfig:
+    def _ensure(self, name: str, client: Client, session: _Session | None = None) -> GroupConfig:
         """Return a group, created on first use where that is allowed and the client may keep it."""
-        wanted, more = (said.subscriptions, said.size) if said else ((), 0)
+        wanted, more = (session.subscriptions, session.size) if session else ((), 0)
         check = partial(self._table.check_room, name, client, wanted, more)
         config = self._groups.ensure(name, client.peer, check)
         if config is None:

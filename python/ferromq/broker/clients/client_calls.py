@@ -39,7 +39,7 @@ _OFFSET_DIGITS = 16
 _MESSAGE_ID = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})\Z")
 
 
-class Called(Protocol):
+class CallChannel(Protocol):
     """What asks clients: the part of `Server` that is used here."""
 
     def call(
@@ -54,7 +54,7 @@ class Called(Protocol):
         """Send a request to a client and return its answer; raises `ConnectionFailed` or `RequestTimeout`."""
 
 
-class _Busy(Exception):  # noqa: N818 (an answer, not a failure of ours)
+class _TooManyCalls(Exception):  # noqa: N818 (an answer, not a failure of ours)
     """As many questions are under way as may be."""
 
 
@@ -63,7 +63,7 @@ class ClientCalls:
 
     def __init__(
         self,
-        server: Called,
+        server: CallChannel,
         grpc: GrpcCalls,
         broker_name: str,
         *,
@@ -137,12 +137,12 @@ class ClientCalls:
     def _status(self, client: Client, fields: Mapping[str, str]) -> bytes | None:
         """Return a member's table of offsets as Java writes it; None where it does not say."""
         try:
-            with self._place():
+            with self._slot():
                 code, _, _, body = self._server.call(
                     client.connection, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields, timeout=_STATUS_SECONDS
                 )
             return dump_offsets(load_offsets(body, "messageQueueTable")) if code == ResponseCode.SUCCESS else None
-        except (ConnectionFailed, RequestTimeout, ValueError, _Busy) as error:
+        except (ConnectionFailed, RequestTimeout, ValueError, _TooManyCalls) as error:
             _log.warning("consumer status unknown client_id=%s peer=%s: %s", client.client_id, client.peer, error)
             return None
 
@@ -158,7 +158,7 @@ class ClientCalls:
                 f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
                 "please upgrade it to V3_1_8_SNAPSHOT",
             )
-        return self._call(client, code, fields, body, named=named)
+        return self._call_remoting(client, code, fields, body, named=named)
 
     def _grpc_running_info(self, client: Client, request: Request) -> Answer:
         name = request.fields["consumerGroup"]
@@ -170,17 +170,17 @@ class ClientCalls:
                 "PROP_CONSUMEORDERLY": str(config is not None and config.fifo).lower(),
                 # RocketMQ's tools need one, and nobody said it.
                 "PROP_CONSUMER_START_TIMESTAMP": "0",
-                "PROP_CONSUME_TYPE": group.manner.consume_type if group else PASSIVELY,
+                "PROP_CONSUME_TYPE": group.consume_settings.consume_type if group else PASSIVELY,
             },
             "statusTable": {},
             "subscriptionSet": [wanted.to_json() for wanted in self._table.subscriptions_of(name, client)],
             "userConsumerInfo": {},
         }
         if flag(request.fields, "jstackEnable"):
-            asked = self._ask(client, name, lambda stream: self._grpc.print_threads(stream, GRPC_SECONDS))
+            asked = self._call_grpc(client, name, lambda stream: self._grpc.print_threads(stream, GRPC_SECONDS))
             if isinstance(asked, pb.TelemetryCommand):
                 if asked.status.code != pb.Code.OK:
-                    return failure(ResponseCode.SYSTEM_ERROR, _said(client, asked))
+                    return failure(ResponseCode.SYSTEM_ERROR, _answer_text(client, asked))
                 info["jstack"] = asked.thread_stack_trace.thread_stack_trace
             else:
                 return asked
@@ -188,14 +188,14 @@ class ClientCalls:
 
     def _verify(self, client: Client, group: str, message: StoredMessage) -> Answer:
         shown = pb.Message.FromString(message.grpc_message())
-        asked = self._ask(client, group, lambda stream: self._grpc.verify(stream, shown, GRPC_SECONDS))
+        asked = self._call_grpc(client, group, lambda stream: self._grpc.verify(stream, shown, GRPC_SECONDS))
         if not isinstance(asked, pb.TelemetryCommand):
             return asked
         if asked.status.code == pb.Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
-            return failure(ResponseCode.NO_PERMISSION, _said(client, asked))
+            return failure(ResponseCode.NO_PERMISSION, _answer_text(client, asked))
         result = _VERIFIED.get(asked.status.code)
         if result is None:
-            return failure(ResponseCode.SYSTEM_ERROR, _said(client, asked))
+            return failure(ResponseCode.SYSTEM_ERROR, _answer_text(client, asked))
         body = {
             "autoCommit": True,
             "consumeResult": result,
@@ -205,7 +205,7 @@ class ClientCalls:
         }
         return success(body=java_json.dumps(body))
 
-    def _ask(
+    def _call_grpc(
         self, client: Client, group: str, ask: Callable[[int], pb.TelemetryCommand]
     ) -> pb.TelemetryCommand | Answer:
         """Return what a gRPC client answers, or what to tell where it does not."""
@@ -215,30 +215,32 @@ class ClientCalls:
             why = f"The Consumer {named} has no telemetry stream over which it could be asked"
             return failure(ResponseCode.SYSTEM_ERROR, why)
         try:
-            with self._place():
+            with self._slot():
                 return ask(stream)
         except RequestTimeout as error:
             return failure(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {named} Timeout: {error}")
         except ConnectionFailed as error:
             return failure(ResponseCode.SYSTEM_ERROR, f"invoke consumer {named} Exception: {error}")
-        except _Busy as error:
+        except _TooManyCalls as error:
             return failure(ResponseCode.SYSTEM_BUSY, str(error))
 
-    def _call(self, client: Client, code: RequestCode, fields: Mapping[str, str], body: bytes, *, named: str) -> Answer:
+    def _call_remoting(
+        self, client: Client, code: RequestCode, fields: Mapping[str, str], body: bytes, *, named: str
+    ) -> Answer:
         try:
-            with self._place():
+            with self._slot():
                 return self._server.call(client.connection, code, fields, body, timeout=CALL_SECONDS)
         except RequestTimeout as error:
             return failure(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {named} Timeout: {error}")
         except (ConnectionFailed, MessageTooLarge) as error:
             return failure(ResponseCode.SYSTEM_ERROR, f"invoke consumer {named} Exception: {error}")
-        except _Busy as error:
+        except _TooManyCalls as error:
             return failure(ResponseCode.SYSTEM_BUSY, str(error))
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _slot(self) -> Iterator[None]:
         if not self._free.acquire(blocking=False):
-            raise _Busy(f"{self._limit} clients are being asked already, ask again later")
+            raise _TooManyCalls(f"{self._limit} clients are being asked already, ask again later")
         try:
             yield
         finally:
@@ -253,7 +255,7 @@ _VERIFIED: Mapping[int, str] = {
 }
 
 
-def _said(client: Client, answer: pb.TelemetryCommand) -> str:
+def _answer_text(client: Client, answer: pb.TelemetryCommand) -> str:
     code = enum_name(pb.Code.Name, answer.status.code)
     return f"the gRPC client {client.client_id} answered {code}: {answer.status.message}"
 

@@ -1,5 +1,5 @@
 """
-Resets where a group goes on consuming, by time or to an offset (222), for members online and for those to come.
+OffsetResets where a group goes on consuming, by time or to an offset (222), for members online and for those to come.
 
 The store holds the offsets; members are told so that they drop what they have fetched.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ferromq._ferromq import Request, Store
-from ferromq.broker.clients.calls import KNOWS_RESET
+from ferromq.broker.clients.client_calls import KNOWS_RESET
 from ferromq.broker.clients.table import ClientTable, Group, Pusher
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
@@ -23,7 +23,7 @@ _log = logging.getLogger("ferromq.broker")
 _CPP = "CPP"
 
 
-class Told(Pusher, Protocol):
+class ResetSink(Pusher, Protocol):
     """What tells members: the part of `Server` that is used here."""
 
     def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -36,12 +36,12 @@ class Told(Pusher, Protocol):
         """Have receives that wait look again."""
 
 
-class Resets:
+class OffsetResets:
     """Answers remoting request 222."""
 
     def __init__(
         self,
-        server: Told,
+        server: ResetSink,
         broker_name: str,
         *,
         table: ClientTable,

@@ -1,5 +1,5 @@
 """
-Reports for administrators: how far topics and groups are, and what lies in a consume queue.
+ConsumeProgress for administrators: how far topics and groups are, and what lies in a consume queue.
 
 It reads the store, the tables and the statistics, and changes nothing.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from ferromq._ferromq import Request, Store
 from ferromq.broker.administration.offsets import queue_of
-from ferromq.broker.cluster.name_servers import Identity
+from ferromq.broker.cluster.name_servers import BrokerIdentity
 from ferromq.broker.cluster.routes import missing_topic
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
@@ -28,7 +28,7 @@ Subscriptions = Callable[[str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueueProgress:
     """How far a group is in one queue."""
 
     queue_id: int
@@ -47,12 +47,12 @@ class Progress:
         }
 
 
-class Reports:
+class ConsumeProgress:
     """Answers how far topics and groups are."""
 
     def __init__(
         self,
-        identity: Identity,
+        identity: BrokerIdentity,
         store: Store,
         topics: TopicTable,
         groups: GroupTable,
@@ -177,13 +177,13 @@ class Reports:
         per_second = self._statistics.per_second("get", *(f"{topic.name}@{group}" for topic in topics))
         return {"consumeTps": float(per_second), "offsetTable": java_json.ObjectMap(pairs)}
 
-    def _progress(self, group: str, topic: str, count: int) -> list[Progress]:
+    def _progress(self, group: str, topic: str, count: int) -> list[QueueProgress]:
         committed = self._store.committed_offsets(group, topic).get(f"{topic}@{group}", {})
         return [self._progress_in(topic, queue_id, committed.get(queue_id, 0)) for queue_id in range(count)]
 
-    def _progress_in(self, topic: str, queue_id: int, committed: int) -> Progress:
+    def _progress_in(self, topic: str, queue_id: int, committed: int) -> QueueProgress:
         time = self._store.stored_time(topic, queue_id, committed - 1) if committed > 0 else None
-        return Progress(queue_id, self._store.max_offset(topic, queue_id), committed, time or 0)
+        return QueueProgress(queue_id, self._store.max_offset(topic, queue_id), committed, time or 0)
 
     def _queue(self, topic: str, queue_id: int) -> dict[str, Any]:
         return {"brokerName": self._identity.name, "queueId": queue_id, "topic": topic}

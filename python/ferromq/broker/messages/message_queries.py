@@ -1,5 +1,5 @@
 """
-Queries of a broker: messages by key and by id over remoting, offsets over gRPC.
+MessageQueries of a broker: messages by key and by id over remoting, offsets over gRPC.
 
 It reads the store and changes nothing.
 """
@@ -22,7 +22,7 @@ MAX_BYTES = 4 << 20
 _END_OF_TIME = 2**63 - 1
 
 
-class Queries:
+class MessageQueries:
     """Answers questions about what is stored."""
 
     def __init__(

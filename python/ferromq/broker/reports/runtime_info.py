@@ -35,7 +35,7 @@ _POOLS = (
 )
 
 
-class Runtime:
+class RuntimeInfo:
     """Answers what a broker does now."""
 
     def __init__(

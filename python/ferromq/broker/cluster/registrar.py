@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from ferromq._ferromq import Server
-from ferromq.broker.cluster import registration
+from ferromq.broker.cluster import registration_body
 from ferromq.broker.cluster.name_servers import Master, NameServers
 from ferromq.broker.metadata.groups import GroupConfig
-from ferromq.broker.metadata.topics import TopicConfig, TopicTable, Wait
+from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig, TopicTable
 from ferromq.config.membership import MembershipConfig
 from ferromq.config.servers import BrokerConfig
 from ferromq.process.clock import Clock, Timer
@@ -35,7 +35,7 @@ def registration_period(wanted: timedelta) -> timedelta:
     return period
 
 
-class Announcer:
+class Registrar:
     """
     Pushes entries to the hot path and registers with the name servers; thread-safe.
 
@@ -81,7 +81,7 @@ class Announcer:
         """Register this often from now on."""
         self._timer.every(period)
 
-    def topics_changed(self, _names: Sequence[str], wait: Wait) -> None:
+    def topics_changed(self, _names: Sequence[str], wait: RegistrationWait) -> None:
         """Register the topics that changed, and wait as told for the name servers that answer."""
         topics = self._topics
         if topics is not None and self._name_servers:
@@ -93,7 +93,7 @@ class Announcer:
             self._server.remove_topic(name)
             return
         membership = self._membership()
-        allowed = registration.restricted(topic, Permission(membership.permission))
+        allowed = registration_body.restricted(topic, Permission(membership.permission))
         # Routes show what RocketMQ's do; what is kept in internal ones is written by the broker alone, and what a slave
         # has comes from its master.
         if naming.is_internal_topic(name) or membership.is_slave:
