@@ -1,6 +1,7 @@
 # The only door: every recipe sets up what it needs. CI and people type the same words.
 #   make demo    the main job, embedded          make test    all the tests
 #   make check   formats, lints, types           make bench   our benchmarks, make bench-peers: against others
+#   make docs    the documentation site, in .cache/site
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; those that gain from it run in parallel themselves.
 .NOTPARALLEL:
-.PHONY: help demo test check fmt setup unit rust-test system compat matrix spark bench bench-peers proto jars node-client nightly soak fuzz clean
+.PHONY: help demo docs test check fmt setup unit rust-test system compat matrix spark bench bench-peers proto jars node-client nightly soak fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -96,6 +97,18 @@ fmt: $(CACHE)/venv.stamp
 
 proto: $(CACHE)/venv.stamp
 	$(BIN)/python proto/generate.py
+
+# --- documentation -------------------------------------------------------------------------------------------
+
+# The generator is in a directory of its own, so that the tests do without it. Warnings are errors: a broken link is one.
+$(CACHE)/sphinx.stamp: requirements-docs.txt $(CACHE)/venv.stamp
+	rm -rf $(CACHE)/sphinx
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(CACHE)/sphinx --requirement requirements-docs.txt
+	@touch $@
+
+docs: $(CACHE)/sphinx.stamp
+	PYTHONPATH=python:$(CACHE)/sphinx $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs/site docs $(CACHE)/site
+	@echo "open $(CACHE)/site/index.html"
 
 # --- figures -------------------------------------------------------------------------------------------------
 

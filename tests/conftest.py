@@ -13,8 +13,8 @@ from types import TracebackType
 
 import pytest
 
-# The kit for talks between processes, `fault_proxy`.
-sys.path.insert(0, str(Path(__file__).parent / "faults"))
+# The kit for talks between processes, `fault_proxy`, and what runs the blocks of the documents, `page_blocks`.
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("faults", "pages")]
 
 PATIENCE = 10.0
 _plain_exit = subprocess.Popen.__exit__

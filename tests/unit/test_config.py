@@ -635,9 +635,9 @@ def test_a_missing_file_is_an_error(tmp_path: Path, name: str) -> None:
         NameServerConfig.load(tmp_path / name, environment={})
 
 
-def test_every_option_of_the_store_is_in_the_quickstart() -> None:
+def test_every_option_of_the_store_is_on_the_page_of_configuration() -> None:
     """And no other."""
-    section = (Path(__file__).parents[2] / "docs/quickstart.md").read_text().partition("## Options of the broker")[2]
+    section = (Path(__file__).parents[2] / "docs/configuration.md").read_text().partition("## Options of the store")[2]
     rows = re.findall(r"^\| (`.*?) \|", section.partition("\n## ")[0], re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert told == {field.name for kind in (StoreConfig, TimerConfig) for field in fields(kind)} | {"archive"}

@@ -1,0 +1,33 @@
+"""The code blocks of README and docs run as they are printed. Pages on Spark: tests/spark/test_pages.py."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from page_blocks import PAGES, ROOT, RUN, SHOWN, blocks, is_run
+
+RUNNER = ROOT / "tests" / "pages" / "run_page.py"
+SPARK = {"archive.md", "pipelines.md", "spark.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name not in SPARK and any(map(is_run, blocks(page.read_text())))],
+    ids=lambda page: page.name,
+)
+def test_a_page_runs(page: Path, tmp_path: Path) -> None:
+    """From top to bottom, in one process; what it says is printed is."""
+    program = [sys.executable, str(RUNNER), str(page)]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=50, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_block_has_a_language() -> None:
+    """One that is run, or one that is only shown; a block that is not run says why."""
+    for page in PAGES:
+        text = page.read_text()
+        assert set(re.findall(r"^```([^\n]*)\n.*?^```$", text, re.MULTILINE | re.DOTALL)) <= RUN | SHOWN, page
+        for block in blocks(text):
+            assert not block.not_run or len(block.not_run) > 8, f"{page}:{block.line} does not say why"
