@@ -8,7 +8,7 @@ use crate::{
     delayed::{delay_levels::DelayLevels, timer::timed_message::TimerConfig},
     error::{Result, StoreError},
     log::flush_policy::FlushPolicy,
-    recovery::recovery_report::RecoveryListener,
+    recovery::progress_log::RecoveryListener,
     retention::policy::Retention,
 };
 

@@ -23,6 +23,7 @@ pub mod inspect;
 mod log;
 mod progress;
 mod queues;
+mod read;
 mod record;
 mod recovery;
 mod retention;
@@ -31,7 +32,7 @@ mod sync;
 mod time;
 
 pub use config::StoreConfig;
-pub use dedup::sequence::{MAX_WRITER_LEN, SEQUENCE, Sequence};
+pub use dedup::sequence::{MAX_WRITER_LEN, Sequence};
 pub use delayed::{
     delay_levels::{DelayLevels, Delayed, SCHEDULE_TOPIC},
     schedule::ScheduleStats,
@@ -40,20 +41,26 @@ pub use delayed::{
         timed_message::{TIMER_TOPIC, TimerConfig, is_timed},
     },
 };
+pub use derive::arrival::Arrival;
 pub use error::{Result, StoreError};
+pub use files::space::Space;
 pub use files::{
-    disk::{Allocation, DirectoryLock, Disk, RealDisk, Region, release_in_forked_child},
+    disk::{Allocation, Disk, Region},
     mapped_file::MappedRegion,
+    real_disk::{DirectoryLock, RealDisk, release_in_forked_child},
 };
-pub use filter::{
-    message_filter::{FilterError, MessageFilter},
-    sql::SqlFilter,
-};
+pub use filter::{filter_error::FilterError, message_filter::MessageFilter, sql::SqlFilter};
+pub use log::appended::{Appended, Location};
 pub use log::{
     damage::{Damage, DamageReason},
     flush_policy::FlushPolicy,
 };
-pub use queues::admin::QueueAccess;
+pub use progress::receive_types::{
+    Ahead, Begin, Cold, Leased, MAX_ATTEMPT_ID, Ordered, ReadAhead, ReceiptHandle, ReceiveRequest, Received,
+};
+pub use queues::queue_marks::QueueAccess;
+pub use read::types::{Boundary, GetRequest, GetResult, GetStatus, QueryResult, Source, TransferLimits};
+pub use record::properties::SEQUENCE;
 pub use record::{
     log_record::Record,
     message::{MessageView, NewMessage, add_reconsume_times},
@@ -61,19 +68,14 @@ pub use record::{
     properties,
     readdressed::readdressed,
 };
-pub use recovery::recovery_report::{RecoveryListener, RecoveryProgress, RecoveryReport};
+pub use recovery::{
+    progress_log::{RecoveryListener, RecoveryProgress},
+    recovery_report::RecoveryReport,
+};
 pub use retention::{
     archive::ExpiredFile,
     cleaner::{CleanReport, CleaningStats},
-    disk_space::Space,
     policy::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy},
 };
-pub use store::{
-    message_store::MessageStore,
-    types::{
-        Ahead, Appended, Arrival, Begin, Boundary, Cold, GetRequest, GetResult, GetStatus, Leased, Location,
-        MAX_ATTEMPT_ID, Ordered, QueryResult, ReadAhead, ReceiptHandle, ReceiveRequest, Received, Source,
-        StoreStats, TransferLimits,
-    },
-};
+pub use store::{message_store::MessageStore, stats::StoreStats};
 pub use time::{clock::Clock, local_time::LocalTime, wall_time::Reading};

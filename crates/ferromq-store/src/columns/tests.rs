@@ -55,7 +55,7 @@ fn record(sent: &Sent) -> Vec<u8> {
     }
     properties::push(&mut text, "KEYS", &sent.keys.join(" "));
     properties::push(&mut text, "WAIT", "true");
-    properties::push(&mut text, crate::dedup::sequence::SEQUENCE, "w/1/2/3");
+    properties::push(&mut text, crate::record::properties::SEQUENCE, "w/1/2/3");
     for (name, value) in [("TAGS", &sent.tag), ("UNIQ_KEY", &sent.id)] {
         value.iter().for_each(|value| properties::push(&mut text, name, value));
     }

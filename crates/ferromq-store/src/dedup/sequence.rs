@@ -12,11 +12,9 @@ use crate::{
         timer::timed_message::TIMER_TOPIC,
     },
     error::{Result, StoreError},
-    record::properties,
+    record::properties::{self, SEQUENCE},
 };
 
-/// The name of the property.
-pub const SEQUENCE: &str = "FERROMQ_SEQUENCE";
 /// The longest name of a writer, in bytes.
 pub const MAX_WRITER_LEN: usize = 128;
 /// Topics the broker fills with copies of messages that were checked when they were sent.

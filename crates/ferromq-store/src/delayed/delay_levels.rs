@@ -6,8 +6,6 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use crate::{
-    config::StoreConfig,
-    delayed::timer::timed_message,
     error::{Result, StoreError},
     record::properties,
 };
@@ -45,7 +43,7 @@ impl DelayLevels {
     }
 
     /// The level of a message with these properties, none where it does not wait. Errors: `Invalid` for what is no number.
-    fn of(&self, properties: &[u8]) -> Result<Option<u32>> {
+    pub(super) fn of(&self, properties: &[u8]) -> Result<Option<u32>> {
         let Some(text) = properties::get(properties, LEVEL) else { return Ok(None) };
         let reason = "the delay level must be a whole number, 0 for none";
         let level: i32 = text.parse().map_err(|_| StoreError::Invalid { what: "property DELAY", reason })?;
@@ -105,27 +103,6 @@ pub struct Delayed {
     pub deliver_at: Option<i64>,
 }
 
-/// Says how a message must be stored that has a delay level or a time of delivery; `None` for one that does not wait.
-///
-/// Rolled-back and half messages never wait. A level above the highest becomes the highest; times for a single message
-/// give way to it. Errors: `Invalid` for a level or a time that is no number, `TooFarAhead`.
-pub fn rewrite(
-    config: &StoreConfig,
-    now_ms: i64,
-    topic: &str,
-    queue_id: i32,
-    sys_flag: i32,
-    properties: &[u8],
-) -> Result<Option<Delayed>> {
-    if !crate::record::message::is_consumable(sys_flag) {
-        return Ok(None);
-    }
-    match config.delay_levels.of(properties)? {
-        Some(level) => Ok(Some(at_level(level, topic, queue_id, properties))),
-        None => timed_message::rewrite(&config.timer, now_ms, (topic, queue_id), properties),
-    }
-}
-
 /// The message as it waits at `level`.
 pub(crate) fn at_level(level: u32, topic: &str, queue_id: i32, properties: &[u8]) -> Delayed {
     let (level_text, queue_text) = (level.to_string(), queue_id.to_string());
@@ -161,6 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{config::StoreConfig, delayed::waiting_message::rewrite};
 
     fn made(pairs: &[(&str, &str)]) -> Vec<u8> {
         let mut out = Vec::new();

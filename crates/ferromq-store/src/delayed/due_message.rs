@@ -9,10 +9,11 @@ use crate::{
     },
     error::{Result, StoreError},
     files::disk::Disk,
+    log::appended::Appended,
     progress::java_pops::REVIVE_PREFIX,
     queues::consume_queue::check_name,
     record::message::{MessageView, NewMessage},
-    store::{message_store::Inner, types::Appended},
+    store::message_store::Inner,
 };
 
 /// Half messages wait for their producer's decision, so nothing may be delivered there; nor back among the waiting.

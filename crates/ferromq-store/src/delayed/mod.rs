@@ -5,3 +5,4 @@ pub(crate) mod due_message;
 pub(crate) mod level_offsets;
 pub(crate) mod schedule;
 pub(crate) mod timer;
+pub(crate) mod waiting_message;

@@ -26,11 +26,9 @@ use crate::{
     error::Result,
     files::disk::Disk,
     queues::consume_queue::ConsumeQueue,
+    read::types::GetStatus,
     record::{log_record::Record, message::MessageView},
-    store::{
-        message_store::{Inner, MessageStore, join, spawn},
-        types::GetStatus,
-    },
+    store::message_store::{Inner, MessageStore, join, spawn},
     sync::signal::Signal,
 };
 

@@ -12,7 +12,7 @@ use crate::{
     index::index_file::{IndexKey, key_hash},
     queues::{
         consume_queue::{ConsumeQueue, Entry, check_name},
-        recovery::Known,
+        known_entries::KnownEntries,
     },
     record::message::{self, MIN_RECORD_LEN, MessageView},
     recovery::log_walk::find_record,
@@ -230,7 +230,7 @@ fn attempt<D: Disk>(
     inner: &Inner<D>,
     queue: &Arc<ConsumeQueue<D>>,
     (mut next, mut from): (u64, u64),
-    unread: Option<Known>,
+    unread: Option<KnownEntries>,
 ) -> Result<Behind<D>> {
     let mut queue = Arc::clone(queue);
     if let Some(known) = unread {

@@ -11,13 +11,13 @@ use std::{
 
 use crate::{
     delayed::{delay_levels::SCHEDULE_TOPIC, timer::timed_message::TIMER_TOPIC},
-    derive::{catch_up::CatchUp, derived_entries::entry_of, set_aside::Cure},
+    derive::{arrival::Arrival, catch_up::CatchUp, derived_entries::entry_of, set_aside::Cure},
     error::Result,
     files::{anchor::Anchor, disk::Disk},
     index::index_file::{IndexKey, key_hash},
     queues::consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
     record::message::{self, MessageView},
-    store::{message_store::Inner, types::Arrival},
+    store::message_store::Inner,
 };
 
 /// Most bytes of the log in a round: bounds memory and how long a reader waits for what is at its beginning.

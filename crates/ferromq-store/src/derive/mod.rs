@@ -1,5 +1,6 @@
 //! From the log to the files derived from it: dispatch while the store runs, rebuilding after a loss.
 
+pub(crate) mod arrival;
 pub(crate) mod catch_up;
 pub(crate) mod derived_entries;
 pub(crate) mod dispatch;

@@ -18,7 +18,7 @@ use crate::{
     error::StoreError,
     files::disk::Disk,
     log::damage::{Damage, DamageReason},
-    queues::{consume_queue::ConsumeQueue, recovery::Known},
+    queues::{consume_queue::ConsumeQueue, known_entries::KnownEntries},
     store::message_store::Inner,
 };
 
@@ -48,7 +48,7 @@ pub(crate) struct Candidate<D: Disk> {
     /// The queue offset that must be written next, and where its record lies or before.
     pub(crate) places: (u64, u64),
     /// What is known of its files where they are to be read anew.
-    pub(crate) unread: Option<Known>,
+    pub(crate) unread: Option<KnownEntries>,
 }
 
 /// The index while it is set aside.
@@ -89,7 +89,7 @@ struct State<D: Disk> {
     /// Where the first record lay that something lacked at any moment since the last checkpoint began.
     lowest: Option<u64>,
     /// What is known of the files of queues that could not be read at open.
-    known: Option<Known>,
+    known: Option<KnownEntries>,
     /// Messages that retention removed before their queue was written, of each queue that lost some.
     lost: Vec<Damage>,
 }
@@ -184,7 +184,7 @@ impl<D: Disk> SetAside<D> {
     }
 
     /// Says what is known of files that could not be read at open, for when they can be.
-    pub(crate) fn set_known(&self, known: Known) {
+    pub(crate) fn set_known(&self, known: KnownEntries) {
         self.state.lock().known = Some(known);
     }
 
@@ -215,7 +215,7 @@ impl<D: Disk> Inner<D> {
     pub(crate) fn set_unread_aside(&self, queue: &Arc<ConsumeQueue<D>>, error: &StoreError) {
         queue.marks.set_unread();
         let known = self.aside.state.lock().known;
-        let from = known.map_or(0, Known::whole_below).max(self.log.start());
+        let from = known.map_or(0, KnownEntries::whole_below).max(self.log.start());
         self.put_aside(queue, (0, from), true, error);
     }
 

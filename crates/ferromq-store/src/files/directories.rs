@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::{
     config::StoreConfig,
     error::{Result, StoreError},
-    files::{disk::Disk, mapped_file_queue::file_name},
+    files::disk::Disk,
 };
 
 /// Directories of a store that have entries a crash may still forget; rows share those above them.
@@ -250,4 +250,9 @@ pub(crate) fn sync_parent<D: Disk>(disk: &D, directory: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         done => done.map_err(|source| StoreError::io("flush", parent, source)),
     }
+}
+
+/// RocketMQ's name of the file that begins at `base`.
+pub(crate) fn file_name(base: u64) -> String {
+    format!("{base:020}")
 }

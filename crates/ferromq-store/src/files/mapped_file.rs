@@ -436,7 +436,10 @@ impl<R: Region> MappedFile<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::disk::{Allocation, Disk, RealDisk};
+    use crate::files::{
+        disk::{Allocation, Disk},
+        real_disk::RealDisk,
+    };
 
     #[test]
     fn erasing_finds_what_was_written_anywhere_and_leaves_what_is_before() {

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::{
     error::{Result, StoreError},
     files::{
-        directories::FilePlaces,
+        directories::{FilePlaces, file_name},
         disk::{Allocation, Disk, Region},
         mapped_file::MappedFile,
         open_files::{OpenFiles, Row, RowKind, Slot, slot_at},
@@ -509,11 +509,6 @@ fn staged_name(kind: RowKind) -> &'static str {
         RowKind::Derived => "consumequeue.new",
         RowKind::Timer => "timerlog.new",
     }
-}
-
-/// RocketMQ's name of the file that begins at `base`.
-pub(crate) fn file_name(base: u64) -> String {
-    format!("{base:020}")
 }
 
 /// The offset in the name of a file, where it has RocketMQ's 20 digits.

@@ -7,6 +7,8 @@ pub(crate) mod disk;
 pub(crate) mod mapped_file;
 pub(crate) mod mapped_file_queue;
 pub(crate) mod open_files;
+pub(crate) mod real_disk;
+pub(crate) mod space;
 #[cfg(test)]
 mod tests;
 pub(crate) mod write_retry;

@@ -18,9 +18,10 @@ use crate::{
     fake_disk::{FakeDisk, Op, Random},
     files::{
         directories::{FilePlaces, Names},
-        disk::{Allocation, Disk, RealDisk, Region},
+        disk::{Allocation, Disk, Region},
         mapped_file_queue::{FileForm, MappedFileQueue},
         open_files::{Budget, OpenFiles, RowKind},
+        real_disk::RealDisk,
     },
 };
 

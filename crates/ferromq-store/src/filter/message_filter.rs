@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    filter::sql::SqlFilter,
+    filter::{filter_error::FilterError, sql::SqlFilter},
     record::{message::java_hash, properties},
 };
 
@@ -17,16 +17,6 @@ pub enum MessageFilter {
     Tags(Vec<(i64, String)>),
     /// Messages whose properties the expression holds for.
     Sql(Arc<SqlFilter>),
-}
-
-/// Why an expression is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the filter expression is wrong at position {position}: {reason}")]
-pub struct FilterError {
-    /// The character of the expression, counted from 0, where it goes wrong.
-    pub position: usize,
-    /// What is wrong there.
-    pub reason: String,
 }
 
 impl MessageFilter {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Result, StoreError},
-    files::disk::{Disk, RealDisk},
+    files::{disk::Disk, real_disk::RealDisk},
     queues::consume_queue::{ENTRY_LEN, Entry},
     record::message::{self, MessageView},
 };

@@ -18,13 +18,10 @@ use super::{
 use crate::{
     columns::QueueBegins,
     error::{Result, StoreError},
-    files::{
-        anchor::Anchor,
-        disk::{Disk, RealDisk},
-    },
+    files::{anchor::Anchor, disk::Disk, real_disk::RealDisk},
+    log::flush_mark,
     queues::consume_queue::ENTRY_LEN,
     record::message::MessageView,
-    recovery::flush_mark,
 };
 
 /// Times in RocketMQ's checkpoint may run so far ahead of its disk; its own recovery takes off as much.

@@ -23,8 +23,9 @@ use crate::{
     index::unindexed_range,
     progress::lease_file,
     queues::{
-        admin_files::{self, Floor, QueueName},
+        admin_files::{self, QueueName},
         queue_list::QueueList,
+        queue_marks::Floor,
     },
     recovery::last_shutdown,
 };

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    files::disk::{Disk, RealDisk},
+    files::{disk::Disk, real_disk::RealDisk},
 };
 
 /// What is in a store directory. Times are store timestamps, milliseconds since 1970.

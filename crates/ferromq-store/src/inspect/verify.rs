@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    files::disk::{Disk, RealDisk},
+    files::{disk::Disk, real_disk::RealDisk},
 };
 
 /// Told while a verification runs, by the threads that look.

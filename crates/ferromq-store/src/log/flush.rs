@@ -4,129 +4,26 @@
 //! `unflushed`'s. The checkpoint is `message_store`'s.
 
 use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
-
-use parking_lot::Mutex;
 
 use crate::{
     error::{Result, StoreError},
     files::disk::Disk,
     log::{
-        commit_log::CommitLog,
-        flush_policy::FlushPolicy,
-        flush_turns::{Turn, Turns},
-        unflushed::{Unflushed, Verdict},
+        commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, flush_turns::Turn,
+        put_times::PutTimes, unflushed::Verdict,
     },
-    store::put_times::PutTimes,
-    sync::signal::Signal,
     time::clock::Clock,
 };
-
-type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A page as RocketMQ counts dirty ones.
 const PAGE: u64 = 4 << 10;
 
 /// Pause before a flush is tried again that lacked a descriptor or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
-
-/// What was asked for.
-struct Wish {
-    policy: FlushPolicy,
-    /// Most answered messages that may be unflushed, by topic.
-    by_topic: BTreeMap<String, u32>,
-}
-
-/// How far the log is durable, and who waits for more.
-pub(crate) struct Flushing {
-    wish: Mutex<Wish>,
-    is_sync: AtomicBool,
-    /// The append lock holds an [`Unflushed`].
-    is_counting: AtomicBool,
-    /// End of what a flush has covered.
-    flushed: AtomicU64,
-    /// What readers saw before the policy became synchronous; they go on seeing it.
-    seen: AtomicU64,
-    /// End of the log when the policy last changed: what lies before is flushed before it is answered.
-    changed_at: AtomicU64,
-    /// End of the newest append that must be flushed before it is answered, where the policy is not synchronous.
-    newest_held: AtomicU64,
-    /// The flushing thread shall flush up to here.
-    wanted: AtomicU64,
-    turns: Turns,
-    flushes: AtomicU64,
-    put_times: PutTimes,
-    /// Grows whenever a flush or a failure decides what becomes of those who wait.
-    decisions: AtomicU64,
-    callbacks: Mutex<Vec<(u64, Done)>>,
-    has_callbacks: AtomicBool,
-    /// The last flush lacked a descriptor or memory to open something; told once until one goes well.
-    is_short: AtomicBool,
-    failure: OnceLock<Arc<str>>,
-    has_ended: AtomicBool,
-    /// Wakes the thread that flushes in the background and tells who waits without blocking.
-    pub(crate) due: Signal,
-}
-
-impl Flushing {
-    pub(crate) fn new(policy: FlushPolicy, by_topic: BTreeMap<String, u32>) -> Self {
-        Self {
-            is_sync: AtomicBool::new(policy.is_synchronous()),
-            wish: Mutex::new(Wish { policy, by_topic }),
-            is_counting: AtomicBool::new(false),
-            flushed: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            changed_at: AtomicU64::new(0),
-            newest_held: AtomicU64::new(0),
-            wanted: AtomicU64::new(0),
-            turns: Turns::default(),
-            flushes: AtomicU64::new(0),
-            put_times: PutTimes::default(),
-            decisions: AtomicU64::new(0),
-            callbacks: Mutex::new(Vec::new()),
-            has_callbacks: AtomicBool::new(false),
-            is_short: AtomicBool::new(false),
-            failure: OnceLock::new(),
-            has_ended: AtomicBool::new(false),
-            due: Signal::default(),
-        }
-    }
-
-    /// Takes everything below `end` as flushed and begins to count, before the first append.
-    pub(crate) fn begin_at(&self, end: u64) -> Option<Box<Unflushed>> {
-        self.flushed.store(end, Ordering::Release);
-        self.count(&self.wish.lock())
-    }
-
-    fn count(&self, wish: &Wish) -> Option<Box<Unflushed>> {
-        let is_each = wish.policy == FlushPolicy::Each;
-        let limit = match wish.policy {
-            FlushPolicy::EveryN { count, .. } => Some(count),
-            _ => None,
-        };
-        let nothing = BTreeMap::new();
-        let by_topic = if wish.policy.is_synchronous() { &nothing } else { &wish.by_topic };
-        let unflushed = Unflushed::new(is_each, limit, by_topic);
-        self.is_counting.store(unflushed.is_some(), Ordering::SeqCst);
-        unflushed
-    }
-
-    pub(crate) fn is_sync(&self) -> bool {
-        self.is_sync.load(Ordering::Acquire)
-    }
-
-    fn ask(&self, end: u64) {
-        self.wanted.fetch_max(end, Ordering::AcqRel);
-        self.due.ring();
-    }
-}
 
 impl<D: Disk> CommitLog<D> {
     /// End of what is durable.

@@ -1,11 +1,17 @@
 //! The commit log: appending, flushing, preparing files ahead, and its damaged ranges.
 
+pub(crate) mod appended;
+pub(crate) mod appender;
 pub(crate) mod commit_log;
 pub(crate) mod damage;
 pub(crate) mod flush;
+pub(crate) mod flush_mark;
 pub(crate) mod flush_policy;
+pub(crate) mod flush_state;
 pub(crate) mod flush_turns;
 pub(crate) mod nearest_record;
 pub(crate) mod prepare_ahead;
+pub(crate) mod prepared;
+pub(crate) mod put_times;
 pub(crate) mod recent_pages;
 pub(crate) mod unflushed;

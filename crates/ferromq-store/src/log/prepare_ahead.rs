@@ -3,17 +3,14 @@
 //! It never touches a byte the appender may enter; without it the appender does the same work itself.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
-
-use parking_lot::Mutex;
 
 use crate::{
     error::{Result, StoreError},
     files::disk::Disk,
     log::commit_log::CommitLog,
-    sync::signal::Signal,
 };
 
 /// How far ahead of a busy appender memory is made ready under asynchronous flush.
@@ -26,58 +23,6 @@ const BUSY_FOR: Duration = Duration::from_millis(500);
 const ZERO_WINDOW: u64 = 4 << 20;
 /// Zeros written and flushed in one step.
 const ZERO_STEP: u64 = 1 << 20;
-
-/// How far the log is prepared.
-pub(crate) struct Ahead {
-    /// The appender stays below it. `u64::MAX` where nothing is zeroed ahead.
-    zeroed: AtomicU64,
-    zeroing: Mutex<()>,
-    /// Memory is ready up to here, or need not be. `u64::MAX` where it never is made ready.
-    prefaulted: AtomicU64,
-    prefaulted_at: Mutex<Option<Instant>>,
-    /// The next file could not be made; told once until one can.
-    is_failing: AtomicBool,
-    /// Something was due since the preparing thread last looked.
-    asked: AtomicBool,
-    /// Wakes the preparing thread.
-    pub(crate) due: Signal,
-}
-
-impl Default for Ahead {
-    fn default() -> Self {
-        Self {
-            zeroed: AtomicU64::new(u64::MAX),
-            zeroing: Mutex::new(()),
-            prefaulted: AtomicU64::new(u64::MAX),
-            prefaulted_at: Mutex::new(None),
-            is_failing: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
-            due: Signal::default(),
-        }
-    }
-}
-
-impl Ahead {
-    /// Nothing is prepared from `end` on. Zeros are for synchronous flush, memory for asynchronous.
-    ///
-    /// Under the append lock, or before the first append.
-    pub(crate) fn change(&self, end: u64, is_sync: bool) {
-        // Zeros under way end first: the appender may go anywhere after this.
-        let _zeroing = self.zeroing.lock();
-        self.zeroed.store(if is_sync { end } else { u64::MAX }, Ordering::Release);
-        self.prefaulted.store(if is_sync { u64::MAX } else { end }, Ordering::Release);
-    }
-
-    /// Says once that something was due since it was last asked: a ring while the thread is awake is not heard.
-    pub(crate) fn was_asked(&self) -> bool {
-        self.asked.swap(false, Ordering::AcqRel)
-    }
-
-    /// The appender must not write at or after it.
-    pub(crate) fn zeroed(&self) -> u64 {
-        self.zeroed.load(Ordering::Acquire)
-    }
-}
 
 impl<D: Disk> CommitLog<D> {
     /// Wakes the preparing thread where something is due. Called after each append, so it must cost next to nothing.

@@ -25,7 +25,7 @@ use crate::progress::{
 use crate::{
     error::{Result, StoreError},
     files::{anchor::Anchor, disk::Disk},
-    progress::java_pops::Held,
+    progress::java_leases::JavaLeases,
 };
 
 type Queue = Arc<Mutex<QueueLeases>>;
@@ -67,7 +67,7 @@ pub(crate) struct Progress {
     /// What consumerOrderInfo.json holds, or is to hold where the next is set.
     orders: Mutex<OrderFile>,
     are_orders_due: AtomicBool,
-    /// Held by whoever writes.
+    /// JavaLeases by whoever writes.
     writing: Mutex<()>,
 }
 
@@ -152,7 +152,7 @@ impl Progress {
         group: &str,
         topic: &str,
         queue_id: u32,
-        held: Held,
+        held: JavaLeases,
         bounds: (u64, u64),
     ) -> usize {
         let queue = self.group_topic_or_new(group, topic).queue_or_begin(queue_id, || {

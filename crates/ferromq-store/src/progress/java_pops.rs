@@ -14,13 +14,15 @@ use crate::{
     error::{Result, StoreError},
     files::disk::Disk,
     filter::message_filter::MessageFilter,
-    progress::{group_progress::Progress, lease::Lease},
-    queues::{consume_queue::ConsumeQueue, time_search::TimeSearch},
-    record::{message::MessageView, properties},
-    store::{
-        message_store::Inner,
-        types::{GetRequest, GetStatus, Source, TransferLimits},
+    progress::{
+        group_progress::Progress,
+        java_leases::{JavaLeases, OfQueue},
+        lease::Lease,
     },
+    queues::{consume_queue::ConsumeQueue, time_search::TimeSearch},
+    read::types::{GetRequest, GetStatus, Source, TransferLimits},
+    record::{message::MessageView, properties},
+    store::message_store::Inner,
 };
 
 /// Topics of the revive log, one a cluster, and the group that reads them.
@@ -68,19 +70,6 @@ struct Pops {
     /// Queues of which more is handed out than is remembered, and the first message that is not acknowledged.
     rewound: BTreeMap<OfQueue, u64>,
 }
-
-/// The leases of one queue of a group.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// The first message of all pops that are known.
-    pub(crate) first: u64,
-    pub(crate) leases: BTreeMap<u64, Lease>,
-    /// There are more leases than are remembered: everything from `first` on comes again.
-    pub(crate) is_rewound: bool,
-}
-
-/// Group, topic and queue.
-pub(crate) type OfQueue = (String, String, u32);
 
 /// Makes leases of what Java's consumers hold, and sets the reader of the revive log to its end. To be asked once the
 /// queues are recovered, and written down before the store counts as ours. Says whether there is something to write.
@@ -292,15 +281,15 @@ impl Pops {
     }
 
     /// What is handed out and not acknowledged, by queue. Of several leases of a message the last one counts.
-    fn open(self, now: i64) -> BTreeMap<OfQueue, Held> {
-        let again = |first| Held { first, leases: BTreeMap::new(), is_rewound: true };
-        let mut open: BTreeMap<OfQueue, Held> =
+    fn open(self, now: i64) -> BTreeMap<OfQueue, JavaLeases> {
+        let again = |first| JavaLeases { first, leases: BTreeMap::new(), is_rewound: true };
+        let mut open: BTreeMap<OfQueue, JavaLeases> =
             self.rewound.into_iter().map(|(queue, first)| (queue, again(first))).collect();
         for (pop, handed_out) in self.handed_out {
             let acknowledged = self.acknowledged.get(&pop);
             let ends_at = pop.pop_time.saturating_add(handed_out.invisible_ms);
             let lease = Lease::from_outside(pop.pop_time, ends_at, 1, now);
-            let held = open.entry((pop.group, pop.topic, pop.queue_id)).or_insert_with(|| Held {
+            let held = open.entry((pop.group, pop.topic, pop.queue_id)).or_insert_with(|| JavaLeases {
                 first: pop.start,
                 leases: BTreeMap::new(),
                 is_rewound: false,
@@ -374,7 +363,7 @@ mod tests {
         let lease = Lease { pop_time: 7, invisible_ms: 60_000, attempt: 1 };
         assert_eq!(
             held,
-            &Held { first: 10, leases: BTreeMap::from([(11, lease), (13, lease)]), is_rewound: false }
+            &JavaLeases { first: 10, leases: BTreeMap::from([(11, lease), (13, lease)]), is_rewound: false }
         );
     }
 

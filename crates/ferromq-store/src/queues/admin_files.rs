@@ -14,7 +14,7 @@ use crate::{
         anchor::{self, Anchor},
         disk::Disk,
     },
-    queues::admin::QueueAccess,
+    queues::queue_marks::{Floor, QueueAccess},
 };
 
 const DELETED_MAGIC: &[u8; 8] = b"FMQDELE1";
@@ -22,15 +22,6 @@ const ACCESS_MAGIC: &[u8; 8] = b"FMQACCS1";
 
 /// Topic and queue id.
 pub(crate) type QueueName = (Box<str>, u32);
-
-/// What was deleted of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Floor {
-    /// Queue offsets below it were given out before …
-    pub(crate) offset: u64,
-    /// … to records that lie before this physical offset.
-    pub(crate) physical_end: u64,
-}
 
 /// Reads the deleted queues, where `is_held` says of the anchor that the log still is the one they were deleted from.
 pub(crate) fn load_deleted<D: Disk>(
@@ -160,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::files::disk::RealDisk;
+    use crate::files::real_disk::RealDisk;
 
     proptest! {
         #[test]

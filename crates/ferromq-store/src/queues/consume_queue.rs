@@ -4,30 +4,18 @@
 //! opens the commit log; what an entry leads to is the reader's business.
 
 use std::{
-    collections::BTreeMap,
     ops::Range,
-    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
-use parking_lot::{Mutex, RwLock};
-
 use crate::{
-    config::StoreConfig,
     error::{Result, StoreError},
-    files::{
-        directories::{FilePlaces, Names},
-        disk::{Allocation, Disk},
-        mapped_file::MappedFile,
-        mapped_file_queue::{FileForm, MappedFileQueue},
-        open_files::{OpenFiles, RowKind},
-    },
-    queues::{admin::Marks, known_times::KnownTimes, queue_list::Extent, recovery::Known},
+    files::{disk::Disk, mapped_file::MappedFile, mapped_file_queue::MappedFileQueue},
+    queues::{known_times::KnownTimes, queue_list::Extent, queue_marks::QueueMarks},
     record::message::MIN_RECORD_LEN,
-    sync::{fast_hash::FastMap, parallel::side_by_side},
 };
 
 /// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
@@ -93,31 +81,31 @@ impl Entry {
 
 /// One queue of one topic.
 pub(crate) struct ConsumeQueue<D: Disk> {
-    topic: Box<str>,
-    queue_id: u32,
+    pub(super) topic: Box<str>,
+    pub(super) queue_id: u32,
     pub(crate) files: MappedFileQueue<D>,
     pub(crate) min_offset: AtomicU64,
     /// Published after the entries below it are written.
     pub(crate) max_offset: AtomicU64,
     /// The next queue offset to give out; only touched under the append lock.
-    next_offset: AtomicU64,
+    pub(super) next_offset: AtomicU64,
     /// Entries below it are durable.
     pub(crate) flushed: AtomicU64,
     /// Listed among the queues that must be flushed.
-    is_dirty: AtomicBool,
+    pub(super) is_dirty: AtomicBool,
     /// Files were missing or unfit when the store was opened: entries may be missing.
     pub(crate) is_cut: AtomicBool,
     /// Entries below it were there when the store was opened …
-    found_end: AtomicU64,
+    pub(super) found_end: AtomicU64,
     /// … and the records of those below this were looked at since.
-    checked_to: AtomicU64,
+    pub(super) checked_to: AtomicU64,
     /// The queue's place in the current round of the dispatcher, which alone uses it.
     pub(crate) batch: AtomicU32,
-    times: KnownTimes,
+    pub(super) times: KnownTimes,
     /// A page of entries that was seen in memory, and when: see [`Self::in_memory_to`].
-    seen_page: AtomicU64,
+    pub(super) seen_page: AtomicU64,
     /// What was deleted with the topic, and who may use the queue.
-    pub(crate) marks: Marks,
+    pub(crate) marks: QueueMarks,
 }
 
 impl<D: Disk> ConsumeQueue<D> {
@@ -490,207 +478,6 @@ impl<D: Disk> ConsumeQueue<D> {
             Err(_) => self.is_dirty.store(true, Ordering::SeqCst),
         }
         done
-    }
-}
-
-type Table<D> = FastMap<Box<str>, FastMap<u32, Arc<ConsumeQueue<D>>>>;
-
-/// All queues of all topics.
-pub(crate) struct ConsumeQueues<D: Disk> {
-    disk: D,
-    names: Arc<Names<D>>,
-    directory: PathBuf,
-    file_size: u64,
-    open_files: Arc<OpenFiles<D::Region>>,
-    table: RwLock<Table<D>>,
-    /// Topics whose directories could not be listed, for recovery to set their queues aside.
-    pub(crate) unlisted: Mutex<Vec<(Box<str>, StoreError)>>,
-    /// Queues whose files could not be read, for recovery to set aside.
-    pub(crate) unread: Mutex<Vec<(Arc<ConsumeQueue<D>>, StoreError)>>,
-    /// No record at or after it belongs to what was deleted with its topic.
-    pub(crate) deleted_to: AtomicU64,
-}
-
-impl<D: Disk> ConsumeQueues<D> {
-    /// Opens `consumequeue/TOPIC/QUEUE` of a store directory; entries are recovered later.
-    pub(crate) fn load(
-        disk: &D,
-        root: &Path,
-        names: &Arc<Names<D>>,
-        open_files: &Arc<OpenFiles<D::Region>>,
-        config: &StoreConfig,
-    ) -> Result<Self> {
-        let mut queues = Self {
-            disk: disk.clone(),
-            names: Arc::clone(names),
-            directory: root.join("consumequeue"),
-            file_size: config.consume_queue_file_entries.max(1) * ENTRY_LEN,
-            open_files: Arc::clone(open_files),
-            table: RwLock::new(FastMap::default()),
-            unlisted: Mutex::default(),
-            unread: Mutex::default(),
-            deleted_to: AtomicU64::new(0),
-        };
-        let topics = queues.list(&queues.directory)?;
-        let found = Mutex::new(BTreeMap::new());
-        side_by_side(&topics, |path| {
-            let queues = queues.load_topic(path);
-            found.lock().insert(path, queues);
-        });
-        let found: Vec<_> = found.into_inner().into_values().flatten().collect();
-        // New queues get files of this size too: Java opens a store only where all are of one size.
-        let last = found.iter().rev().find(|(queue, _)| queue.files.span().is_some());
-        queues.file_size = last.map_or(queues.file_size, |(queue, _)| queue.files.file_size());
-        for (mut queue, error) in found {
-            if queue.files.span().is_none() {
-                let is_cut = queue.is_cut();
-                queue = queues.make(queue.topic(), queue.queue_id());
-                queue.is_cut.store(is_cut, Ordering::Relaxed);
-            }
-            let queue = Arc::new(queue);
-            if let Some(error) = error {
-                queues.unread.lock().push((Arc::clone(&queue), error));
-            }
-            let mut table = queues.table.write();
-            table.entry(queue.topic().into()).or_default().insert(queue.queue_id(), queue);
-        }
-        Ok(queues)
-    }
-
-    /// The queues in a topic's directory, each with why its files cannot be found now.
-    fn load_topic(&self, directory: &Path) -> Vec<(ConsumeQueue<D>, Option<StoreError>)> {
-        let Some(topic) = directory.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
-        let mut found = Vec::new();
-        let paths = match self.list(directory) {
-            Ok(paths) => paths,
-            Err(error) => {
-                self.unlisted.lock().push((topic.into(), error));
-                return found;
-            }
-        };
-        for path in paths {
-            let name = path.file_name().and_then(|name| name.to_str());
-            let Some(queue_id) = name.and_then(|name| name.parse().ok()) else { continue };
-            let mut queue = self.make(topic, queue_id);
-            let error = match queue.load() {
-                Ok(is_whole) => {
-                    queue.is_cut.store(!is_whole, Ordering::Relaxed);
-                    None
-                }
-                Err(error) => {
-                    queue = self.make(topic, queue_id);
-                    Some(error)
-                }
-            };
-            found.push((queue, error));
-        }
-        found
-    }
-
-    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {
-        self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))
-    }
-
-    fn make(&self, topic: &str, queue_id: u32) -> ConsumeQueue<D> {
-        let directory = self.directory.join(topic).join(queue_id.to_string());
-        ConsumeQueue {
-            topic: topic.into(),
-            queue_id,
-            files: MappedFileQueue::new(
-                self.disk.clone(),
-                FilePlaces::one(&self.names, directory),
-                FileForm { size: self.file_size, allocation: Allocation::Sparse, kind: RowKind::Derived },
-                Arc::clone(&self.open_files),
-            ),
-            min_offset: AtomicU64::new(0),
-            max_offset: AtomicU64::new(0),
-            next_offset: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
-            is_dirty: AtomicBool::new(false),
-            is_cut: AtomicBool::new(false),
-            found_end: AtomicU64::new(0),
-            checked_to: AtomicU64::new(0),
-            batch: AtomicU32::new(NO_BATCH),
-            times: KnownTimes::default(),
-            seen_page: AtomicU64::new(0),
-            marks: Marks::default(),
-        }
-    }
-
-    /// Reads the files of a queue anew that could not be read at open, and lets the new queue take its place.
-    pub(crate) fn reload(
-        &self,
-        before: &ConsumeQueue<D>,
-        log_start: u64,
-        known: Known,
-    ) -> Result<Arc<ConsumeQueue<D>>> {
-        let mut queue = self.make(before.topic(), before.queue_id());
-        queue.load()?;
-        queue.adopt(before);
-        queue.recover(log_start, known, None)?;
-        queue.settle_deleted()?;
-        let queue = Arc::new(queue);
-        let mut table = self.table.write();
-        table.entry(before.topic().into()).or_default().insert(before.queue_id(), Arc::clone(&queue));
-        Ok(queue)
-    }
-
-    pub(crate) fn find(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {
-        self.find_any(topic, queue_id).filter(|queue| !queue.marks.is_deleted())
-    }
-
-    /// As [`Self::find`], also a deleted one.
-    pub(crate) fn find_any(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {
-        self.table.read().get(topic)?.get(&queue_id).map(Arc::clone)
-    }
-
-    /// The queue, which begins empty where there is none yet. Its files come with its first entry.
-    pub(crate) fn find_or_make(&self, topic: &str, queue_id: u32) -> Arc<ConsumeQueue<D>> {
-        if let Some(queue) = self.find(topic, queue_id) {
-            return queue;
-        }
-        let mut table = self.table.write();
-        let queues = table.entry(topic.into()).or_default();
-        Arc::clone(queues.entry(queue_id).or_insert_with(|| Arc::new(self.make(topic, queue_id))))
-    }
-
-    /// How many queues have messages.
-    pub(crate) fn count(&self) -> usize {
-        let table = self.table.read();
-        table.values().flat_map(|queues| queues.values()).filter(|queue| queue.has_messages()).count()
-    }
-
-    /// Where each queue with messages begins and ends.
-    pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), Extent> {
-        let queues = self.all().into_iter().filter(|queue| queue.has_messages());
-        queues.map(|queue| ((queue.topic().into(), queue.queue_id()), queue.extent())).collect()
-    }
-
-    /// All queues, in no order.
-    pub(crate) fn all(&self) -> Vec<Arc<ConsumeQueue<D>>> {
-        self.table.read().values().flat_map(|queues| queues.values().map(Arc::clone)).collect()
-    }
-
-    /// All queues of a topic, also deleted ones, in no order.
-    pub(crate) fn of_topic(&self, topic: &str) -> Vec<Arc<ConsumeQueue<D>>> {
-        self.table.read().get(topic).map_or_else(Vec::new, |queues| queues.values().map(Arc::clone).collect())
-    }
-
-    /// Topics that have messages, each with its queue ids in order.
-    pub(crate) fn names(&self) -> Vec<(String, Vec<u32>)> {
-        let table = self.table.read();
-        let mut names: Vec<(String, Vec<u32>)> = table
-            .iter()
-            .map(|(topic, queues)| {
-                let with_messages = queues.values().filter(|queue| queue.has_messages());
-                let mut ids: Vec<u32> = with_messages.map(|queue| queue.queue_id()).collect();
-                ids.sort_unstable();
-                (topic.to_string(), ids)
-            })
-            .filter(|(_, ids)| !ids.is_empty())
-            .collect();
-        names.sort();
-        names
     }
 }
 

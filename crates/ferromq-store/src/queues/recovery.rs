@@ -16,8 +16,10 @@ use crate::{
         mapped_file::MappedFile,
     },
     queues::{
-        consume_queue::{ConsumeQueue, ConsumeQueues, ENTRY_LEN, Entry},
+        consume_queue::{ConsumeQueue, ENTRY_LEN, Entry},
+        known_entries::KnownEntries,
         queue_list::Extent,
+        queue_table::ConsumeQueues,
     },
     sync::parallel::side_by_side,
 };
@@ -25,44 +27,6 @@ use crate::{
 const ENTRY: usize = ENTRY_LEN as usize;
 /// Entries read at once, where all are read.
 const READ_ENTRIES: usize = 4096;
-
-/// What is known of the entries when the store is opened.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Known {
-    /// We closed the store: each queue ends where its extent says.
-    Closed,
-    /// Entries that lead below the limit are whole and durable; others may be anything.
-    DurableBelow(u64),
-    /// Nothing: entries that lead below the limit are kept up to the first hole. Where `is_cut`, the rest is erased.
-    Nothing { limit: u64, is_cut: bool },
-}
-
-impl Known {
-    /// What is still known of a queue that is read later, while the store is open.
-    pub(crate) fn later(self, end: u64) -> Self {
-        match self {
-            // Its extent is no longer looked at.
-            Self::Closed => Self::DurableBelow(end),
-            Self::Nothing { limit, .. } => Self::Nothing { limit, is_cut: true },
-            known @ Self::DurableBelow(_) => known,
-        }
-    }
-
-    /// No entry is missing that leads below it.
-    pub(crate) fn whole_below(self) -> u64 {
-        match self {
-            Self::DurableBelow(limit) => limit,
-            Self::Closed | Self::Nothing { .. } => 0,
-        }
-    }
-
-    fn limit(self) -> u64 {
-        match self {
-            Self::Closed => u64::MAX,
-            Self::DurableBelow(limit) | Self::Nothing { limit, .. } => limit,
-        }
-    }
-}
 
 impl<D: Disk> ConsumeQueue<D> {
     /// Finds the queue's files. Files that do not fit the row are removed, and so are all behind them: `false` then.
@@ -105,11 +69,11 @@ impl<D: Disk> ConsumeQueue<D> {
     pub(crate) fn recover(
         &self,
         log_start: u64,
-        known: Known,
+        known: KnownEntries,
         listed: Option<Extent>,
     ) -> Result<Option<u64>> {
         let Some(first) = self.files.span().map(|span| span.start) else { return Ok(None) };
-        if let (Known::Closed, Some(extent)) = (known, listed)
+        if let (KnownEntries::Closed, Some(extent)) = (known, listed)
             && self.ends_at(extent)?
         {
             self.publish_extent(extent.max_offset, extent.max_offset);
@@ -120,10 +84,10 @@ impl<D: Disk> ConsumeQueue<D> {
         let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
         let last = self.last_kept_file(first, is_kept)?;
         let (end, physical_end, met_other) = match known {
-            Known::DurableBelow(_) => last_below(&last, is_kept)?,
-            Known::Closed | Known::Nothing { .. } => read_through(&last, is_kept)?,
+            KnownEntries::DurableBelow(_) => last_below(&last, is_kept)?,
+            KnownEntries::Closed | KnownEntries::Nothing { .. } => read_through(&last, is_kept)?,
         };
-        if met_other || !matches!(known, Known::Closed | Known::Nothing { is_cut: false, .. }) {
+        if met_other || !matches!(known, KnownEntries::Closed | KnownEntries::Nothing { is_cut: false, .. }) {
             // Flushed at once: after another crash the old bytes must not be back.
             if last.erase(end..last.end())? > end {
                 last.flush(end..last.end())?;
@@ -137,10 +101,12 @@ impl<D: Disk> ConsumeQueue<D> {
         self.files.truncate(end.max(last.base() + 1))?;
         let max_offset = end / ENTRY_LEN;
         let flushed = match known {
-            Known::DurableBelow(_) => max_offset,
-            Known::Closed | Known::Nothing { is_cut: false, .. } => max_offset.min(last.base() / ENTRY_LEN),
+            KnownEntries::DurableBelow(_) => max_offset,
+            KnownEntries::Closed | KnownEntries::Nothing { is_cut: false, .. } => {
+                max_offset.min(last.base() / ENTRY_LEN)
+            }
             // Another broker was killed: once, all is flushed.
-            Known::Nothing { is_cut: true, .. } => first / ENTRY_LEN,
+            KnownEntries::Nothing { is_cut: true, .. } => first / ENTRY_LEN,
         };
         self.publish_extent(flushed, max_offset);
         self.find_min_offset(first / ENTRY_LEN, Extent { min_offset: 0, max_offset }, log_start)?;
@@ -236,7 +202,7 @@ impl<D: Disk> ConsumeQueues<D> {
     pub(crate) fn recover(
         &self,
         log_start: u64,
-        known: Known,
+        known: KnownEntries,
         listed: impl Fn(&str, u32) -> Option<Extent> + Sync,
     ) -> u64 {
         let newest = AtomicU64::new(0);

@@ -5,8 +5,9 @@ use std::{ops::Range, sync::Arc};
 use crate::{
     error::Result,
     files::{
-        disk::{Disk, RealDisk, Region},
+        disk::{Disk, Region},
         mapped_file::MappedFile,
+        real_disk::RealDisk,
     },
     record::message,
 };

@@ -16,7 +16,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::record::{properties, property_crc};
+use crate::record::{
+    encoded::{CRC_BITS, Encoded},
+    properties, property_crc,
+};
 
 /// Magic code of a record whose topic length takes one byte.
 pub(crate) const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -126,23 +129,6 @@ pub struct NewMessage<'a> {
     pub properties: &'a [u8],
 }
 
-/// What [`encode`] produced: everything of a record but its body lies in the caller's buffer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Encoded {
-    /// Where the bytes before the body begin in the buffer.
-    pub(crate) head_at: usize,
-    /// Where they end and the bytes after the body begin.
-    pub(crate) tail_at: usize,
-    /// Where the bytes after the body end.
-    pub(crate) tail_end: usize,
-    /// Length of the whole record.
-    pub(crate) len: u32,
-    /// The system flag as stored.
-    pub(crate) sys_flag: i32,
-    /// CRC32 of the body, where the record gets a property CRC: [`property_crc::seal`] goes on from it.
-    pub(crate) body_hash: Option<u32>,
-}
-
 /// Length of the record [`encode`] makes.
 pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with_property_crc: bool) -> u64 {
     let hosts = [message.born_host, store_host].iter().filter(|host| host.is_ipv6()).count() * 12;
@@ -241,9 +227,6 @@ fn push_host(out: &mut Vec<u8>, host: SocketAddr) {
     }
     out.extend_from_slice(&u32::from(host.port()).to_be_bytes());
 }
-
-/// RocketMQ clears the top bit of a CRC32.
-pub(crate) const CRC_BITS: u32 = 0x7FFF_FFFF;
 
 /// RocketMQ's checksum of a body: CRC32 with the top bit cleared.
 pub(crate) fn body_crc(body: &[u8]) -> u32 {

@@ -1,5 +1,6 @@
 //! One record: its bytes in the log, its properties, its checksums, its ids. It knows no files.
 
+pub(crate) mod encoded;
 pub(crate) mod log_record;
 pub(crate) mod message;
 pub(crate) mod message_id;

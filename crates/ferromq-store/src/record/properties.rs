@@ -56,7 +56,7 @@ pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<
 /// wrong in any message that is made of this one.
 #[must_use]
 pub fn is_hidden(name: &str) -> bool {
-    is_reserved(name) || name == crate::dedup::sequence::SEQUENCE
+    is_reserved(name) || name == crate::record::properties::SEQUENCE
 }
 
 /// Says whether a property name is RocketMQ's own: producers may not set it, consumers do not see it.
@@ -128,6 +128,9 @@ pub fn is_reserved(name: &str) -> bool {
             | "INNER_MULTI_DISPATCH"
     )
 }
+
+/// The name of the property.
+pub const SEQUENCE: &str = "FERROMQ_SEQUENCE";
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use crc32fast::Hasher;
 
-use crate::record::message::{CRC_BITS, Encoded};
+use crate::record::encoded::{CRC_BITS, Encoded};
 
 const NAME: &[u8] = b"__CRC32#";
 const DIGITS: usize = 10;

@@ -2,9 +2,11 @@
 //!
 //! It only counts; what is walked is `recover`'s business.
 
-use std::time::{Duration, Instant};
-
-use crate::recovery::recovery_report::{RecoveryListener, RecoveryProgress};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -66,5 +68,41 @@ impl Pace {
         if let Some(listener) = &self.listener {
             listener.tell(progress);
         }
+    }
+}
+
+/// How far a recovery is. Told when it begins, at most once a second, and when it ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RecoveryProgress {
+    /// Bytes of the log walked so far.
+    pub done_bytes: u64,
+    /// Bytes there are to walk, at most: where the log ends is known only at the end.
+    pub total_bytes: u64,
+    /// Bytes walked a second.
+    pub bytes_per_second: u64,
+    /// Time left at this rate; `None` while there is no rate yet.
+    pub remaining: Option<Duration>,
+}
+
+type Listener = dyn Fn(&RecoveryProgress) + Send + Sync;
+
+/// Who is told of a recovery's progress.
+#[derive(Clone)]
+pub struct RecoveryListener(Arc<Listener>);
+
+impl RecoveryListener {
+    /// Wraps a function; it is called by the thread that opens the store.
+    pub fn new(listener: impl Fn(&RecoveryProgress) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(listener))
+    }
+
+    pub(crate) fn tell(&self, progress: &RecoveryProgress) {
+        (self.0)(progress);
+    }
+}
+
+impl fmt::Debug for RecoveryListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecoveryListener")
     }
 }

@@ -22,8 +22,8 @@ use crate::{
     log::damage::{Damage, DamageReason},
     queues::{
         consume_queue::{ConsumeQueue, Entry},
+        known_entries::KnownEntries,
         queue_list::QueueList,
-        recovery::Known,
     },
     recovery::{
         last_shutdown::{self, Left},
@@ -233,7 +233,7 @@ fn find_missing_files<D: Disk>(inner: &Inner<D>, durable_end: Option<u64>) {
     for range in missing {
         // Files of one row are of one size, but for one that was cut short.
         let is_short = range.start % files.file_size() != 0;
-        let name = crate::files::mapped_file_queue::file_name(range.start);
+        let name = crate::files::directories::file_name(range.start);
         let short = range.start.checked_sub(1).and_then(|at| files.path_at(at)).filter(|_| is_short);
         let file = short.unwrap_or_else(|| files.directory().join(name));
         let reason = if is_short { DamageReason::Short } else { DamageReason::Missing };
@@ -356,10 +356,10 @@ impl<D: Disk> Run<'_, D> {
         let log_start = inner.log.start();
         let limit = known_end.unwrap_or(plan.walk_from);
         let known = match plan.left {
-            Left::Closed { .. } => Known::Closed,
-            Left::Killed => Known::DurableBelow(limit),
-            Left::ClosedByOther => Known::Nothing { limit, is_cut: false },
-            Left::KilledOther { .. } => Known::Nothing { limit, is_cut: true },
+            Left::Closed { .. } => KnownEntries::Closed,
+            Left::Killed => KnownEntries::DurableBelow(limit),
+            Left::ClosedByOther => KnownEntries::Nothing { limit, is_cut: false },
+            Left::KilledOther { .. } => KnownEntries::Nothing { limit, is_cut: true },
         };
         let extent = |topic: &str, id| {
             let listed = listed.filter(|listed| plan.left.is_ours() && listed.log_start <= log_start)?;

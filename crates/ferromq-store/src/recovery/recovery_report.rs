@@ -1,21 +1,8 @@
 //! What a recovery tells: its progress while it runs, and its report when it is done. Plain data.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::log::damage::Damage;
-
-/// How far a recovery is. Told when it begins, at most once a second, and when it ends.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RecoveryProgress {
-    /// Bytes of the log walked so far.
-    pub done_bytes: u64,
-    /// Bytes there are to walk, at most: where the log ends is known only at the end.
-    pub total_bytes: u64,
-    /// Bytes walked a second.
-    pub bytes_per_second: u64,
-    /// Time left at this rate; `None` while there is no rate yet.
-    pub remaining: Option<Duration>,
-}
 
 /// What a recovery did.
 #[derive(Debug, Clone, Default)]
@@ -38,27 +25,4 @@ pub struct RecoveryReport {
     pub elapsed: Duration,
     /// All damages known when it ended.
     pub damages: Vec<Damage>,
-}
-
-type Listener = dyn Fn(&RecoveryProgress) + Send + Sync;
-
-/// Who is told of a recovery's progress.
-#[derive(Clone)]
-pub struct RecoveryListener(Arc<Listener>);
-
-impl RecoveryListener {
-    /// Wraps a function; it is called by the thread that opens the store.
-    pub fn new(listener: impl Fn(&RecoveryProgress) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(listener))
-    }
-
-    pub(crate) fn tell(&self, progress: &RecoveryProgress) {
-        (self.0)(progress);
-    }
-}
-
-impl fmt::Debug for RecoveryListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RecoveryListener")
-    }
 }

@@ -20,11 +20,10 @@ use parking_lot::{Mutex, RwLock};
 use crate::{
     config::StoreConfig,
     error::Result,
-    files::{anchor::Anchor, disk::Disk},
+    files::{anchor::Anchor, disk::Disk, space::Space},
     record::message::{self, MessageView},
     retention::{
         archive::{Archive, ExpiredFile, NotTaken},
-        disk_space::Space,
         policy::{
             self, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy, TopicTimes,
             Verdict,

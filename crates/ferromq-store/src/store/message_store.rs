@@ -23,6 +23,7 @@ use crate::{
         timer::{delivery::Timer, state::TimerState},
     },
     derive::{
+        arrival::Arrival,
         dispatch,
         dispatch_stall::Stall,
         set_aside::{Cure, SetAside},
@@ -31,37 +32,33 @@ use crate::{
     files::{
         anchor::Anchor,
         directories::{FilePlaces, Names, sync_parent},
-        disk::{Allocation, Disk, RealDisk},
+        disk::{Allocation, Disk},
         mapped_file_queue::{FileForm, MappedFileQueue},
         open_files::{Budget, OpenFiles, RowKind},
+        real_disk::RealDisk,
     },
     index::key_index::Index,
     log::{
         commit_log::CommitLog,
         damage::{Damage, DamageReason},
+        flush_mark::FlushMark,
     },
     progress::{
         group_progress::{Progress, ProgressThread},
         java_pops,
     },
-    queues::{
-        consume_queue::{ConsumeQueue, ConsumeQueues},
-        queue_list::QueueList,
-    },
+    queues::{consume_queue::ConsumeQueue, queue_list::QueueList, queue_table::ConsumeQueues},
+    read::{counters::Counters, unreadable_files::Unreadable},
     recovery::{
         checkpoint::Checkpoint,
-        flush_mark::FlushMark,
         last_shutdown::{Left, mark_closed, mark_open, read_left, remove_abort, take_over},
+        progress_log::RecoveryListener,
         recover,
-        recovery_report::{RecoveryListener, RecoveryReport},
+        recovery_report::RecoveryReport,
         torn_tail,
     },
     retention::{archive::Archive, cleaner::Cleaner},
-    store::{
-        counters::Counters,
-        types::{Arrival, StoreStats},
-        unreadable_files::Unreadable,
-    },
+    store::stats::StoreStats,
     sync::signal::Signal,
     time::clock::Clock,
 };

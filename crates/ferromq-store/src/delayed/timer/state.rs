@@ -20,8 +20,9 @@ use crate::{
     error::{Result, StoreError},
     files::{directories::Names, disk::Disk, mapped_file::MappedFile, open_files::OpenFiles},
     queues::consume_queue::ConsumeQueue,
+    read::types::GetStatus,
     record::{log_record::Record, message::MessageView, properties},
-    store::{message_store::Inner, types::GetStatus},
+    store::message_store::Inner,
 };
 
 /// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.

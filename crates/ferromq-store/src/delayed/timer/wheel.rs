@@ -240,7 +240,7 @@ impl<D: Disk> Wheel<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::disk::RealDisk;
+    use crate::files::real_disk::RealDisk;
 
     #[test]
     fn a_look_goes_over_so_many_slots_and_all_looks_together_over_the_wheel() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::filter::message_filter::FilterError;
+use crate::filter::filter_error::FilterError;
 
 /// Keywords, in any case, and signs; of signs the longer ones stand first.
 const KEYWORDS: [&str; 12] = [

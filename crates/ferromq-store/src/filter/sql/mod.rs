@@ -21,7 +21,7 @@ use self::{
     expression::{Expression, Shown},
     parser::Parser,
 };
-use crate::filter::message_filter::FilterError;
+use crate::filter::filter_error::FilterError;
 
 /// Longest expression in bytes.
 const MAX_BYTES: usize = 64 << 10;

@@ -8,7 +8,7 @@ use super::{
     lexer::{Lexer, Token},
     values::{self, Value},
 };
-use crate::filter::message_filter::FilterError;
+use crate::filter::filter_error::FilterError;
 
 /// Reads one expression.
 pub(super) struct Parser<'a> {

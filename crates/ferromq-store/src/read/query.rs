@@ -6,11 +6,9 @@
 use crate::{
     files::disk::Disk,
     index::index_file::key_hash,
+    read::types::QueryResult,
     record::{log_record::Record, message::Brief},
-    store::{
-        message_store::{Inner, MessageStore},
-        types::QueryResult,
-    },
+    store::message_store::{Inner, MessageStore},
 };
 
 /// Entries of the index one query follows.

@@ -13,10 +13,8 @@ use parking_lot::Mutex;
 use crate::{
     error::StoreError,
     files::disk::Region,
-    store::{
-        put_times,
-        types::{GetResult, GetStatus},
-    },
+    log::put_times,
+    read::types::{GetResult, GetStatus},
 };
 
 /// Counts since the store was opened.

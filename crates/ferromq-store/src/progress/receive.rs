@@ -8,15 +8,13 @@ use crate::{
     error::{Result, StoreError},
     files::disk::{Disk, Region},
     filter::message_filter::MessageFilter,
-    progress::lease::{Lease, QueueLeases},
-    record::log_record::Record,
-    store::{
-        message_store::{Inner, MessageStore},
-        types::{
-            Ahead, Begin, Cold, GetRequest, GetResult, GetStatus, Leased, ReadAhead, ReceiptHandle,
-            ReceiveRequest, Received, Source, TransferLimits,
-        },
+    progress::{
+        lease::{Lease, QueueLeases},
+        receive_types::{Ahead, Begin, Cold, Leased, ReadAhead, ReceiptHandle, ReceiveRequest, Received},
     },
+    read::types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
+    record::log_record::Record,
+    store::message_store::{Inner, MessageStore},
 };
 
 /// Reads of one receive that may find nothing: a filter that matches little must keep neither a queue nor a

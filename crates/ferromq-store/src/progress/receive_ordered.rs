@@ -5,12 +5,12 @@
 
 use crate::{
     files::disk::Disk,
-    progress::lease::{Order, QueueLeases},
-    store::{
-        message_store::Inner,
+    progress::{
+        lease::{Order, QueueLeases},
         receive::{OfLease, Taking},
-        types::{MAX_ATTEMPT_ID, Ordered},
+        receive_types::{MAX_ATTEMPT_ID, Ordered},
     },
+    store::message_store::Inner,
 };
 
 impl<D: Disk> Inner<D> {

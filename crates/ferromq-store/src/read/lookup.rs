@@ -7,15 +7,13 @@ use crate::{
     files::disk::Disk,
     log::nearest_record,
     queues::time_search::TimeSearch,
+    read::types::Boundary,
     record::{
         log_record::Record,
         message::{self, MessageView},
         message_id::OffsetMessageId,
     },
-    store::{
-        message_store::{Inner, MessageStore},
-        types::Boundary,
-    },
+    store::message_store::{Inner, MessageStore},
 };
 
 impl<D: Disk> MessageStore<D> {

@@ -18,14 +18,12 @@ use crate::{
     filter::message_filter::MessageFilter,
     log::recent_pages::Known,
     queues::consume_queue::{ConsumeQueue, Entry},
+    read::types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
     record::{
         log_record::Record,
         message::{self, MessageView},
     },
-    store::{
-        message_store::{Inner, MessageStore},
-        types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
-    },
+    store::message_store::{Inner, MessageStore},
 };
 
 /// Bytes of messages that a filtered read passes over, the last one whole, so that one call stays short.
@@ -479,7 +477,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::StoreConfig, record::message::NewMessage, store::types::Boundary, time::clock::Clock,
+        config::StoreConfig, read::types::Boundary, record::message::NewMessage, time::clock::Clock,
     };
 
     fn filled(directory: &Path) -> MessageStore {

@@ -10,19 +10,20 @@ use std::{
 
 use crate::{
     dedup::sequence::Numbered,
-    delayed::delay_levels::{self, Delayed, SCHEDULE_TOPIC},
+    delayed::{
+        delay_levels::{Delayed, SCHEDULE_TOPIC},
+        waiting_message,
+    },
     error::{Result, StoreError},
     files::disk::Disk,
     log::{
+        appended::{Appended, Location},
         commit_log::{self, Once, Pending},
         flush_policy::FlushPolicy,
     },
     queues::consume_queue::{ConsumeQueue, check_name},
     record::message::{self, NewMessage},
-    store::{
-        message_store::{Inner, MessageStore},
-        types::{Appended, Location},
-    },
+    store::message_store::{Inner, MessageStore},
 };
 
 /// A buffer for records grows with the largest batch; above this it is not kept.
@@ -61,9 +62,9 @@ impl<D: Disk> MessageStore<D> {
         self.inner().append_tied(messages, (Tie::Loose, Kept::All), true)
     }
 
-    /// As [`Self::append`], but what has a [`SEQUENCE`](crate::dedup::sequence::SEQUENCE) is stored where nothing of its writer's
+    /// As [`Self::append`], but what has a [`SEQUENCE`](crate::record::properties::SEQUENCE) is stored where nothing of its writer's
     /// partition as high is in the queue, whoever sent it: what is there already has
-    /// [`Location::THERE_ALREADY`](crate::store::types::Location::THERE_ALREADY), and is as durable as the policy promises once
+    /// [`Location::THERE_ALREADY`](crate::log::appended::Location::THERE_ALREADY), and is as durable as the policy promises once
     /// `Appended::end` is. Look at and append are one.
     ///
     /// The promise is that of `dedup_window`, and of writers that send rows to a queue in rising order and no row before
@@ -94,14 +95,14 @@ impl<D: Disk> MessageStore<D> {
         Ok(appended)
     }
 
-    /// Says how a message must be stored that has a delay level or a time of delivery, see [`delay_levels::rewrite`]; `None` for
+    /// Says how a message must be stored that has a delay level or a time of delivery, see [`waiting_message::rewrite`]; `None` for
     /// one that does not wait.
     ///
     /// The store stores what it is given, so whoever takes messages from producers asks. Errors: `Invalid`, `TooFarAhead`.
     pub fn delayed(&self, message: &NewMessage<'_>) -> Result<Option<Delayed>> {
         let NewMessage { topic, queue_id, sys_flag, properties, .. } = *message;
         let inner = self.inner();
-        delay_levels::rewrite(&inner.config, inner.clock.now_ms(), topic, queue_id, sys_flag, properties)
+        waiting_message::rewrite(&inner.config, inner.clock.now_ms(), topic, queue_id, sys_flag, properties)
     }
 
     /// Says whether the promise of the flush policy holds for what ends at `end`; `None` where a flush must come first.

@@ -1,0 +1,29 @@
+//! What an append answers.
+
+/// Where one appended message lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Index in its queue.
+    pub queue_offset: u64,
+    /// Byte position in the commit log.
+    pub physical_offset: u64,
+    /// Length of the record in bytes.
+    pub len: u32,
+}
+
+impl Location {
+    /// Of a message that was sent again, see [`MessageStore::append_once`](crate::MessageStore::append_once): it is in
+    /// the log, but nobody knows where.
+    pub const THERE_ALREADY: Self = Self { queue_offset: u64::MAX, physical_offset: u64::MAX, len: 0 };
+}
+
+/// The outcome of an append.
+#[derive(Debug, Clone)]
+pub struct Appended {
+    /// One entry a message, in the order given.
+    pub locations: Vec<Location>,
+    /// The broker's time, milliseconds since 1970.
+    pub store_timestamp: i64,
+    /// End of the last record: pass it to [`MessageStore::when_durable`].
+    pub end: u64,
+}

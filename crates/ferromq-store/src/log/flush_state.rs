@@ -1,0 +1,108 @@
+//! How far the log is durable, and who waits for more.
+
+use crate::{
+    error::Result,
+    log::{flush_policy::FlushPolicy, flush_turns::Turns, put_times::PutTimes, unflushed::Unflushed},
+    sync::signal::Signal,
+};
+use parking_lot::Mutex;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What was asked for.
+pub(super) struct Wish {
+    pub(super) policy: FlushPolicy,
+    /// Most answered messages that may be unflushed, by topic.
+    pub(super) by_topic: BTreeMap<String, u32>,
+}
+
+/// How far the log is durable, and who waits for more.
+pub(crate) struct Flushing {
+    pub(super) wish: Mutex<Wish>,
+    pub(super) is_sync: AtomicBool,
+    /// The append lock holds an [`Unflushed`].
+    pub(super) is_counting: AtomicBool,
+    /// End of what a flush has covered.
+    pub(super) flushed: AtomicU64,
+    /// What readers saw before the policy became synchronous; they go on seeing it.
+    pub(super) seen: AtomicU64,
+    /// End of the log when the policy last changed: what lies before is flushed before it is answered.
+    pub(super) changed_at: AtomicU64,
+    /// End of the newest append that must be flushed before it is answered, where the policy is not synchronous.
+    pub(super) newest_held: AtomicU64,
+    /// The flushing thread shall flush up to here.
+    pub(super) wanted: AtomicU64,
+    pub(super) turns: Turns,
+    pub(super) flushes: AtomicU64,
+    pub(super) put_times: PutTimes,
+    /// Grows whenever a flush or a failure decides what becomes of those who wait.
+    pub(super) decisions: AtomicU64,
+    pub(super) callbacks: Mutex<Vec<(u64, Done)>>,
+    pub(super) has_callbacks: AtomicBool,
+    /// The last flush lacked a descriptor or memory to open something; told once until one goes well.
+    pub(super) is_short: AtomicBool,
+    pub(super) failure: OnceLock<Arc<str>>,
+    pub(super) has_ended: AtomicBool,
+    /// Wakes the thread that flushes in the background and tells who waits without blocking.
+    pub(crate) due: Signal,
+}
+
+impl Flushing {
+    pub(crate) fn new(policy: FlushPolicy, by_topic: BTreeMap<String, u32>) -> Self {
+        Self {
+            is_sync: AtomicBool::new(policy.is_synchronous()),
+            wish: Mutex::new(Wish { policy, by_topic }),
+            is_counting: AtomicBool::new(false),
+            flushed: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            changed_at: AtomicU64::new(0),
+            newest_held: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            turns: Turns::default(),
+            flushes: AtomicU64::new(0),
+            put_times: PutTimes::default(),
+            decisions: AtomicU64::new(0),
+            callbacks: Mutex::new(Vec::new()),
+            has_callbacks: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+            due: Signal::default(),
+        }
+    }
+
+    /// Takes everything below `end` as flushed and begins to count, before the first append.
+    pub(crate) fn begin_at(&self, end: u64) -> Option<Box<Unflushed>> {
+        self.flushed.store(end, Ordering::Release);
+        self.count(&self.wish.lock())
+    }
+
+    pub(super) fn count(&self, wish: &Wish) -> Option<Box<Unflushed>> {
+        let is_each = wish.policy == FlushPolicy::Each;
+        let limit = match wish.policy {
+            FlushPolicy::EveryN { count, .. } => Some(count),
+            _ => None,
+        };
+        let nothing = BTreeMap::new();
+        let by_topic = if wish.policy.is_synchronous() { &nothing } else { &wish.by_topic };
+        let unflushed = Unflushed::new(is_each, limit, by_topic);
+        self.is_counting.store(unflushed.is_some(), Ordering::SeqCst);
+        unflushed
+    }
+
+    pub(crate) fn is_sync(&self) -> bool {
+        self.is_sync.load(Ordering::Acquire)
+    }
+
+    pub(super) fn ask(&self, end: u64) {
+        self.wanted.fetch_max(end, Ordering::AcqRel);
+        self.due.ring();
+    }
+}

@@ -1,0 +1,146 @@
+//! What was decided about a queue, next to what is in it: deleted, closed, set aside.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+
+/// Who may use a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueueAccess {
+    /// Everybody.
+    #[default]
+    Open,
+    /// Readers: what is there drains, nothing is added.
+    ReadOnly,
+    /// Nobody.
+    Closed,
+}
+
+impl QueueAccess {
+    pub(crate) fn to_byte(self) -> u8 {
+        match self {
+            Self::Open => 0,
+            Self::ReadOnly => 1,
+            Self::Closed => 2,
+        }
+    }
+
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Open, Self::ReadOnly, Self::Closed].into_iter().find(|access| access.to_byte() == byte)
+    }
+}
+
+/// What was decided about a queue, next to what is in it.
+#[derive(Default)]
+pub(crate) struct QueueMarks {
+    floor_offset: AtomicU64,
+    floor_end: AtomicU64,
+    /// Nothing came since it was deleted: for readers there is no such queue.
+    pub(super) is_deleted: AtomicBool,
+    /// Its files are still to be removed.
+    pub(super) must_clear: AtomicBool,
+    access: AtomicU8,
+    /// It cannot be written now.
+    is_aside: AtomicBool,
+    /// Why.
+    aside: Mutex<Option<Arc<str>>>,
+    /// Its files could not be read at open: it is closed to readers until they can.
+    is_unread: AtomicBool,
+    /// It was set aside while the store was opened: where it ends is not known before all is written. Nothing lasting is
+    /// decided by its end meanwhile. It is asked before the end is, which is complete once this says it is.
+    is_end_unknown: AtomicBool,
+}
+
+impl QueueMarks {
+    /// What was deleted of the queue; offset 0 where nothing was.
+    pub(crate) fn floor(&self) -> Floor {
+        Floor {
+            offset: self.floor_offset.load(Ordering::Acquire),
+            physical_end: self.floor_end.load(Ordering::Acquire),
+        }
+    }
+
+    pub(super) fn set_floor(&self, floor: Floor) {
+        self.floor_end.store(floor.physical_end, Ordering::Release);
+        self.floor_offset.store(floor.offset, Ordering::Release);
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Acquire)
+    }
+
+    /// It has messages again.
+    pub(crate) fn set_alive(&self) {
+        if self.is_deleted() {
+            self.is_deleted.store(false, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn access(&self) -> QueueAccess {
+        QueueAccess::from_byte(self.access.load(Ordering::Acquire)).unwrap_or_default()
+    }
+
+    pub(crate) fn takes_messages(&self) -> bool {
+        self.access.load(Ordering::Relaxed) == 0 && !self.is_aside()
+    }
+
+    /// Says whether the queue is closed to readers now.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.access() == QueueAccess::Closed || self.is_unread()
+    }
+
+    pub(crate) fn is_aside(&self) -> bool {
+        self.is_aside.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_aside(&self, reason: Option<Arc<str>>) {
+        let mut aside = self.aside.lock();
+        self.is_aside.store(reason.is_some(), Ordering::Release);
+        *aside = reason;
+    }
+
+    pub(crate) fn aside_reason(&self) -> Option<Arc<str>> {
+        self.aside.lock().clone()
+    }
+
+    pub(crate) fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_unread(&self) {
+        self.is_unread.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_end_unknown(&self) -> bool {
+        self.is_end_unknown.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_end_unknown(&self, is_unknown: bool) {
+        self.is_end_unknown.store(is_unknown, Ordering::Release);
+    }
+
+    /// Takes over what was decided about the queue when its files are read anew.
+    pub(super) fn adopt(&self, before: &Self) {
+        self.set_end_unknown(before.is_end_unknown());
+        self.set_floor(before.floor());
+        self.is_deleted.store(before.floor().offset > 0, Ordering::Release);
+        self.set_access(before.access());
+        self.set_aside(before.aside_reason());
+    }
+
+    pub(super) fn set_access(&self, access: QueueAccess) {
+        self.access.store(access.to_byte(), Ordering::Release);
+    }
+}
+
+/// What was deleted of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Floor {
+    /// Queue offsets below it were given out before …
+    pub(crate) offset: u64,
+    /// … to records that lie before this physical offset.
+    pub(crate) physical_end: u64,
+}

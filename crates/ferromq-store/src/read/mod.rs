@@ -1,0 +1,8 @@
+//! Reading: messages of a queue, single messages, positions, and messages by key.
+
+pub(crate) mod counters;
+pub(crate) mod get;
+pub(crate) mod lookup;
+pub(crate) mod query;
+pub(crate) mod types;
+pub(crate) mod unreadable_files;
