@@ -90,7 +90,8 @@ async fn one_port_speaks_tls_with_the_given_certificate_and_plaintext() {
     let mut stream = handshake(broker.address, &authority(), b"h2").await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     assert_eq!(first_frame(&mut stream).await, SETTINGS);
-    broker.client().await.send_one("in plaintext").await;
+    let client = broker.client().await;
+    client.send_one("in plaintext").await;
     broker.until("connections", 2).await;
 }
 
