@@ -50,8 +50,10 @@ demo: setup
 
 test: rust-test unit system compat spark
 
+# A test that hangs is named, and ended with its program.
 rust-test:
-	cargo test --workspace --exclude ferromq-python --locked --quiet
+	cargo test --workspace --exclude ferromq-python --locked --quiet \
+	  --config 'target."cfg(all())".runner = "$(CURDIR)/tools/limited.sh"'
 
 unit: setup
 	$(BIN)/pytest tests/unit -n $(JOBS)

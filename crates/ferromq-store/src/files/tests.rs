@@ -4,10 +4,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex},
 };
 
 use proptest::prelude::*;
@@ -79,36 +76,46 @@ proptest! {
         appends in proptest::collection::vec(1usize..400, 1..60),
     ) {
         const READERS: usize = 3;
+        const READS: usize = 16;
         let disk = FakeDisk::new();
         let row = log_of(&disk, &config(files, log_files), Allocation::Reserved);
-        let bytes: Mutex<Vec<u8>> = Mutex::default();
-        let is_done = AtomicBool::new(false);
+        // The bytes written, and whether these are all.
+        let written: Mutex<(Vec<u8>, bool)> = Mutex::default();
+        let grown = Condvar::new();
         std::thread::scope(|scope| {
             for reader in 0..READERS as u64 {
-                let (row, bytes, is_done) = (&row, &bytes, &is_done);
+                let (row, written, grown) = (&row, &written, &grown);
                 scope.spawn(move || {
                     let mut random = Random(seed ^ reader);
-                    while !is_done.load(Ordering::Acquire) {
-                        let written = bytes.lock().unwrap().clone();
-                        let Some(last) = (written.len() as u64).checked_sub(1) else { continue };
-                        let at = random.below(last + 1);
-                        let file = row.find(at).unwrap();
-                        let end = file.end().min(last + 1);
-                        assert_eq!(file.read(at..end), &written[at as usize..end as usize]);
+                    let (mut bytes, mut is_all) = (Vec::new(), false);
+                    while !is_all {
+                        // A reader that polls for more keeps the lock from the writer for minutes on a busy machine.
+                        let held = written.lock().unwrap();
+                        (bytes, is_all) =
+                            grown.wait_while(held, |(now, is_all)| now.len() == bytes.len() && !*is_all).unwrap().clone();
+                        for _ in 0..READS {
+                            let at = random.below(bytes.len() as u64);
+                            let file = row.find(at).unwrap();
+                            let end = file.end().min(bytes.len() as u64);
+                            assert_eq!(file.read(at..end), &bytes[at as usize..end as usize]);
+                        }
                     }
                 });
             }
             let mut random = Random(seed);
+            let mut at = 0;
             for len in appends {
                 let part: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
-                let at = bytes.lock().unwrap().len() as u64;
                 row.write(at, &part).unwrap();
-                bytes.lock().unwrap().extend_from_slice(&part);
+                written.lock().unwrap().0.extend_from_slice(&part);
+                grown.notify_all();
                 row.flush(at..at + len as u64).unwrap();
+                at += len as u64;
             }
-            is_done.store(true, Ordering::Release);
+            written.lock().unwrap().1 = true;
+            grown.notify_all();
         });
-        let bytes = bytes.into_inner().unwrap();
+        let (bytes, _) = written.into_inner().unwrap();
         // Each thread may just have opened one that is not counted yet, and the writer one more in its stead.
         let (_, most) = disk.open_files();
         prop_assert!(most <= files + READERS + 2, "{most} open of {files}");
