@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ferromq.pipeline import archive
-from ferromq.pipeline._published import LogPart
+from ferromq.pipeline.archiving.publisher import LogPart
 from ferromq.spark.arrow import arrow_schema
 from ferromq.spark.schema import SCHEMA
 

@@ -18,7 +18,7 @@ from ferromq._ferromq import StoredMessage
 from ferromq.cli import main as cli
 from ferromq.errors import CorruptStore
 from ferromq.pipeline import archive
-from ferromq.pipeline._published import LogPart
+from ferromq.pipeline.archiving.publisher import LogPart
 
 START = 1_763_766_000_000
 """2025-11-21T23:00:00Z."""

@@ -14,8 +14,9 @@ import pytest
 from archive_log import SIZE, Log, archived, as_read
 
 from ferromq.errors import ConfigError, CorruptStore, StoreError
-from ferromq.pipeline import _partitions, archive
-from ferromq.pipeline._published import LogPart, Manifest
+from ferromq.pipeline import archive
+from ferromq.pipeline.archiving import partitions
+from ferromq.pipeline.archiving.publisher import LogPart, Manifest
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_files_are_zstd_and_few(log: Log, out: Path) -> None:
 
 def test_memory_and_open_files_are_bounded(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where little may wait and few files be open, groups go on in further files; the rows stay the same, in order."""
-    monkeypatch.setattr(_partitions.PartitionedWriter.__init__, "__kwdefaults__", {"buffered": 4000, "max_open": 2})
+    monkeypatch.setattr(partitions.PartitionedWriter.__init__, "__kwdefaults__", {"buffered": 4000, "max_open": 2})
     manifest, _ = archive.archive_file(log.grow(1000), out)
     assert any(file["name"].endswith("-1.parquet") for file in manifest.files)
     assert archived(out) == [as_read(row) for row in log.rows]
@@ -115,7 +116,7 @@ def test_logs_of_several_brokers_lie_side_by_side(tmp_path: Path, out: Path, mon
 def test_what_was_written_wrong_is_not_put_in_place(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that cannot be read back, or holds something else, is an error that names it; readers see nothing."""
     part = log.grow(300)
-    monkeypatch.setattr(_partitions.os, "fsync", spoil(b"\x00"))
+    monkeypatch.setattr(partitions.os, "fsync", spoil(b"\x00"))
     with pytest.raises(CorruptStore, match=r"just written"):
         archive.archive_file(part, out)
     assert list(out.rglob("*.parquet")) == []
@@ -206,7 +207,7 @@ def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(  # noqa: PLR0917 
         return archive.archive_file(part, "dir://", storage_options=options)[0]
 
     limits = {"buffered": 1500, "max_open": 2}
-    monkeypatch.setattr(_partitions.PartitionedWriter.__init__, "__kwdefaults__", limits)
+    monkeypatch.setattr(partitions.PartitionedWriter.__init__, "__kwdefaults__", limits)
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)  # the machine stays on
     parts = [log.grow(former), log.grow(20)] if former else [log.grow(40)]
     whole, expected = parts[-1], [row["physical_offset"] for row in log.rows]

@@ -14,8 +14,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ferromq.errors import CorruptStore, StoreError
 from ferromq.pipeline import archive
-from ferromq.pipeline._places import Remote
-from ferromq.pipeline._published import LogPart, Publisher
+from ferromq.pipeline.archiving.location import UrlLocation
+from ferromq.pipeline.archiving.publisher import LogPart, Publisher
 
 URL = "memory://bucket/archive"
 
@@ -108,7 +108,7 @@ def test_a_manifest_that_cannot_be_written_is_no_archive(
     assert not memory.exists("/bucket/archive") or not names(memory)
 
 
-@pytest.mark.parametrize(("where", "is_before"), [(Publisher, True), (Remote, False)])
+@pytest.mark.parametrize(("where", "is_before"), [(Publisher, True), (UrlLocation, False)])
 def test_what_another_machine_archived_meanwhile_keeps_its_manifest(
     log: Log, memory: Any, where: type, is_before: bool
 ) -> None:
@@ -120,7 +120,7 @@ def test_what_another_machine_archived_meanwhile_keeps_its_manifest(
 
         def meanwhile(*given: Any) -> Any:
             patch.undo()
-            patch.setattr(Remote, "alone", lambda *_: nullcontext())
+            patch.setattr(UrlLocation, "alone", lambda *_: nullcontext())
             result = None if is_before else step(*given)
             others.append(archive.archive_file(whole, URL)[0])
             return step(*given) if is_before else result

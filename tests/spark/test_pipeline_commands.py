@@ -61,8 +61,8 @@ def test_each_pipelines_file_is_a_program(
             ["replay", "--to-endpoint", "h:1"],
             "the source is none; allowed: one of --archive, --endpoint, --namesrv, --log",
         ),
-        (["replay", "--archive", "a"], "no broker is given to send to; allowed: --to-endpoint"),
-        (["replay", "--endpoint", "h:1"], "where the messages come from; allowed: another topic"),
+        (["replay", "--archive", "a"], "no broker to send to; set --to-endpoint"),
+        (["replay", "--endpoint", "h:1"], "the topic that is read; allowed: another topic"),
         (["replay", "--endpoint", "h:1", "--to", "t", "--rate", "-3"], "rate is -3.0; allowed: a number above 0"),
         (
             ["replay", "--log", "a", "--to-endpoint", "h:1", "--exactly-once", "a b"],

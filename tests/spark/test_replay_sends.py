@@ -10,10 +10,10 @@ from pipeline_rows import row
 
 import ferromq
 from ferromq.errors import ConfigError, FerromqError
-from ferromq.pipeline._lanes import LaneSender
-from ferromq.pipeline._pace import Pace
-from ferromq.pipeline._positions import Positions
-from ferromq.pipeline.replay import _Sender
+from ferromq.pipeline.replay import _TaskReplay
+from ferromq.pipeline.replaying.ordered_sender import OrderedSender
+from ferromq.pipeline.replaying.rate_limit import RateLimit
+from ferromq.pipeline.replaying.sent_offsets import SentOffsets
 
 HOST = "127.0.0.1:10911"
 
@@ -24,9 +24,9 @@ def send(mq: ferromq.Embedded, rows: Sequence[dict[str, Any]], **options: Any) -
     columns["properties"] = [list(made["properties"].items()) for made in rows]
     columns["at"] = [int(made["store_timestamp"].timestamp() * 1e6) for made in rows]
     columns["born"] = columns["stored"] = [at // 1000 for at in columns["at"]]
-    positions, writer = options.get("positions"), options.get("writer")
-    with LaneSender(mq.endpoint, writer=writer) as lanes:
-        _Sender(lanes, Pace(), "again", positions, 0, writer=writer).send(columns)
+    sent_offsets, writer = options.get("sent_offsets"), options.get("writer")
+    with OrderedSender(mq.endpoint, writer=writer) as sender:
+        _TaskReplay(sender, RateLimit(), "again", sent_offsets, 0, writer=writer).send(columns)
 
 
 def stored(mq: ferromq.Embedded) -> int:
@@ -87,7 +87,7 @@ def test_two_messages_of_one_offset_are_an_error_where_the_second_would_be_lost(
 ) -> None:
     """With a state or a writer; without them, both are sent."""
     rows = [row(0), row(1), row(1)]
-    for options in ({"writer": "once"}, {"positions": Positions(tmp_path / "state", "job")}):
+    for options in ({"writer": "once"}, {"sent_offsets": SentOffsets(tmp_path / "state", "job")}):
         with pytest.raises(FerromqError, match=r"queue offset 1: there are two messages of this offset"):
             send(mq, rows, **options)
     assert stored(mq) == 0
@@ -97,12 +97,12 @@ def test_two_messages_of_one_offset_are_an_error_where_the_second_would_be_lost(
 
 def test_tasks_that_are_cut_otherwise_keep_what_is_noted(tmp_path: Path) -> None:
     """The next run may give the queues to other tasks: none overwrites what another one is to know."""
-    first = Positions(tmp_path, "job")
+    first = SentOffsets(tmp_path, "job")
     for queue in range(2):
-        first.note(("orders", HOST, queue), 100)
+        first.record(("orders", HOST, queue), 100)
     first.save(0)
-    second = Positions(tmp_path, "job")
-    second.note(("orders", HOST, 0), 150)
+    second = SentOffsets(tmp_path, "job")
+    second.record(("orders", HOST, 0), 150)
     second.save(0)
-    other = Positions(tmp_path, "job")
+    other = SentOffsets(tmp_path, "job")
     assert [other.next_offset(("orders", HOST, queue)) for queue in range(2)] == [150, 100]

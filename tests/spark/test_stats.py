@@ -12,8 +12,8 @@ from pipeline_rows import BEGIN, frame, row
 import ferromq
 from ferromq.cli import main as cli
 from ferromq.errors import ConfigError
-from ferromq.pipeline import _group_offsets
 from ferromq.pipeline.dead_letters import dead_letters, replay_list
+from ferromq.pipeline.inputs import group_lags
 from ferromq.pipeline.stats import lags, queues, stats
 from ferromq.spark.options import Where
 
@@ -134,4 +134,4 @@ def test_brokers_are_asked_for_the_lag_of_a_group() -> None:
             (queue,) = consumer.queues()
             consumer.commit_offset(queue, 2)
         for where in (Where(endpoint=mq.endpoint), Where(namesrv=mq.namesrv)):
-            assert _group_offsets.lags(where, ["orders"], ["billing", "nobody"]) == [("orders", "billing", 0, 2, 5, 3)]
+            assert group_lags.lags(where, ["orders"], ["billing", "nobody"]) == [("orders", "billing", 0, 2, 5, 3)]

@@ -11,7 +11,7 @@ from ports import kept_port
 
 import ferromq
 from ferromq.errors import ConnectionFailed, OutcomeUnknown
-from ferromq.pipeline import _group_offsets
+from ferromq.pipeline.inputs import group_lags
 from ferromq.spark.options import Where
 from ferromq.spark.read import over_grpc, over_remoting, pull
 from ferromq.spark.read.plan import Queue
@@ -41,7 +41,7 @@ class Talk:
         is_grpc = protocol == "grpc"
         self.where = Where(endpoint=broker.address) if is_grpc else Where(namesrv=namesrv.address)
         self.proxies = [broker] if is_grpc else [broker, namesrv]
-        self.committed = _group_offsets._over_grpc if is_grpc else _group_offsets._over_remoting
+        self.committed = group_lags._over_grpc if is_grpc else group_lags._over_remoting
 
     def queues(self) -> list[Queue]:
         """Return the queues as planning finds them."""
@@ -53,7 +53,7 @@ def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Run a broker with a topic and a group; readers are not as patient as usual."""
     for module in (over_grpc, over_remoting):
         monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)
-    for module in (stream_group, stream_watch, _group_offsets):
+    for module in (stream_group, stream_watch, group_lags):
         monkeypatch.setattr(module, "_TIMEOUT", TIMEOUT)
     with kept_port() as one, kept_port() as two, FaultProxy(one) as grpc, FaultProxy(two) as remoting:
         addresses = {"listen": remoting.target, "advertise": remoting.address, "fast_listen": "off"}
@@ -116,7 +116,7 @@ def test_offsets_of_a_group_are_told_or_fail_in_time(talk: Talk, fault: Fault) -
 
     in_time(ask)
     talk.broker.resume()
-    assert _group_offsets.lags(talk.where, ["orders"], ["display"]) == [("orders", "display", 0, 3, HELD, 1)]
+    assert group_lags.lags(talk.where, ["orders"], ["display"]) == [("orders", "display", 0, 3, HELD, 1)]
 
 
 @faults

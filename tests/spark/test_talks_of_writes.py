@@ -20,8 +20,8 @@ from ferromq.broker.controller import BrokerController
 from ferromq.config.servers import BrokerConfig
 from ferromq.errors import OutcomeUnknown
 from ferromq.message import Message
-from ferromq.pipeline import _lanes
-from ferromq.pipeline._lanes import LaneSender
+from ferromq.pipeline.replaying import ordered_sender
+from ferromq.pipeline.replaying.ordered_sender import OrderedSender
 from ferromq.process.clock import Clock
 from ferromq.spark.write.layouts import FirstLayouts
 from ferromq.spark.write.options import WriteOptions
@@ -180,7 +180,7 @@ def test_a_replay_fails_in_time_and_the_next_one_stores_what_is_left(
     talk: Talk, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a lane nothing is sent after a failure; with a writer nothing is stored twice."""
-    monkeypatch.setattr(_lanes, "TIMEOUT", float(TIMEOUT))
+    monkeypatch.setattr(ordered_sender, "TIMEOUT", float(TIMEOUT))
     lanes, count = 4, 200
     rows = [
         (f"queue-{lane}", Message(b"%d" % (lane * count + row), properties={"FERROMQ_SEQUENCE": f"w:{lane}/0/0/{row}"}))
@@ -188,21 +188,21 @@ def test_a_replay_fails_in_time_and_the_next_one_stores_what_is_left(
         for lane in range(lanes)
     ]
     half = len(rows) // 2
-    with LaneSender(talk.proxy.address, writer="w") as sender:
+    with OrderedSender(talk.proxy.address, writer="w") as sender:
         sender.send("orders", rows[:half])
         fault(talk.proxy)
         fails_in_time(lambda: sender.send("orders", rows[half:]))
     talk.proxy.resume()
-    with LaneSender(talk.proxy.address, writer="w") as sender:
+    with OrderedSender(talk.proxy.address, writer="w") as sender:
         sender.send("orders", rows)
     assert talk.stored() == dict.fromkeys(range(lanes * count), 1)
 
 
 def test_a_hung_topic_of_a_replay_ends_with_its_program(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a sender takes no longer than its good-bye."""
-    monkeypatch.setattr(_lanes, "TIMEOUT", float(TIMEOUT))
-    monkeypatch.setattr(_lanes, "_GOODBYE", 0.5)
-    sender = LaneSender(talk.proxy.address)
+    monkeypatch.setattr(ordered_sender, "TIMEOUT", float(TIMEOUT))
+    monkeypatch.setattr(ordered_sender, "_UNREGISTER_TIMEOUT", 0.5)
+    sender = OrderedSender(talk.proxy.address)
     sender.send("orders", [("queue-0", ferromq.Message(b"1"))])
     talk.proxy.hang()
     begin = time.monotonic()

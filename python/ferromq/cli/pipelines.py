@@ -40,7 +40,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _add_pipeline(parser: argparse.ArgumentParser, name: str) -> None:
     try:
-        frame = importlib.import_module("ferromq.pipeline._frame")
+        frame = importlib.import_module("ferromq.pipeline.command.shared")
         module = importlib.import_module(f"ferromq.pipeline.{name.replace('-', '_')}")
     except ModuleNotFoundError as error:
         raise ConfigError(str(error)) from error

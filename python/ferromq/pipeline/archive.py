@@ -3,7 +3,7 @@
 
 `archive_file` does one file, checks it, and may be done again; Spark's tasks call it (`archive`, the command), and so
 does the store before it deletes a file (`hook`), without a Spark session in the broker. How files get in place is
-`_published`'s, what is in them `_partitions`'.
+`publisher`'s, what is in them `partitions`'.
 """
 
 import argparse
@@ -21,10 +21,11 @@ from pyspark.sql.types import DateType, IntegerType, StructType
 
 from ferromq import _ferromq
 from ferromq.errors import ConfigError, CorruptStore
-from ferromq.pipeline import _frame
-from ferromq.pipeline._partitions import PartitionedWriter
-from ferromq.pipeline._places import place_of
-from ferromq.pipeline._published import LogPart, Manifest, Publisher
+from ferromq.pipeline.archiving.location import location_of
+from ferromq.pipeline.archiving.partitions import PartitionedWriter
+from ferromq.pipeline.archiving.publisher import LogPart, Manifest, Publisher
+from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.summary import Summary
 from ferromq.spark.arrow import arrow_schema, record_batch
 from ferromq.spark.file_systems import local_path
 from ferromq.spark.schema import SCHEMA
@@ -66,7 +67,7 @@ def archive_file(
     """
     if on_corrupt not in ON_CORRUPT:
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
-    publisher = Publisher(part, place_of(out, storage_options))
+    publisher = Publisher(part, location_of(out, storage_options))
     with publisher.entered():
         if publisher.existing is not None:
             return publisher.existing, False
@@ -121,10 +122,10 @@ def into(
     """
     Return an archive hook for a store, which brings each file into *directory* before it is deleted.
 
-    *directory* may be a URL, as for `archive_file`. Raises what `place_of` does for one that cannot be an archive.
+    *directory* may be a URL, as for `archive_file`. Raises what `location_of` does for one that cannot be an archive.
     """
     out = same_everywhere(directory)
-    place_of(out, storage_options)
+    location_of(out, storage_options)
 
     def take(file: _ferromq.ExpiredFile) -> None:
         part = LogPart(os.fspath(file.path), file.begin, file.end)
@@ -181,7 +182,7 @@ def archive(
     if on_corrupt not in ON_CORRUPT:
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
     target = same_everywhere(out)
-    place_of(target, storage_options)  # what is wrong with it is told before Spark does anything
+    location_of(target, storage_options)  # what is wrong with it is told before Spark does anything
     parts = log_parts([paths] if isinstance(paths, str) else paths, full_only=full_only)
     rows = [(number, part.path, part.first_offset, part.end) for number, part in enumerate(parts)]
     if not rows:
@@ -295,7 +296,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 where records were passed over."""
     storage_options = _object("--storage-options", arguments.storage_options)
-    with _frame.started(arguments, "archive") as spark:
+    with shared.started(arguments, "archive") as spark:
         done = archive(
             spark,
             arguments.paths,
@@ -304,7 +305,7 @@ def run(arguments: argparse.Namespace) -> int:
             full_only=arguments.full_only,
             storage_options=storage_options,
         ).collect()
-    summary = _frame.Summary(f"archive {arguments.out}")
+    summary = Summary(f"archive {arguments.out}")
     new = [row for row in done if row.is_new]
     summary.add("log files", len(done))
     summary.add("of them new", len(new))
@@ -314,7 +315,7 @@ def run(arguments: argparse.Namespace) -> int:
     corrupt = sum(row.corrupt for row in done)
     summary.add("corrupt records", corrupt)
     summary.show(arguments)
-    return _frame.FOUND if corrupt else _frame.FINE
+    return shared.FINDINGS if corrupt else shared.OK
 
 
 def _object(name: str, text: str) -> dict[str, Any]:
@@ -328,4 +329,4 @@ def _object(name: str, text: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(_frame.main("archive"))
+    sys.exit(shared.main("archive"))

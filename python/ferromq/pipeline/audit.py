@@ -21,21 +21,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.storagelevel import StorageLevel
 
-from ferromq.pipeline import (
-    _audit_driver,
-    _audit_joins,
-    _facts,
-    _findings,
-    _frame,
-    _scan_index,
-    _scan_log,
-    _scan_queue,
-    _store_files,
+from ferromq.pipeline.auditing import (
+    findings,
+    joins,
+    overview,
+    scan_index,
+    scan_log,
+    scan_queue,
+    scan_rows,
+    store_files,
 )
-from ferromq.pipeline._store_files import QueueFiles, RowFile, StoreFiles
+from ferromq.pipeline.auditing.store_files import QueueFiles, RowFile, StoreFiles
+from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.summary import Summary
 from ferromq.terminal import text
 
-SCHEMA = _findings.SCHEMA
+SCHEMA = findings.SCHEMA
 _GROUP = 64 << 20
 """Bytes that one task reads at least, where there are as many."""
 _SHOWN = 50
@@ -82,30 +83,32 @@ def look(
     index_slots: int | None = None,
 ) -> Audit:
     """Do what `audit` does, and tell what was looked at as well. Its findings are cached."""
-    files = _store_files.listed(directory, commit_log_paths)
-    limit = _audit_driver.promised_to(files)
+    files = store_files.listed(directory, commit_log_paths)
+    limit = overview.promised_to(files)
     tasks = _tasks(files, limit if files.is_open else None, index_slots)
     facts = _read(spark, tasks).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        rows = facts.where(facts.part == _facts.FIGURES).select("kind", "topic", "queue_id", "file", "detail").collect()
+        rows = (
+            facts.where(facts.part == scan_rows.FIGURES).select("kind", "topic", "queue_id", "file", "detail").collect()
+        )
         figures = [(row.kind, row.topic, row.queue_id, row.file, json.loads(row.detail)) for row in rows]
-        whole = _audit_driver.Whole.of(files, figures, limit)
+        whole = overview.StoreOverview.of(files, figures, limit)
         found, counts = _found(spark, facts, whole)
     finally:
         facts.unpersist()
     return Audit(found, counts, files, limit, whole.totals)
 
 
-def _found(spark: SparkSession, facts: DataFrame, whole: _audit_driver.Whole) -> tuple[DataFrame, dict[str, int]]:
+def _found(spark: SparkSession, facts: DataFrame, whole: overview.StoreOverview) -> tuple[DataFrame, dict[str, int]]:
     """Return all findings, cached, and how many there are of each kind."""
     found = spark.createDataFrame([finding.row() for finding in whole.findings], SCHEMA)
-    suspects = _audit_joins.suspects(spark, facts, whole).persist(StorageLevel.MEMORY_AND_DISK)
+    suspects = joins.suspects(spark, facts, whole).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         kinds = {row.kind for row in suspects.select("kind").distinct().collect()}
         if kinds:
-            found = found.unionByName(_audit_joins.explained(suspects, kinds, facts))
+            found = found.unionByName(joins.explained(suspects, kinds, facts))
         if whole.files.is_open:
-            start = _store_files.log_start(whole.files)
+            start = store_files.log_start(whole.files)
             found = found.where(found.physical_offset.isNull() | (found.physical_offset >= start))
         if not kinds and not whole.findings:
             return found, {}
@@ -133,11 +136,11 @@ class _Task:
     def run(self) -> Iterator[pa.RecordBatch]:
         """Read it. What a broker at work removed meanwhile is not there."""
         for file in self.files:
-            yield from self._unless_gone(_scan_log.scan(file, sys.maxsize if self.until is None else self.until))
+            yield from self._unless_gone(scan_log.scan(file, sys.maxsize if self.until is None else self.until))
         for queue in self.queues:
-            yield from self._unless_gone(_scan_queue.scan(queue, self.log_start, self.until))
+            yield from self._unless_gone(scan_queue.scan(queue, self.log_start, self.until))
         for file in self.index:
-            entries = _scan_index.scan(
+            entries = scan_index.scan(
                 file, self.log_start, self.until, slots=self.index_slots, has_slots=self.is_closed
             )
             yield from self._unless_gone(entries)
@@ -150,7 +153,7 @@ class _Task:
                 raise
         except OSError as error:
             detail = f"it cannot be read: {error}"
-            yield _facts.findings([{"kind": "unreadable", "file": str(error.filename or ""), "detail": detail}])
+            yield scan_rows.findings([{"kind": "unreadable", "file": str(error.filename or ""), "detail": detail}])
 
 
 def _tasks(files: StoreFiles, until: int | None, index_slots: int | None) -> list[_Task]:
@@ -189,7 +192,7 @@ def _read(spark: SparkSession, tasks: Sequence[_Task]) -> DataFrame:
             for number in batch.column(0).to_pylist():
                 yield from tasks[number].run()
 
-    return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(run, _facts.SPARK)
+    return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(run, scan_rows.SPARK)
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -212,12 +215,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show", type=int, default=_SHOWN, metavar="N", help=f"findings shown in the summary ({_SHOWN})"
     )
-    _frame.add_output(parser, "the findings")
+    shared.add_output(parser, "the findings")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit a store and print the summary; FOUND where it is not sound."""
-    with _frame.started(arguments, "audit") as spark:
+    with shared.started(arguments, "audit") as spark:
         found = look(
             spark,
             arguments.directory,
@@ -226,16 +229,16 @@ def run(arguments: argparse.Namespace) -> int:
         )
         rows = [tuple(row) for row in found.findings.orderBy(*SCHEMA.names[:6]).limit(arguments.show).collect()]
         if arguments.output:
-            _frame.write(found.findings, arguments.output)
+            shared.write(found.findings, arguments.output)
         found.findings.unpersist()
     _summary(found, rows).show(arguments)
-    return _frame.FOUND if found.counts else _frame.FINE
+    return shared.FINDINGS if found.counts else shared.OK
 
 
-def _summary(found: Audit, rows: Sequence[tuple[Any, ...]]) -> _frame.Summary:
+def _summary(found: Audit, rows: Sequence[tuple[Any, ...]]) -> Summary:
     total = sum(found.counts.values())
     figures = found.figures
-    summary = _frame.Summary(f"{found.files.directory} ({found.files.state}): {'not sound' if total else 'sound'}")
+    summary = Summary(f"{found.files.directory} ({found.files.state}): {'not sound' if total else 'sound'}")
     summary.add("records", figures["records"])
     size = figures["log_bytes"]
     files = text.number(figures["log_files"], "file")
@@ -251,4 +254,4 @@ def _summary(found: Audit, rows: Sequence[tuple[Any, ...]]) -> _frame.Summary:
 
 
 if __name__ == "__main__":
-    sys.exit(_frame.main("audit"))
+    sys.exit(shared.main("audit"))

@@ -13,7 +13,10 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq.errors import ConfigError
-from ferromq.pipeline import _frame, _source, replay
+from ferromq.pipeline import replay
+from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.summary import Summary
+from ferromq.pipeline.inputs import row_source
 from ferromq.spark.schema import SCHEMA
 
 __all__ = ["compact"]
@@ -88,9 +91,9 @@ def _tombstone(text: str) -> Column:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    _source.add_arguments(parser)
+    row_source.add_arguments(parser)
     add = parser.add_argument
-    _frame.add_output(parser, "the messages")
+    shared.add_output(parser, "the messages")
     add("--to", metavar="TOPIC", help="send the messages to this topic")
     add("--to-endpoint", metavar="HOST:PORT", help="the gRPC endpoint of a broker of --to; else --endpoint")
     add(
@@ -106,33 +109,33 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if bool(arguments.output) == bool(arguments.to):
         raise ConfigError("the messages go nowhere or to two places; allowed: --output PATH, or --to TOPIC")
-    _source.describe(arguments)
+    row_source.describe(arguments)
     _mark(arguments.tombstone)
     target = arguments.to_endpoint or arguments.endpoint
     if arguments.to and not target:
         raise ConfigError("--to is given without a broker; allowed: --to-endpoint HOST:PORT beside it")
     counts = Observation("compact")
-    with _frame.started(arguments, "compact") as spark:
-        frame = _source.read(spark, arguments)
+    with shared.started(arguments, "compact") as spark:
+        frame = row_source.read(spark, arguments)
         options = {"tombstone": arguments.tombstone, "without_key": arguments.without_key, "counts": counts}
         last = compact(frame, **options)
         kept = Observation("kept")
         last = last.observe(kept, F.count("key").alias("keys"))
         if arguments.output:
-            _frame.write(last, arguments.output)
+            shared.write(last, arguments.output)
         else:
             # A message that is the last for several keys is sent once.
             once = last.drop("key").dropDuplicates(["topic", "store_host", "queue_id", "queue_offset"])
             sent = replay.replay(once, target, to=arguments.to).agg(F.sum("sent")).first()
-        summary = _frame.Summary(f"compact {arguments.topic}")
+        summary = Summary(f"compact {arguments.topic}")
         for name in ("messages", "without_key", "tombstones"):
             summary.add(name.replace("_", " "), counts.get[name])
         summary.add("keys", kept.get["keys"])
         if arguments.to:
             summary.add("sent", sent[0] or 0 if sent is not None else 0)
     summary.show(arguments)
-    return _frame.FINE
+    return shared.OK
 
 
 if __name__ == "__main__":
-    sys.exit(_frame.main("compact"))
+    sys.exit(shared.main("compact"))

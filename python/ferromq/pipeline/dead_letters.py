@@ -15,8 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq.errors import ConfigError
-from ferromq.pipeline import _frame, _source
-from ferromq.pipeline._dead import CAUSES, ORIGINS
+from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.summary import Summary
+from ferromq.pipeline.inputs import row_source
+from ferromq.pipeline.replaying.dead_letter_properties import CAUSES, ORIGINS
 from ferromq.protocol import naming
 from ferromq.spark.schema import SCHEMA
 
@@ -119,13 +121,13 @@ def _property(name: str) -> Column:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    _source.add_arguments(parser, with_topic=False)
+    row_source.add_arguments(parser, with_topic=False)
     add = parser.add_argument
     add("--group", metavar="NAME,…", help="the groups that gave up; else all (not with --endpoint)")
     add("--reason", metavar="PROPERTY,…", help=f"the properties that say why ({', '.join(REASONS)})")
     add("--show", type=int, default=_SHOWN, metavar="N", help=f"causes shown in the summary ({_SHOWN})")
     add("--replay-list", metavar="DIR", help="write there, as Parquet, what `replay --archive DIR` sends again")
-    _frame.add_output(parser, "the causes")
+    shared.add_output(parser, "the causes")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -136,21 +138,21 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.topic = ",".join(prefix + name for name in arguments.group.split(",") if name)
     elif arguments.endpoint:
         raise ConfigError("--endpoint tells no list of topics; allowed: --group NAME,… with it, or --namesrv")
-    with _frame.started(arguments, "dead-letters") as spark:
-        frame = _source.read(spark, arguments, prefix=prefix)
+    with shared.started(arguments, "dead-letters") as spark:
+        frame = row_source.read(spark, arguments, prefix=prefix)
         causes = dead_letters(frame, reasons=reasons).persist()
         rows = [row.asDict(recursive=True) for row in causes.collect()]
         if arguments.output:
-            _frame.write(causes, arguments.output)
+            shared.write(causes, arguments.output)
         if arguments.replay_list:
             replay_list(frame).write.parquet(arguments.replay_list, compression="zstd")
         causes.unpersist()
     _summary(arguments, rows).show(arguments)
-    return _frame.FOUND if rows else _frame.FINE
+    return shared.FINDINGS if rows else shared.OK
 
 
-def _summary(arguments: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> _frame.Summary:
-    summary = _frame.Summary(f"dead letters of {arguments.group or 'all groups'}")
+def _summary(arguments: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> Summary:
+    summary = Summary(f"dead letters of {arguments.group or 'all groups'}")
     summary.add("messages", sum(row["messages"] for row in rows))
     summary.add("groups", len({row["consumer_group"] for row in rows}))
     summary.add("causes", len(rows))
@@ -167,4 +169,4 @@ def _summary(arguments: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> _
 
 
 if __name__ == "__main__":
-    sys.exit(_frame.main("dead-letters"))
+    sys.exit(shared.main("dead-letters"))

@@ -1,8 +1,8 @@
 """
-What goes through topics: messages, bytes, tags, keys and delays by time, skew by queue, lags of groups.
+`stats`: messages, bytes, tags, keys and delays of topics by time, skew of queues, and lags of groups.
 
-Rows come from an archive, a topic through its brokers, or a store directory (`_source`); each figure is one aggregation
-over them, so memory is that of the groups, not of the messages.
+Rows come from an archive, brokers, or a store directory (`row_source`). Each figure is one aggregation, so memory grows
+with the number of groups, not of messages.
 """
 
 import argparse
@@ -17,7 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq.errors import ConfigError
-from ferromq.pipeline import _frame, _group_offsets, _source, _store_files
+from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.summary import Summary
+from ferromq.pipeline.inputs import group_lags, row_source, store_config
 from ferromq.spark.options import Where
 from ferromq.terminal import text
 
@@ -36,10 +38,10 @@ def stats(frame: DataFrame, *, every: str = "1 hour") -> DataFrame:
     """
     Return a row for each topic and span of store time of *frame*, which has the columns of the format.
 
-    Columns: topic, time (begin of the span), messages, bytes (of bodies), tags and keys (different ones, estimated to
-    about 5 %), keyed (messages with a key), retried (messages that were delivered before), queues, and quantiles:
-    size_p50, size_p99, size_max in bytes; delay_p50_ms, delay_p99_ms, delay_max_ms from born to stored. *every* is the
-    length of a span, such as `10 minutes`; ConfigError where it is none.
+    Columns: topic, time (start of the span), messages, bytes (of bodies), tags and keys (distinct, estimated to about 5
+    %), keyed (messages with a key), retried (redelivered messages), queues, and quantiles: size_p50, size_p99, size_max
+    in bytes; delay_p50_ms, delay_p99_ms, delay_max_ms from born to stored. *every* is the length of a span, such as `10
+    minutes`; an invalid one raises ConfigError.
     """
     if not _EVERY.fullmatch(every):
         raise ConfigError(f"every is {every!r}; allowed: a number and second, minute, hour, day or week: '10 minutes'")
@@ -86,7 +88,7 @@ def queues(frame: DataFrame) -> DataFrame:
     """
     Return a row for each queue of *frame*: topic, queue_id, messages, bytes, first and last queue offset and time.
 
-    `share` is the queue's part of its topic's messages, times their number of queues: 1 where they are even.
+    `share` is the queue's share of its topic's messages times the number of queues: 1 if all queues are equal.
     """
     each = frame.groupBy("topic", "queue_id").agg(
         F.count("*").alias("messages"),
@@ -102,23 +104,23 @@ def queues(frame: DataFrame) -> DataFrame:
 
 
 def tags(frame: DataFrame) -> DataFrame:
-    """Return a row for each topic and tag of *frame*: topic, tag (null without), messages, bytes; the most first."""
+    """Return a row for each topic and tag of *frame*: topic, tag or null, messages, bytes; the largest count first."""
     counted = frame.groupBy("topic", "tag").agg(F.count("*").alias("messages"), F.sum(F.length("body")).alias("bytes"))
     return counted.orderBy("topic", F.desc("messages"), "tag")
 
 
 def lags(spark: SparkSession, directory: str, topics: Iterable[str] = ()) -> DataFrame:
     """
-    Return what groups have still to read of the store in *directory*, as its files say: a row for each group and queue.
+    Return the lag of each group and queue of the store in *directory*, from its files.
 
-    Columns: topic, consumer_group, queue_id, committed_offset, max_offset, lag. A broker at work writes committed
-    offsets every few seconds. *topics*: only these. StoreError where it is no store directory, or cannot be read.
+    Columns: topic, consumer_group, queue_id, committed_offset, max_offset, lag. A running broker writes committed
+    offsets every few seconds. *topics* limits the result. Raises StoreError if the directory is not a readable store.
     """
-    ends = _store_files.queue_ends(directory)
+    ends = store_config.queue_ends(directory)
     wanted = set(topics)
     rows = [
         (topic, group, queue_id, committed, ends[topic, queue_id], max(ends[topic, queue_id] - committed, 0))
-        for (topic, group), offsets in _store_files.consumer_offsets(Path(directory)).items()
+        for (topic, group), offsets in store_config.consumer_offsets(Path(directory)).items()
         if not wanted or topic in wanted
         for queue_id, committed in offsets.items()
         if (topic, queue_id) in ends
@@ -131,13 +133,16 @@ def lags(spark: SparkSession, directory: str, topics: Iterable[str] = ()) -> Dat
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    _source.add_arguments(parser)
+    row_source.add_arguments(parser)
     parser.add_argument(
-        "--every", metavar="SPAN", default="1 hour", help="length of a span of time: '10 minutes' (1 hour)"
+        "--every",
+        metavar="SPAN",
+        default="1 hour",
+        help="length of a time span, such as '10 minutes' (default: 1 hour)",
     )
-    parser.add_argument("--group", metavar="NAME,…", help="groups whose lags are asked from the brokers")
-    parser.add_argument("--show", type=int, default=_SHOWN, metavar="N", help=f"spans shown in the summary ({_SHOWN})")
-    _frame.add_output(parser, "the figures by topic and span")
+    parser.add_argument("--group", metavar="NAME,…", help="query the brokers for the lags of these groups")
+    parser.add_argument("--show", type=int, default=_SHOWN, metavar="N", help=f"time spans in the summary ({_SHOWN})")
+    shared.add_output(parser, "the figures by topic and span")
 
 
 @dataclass(frozen=True)
@@ -150,8 +155,8 @@ class _Figures:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    with _frame.started(arguments, "stats") as spark:
-        frame = _source.read(spark, arguments)
+    with shared.started(arguments, "stats") as spark:
+        frame = row_source.read(spark, arguments)
         by_time = stats(frame, every=arguments.every).persist()
         topics = [name for name in arguments.topic.split(",") if name]
         figures = _Figures(
@@ -161,25 +166,25 @@ def run(arguments: argparse.Namespace) -> int:
             lags=_lags(spark, arguments, topics),
         )
         if arguments.output:
-            _frame.write(by_time, arguments.output)
+            shared.write(by_time, arguments.output)
         by_time.unpersist()
     _summary(arguments, figures).show(arguments)
-    return _frame.FINE
+    return shared.OK
 
 
 def _lags(spark: SparkSession, arguments: argparse.Namespace, topics: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Ask a store directory, or the brokers where groups are named."""
+    """Return the lags in a store directory, or query the brokers for the named groups."""
     if arguments.log and (Path(arguments.log) / "commitlog").is_dir():
         return [row.asDict() for row in lags(spark, arguments.log, topics).collect()]
     if arguments.group and (arguments.endpoint or arguments.namesrv):
         where = Where(arguments.endpoint, arguments.namesrv)
         groups = [name for name in arguments.group.split(",") if name]
-        return [dict(zip(_LAG_NAMES, row, strict=True)) for row in _group_offsets.lags(where, topics, groups)]
+        return [dict(zip(_LAG_NAMES, row, strict=True)) for row in group_lags.lags(where, topics, groups)]
     return []
 
 
-def _summary(arguments: argparse.Namespace, figures: _Figures) -> _frame.Summary:
-    summary = _frame.Summary(f"stats {arguments.topic}")
+def _summary(arguments: argparse.Namespace, figures: _Figures) -> Summary:
+    summary = Summary(f"stats {arguments.topic}")
     size = sum(row["bytes"] for row in figures.spans)
     summary.add("messages", sum(row["messages"] for row in figures.spans))
     summary.add("bytes", size, text.size(size))
@@ -205,7 +210,7 @@ def _summary(arguments: argparse.Namespace, figures: _Figures) -> _frame.Summary
 
 
 def _table(
-    summary: _frame.Summary,
+    summary: Summary,
     title: str,
     names: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
@@ -218,4 +223,4 @@ def _table(
 
 
 if __name__ == "__main__":
-    sys.exit(_frame.main("stats"))
+    sys.exit(shared.main("stats"))

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ferromq.errors import CorruptStore, StoreError
-from ferromq.pipeline._partitions import Part
-from ferromq.pipeline._places import END, Place
+from ferromq.pipeline.archiving.location import END, ArchiveLocation
+from ferromq.pipeline.archiving.partitions import ParquetPart
 
 CONTROL = "_ferromq"
 _CHUNK = 8 << 20
@@ -64,7 +64,7 @@ class Manifest:
     """Physical offset and reason of each record that was passed over."""
 
     @classmethod
-    def load(cls, place: Place, name: str) -> "Manifest | None":
+    def load(cls, place: ArchiveLocation, name: str) -> "Manifest | None":
         """Read one; None where there is none. CorruptStore where it cannot be understood."""
         content = place.load(name)
         if content is None:
@@ -76,7 +76,7 @@ class Manifest:
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptStore(f"{place.shown(name)} is no manifest of an archive: {error}") from error
 
-    def is_whole(self, place: Place) -> bool:
+    def is_whole(self, place: ArchiveLocation) -> bool:
         """Say whether its Parquet files are there, each as long as it was written."""
         return all(place.size(file["name"]) == file["bytes"] for file in self.files)
 
@@ -98,7 +98,7 @@ class Publisher:
     is written, and `publish` puts it in place.
     """
 
-    def __init__(self, part: LogPart, place: Place) -> None:
+    def __init__(self, part: LogPart, place: ArchiveLocation) -> None:
         self._part, self._place = part, place
         self.name = name_of(part)
         self.existing: Manifest | None = None
@@ -132,7 +132,7 @@ class Publisher:
             finally:
                 place.leave(self._parts)
 
-    def publish(self, written: Sequence[Part], rows: int, corrupt: Iterable[tuple[int, str]]) -> Manifest:
+    def publish(self, written: Sequence[ParquetPart], rows: int, corrupt: Iterable[tuple[int, str]]) -> Manifest:
         """
         Put *written* in place, and return the manifest once all of it is on disk.
 

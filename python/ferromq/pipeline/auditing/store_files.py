@@ -4,15 +4,13 @@ Which files a store directory has, in which order, and how it was left: what the
 It lists; what is in the files is looked at elsewhere.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 
 from ferromq._ferromq import inspect_store
-from ferromq.pipeline._findings import Finding
-from ferromq.protocol import java_json
+from ferromq.pipeline.auditing.findings import Finding
 
 ENTRY = 20
 """Bytes of an entry of a consume queue."""
@@ -112,31 +110,6 @@ def log_start(files: StoreFiles) -> int:
     return min((file.base for file in files.log if Path(file.path).exists()), default=files.log_start)
 
 
-def topics(directory: Path) -> set[str] | None:
-    """Return the topics of `config/topics.json`; None where it is not there or cannot be read."""
-    table = _table(directory / "config" / "topics.json", "topicConfigTable")
-    return None if table is None else set(table)
-
-
-def consumer_offsets(directory: Path) -> dict[tuple[str, str], dict[int, int]]:
-    """Return the committed offsets of `config/consumerOffset.json` by (topic, group) and queue."""
-    table = _table(directory / "config" / "consumerOffset.json", "offsetTable") or {}
-    offsets = {}
-    for name, queues in table.items():
-        topic, separator, group = name.partition("@")
-        if separator and isinstance(queues, dict):
-            offsets[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
-    return offsets
-
-
-def _table(path: Path, name: str) -> dict[str, object] | None:
-    try:
-        table = java_json.loads(path.read_bytes())[name]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return table if isinstance(table, dict) else None
-
-
 def _sorted(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
@@ -172,21 +145,3 @@ def _row(paths: Iterable[Path], unit: int, findings: list[Finding], *, is_open: 
             )
         row.append(RowFile(str(path), base, length))
     return row
-
-
-def as_json(rows: Sequence[RowFile]) -> str:
-    """Return *rows* as one cell of a table, for the worker that takes them."""
-    return json.dumps([(row.path, row.base, row.length) for row in rows])
-
-
-def from_json(text: str) -> list[RowFile]:
-    """Return what `as_json` took."""
-    return [RowFile(*row) for row in json.loads(text)]
-
-
-def queue_ends(directory: str | PathLike[str]) -> dict[tuple[str, int], int]:
-    """Return the max offset of each queue of the store in *directory*, by (topic, queue id)."""
-    found = inspect_store(fspath(directory))
-    return {
-        (topic, queue["queue_id"]): queue["max_offset"] for topic, queues in found["topics"].items() for queue in queues
-    }

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ferromq.pipeline import _facts
-from ferromq.pipeline._store_files import ENTRY, QueueFiles, RowFile
+from ferromq.pipeline.auditing import scan_rows
+from ferromq.pipeline.auditing.store_files import ENTRY, QueueFiles, RowFile
 
 _KIND = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
 _FILLER_SIZE = 0x7FFFFFFF
@@ -66,11 +66,11 @@ def scan(queue: QueueFiles, log_start: int, until: int | None) -> Iterator[pa.Re
                 if piece is not None:
                     yield piece
                 if walk.findings:
-                    yield _facts.findings(walk.findings[:_MOST_RUNS])
+                    yield scan_rows.findings(walk.findings[:_MOST_RUNS])
                     walk.findings.clear()
                 at += len(data)
     values = {"min_offset": walk.min_offset, "max_offset": walk.max_offset, "entries": walk.kept}
-    yield _facts.figures("queue", values, topic=queue.topic, queue_id=queue.queue_id)
+    yield scan_rows.figures("queue", values, topic=queue.topic, queue_id=queue.queue_id)
 
 
 def _take(walk: _Walk, file: RowFile, first: int, slots: np.ndarray) -> pa.RecordBatch | None:
@@ -110,7 +110,7 @@ def _take(walk: _Walk, file: RowFile, first: int, slots: np.ndarray) -> pa.Recor
         "tag_hash": slots["tag_hash"][entries],
         "at": (first + entries) * ENTRY - file.base,
     }
-    return _facts.batch(_facts.ENTRY, entries.size, file.path, columns)
+    return scan_rows.batch(scan_rows.ENTRY, entries.size, file.path, columns)
 
 
 def _kept(walk: _Walk, first: int, entries: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ Digest = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ParquetPart:
     """One Parquet file: written, on disk, and not yet where readers look."""
 
     name: str
@@ -177,7 +177,7 @@ class PartitionedWriter:
         self._groups: dict[tuple[str, int], _Group] = {}
         self._waiting = 0
         self._open: OrderedDict[tuple[str, int], _Open] = OrderedDict()
-        self._done: list[Part] = []
+        self._done: list[ParquetPart] = []
         self._files = 0
         self.rows = 0
 
@@ -200,7 +200,7 @@ class PartitionedWriter:
                 if self._waiting <= self._buffered // 2:
                     break
 
-    def close(self) -> list[Part]:
+    def close(self) -> list[ParquetPart]:
         """Write what waits, close and flush every file, and return them all."""
         for key in list(self._groups):
             self._write(key)
@@ -253,7 +253,9 @@ class PartitionedWriter:
             os.fsync(written.fileno())
         read_back(file.path, file.rows, file.digest)
         size = file.path.stat().st_size
-        part = Part(file.name, file.path, file.rows, size, file.first_offset, file.last_offset, checksum(file.digest))
+        part = ParquetPart(
+            file.name, file.path, file.rows, size, file.first_offset, file.last_offset, checksum(file.digest)
+        )
         self._done.append(part)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from ferromq._ferromq import LogFacts
-from ferromq.pipeline import _facts
-from ferromq.pipeline._store_files import RowFile
+from ferromq.pipeline.auditing import scan_rows
+from ferromq.pipeline.auditing.store_files import RowFile
 
 _INTS = ("queue_id", "sys_flag", "size")
 _LONGS = ("queue_offset", "physical_offset", "tag_hash", "store_timestamp")
@@ -37,13 +37,13 @@ def scan(file: RowFile, until: int) -> Iterator[pa.RecordBatch]:
         inner = [fault for fault in found["faults"] if not fault[-1]]
         total["tail"] = next((fault[:1] + fault[2:5] for fault in found["faults"] if fault[-1]), total["tail"])
         if inner:
-            yield _facts.findings([_fault(file, found, fault) for fault in inner])
+            yield scan_rows.findings([_fault(file, found, fault) for fault in inner])
         total["records"] += rows
         total["bytes"] += int(sizes.sum(dtype=np.int64))
         if found["unwritten_from"] is not None:
             total["unwritten_from"] = found["unwritten_from"]
         total |= {"end": max(total["end"], found["end"]), "continued": found["continued"]}
-    yield _facts.figures("log", total, file=file.path)
+    yield scan_rows.figures("log", total, file=file.path)
 
 
 def _records(file: RowFile, found: Mapping[str, Any]) -> pa.RecordBatch:
@@ -54,8 +54,8 @@ def _records(file: RowFile, found: Mapping[str, Any]) -> pa.RecordBatch:
     keys = pa.array(np.frombuffer(found["keys"], np.int32), pa.int32())
     columns = {name: np.frombuffer(found[name], np.int32) for name in _INTS}
     columns |= {name: np.frombuffer(found[name], np.int64) for name in _LONGS}
-    return _facts.batch(
-        _facts.RECORD,
+    return scan_rows.batch(
+        scan_rows.RECORD,
         rows,
         file.path,
         {

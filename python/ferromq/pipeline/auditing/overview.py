@@ -1,17 +1,18 @@
 """
 What follows from all files of a store together: where its log ends, what must be in queues and index, what is missing.
 
-Small: a row a file or queue. The rows of records and entries are `_audit_joins`' business.
+Small: a row a file or queue. The rows of records and entries are `joins`' business.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ferromq.pipeline import _scan_queue, _store_files, _store_marks
-from ferromq.pipeline._findings import Finding
-from ferromq.pipeline._store_files import StoreFiles
-from ferromq.pipeline._store_marks import Marks
+from ferromq.pipeline.auditing import scan_queue, store_metadata
+from ferromq.pipeline.auditing.findings import Finding
+from ferromq.pipeline.auditing.store_files import StoreFiles
+from ferromq.pipeline.auditing.store_metadata import StoreMetadata
+from ferromq.pipeline.inputs import store_config
 
 Figures = tuple[str, str | None, int | None, str | None, Mapping[str, Any]]
 """Kind, topic, queue id, file, and what was counted."""
@@ -28,11 +29,11 @@ def promised_to(files: StoreFiles) -> int | None:
         return None
     if files.is_ours:
         return files.durable_end
-    return max(map(_scan_queue.last_place, files.queues), default=0)
+    return max(map(scan_queue.last_place, files.queues), default=0)
 
 
 @dataclass
-class Whole:
+class StoreOverview:
     """A store as all its files together show it."""
 
     files: StoreFiles
@@ -41,7 +42,7 @@ class Whole:
     """Records before it must be in the index; None: all."""
     end: int
     """Behind the last record of the log."""
-    marks: Marks
+    marks: StoreMetadata
     topics: set[str] | None
     totals: dict[str, int]
     queue_ends: dict[tuple[str, int], int]
@@ -63,8 +64,8 @@ class Whole:
             limit=limit,
             index_limit=index_limit,
             end=last["base"] + last["end"] if last else files.log_start,
-            marks=_store_marks.read(files),
-            topics=_store_files.topics(files.directory),
+            marks=store_metadata.read(files),
+            topics=store_config.topics(files.directory),
             totals={
                 "log_files": len(logs),
                 "log_bytes": sum(log["bytes"] for log in logs),
@@ -106,7 +107,7 @@ class Whole:
         if self.files.is_open:
             return
         path = str(self.files.directory / "config" / "consumerOffset.json")
-        for (topic, group), queues in _store_files.consumer_offsets(self.files.directory).items():
+        for (topic, group), queues in store_config.consumer_offsets(self.files.directory).items():
             for queue_id, offset in queues.items():
                 end = self.queue_ends.get((topic, queue_id), 0)
                 if offset > end:

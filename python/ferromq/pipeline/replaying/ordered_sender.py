@@ -1,7 +1,8 @@
 """
-Sending in lanes: the messages of a lane go to one queue, one request after the other; lanes go side by side.
+Sends messages in the order of their ordering key: one key's messages go to one queue, one request at a time.
 
-As a message group does, but for messages that are of none: what a replay needs to keep the order of queues.
+A replay needs this to keep the order of the source's queues. A message group does the same, but these messages need not
+have one. Different keys are sent side by side.
 """
 
 import time
@@ -21,16 +22,16 @@ TIMEOUT = 30.0
 """Seconds for which a broker that does not answer is tried."""
 _ATTEMPTS = 3
 _OTHERWISE = "replay what is left without a writer, which may store messages twice"
-_GOODBYE = 5.0
-"""Seconds that saying good-bye may take."""
+_UNREGISTER_TIMEOUT = 5.0
+"""Seconds that unregistering at the end may take."""
 
 
-class LaneSender:
+class OrderedSender:
     """
     Sends messages to the topics of the broker at *endpoint*; a context manager.
 
-    *with_groups* says that the messages bring a message group named as their lane is. *writer* says that they are
-    numbered under this name: each lane goes to the queue that it went to when the writer was first used.
+    With *with_groups* each message has a message group named like its ordering key. With *writer* the messages are
+    numbered under this name, and each key keeps the queue it had when the writer was first used.
     """
 
     def __init__(self, endpoint: str, *, with_groups: bool = False, writer: str | None = None) -> None:
@@ -38,32 +39,32 @@ class LaneSender:
         self._client = Client("producer", Options(endpoint, TIMEOUT, _ATTEMPTS))
         self._layouts: FirstLayouts | None = None
         if writer is not None:
-            # A part of the queues would send lanes elsewhere.
+            # An incomplete route would map keys to other queues.
             self._client.common.identity.ask_for_whole_routes()
             self._layouts = FirstLayouts(writer, 0, {}, is_placed=with_groups, otherwise=_OTHERWISE)
-        self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-lanes")
+        self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-replay")
 
     def send(self, topic: str, messages: Iterable[tuple[str, Message]]) -> None:
         """
-        Send *messages*, each with its lane, and return once all are stored.
+        Send *messages*, each with its ordering key, and return once all are stored.
 
-        Of a lane nothing is sent after a failure; the first one is raised once the other lanes have ended. With a
-        writer, raises `ConfigError` where a queue of its first use is not there any more.
+        After a failure no more messages of that key are sent; the first failure is raised once the other keys have
+        ended. With a writer, raises `ConfigError` if a queue of its first use no longer exists.
         """
         layout = None if self._layouts is None else self._layouts.of(self._client, topic)
-        lanes: dict[str, list[Message]] = {}
-        for lane, message in messages:
-            lanes.setdefault(lane, []).append(message)
-        running = [self._threads.submit(self._send, topic, lane, some, layout) for lane, some in lanes.items()]
+        by_key: dict[str, list[Message]] = {}
+        for key, message in messages:
+            by_key.setdefault(key, []).append(message)
+        running = [self._threads.submit(self._send, topic, key, some, layout) for key, some in by_key.items()]
         errors = [error for future in running if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
 
-    def _send(self, topic: str, lane: str, messages: Sequence[Message], layout: Layout | None) -> None:
-        to = None if layout is None else layout.of_group(lane)
+    def _send(self, topic: str, key: str, messages: Sequence[Message], layout: Layout | None) -> None:
+        to = None if layout is None else layout.of_group(key)
         common = self._client.common
         for part in batches(messages):
-            self._client.run(send_plans.send(common, topic, part.messages, part.numbers, beside=lane, to=to))
+            self._client.run(send_plans.send(common, topic, part.messages, part.numbers, beside=key, to=to))
 
     def __enter__(self) -> Self:
         return self
@@ -72,4 +73,4 @@ class LaneSender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._threads.shutdown()
-        self._client.close(time.monotonic() + _GOODBYE)
+        self._client.close(time.monotonic() + _UNREGISTER_TIMEOUT)

@@ -1,8 +1,4 @@
-"""
-A progress bar over the tasks that Spark runs for a pipeline.
-
-It only looks, through Spark's status tracker, and only where a terminal shows it.
-"""
+"""A progress bar over the tasks that Spark runs for a pipeline, from Spark's status tracker."""
 
 import sys
 import threading
@@ -14,16 +10,16 @@ from pyspark.sql import SparkSession
 
 from ferromq.terminal.progress import Progress
 
-_LOOK = 0.2
-"""Seconds between two looks at the tracker."""
+_INTERVAL = 0.2
+"""Seconds between two updates of the bar."""
 
 
 class TaskProgress:
     """
-    Shows how many tasks are done, of the jobs that the thread starts while it is entered.
+    Shows how many tasks have ended, of the jobs that this thread starts inside the context.
 
-    More stages become known as Spark plans them, so the total grows. Nothing is shown where *stream* is no terminal,
-    with *is_quiet*, and where the session has no status tracker (Spark Connect).
+    The total grows as Spark plans more stages. Nothing is shown if *stream* is not a terminal, if *is_quiet*, or if the
+    session has no status tracker (Spark Connect).
     """
 
     def __init__(self, spark: SparkSession, what: str, stream: TextIO | None = None, *, is_quiet: bool = False) -> None:
@@ -33,35 +29,35 @@ class TaskProgress:
         self._group = f"ferromq-{what}-{uuid.uuid4().hex[:8]}"
         self._what = what
         self._ended = threading.Event()
-        self._looking: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         if self._context is not None:
             self._context.setJobGroup(self._group, f"ferromq pipeline {self._what}")
-            self._looking = threading.Thread(target=self._look, name="ferromq-tasks", daemon=True)
-            self._looking.start()
+            self._thread = threading.Thread(target=self._watch, name="ferromq-tasks", daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._context is None or self._looking is None:
+        if self._context is None or self._thread is None:
             return
         self._ended.set()
-        self._looking.join()
+        self._thread.join()
         with self._bar:
             self._bar.update(self._count(self._context.statusTracker()))
         for name in ("spark.jobGroup.id", "spark.job.description"):
             self._context.setLocalProperty(name, None)
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         assert self._context is not None
         tracker = self._context.statusTracker()
-        while not self._ended.wait(_LOOK):
+        while not self._ended.wait(_INTERVAL):
             self._bar.update(self._count(tracker))
 
     def _count(self, tracker: Any) -> int:
-        """Return the tasks done, and set the total to those known; of jobs that ended, what ran counts."""
+        """Return how many tasks have ended, and set the total. Of an ended job only the tasks that ran count."""
         done = total = 0
         for job in tracker.getJobIdsForGroup(self._group):
             info = tracker.getJobInfo(job)

@@ -27,7 +27,7 @@ _WHOLE_PUTS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl",
 """File systems where an object that is written is there when all of it is; in others it is renamed."""
 
 
-class Place(Protocol):
+class ArchiveLocation(Protocol):
     """An archive's files."""
 
     def load(self, name: str) -> bytes | None:
@@ -61,18 +61,18 @@ class Place(Protocol):
         """Return the file's name as people know it."""
 
 
-def place_of(out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Place:
+def location_of(out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ArchiveLocation:
     """Return the place that *out* names. ConfigError and ModuleNotFoundError as `file_system` has them."""
     local = local_path(os.fspath(out))
     if local is not None:
-        return Folder(local.absolute())
-    return Remote(os.fspath(out), storage_options or {})
+        return DirectoryLocation(local.absolute())
+    return UrlLocation(os.fspath(out), storage_options or {})
 
 
 # --- a directory -------------------------------------------------------------------------------------------------
 
 
-class Folder:
+class DirectoryLocation:
     """A directory of a local or shared file system."""
 
     def __init__(self, path: Path) -> None:
@@ -204,7 +204,7 @@ def _is_same(descriptor: int, path: Path) -> bool:
 # --- a URL -------------------------------------------------------------------------------------------------------
 
 
-class Remote:
+class UrlLocation:
     """
     A URL that fsspec knows. Files are written on this machine first, and read back once they are there.
 

@@ -8,8 +8,8 @@ legal and therefore not told: docs/pipelines.md.
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everywhere)
 
-from ferromq.pipeline import _facts, _findings
-from ferromq.pipeline._audit_driver import Whole
+from ferromq.pipeline.auditing import findings, scan_rows
+from ferromq.pipeline.auditing.overview import StoreOverview
 
 _TRANSACTION, _COMMITTED, _ROLLED_BACK, _BATCH = 12, 8, 12, 128
 """Of the system flag: half and rolled-back messages enter no queue, rolled-back ones no index."""
@@ -26,23 +26,23 @@ _MOST_PLACES = 2**63 - 1
 _IDENTITY = ["topic", "queue_id", "queue_offset"]
 _PLACE = [*_IDENTITY, "physical_offset"]
 _STRAY, _LONE, _STRAY_KEY, _UNINDEXED = "stray", "lone", "stray key", "key-not-indexed"
-_COLUMNS = [*_findings.SCHEMA.names, "hash", "at"]
+_COLUMNS = [*findings.SCHEMA.names, "hash", "at"]
 
 
-def suspects(spark: SparkSession, facts: DataFrame, whole: Whole) -> DataFrame:
+def suspects(spark: SparkSession, facts: DataFrame, whole: StoreOverview) -> DataFrame:
     """
     Return what is wrong or needs a second look, as findings with `hash` and `at` of index entries.
 
     The kinds `stray`, `lone` and `stray key` are for `explained`; what others say is final.
     """
-    own = facts.where(F.col("part") == _facts.FINDING).select(*_COLUMNS)
+    own = facts.where(F.col("part") == scan_rows.FINDING).select(*_COLUMNS)
     return own.unionByName(_queues(spark, facts, whole)).unionByName(_keys(facts, whole))
 
 
 def explained(found: DataFrame, kinds: set[str], facts: DataFrame) -> DataFrame:
     """Return the findings that the suspects *found*, which are of these *kinds*, are."""
-    names = _findings.SCHEMA.names
-    records = facts.where(F.col("part") == _facts.RECORD)
+    names = findings.SCHEMA.names
+    records = facts.where(F.col("part") == scan_rows.RECORD)
     told = found.where(~F.col("kind").isin(_STRAY, _LONE, _STRAY_KEY)).select(*names)
     for kind, explain in ((_STRAY, _strays), (_LONE, _lone), (_STRAY_KEY, _stray_keys)):
         if kind in kinds:
@@ -52,14 +52,14 @@ def explained(found: DataFrame, kinds: set[str], facts: DataFrame) -> DataFrame:
 
 def _queued(facts: DataFrame) -> DataFrame:
     """Return the records that have a queue entry each."""
-    records = facts.where(F.col("part") == _facts.RECORD)
+    records = facts.where(F.col("part") == scan_rows.RECORD)
     flag = F.col("sys_flag")
     return records.where(flag.bitwiseAND(_TRANSACTION).isin(0, _COMMITTED) & (flag.bitwiseAND(_BATCH) == 0))
 
 
-def _queues(spark: SparkSession, facts: DataFrame, whole: Whole) -> DataFrame:
+def _queues(spark: SparkSession, facts: DataFrame, whole: StoreOverview) -> DataFrame:
     """Entries and records must be pairs of the same topic, queue, queue offset and place."""
-    entries = facts.where(F.col("part") == _facts.ENTRY).select(
+    entries = facts.where(F.col("part") == scan_rows.ENTRY).select(
         *_PLACE,
         F.col("size").alias("entry_size"),
         F.col("tag_hash").alias("entry_hash"),
@@ -94,7 +94,7 @@ def _queues(spark: SparkSession, facts: DataFrame, whole: Whole) -> DataFrame:
     return _without_deleted(spark, found, whole)
 
 
-def _without_deleted(spark: SparkSession, found: DataFrame, whole: Whole) -> DataFrame:
+def _without_deleted(spark: SparkSession, found: DataFrame, whole: StoreOverview) -> DataFrame:
     """Leave out records of topics that were deleted: they lie in the log until their file goes."""
     is_lone = F.col("kind") == _LONE
     floors = [(topic, queue, place) for (topic, queue), place in whole.marks.deleted.items()]
@@ -111,11 +111,11 @@ def _without_deleted(spark: SparkSession, found: DataFrame, whole: Whole) -> Dat
     return found.select(*_COLUMNS)
 
 
-def _keys(facts: DataFrame, whole: Whole) -> DataFrame:
+def _keys(facts: DataFrame, whole: StoreOverview) -> DataFrame:
     """Index entries must lead to a record with their key, and from each key of each record."""
-    entries = facts.where(F.col("part") == _facts.KEY)
+    entries = facts.where(F.col("part") == scan_rows.KEY)
     entries = entries.select("physical_offset", "hash", F.col("file").alias("entry_file"), "at")
-    records = facts.where(F.col("part") == _facts.RECORD)
+    records = facts.where(F.col("part") == scan_rows.RECORD)
     keys = records.select(*_PLACE, "file", F.explode("hashes").alias("hash"))
     pairs = entries.join(keys, ["physical_offset", "hash"], "full")
     is_due = F.lit(True)  # noqa: FBT003
@@ -195,4 +195,4 @@ def _stray_keys(stray: DataFrame, records: DataFrame) -> DataFrame:
 def _rows(frame: DataFrame, kind: Column, detail: Column) -> DataFrame:
     """Return *frame* as findings of *kind*."""
     values = {"kind": kind, "detail": detail}
-    return frame.select(*(values.get(name, F.col(name)).alias(name) for name in _findings.SCHEMA.names))
+    return frame.select(*(values.get(name, F.col(name)).alias(name) for name in findings.SCHEMA.names))

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from ferromq.pipeline import _facts
-from ferromq.pipeline._store_files import RowFile
+from ferromq.pipeline.auditing import scan_rows
+from ferromq.pipeline.auditing.store_files import RowFile
 
 _HEADER = struct.Struct(">qqqqii")
 _SLOT = 4
@@ -36,7 +36,7 @@ def scan(
     shape = _shape(file.length, slots)
     if shape is None:
         detail = f"{file.length} bytes; expected a header, slots of 4 bytes and four entries of 20 bytes a slot"
-        yield _facts.findings([{"kind": "file-size", "file": file.path, "at": 0, "detail": detail}])
+        yield scan_rows.findings([{"kind": "file-size", "file": file.path, "at": 0, "detail": detail}])
         return
     slot_count, room = shape
     with open(file.path, "rb") as stream:  # noqa: PTH123 (a path from a table)
@@ -44,7 +44,7 @@ def scan(
         count = max(header[5], 1)
         if count > room:
             detail = f"{count - 1} entries; at most {room - 1} fit"
-            yield _facts.findings([{"kind": "index-header", "file": file.path, "at": 36, "detail": detail}])
+            yield scan_rows.findings([{"kind": "index-header", "file": file.path, "at": 36, "detail": detail}])
             count = room
         walk = _Walk(file, slot_count)
         stream.seek(_HEADER.size + slot_count * _SLOT + _ENTRY)
@@ -56,7 +56,7 @@ def scan(
             yield from walk.check_header(header)
         if count > 1 and (has_slots or count >= room):
             yield from walk.check_slots(stream, count, is_open=until is not None)
-    yield _facts.figures("index", {"entries": count - 1, "last_place": header[3]}, file=file.path)
+    yield scan_rows.figures("index", {"entries": count - 1, "last_place": header[3]}, file=file.path)
 
 
 def _shape(length: int, slots: int | None) -> tuple[int, int] | None:
@@ -96,7 +96,7 @@ class _Walk:
                 "hash": hashes[kept].astype(np.uint32).view(np.int32),
                 "at": self._at(numbers[kept]),
             }
-            yield _facts.batch(_facts.KEY, kept.size, self._file.path, columns)
+            yield scan_rows.batch(scan_rows.KEY, kept.size, self._file.path, columns)
 
     def _at(self, numbers: Any) -> Any:
         return _HEADER.size + self._newest.size * _SLOT + numbers * _ENTRY
@@ -109,7 +109,7 @@ class _Walk:
         expected[is_first] = self._newest[in_order[is_first]]
         wrong = np.flatnonzero(before[order] != expected)[:_MOST]
         if wrong.size:
-            yield _facts.findings(
+            yield scan_rows.findings(
                 [
                     {
                         "kind": "index-chain",
@@ -146,7 +146,7 @@ class _Walk:
             detail = f"first time {begin_time}, last time {end_time}; expected times in order"
             rows.append({"kind": "index-header", "file": self._file.path, "at": 0, "detail": detail})
         if rows:
-            yield _facts.findings(rows)
+            yield scan_rows.findings(rows)
 
     def check_slots(self, stream: BinaryIO, count: int, *, is_open: bool) -> Iterator[pa.RecordBatch]:
         """Compare the slots with the newest entries; one that is not counted yet is none."""
@@ -157,7 +157,7 @@ class _Walk:
             is_wrong &= ~((found >= count) & (self._newest == 0))
         wrong = np.flatnonzero(is_wrong)[:_MOST]
         if wrong.size:
-            yield _facts.findings(
+            yield scan_rows.findings(
                 [
                     {
                         "kind": "index-chain",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ferromq._ferromq import crc32
-from ferromq.pipeline._store_files import StoreFiles
+from ferromq.pipeline.auditing.store_files import StoreFiles
 
 _ANCHOR = struct.Struct(">QqI")
 _MAGIC = 8
@@ -22,7 +22,7 @@ _Read = TypeVar("_Read")
 
 
 @dataclass
-class Marks:
+class StoreMetadata:
     """Queues by topic and id."""
 
     deleted: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class Marks:
     """The physical offsets between which no index was built."""
 
 
-def read(files: StoreFiles) -> Marks:
+def read(files: StoreFiles) -> StoreMetadata:
     """Read the files, as far as they still speak of this log."""
-    return Marks(
+    return StoreMetadata(
         _sealed(files, "deleted", b"FMQDELE1", _deleted) or {},
         _sealed(files, "queues", b"FMQQUEU1", _queues) or {},
         _sealed(files, "unindexed", b"FMQUNIX1", _range) or (0, 0),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError
-from ferromq.pipeline._pace import BEHIND, TOGETHER, Pace
-from ferromq.pipeline._positions import Positions
+from ferromq.pipeline.replaying.rate_limit import BATCH_WINDOW, CATCH_UP, RateLimit
+from ferromq.pipeline.replaying.sent_offsets import SentOffsets
 
 BEGIN = 100.0
 
@@ -25,7 +25,7 @@ class Time:
         """Let *seconds* pass."""
         self.now += seconds
 
-    def sent(self, pace: Pace, times: Sequence[int]) -> list[float]:
+    def sent(self, pace: RateLimit, times: Sequence[int]) -> list[float]:
         """Return when each message of *times* passed, in seconds since the clock began."""
         at: list[float] = []
         for start, end in pace.slices(times):
@@ -35,9 +35,9 @@ class Time:
         assert len(at) == len(times)
         return [moment - BEGIN for moment in at]
 
-    def pace(self, **options: float) -> Pace:
+    def pace(self, **options: float) -> RateLimit:
         """Return a pace on this clock."""
-        return Pace(**options, now=lambda: self.now, wait=self.wait)
+        return RateLimit(**options, now=lambda: self.now, wait=self.wait)
 
 
 @given(st.floats(0.5, 1e6), st.integers(1, 300), st.integers(1, 50))
@@ -49,7 +49,7 @@ def test_a_rate_is_kept_over_batches(rate: float, count: int, batch: int) -> Non
     while len(passed) < count:
         passed += time.sent(pace, [0] * min(batch, count - len(passed)))
     for number, at in enumerate(passed):
-        assert number / rate - TOGETHER - 1e-6 <= at <= number / rate + 1e-6
+        assert number / rate - BATCH_WINDOW - 1e-6 <= at <= number / rate + 1e-6
 
 
 def test_a_slow_sender_does_not_make_up_for_it_in_a_burst() -> None:
@@ -60,7 +60,7 @@ def test_a_slow_sender_does_not_make_up_for_it_in_a_burst() -> None:
     time.now += 60
     begin = time.now
     assert len(time.sent(pace, [0] * 1000)) == 1000
-    assert time.now - begin >= 1000 / 100 - BEHIND - TOGETHER - 0.02
+    assert time.now - begin >= 1000 / 100 - CATCH_UP - BATCH_WINDOW - 0.02
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60), st.floats(0.1, 20))
@@ -69,7 +69,7 @@ def test_the_rhythm_is_that_of_the_store_times(gaps: list[int], speed: float) ->
     times = [sum(gaps[: number + 1]) for number in range(len(gaps))]
     time = Time()
     for passed, at in zip(time.sent(time.pace(speed=speed), times), times, strict=True):
-        assert passed == pytest.approx((at - times[0]) / 1e6 / speed, abs=TOGETHER + 1e-6)
+        assert passed == pytest.approx((at - times[0]) / 1e6 / speed, abs=BATCH_WINDOW + 1e-6)
 
 
 def test_late_messages_catch_up_with_the_rhythm() -> None:
@@ -78,42 +78,42 @@ def test_late_messages_catch_up_with_the_rhythm() -> None:
     time = Time(slow=0.01)
     passed = time.sent(time.pace(speed=1), times)
     assert passed[50] >= 0.1
-    assert passed[-1] == pytest.approx(60.0, abs=TOGETHER)
+    assert passed[-1] == pytest.approx(60.0, abs=BATCH_WINDOW)
 
 
 def test_without_pace_all_pass_at_once() -> None:
     """In one piece."""
-    assert list(Pace().slices([0] * 500)) == [(0, 500)]
+    assert list(RateLimit().slices([0] * 500)) == [(0, 500)]
 
 
 @pytest.mark.parametrize("options", [{"rate": 0}, {"rate": -1.0}, {"speed": float("nan")}, {"speed": float("inf")}])
 def test_a_pace_that_cannot_be_is_named(options: dict[str, float]) -> None:
     """What was given, and what is allowed."""
     with pytest.raises(ConfigError, match=r"(rate|speed) is .*; allowed: a number above 0"):
-        Pace(**options)
+        RateLimit(**options)
 
 
 def test_positions_are_the_farthest_of_all_tasks(tmp_path: Path) -> None:
     """Also where queues came to other tasks the second time."""
-    first = Positions(tmp_path, "job")
-    first.note(("t", "h:1", 0), 10)
-    first.note(("t", "h:1", 1), 7)
+    first = SentOffsets(tmp_path, "job")
+    first.record(("t", "h:1", 0), 10)
+    first.record(("t", "h:1", 1), 7)
     first.save(3)
-    second = Positions(tmp_path, "job")
-    second.note(("t", "h:1", 0), 15)
-    second.note(("t", "h:1", 0), 12)
+    second = SentOffsets(tmp_path, "job")
+    second.record(("t", "h:1", 0), 15)
+    second.record(("t", "h:1", 0), 12)
     second.save(0)
-    third = Positions(tmp_path, "job")
+    third = SentOffsets(tmp_path, "job")
     assert [third.next_offset(("t", "h:1", queue)) for queue in range(3)] == [15, 7, 0]
 
 
 def test_the_state_of_another_replay_is_refused(tmp_path: Path) -> None:
     """As is what is no state at all."""
-    state = Positions(tmp_path, "a to b")
-    state.note(("t", "h", 0), 1)
+    state = SentOffsets(tmp_path, "a to b")
+    state.record(("t", "h", 0), 1)
     state.save(0)
-    with pytest.raises(ConfigError, match="is that of 'a to b', and this is 'a to c'; allowed: "):
-        Positions(tmp_path, "a to c")
+    with pytest.raises(ConfigError, match="belongs to 'a to b', but this replay is 'a to c'; allowed: "):
+        SentOffsets(tmp_path, "a to c")
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"other\.json is no state of a replay"):
-        Positions(tmp_path, "a to b")
+    with pytest.raises(ConfigError, match=r"other\.json is not the state of a replay"):
+        SentOffsets(tmp_path, "a to b")

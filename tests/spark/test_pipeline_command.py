@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ferromq.errors import ConfigError
-from ferromq.pipeline import _frame
-from ferromq.pipeline._tasks import TaskProgress
+from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.summary import Summary
+from ferromq.pipeline.command.task_progress import TaskProgress
 
 WITHOUT_PYSPARK = """
 import importlib.util, sys
@@ -57,9 +58,9 @@ def test_what_spark_wraps_is_told_in_one_line(capsys: pytest.CaptureFixture[str]
     )
 
     def fail(_arguments: argparse.Namespace) -> int:
-        raise _frame.PySparkException(text)
+        raise shared.PySparkException(text)
 
-    assert _frame.guarded(fail, arguments()) == _frame.WRONG
+    assert shared.guarded(fail, arguments()) == shared.ERROR
     assert capsys.readouterr().err == "ferromq: 00000000000000000000 is broken at 91\n"
 
 
@@ -69,7 +70,7 @@ def test_ctrl_c_ends_it_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def stop(_arguments: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
-    assert _frame.guarded(stop, arguments()) == 130
+    assert shared.guarded(stop, arguments()) == 130
     assert capsys.readouterr().err == "ferromq: stopped by Ctrl-C\n"
 
 
@@ -77,14 +78,14 @@ def test_a_setting_without_a_value_is_named() -> None:
     """Before Spark is started."""
     with (
         pytest.raises(ConfigError, match=r"--config is 'spark\.x'; allowed: KEY=VALUE"),
-        _frame.started(arguments(config=["spark.x"]), "audit"),
+        shared.started(arguments(config=["spark.x"]), "audit"),
     ):
         raise AssertionError("started")
 
 
 def test_a_summary_is_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     """The same figures and tables, with thousands for people and names for programs."""
-    summary = _frame.Summary("two queues")
+    summary = Summary("two queues")
     summary.add("messages read", 12_000)
     summary.table("by queue", ("queue id", "messages"), [(0, 5000), (1, 7000)], ">>", more=3)
     summary.show(arguments())
@@ -120,6 +121,6 @@ def test_the_bar_ends_with_all_tasks_done(session: Any) -> None:
 
 def test_the_active_session_is_used_and_left_running(session: Any) -> None:
     """A notebook that calls a pipeline keeps its session."""
-    with _frame.started(arguments(master="local[1]"), "stats") as spark:
+    with shared.started(arguments(master="local[1]"), "stats") as spark:
         assert spark is session
     assert session.range(2).count() == 2

@@ -1,7 +1,7 @@
 """
-When which message of a replay is due: by a rate, by the rhythm in which the messages were stored, or at once.
+Delays the messages of a replay: to a rate, to the intervals at which they were stored, or not at all.
 
-Pure but for the clock it is given; it sends nothing.
+It sends nothing; tests give it a clock of their own.
 """
 
 import threading
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ferromq.errors import ConfigError
 
-TOGETHER = 0.01
-"""Seconds: what is due within them is sent together."""
-BEHIND = 0.1
-"""Seconds a sender that is slower than the rate may catch up; beyond, the rate begins anew."""
+BATCH_WINDOW = 0.01
+"""Seconds; messages that become due within it are sent together."""
+CATCH_UP = 0.1
+"""Seconds of delay that a slow sender may make up for above the rate. What exceeds them is dropped."""
 
 
 def check(rate: float | None, speed: float | None) -> None:
@@ -26,13 +26,13 @@ def check(rate: float | None, speed: float | None) -> None:
             raise ConfigError(f"{name} is {value}; allowed: a number above 0, {unit}")
 
 
-class Pace:
+class RateLimit:
     """
-    Lets messages pass when they are due, in the order they come.
+    Yields messages when they are due, in their order.
 
-    *rate*: messages a second at most. *speed*: in the rhythm of their times, so many times as fast; what is late is
-    let pass at once. Both, and the later one counts; neither, and all pass. *now* is a clock in seconds, and *wait*
-    returns once that many seconds of it have passed, or earlier.
+    *rate* is the maximum number of messages a second. *speed* keeps the intervals of their store times, divided by it;
+    a late message is due at once. With both, the later time counts; with neither, every message is due at once. *now*
+    is a clock in seconds; *wait* returns after that many seconds, or earlier.
     """
 
     def __init__(
@@ -48,25 +48,25 @@ class Pace:
         self._now = now
         self._wait = threading.Event().wait if wait is None else wait
         self._next = float("-inf")
-        """When the rate has room again."""
+        """When the rate allows the next message."""
         self._begin: tuple[float, int] | None = None
-        """When the first message passed, and its own time."""
+        """When the first message was sent, and its store time."""
 
     def slices(self, times: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield parts [start, end) of the messages stored at *times* (microseconds), each when it is due."""
+        """Yield slices [start, end) of the messages stored at *times* (microseconds), each when it is due."""
         start = 0
         while start < len(times):
             now = self._now()
             if self._begin is None:
                 self._begin = (now, times[start])
                 self._next = now
-            self._next = max(self._next, now - BEHIND)
+            self._next = max(self._next, now - CATCH_UP)
             due = self._due(times[start], 0)
             if due > now:
                 self._wait(due - now)
                 continue
             end = start + 1
-            while end < len(times) and self._due(times[end], end - start) <= now + TOGETHER:
+            while end < len(times) and self._due(times[end], end - start) <= now + BATCH_WINDOW:
                 end += 1
             if self._rate is not None:
                 self._next += (end - start) / self._rate
@@ -74,7 +74,7 @@ class Pace:
             start = end
 
     def _due(self, at: int, after: int) -> float:
-        """Return when the message stored *at* may pass, *after* so many others."""
+        """Return when the message stored *at* is due, *after* that many others."""
         assert self._begin is not None
         due = float("-inf")
         if self._rate is not None:

@@ -1,0 +1,1 @@
+"""The Parquet files of an archive: written, checked, and put in place."""

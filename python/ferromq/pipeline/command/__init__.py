@@ -1,0 +1,1 @@
+"""What all commands `ferromq pipeline NAME` share."""

@@ -1,0 +1,1 @@
+"""Where pipelines take their rows, files and offsets from."""
