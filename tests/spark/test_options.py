@@ -11,7 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from ferromq.errors import ConfigError
 from ferromq.spark.log.source import FerromqLogSource
 from ferromq.spark.options import STREAM_OPTIONS, ReadOptions, RowOptions, Where
-from ferromq.spark.positions import SentOffsets, Time
+from ferromq.spark.positions import Positions, Time
 from ferromq.spark.schema import COLUMNS, schema_of
 from ferromq.spark.source import FerromqSource
 from ferromq.spark.topics import Topics, is_internal
@@ -26,8 +26,8 @@ def test_only_endpoint_and_topic_are_required() -> None:
     assert ReadOptions.parse(GIVEN) == ReadOptions(
         Where(endpoint="127.0.0.1:8081"),
         Topics(("flights",)),
-        SentOffsets("earliest"),
-        SentOffsets("latest"),
+        Positions("earliest"),
+        Positions("latest"),
         RowOptions(COLUMNS, (), ()),
         1_000_000,
         1,
@@ -38,8 +38,8 @@ def test_names_are_not_case_sensitive() -> None:
     """Spark hands over option names in lower case."""
     more = {"startingoffsets": '{"0": 5}', "ENDINGOFFSETS": "Latest", "minpartitions": "4"}
     parsed = ReadOptions.parse({**GIVEN, **more})
-    assert parsed.starting == SentOffsets("earliest", {"flights": {"0": 5}})
-    assert (parsed.ending, parsed.min_partitions) == (SentOffsets("latest"), 4)
+    assert parsed.starting == Positions("earliest", {"flights": {"0": 5}})
+    assert (parsed.ending, parsed.min_partitions) == (Positions("latest"), 4)
 
 
 def test_topics_are_named_listed_or_matched() -> None:
@@ -78,8 +78,8 @@ def test_places_are_offsets_words_or_times_for_each_queue() -> None:
     parsed = ReadOptions.parse({**TWO, "startingOffsets": text, "startingTimestamp": "1793491200123"})
     moment = Time(int(datetime(2026, 11, 1, tzinfo=UTC).timestamp()) * 1000)
     places = {"flights": {"0": 7, "broker-a:1": "latest", "2": moment}, "trains": {"0": "earliest"}}
-    assert parsed.starting == SentOffsets(Time(1793491200123), places)
-    assert parsed.ending == SentOffsets("latest")
+    assert parsed.starting == Positions(Time(1793491200123), places)
+    assert parsed.ending == Positions("latest")
 
 
 @given(st.integers(86_400_000_000, 9_000_000_000_000_000), st.integers(-23 * 60, 23 * 60))

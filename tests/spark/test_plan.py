@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError
-from ferromq.spark.positions import SentOffsets, Time
+from ferromq.spark.positions import Positions, Time
 from ferromq.spark.read.plan import Queue, QueueRange, narrow, partitions, ranges, resolve
 from ferromq.spark.rows import Rows, Span
 
@@ -13,7 +13,7 @@ A0 = Queue("t", "broker-a", "a:1", 0, min_offset=10, max_offset=100)
 A1 = Queue("t", "broker-a", "a:1", 1, min_offset=0, max_offset=0)
 B0 = Queue("t", "broker-b", "b:1", 0, min_offset=0, max_offset=7)
 U0 = Queue("u", "broker-b", "b:1", 0, min_offset=3, max_offset=9)
-EARLIEST, LATEST = SentOffsets("earliest"), SentOffsets("latest")
+EARLIEST, LATEST = Positions("earliest"), Positions("latest")
 
 
 def never(wanted: object) -> list[int]:
@@ -33,15 +33,15 @@ def test_all_topics_are_what_each_queue_holds() -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(LATEST, LATEST), (EARLIEST, EARLIEST), (LATEST, EARLIEST)])
-def test_nothing_lies_between_equal_or_crossed_ends(start: SentOffsets, end: SentOffsets) -> None:
+def test_nothing_lies_between_equal_or_crossed_ends(start: Positions, end: Positions) -> None:
     """A range without offsets is no partition."""
     assert ranges([A0, A1, B0], start, end, never) == []
 
 
 def test_queues_left_out_of_json_are_read_whole() -> None:
     """A queue is named by its id, or by broker and id where several brokers have it."""
-    starting = SentOffsets("earliest", {"t": {"broker-a:0": 20}, "u": {"0": "latest"}})
-    found = ranges([A0, A1, B0, U0], starting, SentOffsets("latest", {"t": {"broker-b:0": 3}}), never)
+    starting = Positions("earliest", {"t": {"broker-a:0": 20}, "u": {"0": "latest"}})
+    found = ranges([A0, A1, B0, U0], starting, Positions("latest", {"t": {"broker-b:0": 3}}), never)
     assert spans(found) == [("t", "broker-a", 0, 20, 100), ("t", "broker-b", 0, 0, 3)]
 
 
@@ -53,14 +53,14 @@ def test_times_are_asked_for_once_and_kept_within_the_queue() -> None:
         asked.append(wanted)
         return [{A0: 0, B0: 5, U0: 99}[queue] for queue, _ in wanted]
 
-    positions = SentOffsets(Time(1000), {"u": {"0": Time(2000)}, "t": {"1": "latest"}})
+    positions = Positions(Time(1000), {"u": {"0": Time(2000)}, "t": {"1": "latest"}})
     assert resolve("startingOffsets", positions, [A0, A1, B0, U0], by_time) == [10, 0, 5, 9]
     assert asked == [[(A0, 1000), (B0, 1000), (U0, 2000)]]
 
 
 def test_a_time_after_an_explicit_end_is_nothing_to_read() -> None:
     """Only two offsets that a user wrote down contradict each other."""
-    assert ranges([A0], SentOffsets(Time(5)), SentOffsets("latest", {"t": {"0": 20}}), lambda _: [50]) == []
+    assert ranges([A0], Positions(Time(5)), Positions("latest", {"t": {"0": 20}}), lambda _: [50]) == []
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_offsets_that_are_not_there_are_an_error(
 ) -> None:
     """What has aged out, or was never there, is not read around in silence."""
     with pytest.raises(ConfigError) as raised:
-        ranges([A0, A1, B0, U0], SentOffsets("earliest", start), SentOffsets("latest", end), never)
+        ranges([A0, A1, B0, U0], Positions("earliest", start), Positions("latest", end), never)
     assert [word for word in words if word not in str(raised.value)] == []
 
 
