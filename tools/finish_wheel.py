@@ -30,7 +30,8 @@ def plain_links(text: str) -> str:
 
 def objcopy(*arguments: str | Path) -> None:
     """Run the objcopy that comes with Rust, which knows every processor; without it the system's."""
-    sysroot = Path(subprocess.run(["rustc", "--print", "sysroot"], check=True, capture_output=True, text=True).stdout.strip())
+    ask = ["rustc", "--print", "sysroot"]
+    sysroot = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
     command = next(map(str, sysroot.glob("lib/rustlib/*/bin/rust-objcopy")), "objcopy")
     subprocess.run([command, *arguments], check=True, env={**os.environ, "LD_LIBRARY_PATH": str(sysroot / "lib")})
 
@@ -78,7 +79,9 @@ def finish(wheel: Path, symbols: Path) -> None:
 def main() -> int:
     """Finish the wheels of the command line, and print their sizes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().partition("\n")[0])
-    parser.add_argument("--symbols", type=Path, metavar="DIRECTORY", help="where the symbols go (symbols, beside the wheel)")
+    parser.add_argument(
+        "--symbols", type=Path, metavar="DIRECTORY", help="where the symbols go (symbols, beside the wheel)"
+    )
     parser.add_argument("wheels", type=Path, nargs="+", metavar="WHEEL")
     options = parser.parse_args()
     for wheel in options.wheels:
