@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from ferromq.client.consumer import Consumer
     from ferromq.client.producer import Producer, Transaction
     from ferromq.client.tls import Tls
-    from ferromq.config.servers import BrokerConfig, NameServerConfig, StoreConfig
+    from ferromq.config.broker import BrokerConfig
+    from ferromq.config.namesrv import NameServerConfig
+    from ferromq.config.store import StoreConfig
     from ferromq.core.filters import Sql
     from ferromq.core.pull_plans import Pulled, Queue
     from ferromq.embedding import Embedded, embedded
@@ -114,15 +116,15 @@ __all__ = [
 
 _HOMES = {
     "Admin": "admin",
-    "BrokerConfig": "config.servers",
+    "BrokerConfig": "config.broker",
     "Consumer": "client.consumer",
     "Embedded": "embedding",
-    "NameServerConfig": "config.servers",
+    "NameServerConfig": "config.namesrv",
     "Producer": "client.producer",
     "Pulled": "core.pull_plans",
     "Queue": "core.pull_plans",
     "Sql": "core.filters",
-    "StoreConfig": "config.servers",
+    "StoreConfig": "config.store",
     "Tls": "client.tls",
     "Transaction": "client.producer",
     "embedded": "embedding",

@@ -18,10 +18,11 @@ from ferromq.admin import Admin
 from ferromq.broker.controller import BrokerController
 from ferromq.client.consumer import Consumer
 from ferromq.client.producer import Producer
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ClientClosed, ConfigError
 from ferromq.namesrv.server import NamesrvController
-from ferromq.process import temporary
+from ferromq.process import temporary_store
 from ferromq.process.clock import Clock
 from ferromq.process.fork import Owner
 
@@ -50,7 +51,7 @@ class Embedded:
         self._clock = clock
         with contextlib.ExitStack() as started:
             if directory is None:
-                directory = temporary.make()
+                directory = temporary_store.make()
                 started.callback(shutil.rmtree, directory, ignore_errors=True)
             name_server = NamesrvController(NameServerConfig(listen=_FREE_PORT), clock=clock)
             started.callback(name_server.close)

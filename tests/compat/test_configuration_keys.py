@@ -6,10 +6,11 @@ import subprocess
 import compat_peer
 import pytest
 
-from ferromq.config.proxy import REFUSED_OF_PROXY, ProxyKeys
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
+from ferromq.config.proxy_file import REFUSED_OF_PROXY, ProxyKeys
 from ferromq.config.reader import Config
 from ferromq.config.rocketmq_keys import NAME_SERVER_REFUSED, REFUSED
-from ferromq.config.servers import BrokerConfig, NameServerConfig
 
 _REMOTING = (
     "org.apache.rocketmq.remoting.netty.NettyServerConfig",

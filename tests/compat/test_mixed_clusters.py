@@ -14,7 +14,8 @@ import ferromq
 from ferromq import _ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.protocol.route import TopicRoute
 

@@ -14,7 +14,7 @@ import pytest
 from compat_peer import Clients
 from java_processes import JavaBroker, JavaNameServer
 
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 
 BROKER = "broker-java"

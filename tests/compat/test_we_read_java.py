@@ -18,7 +18,7 @@ from compat_messages import Log, Message, Placed, bulk, lines_by_queue, odd_ones
 from compat_peer import Peer, PeerError
 
 import ferromq
-from ferromq.protocol import java_json
+from ferromq.files import json_file
 
 PATIENCE = 30.0
 WAITING = "SCHEDULE_TOPIC_XXXX"
@@ -58,7 +58,7 @@ def serve(peer: Peer, name: str, directory: Path) -> list[str]:
 
 def delay_offsets(directory: Path) -> dict[str, int]:
     """Return how far each delay level is delivered, as the file says."""
-    content = java_json.read_file(directory / "config" / "delayOffset.json") or {}
+    content = json_file.read(directory / "config" / "delayOffset.json") or {}
     return dict(content.get("offsetTable") or {})
 
 

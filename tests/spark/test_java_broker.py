@@ -11,7 +11,7 @@ import pytest
 
 import ferromq
 from ferromq._ferromq import RemotingClient
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.spark.options import Where
 from ferromq.spark.read import pull

@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import ferromq
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.errors import OutcomeUnknown
 from ferromq.message import Message
 from ferromq.pipeline.replaying import ordered_sender

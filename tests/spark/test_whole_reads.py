@@ -10,7 +10,8 @@ import pytest
 import ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConnectionFailed, ServerError, TopicNotFound
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock

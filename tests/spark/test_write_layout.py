@@ -16,7 +16,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import ferromq
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError, ServerError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock

@@ -12,7 +12,8 @@ import ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
 from ferromq.broker.metadata.topics import TopicConfig
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.embedding import SMALL_FILES
 from ferromq.namesrv.server import NamesrvController
 from ferromq.protocol import java_json

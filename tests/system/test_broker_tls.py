@@ -6,7 +6,7 @@ import pytest
 
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.errors import ConnectionFailed
 
 TOPICS = 21

@@ -14,7 +14,7 @@ from ferromq._ferromq import RemotingClient, decode_records
 from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
 from ferromq.broker.metadata.groups import GroupConfig
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.protocol import java_json, naming
 
 QUERY_MESSAGE, UPDATE_TOPIC, VIEW_MESSAGE, REGISTER, UPDATE_GROUP, TOPICS = 12, 17, 33, 103, 200, 206

@@ -10,7 +10,7 @@ import pytest
 
 import ferromq
 from ferromq._ferromq import RemotingClient
-from ferromq.protocol import java_json
+from ferromq.files import atomic
 
 SEND, SET_MODE, NOT_AVAILABLE = 310, 401, 14
 
@@ -28,7 +28,7 @@ def mq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ferromq.Embe
             admin.create_topic("there")
             admin.create_group("g")
         with monkeypatch.context() as patched:
-            patched.setattr(java_json, "replace_file", full)
+            patched.setattr(atomic, "replace_file", full)
             patched.setattr(os, "fdatasync", full)
             yield embedded
 

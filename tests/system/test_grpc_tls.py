@@ -10,7 +10,7 @@ import pytest
 
 from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 
 FILES = Path(__file__).parents[1] / "fixtures" / "tls"
 PATIENCE = 60

@@ -15,7 +15,7 @@ from remoting_peer import Peer
 import ferromq
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicTable
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 
 Eventually = Callable[[Callable[[], bool]], bool]
 

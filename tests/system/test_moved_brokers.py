@@ -12,7 +12,8 @@ import ferromq
 from ferromq import aio
 from ferromq.broker.controller import BrokerController
 from ferromq.client import session
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 
 FREE = "127.0.0.1:0"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ferromq._ferromq import RemotingClient
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 from ferromq.protocol.route import TopicRoute

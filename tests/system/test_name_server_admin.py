@@ -11,7 +11,7 @@ from remoting_peer import Peer
 
 from ferromq._ferromq import Clock as RawClock
 from ferromq._ferromq import RemotingClient, Request, Server
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 from ferromq.protocol.route import TopicRoute

@@ -8,7 +8,7 @@ import pytest
 from remoting_peer import Peer
 
 from ferromq._ferromq import RemotingClient
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError, ConnectionFailed
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock

@@ -9,7 +9,7 @@ import pytest
 
 import ferromq
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 
 pytest.importorskip("rocketmq")
 

@@ -11,7 +11,8 @@ from remoting_peer import Frame, Peer
 
 from ferromq._ferromq import RemotingClient
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 

@@ -14,7 +14,8 @@ from machine import in_load
 import ferromq
 from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ServerError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock

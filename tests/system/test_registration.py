@@ -12,8 +12,8 @@ from machine import in_load
 
 from ferromq._ferromq import RemotingClient, Request, Server
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig
-from ferromq.namesrv import registration
+from ferromq.config.broker import BrokerConfig
+from ferromq.namesrv import registration_body
 from ferromq.process.clock import Clock
 
 UPDATE_TOPIC, HEARTBEAT, DELETE_TOPIC = 17, 34, 215
@@ -231,8 +231,8 @@ def test_a_registration_may_be_deflated(start: Callable[..., BrokerController], 
     start(compress_registration=True)
     *_, (_, fields, body) = name_server.told
     assert fields["compressed"] == "true"
-    assert registration.is_intact(body, int(fields["bodyCrc32"]))
-    found = registration.decode(body, "broker-a", compressed=True)
+    assert registration_body.is_intact(body, int(fields["bodyCrc32"]))
+    found = registration_body.decode(body, "broker-a", compressed=True)
     assert {"SELF_TEST_TOPIC", "TBW102", "BenchmarkTest"} <= found.queues.keys()
 
 

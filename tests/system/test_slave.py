@@ -13,8 +13,9 @@ import ferromq
 from ferromq._ferromq import RemotingClient, Request, Server
 from ferromq.broker.cluster.name_servers import Master as Known
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
-from ferromq.namesrv.route_info import RegisteredTopics, Registration
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
+from ferromq.namesrv.route_types import RegisteredTopics, Registration
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 

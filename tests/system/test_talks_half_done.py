@@ -13,9 +13,10 @@ import ferromq
 from ferromq import OutcomeUnknown, TopicNotFound
 from ferromq._ferromq import Request, Server
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
-from ferromq.namesrv.notices import Notices
-from ferromq.namesrv.route_info import MinimumChange
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
+from ferromq.namesrv.min_broker_id_notifier import MinBrokerIdNotifier
+from ferromq.namesrv.route_types import MinBrokerIdChange
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 from ferromq.protocol.codes import RequestCode
@@ -171,15 +172,19 @@ def told() -> Iterator[Told]:
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_notices_go_on_where_a_broker_does_not_answer(told: Told, fault: Fault, eventually: Eventually) -> None:
     """The teller waits for nobody, other brokers are told, and so is this one of what changes later."""
-    with FaultProxy(told.address) as proxy, contextlib.closing(Told()) as other, contextlib.closing(Notices()) as out:
+    with (
+        FaultProxy(told.address) as proxy,
+        contextlib.closing(Told()) as other,
+        contextlib.closing(MinBrokerIdNotifier()) as out,
+    ):
         fault(proxy)
         begin = time.monotonic()
         for number in range(2):
-            out.tell(MinimumChange("b", number, "h:1", None, None, (proxy.address, other.address)))
+            out.tell(MinBrokerIdChange("b", number, "h:1", None, None, (proxy.address, other.address)))
         assert time.monotonic() - begin < in_load(SLACK)
         assert eventually(lambda: other.notices == ["0", "1"])
         proxy.resume()
-        out.tell(MinimumChange("b", 2, "h:1", None, None, (proxy.address, other.address)))
+        out.tell(MinBrokerIdChange("b", 2, "h:1", None, None, (proxy.address, other.address)))
         # What hung may come after it.
         assert eventually(lambda: other.notices == ["0", "1", "2"] and "2" in told.notices)
 
@@ -188,9 +193,9 @@ def test_notices_end_at_once(no_thread_left: None, told: Told) -> None:
     """Though many were to be told to a broker that does not answer."""
     with FaultProxy(told.address) as proxy:
         proxy.hang()
-        out = Notices()
+        out = MinBrokerIdNotifier()
         for number in range(100):
-            out.tell(MinimumChange("b", number, "h:1", None, None, (proxy.address,)))
+            out.tell(MinBrokerIdChange("b", number, "h:1", None, None, (proxy.address,)))
         begin = time.monotonic()
         out.close()
         assert time.monotonic() - begin < in_load(SLACK)

@@ -15,7 +15,8 @@ from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
 from ferromq.broker.cluster import replication
 from ferromq.broker.controller import BrokerController
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 

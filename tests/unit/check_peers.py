@@ -17,7 +17,7 @@ from ferromq.broker.transactions.check_requests import CheckSender
 from ferromq.broker.transactions.end_transaction import Decision, EndRequest, TransactionEnder
 from ferromq.broker.transactions.half_message_index import HalfMessageIndex
 from ferromq.broker.transactions.half_records import GROUP
-from ferromq.config.servers import TransactionConfig
+from ferromq.config.transactions import TransactionConfig
 from ferromq.protocol.codes import RequestCode
 
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"

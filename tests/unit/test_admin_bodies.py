@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ferromq.broker.administration.topics_and_groups import parse_group, parse_groups, parse_topics
 from ferromq.broker.metadata.topics import TopicConfig
+from ferromq.files import json_file
 from ferromq.protocol import java_json
 from ferromq.protocol.remoting import BadRequest
 from ferromq.protocol.route import Permission
@@ -132,7 +133,7 @@ def test_the_highest_numbers_of_a_group_are_taken() -> None:
 
 def test_no_file_gets_a_number_json_has_no_word_for(tmp_path: Path) -> None:
     """Java could not read it again."""
-    for write in (java_json.dumps, java_json.dumps_java, lambda value: java_json.write_file(tmp_path / "file", value)):
+    for write in (java_json.dumps, java_json.dumps_java, lambda value: json_file.write(tmp_path / "file", value)):
         for odd in (math.nan, math.inf):
             with pytest.raises(ValueError, match=r"JSON|nan|inf"):
                 write({"a": odd})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ferromq.broker.metadata.attributes import MESSAGE_TYPES, OF_GROUPS, OF_TOPICS, altered
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.errors import RequestError
 from ferromq.protocol.retry_policy import BACKOFF_MS, Customized, Exponential, parse
 

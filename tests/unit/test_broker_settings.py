@@ -10,9 +10,9 @@ import pytest
 
 from ferromq._ferromq import Clock, Store
 from ferromq.broker.administration.settings import _CHANGEABLE, Settings, fields_of, flat, own_text, rocketmq_names
+from ferromq.config.broker import BrokerConfig
 from ferromq.config.file_edit import ProtectedKey, set_lines, set_toml
 from ferromq.config.rocketmq_keys import REFUSED
-from ferromq.config.servers import BrokerConfig
 from ferromq.errors import ConfigError
 
 NOW = 1_700_000_000_000

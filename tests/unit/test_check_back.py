@@ -17,7 +17,7 @@ from ferromq.broker.transactions.check_back import CheckReport, CheckRules
 from ferromq.broker.transactions.end_transaction import Decision, EndRefused
 from ferromq.broker.transactions.half_message_index import HalfMessageIndex
 from ferromq.broker.transactions.half_records import GROUP
-from ferromq.config.servers import TransactionConfig
+from ferromq.config.transactions import TransactionConfig
 
 broker = check_peers.broker
 

@@ -6,7 +6,7 @@ import pytest
 
 from ferromq.core.leases import Refusals
 from ferromq.errors import LeaseExpired, RequestTimeout
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 
 STALE = LeaseExpired("the lease ended")
 
@@ -15,7 +15,7 @@ def test_each_refusal_is_counted_by_one_line(caplog: pytest.LogCaptureFixture) -
     """Five lines in ten seconds; the next one counts what came meanwhile, and the last one what is left."""
     now = [0.0]
     log = logging.getLogger("ferromq.client")
-    refusals = Refusals(Seldom(log, now=lambda: now[0]))
+    refusals = Refusals(LimitedLog(log, now=lambda: now[0]))
     for _ in range(100):
         refusals.add([(1, STALE), (1, STALE)])
     refusals.add([])

@@ -25,7 +25,7 @@ from ferromq.broker.clients.table import Client
 from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
 from ferromq.protocol.message_queue import MessageQueue, dump_offsets, load_offsets
 from ferromq.protocol.remoting import Answer, guarded

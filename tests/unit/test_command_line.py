@@ -9,7 +9,7 @@ import pytest
 
 from ferromq.broker.cluster.addresses import identify, unheard
 from ferromq.cli import main as cli
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 import ferromq
 from ferromq._ferromq import Store
 from ferromq.broker.administration.settings import as_lines, flat, rocketmq_names
-from ferromq.config.proxy import options_of
-from ferromq.config.servers import BrokerConfig, CompatConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.compat import CompatConfig
+from ferromq.config.proxy_file import options_of
 from ferromq.errors import ConfigError
 
 

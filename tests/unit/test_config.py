@@ -11,18 +11,15 @@ import pytest
 
 from ferromq._ferromq import Clock, Store
 from ferromq.broker.cluster.addresses import fast_address
+from ferromq.config.broker import LIMIT_FOR_QUEUES, BrokerConfig
+from ferromq.config.compat import CompatConfig
+from ferromq.config.membership import MembershipConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.config.rocketmq_keys import REFUSED, WITHOUT_EFFECT
-from ferromq.config.servers import (
-    LIMIT_FOR_QUEUES,
-    BrokerConfig,
-    CompatConfig,
-    MembershipConfig,
-    NameServerConfig,
-    SendConfig,
-    StoreConfig,
-    TimerConfig,
-    TransactionConfig,
-)
+from ferromq.config.send import SendConfig
+from ferromq.config.store import StoreConfig
+from ferromq.config.timer import TimerConfig
+from ferromq.config.transactions import TransactionConfig
 from ferromq.errors import ConfigError
 
 

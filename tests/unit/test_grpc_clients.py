@@ -18,7 +18,7 @@ from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.grpc_answers import Refused
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
 
 METADATA = {"x-mq-client-id": "me", "x-mq-language": "PYTHON"}

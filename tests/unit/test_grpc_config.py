@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.config.servers import BrokerConfig, GrpcConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.grpc import GrpcConfig
 from ferromq.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError
 
 

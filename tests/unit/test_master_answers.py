@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ferromq.broker.cluster import master_answers
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.protocol.route import DataVersion, Permission
 
 NOW = 1_700_000_000_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ferromq.config.file_edit import ProtectedKey
 from ferromq.config.listener import ListenerConfig
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError
 from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, Settings
 

@@ -15,9 +15,10 @@ from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig
 from ferromq.config.membership import MembershipConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
-from ferromq.namesrv import registration
-from ferromq.namesrv.route_info import Registration, RouteInfoManager
-from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
+from ferromq.namesrv import registration_body
+from ferromq.namesrv.route_info import RouteInfoManager
+from ferromq.namesrv.route_types import Registration
+from ferromq.protocol.registration_extension import IS_CHANGE, TAKES_CHANGES
 from ferromq.protocol.route import DataVersion
 
 REGISTER, QUERY_VERSION, SUCCESS, SYSTEM_ERROR = 103, 322, 0, 1
@@ -68,7 +69,7 @@ class Peers:
 
     def _answer(self, address: str, code: int, fields: Mapping[str, str], body: bytes) -> Answer:
         """Answer; hang while its gate is closed, fail where it is told to."""
-        topics = registration.decode(body, "broker", compressed=False) if code == REGISTER else None
+        topics = registration_body.decode(body, "broker", compressed=False) if code == REGISTER else None
         if topics:
             self.came.put((address, topics.version.counter, tuple(sorted(topics.queues))))
         assert self.open[address].wait(PATIENCE)

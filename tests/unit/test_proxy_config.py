@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.config.proxy import REFUSED_OF_PROXY, ProxyKeys, options_of
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.proxy_file import REFUSED_OF_PROXY, ProxyKeys, options_of
 from ferromq.errors import ConfigError
 
 # Each refused key with a value that is refused; the value that works is RocketMQ's default.

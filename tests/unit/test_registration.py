@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferromq.namesrv import registration
+from ferromq.namesrv import registration_body
 from ferromq.protocol.route import DataVersion, Permission, QueueData
 
 TOPIC = {
@@ -40,7 +40,7 @@ def deflated() -> bytes:
 
 def test_plain_json_is_decoded() -> None:
     """Topics, version and filter servers are there."""
-    topics = registration.decode(plain(), "a", compressed=False)
+    topics = registration_body.decode(plain(), "a", compressed=False)
     assert topics.version == DataVersion(1700000000000, 3, 1)
     assert topics.queues == {"orders": QueueData("a", 8, 4, Permission(6), 1)}
     assert topics.filter_servers == ("f:1",)
@@ -49,7 +49,7 @@ def test_plain_json_is_decoded() -> None:
 @pytest.mark.parametrize("says_so", [True, False])
 def test_a_deflated_body_is_decoded(*, says_so: bool) -> None:
     """Also where the header does not say so, as Java's broker does not."""
-    topics = registration.decode(deflated(), "a", compressed=says_so)
+    topics = registration_body.decode(deflated(), "a", compressed=says_so)
     assert topics.version == DataVersion(1700000000000, 3, 1)
     assert topics.queues == {"orders": QueueData("a", 8, 4, Permission(6))}
     assert topics.filter_servers == ("f:1",)
@@ -59,15 +59,15 @@ def test_static_topics_are_seen_and_otherwise_left_alone() -> None:
     """Their mapping follows in brokers since 5.0, in both forms; before, and cut off, a deflated body ends earlier."""
     mapping = json.dumps({"topic": "static", "bname": "a", "totalQueues": 8}).encode()
     data = zlib.decompress(deflated())
-    assert not registration.decode(zlib.compress(data), "a", compressed=True).has_static_topics
-    assert not registration.decode(zlib.compress(data[:-4]), "a", compressed=True).has_static_topics
+    assert not registration_body.decode(zlib.compress(data), "a", compressed=True).has_static_topics
+    assert not registration_body.decode(zlib.compress(data[:-4]), "a", compressed=True).has_static_topics
     mapped = data[:-4] + struct.pack(">ii", 1, len(mapping)) + mapping
-    topics = registration.decode(zlib.compress(mapped), "a", compressed=True)
+    topics = registration_body.decode(zlib.compress(mapped), "a", compressed=True)
     assert topics.has_static_topics
     assert list(topics.queues) == ["orders"]
     body = json.loads(plain())
     body["topicConfigSerializeWrapper"]["topicQueueMappingInfoMap"] = {"static": json.loads(mapping)}
-    assert registration.decode(json.dumps(body).encode(), "a", compressed=False).has_static_topics
+    assert registration_body.decode(json.dumps(body).encode(), "a", compressed=False).has_static_topics
 
 
 @pytest.mark.parametrize("number", ["Infinity", "1e999", "[]", '"x"'])
@@ -75,13 +75,13 @@ def test_a_number_that_is_none_is_a_value_error(number: str) -> None:
     """Python's JSON takes more than numbers of queues can be."""
     body = b'{"topicConfigTable":{"t":{"perm":%s}}}' % number.encode()
     with pytest.raises(ValueError, match=r"registration|int\(\)"):
-        registration.decode(body, "a", compressed=False)
+        registration_body.decode(body, "a", compressed=False)
 
 
 def test_a_body_that_inflates_without_end_is_refused() -> None:
     """A bomb costs no more memory than the limit."""
     with pytest.raises(ValueError, match="inflates to more than"):
-        registration.decode(zlib.compress(b"\0" * (registration.INFLATED_LIMIT + 1)), "a", compressed=True)
+        registration_body.decode(zlib.compress(b"\0" * (registration_body.INFLATED_LIMIT + 1)), "a", compressed=True)
 
 
 @pytest.mark.parametrize("number", [-1, 2**31 - 1])
@@ -90,20 +90,20 @@ def test_a_length_past_the_end_is_refused(number: int, place: int) -> None:
     """Neither a piece nor the number of topics may be longer than what is there."""
     data = (struct.pack(">i", 2) + b"{}") * place + struct.pack(">i", number)
     with pytest.raises(ValueError, match="bytes left"):
-        registration.decode(zlib.compress(data), "a", compressed=True)
+        registration_body.decode(zlib.compress(data), "a", compressed=True)
 
 
 @given(st.binary(max_size=300), st.booleans(), st.booleans())
 def test_any_other_bytes_are_a_value_error(data: bytes, compressed: bool, deflate: bool) -> None:
     """Nothing else comes out of the decoder."""
     with contextlib.suppress(ValueError):
-        registration.decode(zlib.compress(data) if deflate else data, "a", compressed=compressed)
+        registration_body.decode(zlib.compress(data) if deflate else data, "a", compressed=compressed)
 
 
 def test_the_checksum_is_javas() -> None:
     """Java masks the CRC32 to a positive number; 0 means that there is none."""
     body = b"ferromq3"
     assert zlib.crc32(body) > 0x7FFF_FFFF
-    assert registration.is_intact(body, zlib.crc32(body) & 0x7FFF_FFFF)
-    assert not registration.is_intact(body, 1)
-    assert registration.is_intact(body, 0)
+    assert registration_body.is_intact(body, zlib.crc32(body) & 0x7FFF_FFFF)
+    assert not registration_body.is_intact(body, 1)
+    assert registration_body.is_intact(body, 0)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError
 
 COMMON = "brokerClusterName = DefaultCluster\nbrokerName = broker-a\ndeleteWhen = 04\nfileReservedTime = 48\n"

@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from ferromq.namesrv.route_info import (
+from ferromq.namesrv.route_info import RouteInfoManager
+from ferromq.namesrv.route_types import (
     BrokerAddress,
-    MinimumChange,
+    MinBrokerIdChange,
     OrderChange,
     OrderDeletion,
     Registered,
     RegisteredTopics,
     Registration,
-    RouteInfoManager,
 )
 from ferromq.protocol.route import MASTER, READ_WRITE, DataVersion, Permission, QueueData, TopicRoute
 
@@ -408,18 +408,18 @@ def test_an_acting_master_may_be_the_first_to_come() -> None:
 
 def test_a_change_of_the_lowest_broker_id_is_told() -> None:
     """To those that stay when one goes; to those that were there when one comes."""
-    told: list[MinimumChange] = []
+    told: list[MinBrokerIdChange] = []
     routes = RouteInfoManager(on_minimum=told.append)
     for broker_id in (1, 2):
         routes.register(broker("a", f"h:{broker_id}", broker_id, enable_acting_master=True), topics(), now=0)
     assert told == []
     routes.register(broker("a", "h:0", MASTER, enable_acting_master=True), topics(), now=0)
-    assert told == [MinimumChange("a", 0, "h:0", None, "ha-h:0", ("h:1", "h:2"))]
+    assert told == [MinBrokerIdChange("a", 0, "h:0", None, "ha-h:0", ("h:1", "h:2"))]
     told.clear()
     routes.unregister(broker("a", "h:2", 2))
     assert told == []
     routes.unregister(broker("a", "h:0"))
-    assert told == [MinimumChange("a", 1, "h:1", "h:0", None, ("h:1",))]
+    assert told == [MinBrokerIdChange("a", 1, "h:1", "h:0", None, ("h:1",))]
 
 
 def test_a_renewal_changes_no_route() -> None:

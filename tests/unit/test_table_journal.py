@@ -13,8 +13,8 @@ import pytest
 
 from ferromq.broker.metadata.table_journal import Journal
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
-from ferromq.config.servers import BrokerConfig
-from ferromq.protocol import java_json
+from ferromq.config.broker import BrokerConfig
+from ferromq.files import atomic
 
 NOW = 1_700_000_000_000
 PATIENCE = 20
@@ -56,7 +56,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: Callable[..., None] | None = None) -> None:
         self.begun, self.go_on, self.writes = threading.Event(), threading.Event(), 0
-        write = java_json.replace_file
+        write = atomic.replace_file
 
         def held(path: Path, content: bytes) -> None:
             self.writes += 1
@@ -67,7 +67,7 @@ class Gate:
                     fail()
             write(path, content)
 
-        monkeypatch.setattr(java_json, "replace_file", held)
+        monkeypatch.setattr(atomic, "replace_file", held)
 
 
 def put_together(table: TopicTable, gate: Gate, names: list[str]) -> dict[str, Exception | None]:
@@ -222,7 +222,7 @@ def test_a_line_that_is_not_written_harms_no_other(tmp_path: Path, monkeypatch: 
     assert again.find("lost") is None
 
 
-@pytest.mark.parametrize(("module", "call"), [(os, "fdatasync"), (java_json, "sync_directory")])
+@pytest.mark.parametrize(("module", "call"), [(os, "fdatasync"), (atomic, "sync_directory")])
 def test_a_journal_that_cannot_begin_begins_with_the_next_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, call: str
 ) -> None:
@@ -260,7 +260,7 @@ def test_a_full_disk_keeps_the_journal_and_stops_no_start(
     """The table is there; it is written once there is space."""
     large(tmp_path).ensure("new", "peer")
     with monkeypatch.context() as patched:
-        patched.setattr(java_json, "replace_file", full)
+        patched.setattr(atomic, "replace_file", full)
         again = table_of(tmp_path)
         assert again.find("new") is not None
         assert "journal stays" in caplog.text

@@ -17,8 +17,9 @@ from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges
 from ferromq.broker.cluster.routes import accepted_types, endpoints, queue_permissions
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig, TopicTable
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.errors import CorruptStore, IllegalName, RequestError
+from ferromq.files import atomic
 from ferromq.protocol import java_json
 from ferromq.protocol.retry_policy import Customized
 from ferromq.protocol.route import DataVersion, Permission, QueueData
@@ -193,7 +194,7 @@ def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, mo
     table, crowd = topics(tmp_path), groups(tmp_path)
     table.put(TopicConfig("t", 1, 1), {}, "peer")
     crowd.put(GroupConfig("g"), {}, "peer")
-    write = java_json.replace_file
+    write = atomic.replace_file
     for first, second in (
         (lambda: table.put(TopicConfig("t", 1, 1), {"message.type": "FIFO"}, "a"), table.put),
         (lambda: crowd.put(GroupConfig("g"), {"priority.factor": "1"}, "a"), crowd.put),
@@ -206,13 +207,13 @@ def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, mo
         thread = threading.Thread(target=other)
 
         def meanwhile(path: Path, content: bytes, thread: threading.Thread = thread) -> None:
-            monkeypatch.setattr(java_json, "replace_file", write)
+            monkeypatch.setattr(atomic, "replace_file", write)
             thread.start()
             # Time to go wrong: it waits for the lock, or decides on the old table.
             thread.join(0.1)
             write(path, content)
 
-        monkeypatch.setattr(java_json, "replace_file", meanwhile)
+        monkeypatch.setattr(atomic, "replace_file", meanwhile)
         first()
         thread.join()
     topic, group = topics(tmp_path).get("t"), groups(tmp_path).get("g")
@@ -226,8 +227,8 @@ def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: p
     """Or nothing at all where one of them may not be; a change after it encodes what it changes alone."""
     writes: list[Path] = []
     announced: list[Any] = []
-    write = java_json.replace_file
-    monkeypatch.setattr(java_json, "replace_file", lambda path, content: (writes.append(path), write(path, content)))
+    write = atomic.replace_file
+    monkeypatch.setattr(atomic, "replace_file", lambda path, content: (writes.append(path), write(path, content)))
     config = BrokerConfig()
     table = TopicTable(
         lambda: config,
@@ -408,7 +409,7 @@ def test_a_new_group_reads_on_a_full_disk_and_is_written_once_there_is_space(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(java_json, "replace_file", full)
+        patched.setattr(atomic, "replace_file", full)
         assert table.ensure("reader", "peer") == GroupConfig("reader")
         assert table.ensure("reader", "peer") == GroupConfig("reader")
         with pytest.raises(OSError, match="No space"):

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ferromq._ferromq import StoredMessage
 from ferromq.broker.clients.table import Client
 from ferromq.broker.transactions.end_transaction import Decision, EndRefused, EndRequest, op_message
-from ferromq.config.servers import TransactionConfig
+from ferromq.config.transactions import TransactionConfig
 
 MAX_CHECKS = 3
 OPEN, COMMITTED, ROLLED_BACK, GIVEN_UP = "open", "committed", "rolled back", "given up"

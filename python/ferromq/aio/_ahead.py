@@ -19,7 +19,7 @@ from ferromq.core.requests import RETRYABLE
 from ferromq.core.retry import InOrder
 from ferromq.errors import FerromqError, RequestError
 from ferromq.message import MessageView
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 
 _log = logging.getLogger("ferromq.client")
 
@@ -60,7 +60,7 @@ class ReceiveAhead:
         self._receiving = False
         self._task: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
 
     async def next(self) -> Held | None:
         """Return the next message, in use until `end`; None when it is stopped. Raises what ended receiving."""

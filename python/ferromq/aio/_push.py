@@ -20,7 +20,7 @@ from ferromq.core.plans import Subscription
 from ferromq.core.retry import Retry, Verdict, order_of
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 
 _log = logging.getLogger("ferromq.client")
 
@@ -36,7 +36,7 @@ class Runner:
         self._ahead = ReceiveAhead(client, subscription, leases, invisible, prefetch=prefetch, place=self._place)
         self._orders = Orders()
         self._unused: list[MessageView] = []
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []

@@ -36,14 +36,16 @@ from ferromq.broker.reports.consume_progress import ConsumeProgress
 from ferromq.broker.reports.runtime_info import RuntimeInfo
 from ferromq.broker.reports.statistics import SAMPLE_MS, Statistics
 from ferromq.broker.transactions.components import TransactionComponents
+from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import CompatConfig
+from ferromq.config.consume import ConsumeConfig
 from ferromq.config.listener import RELOAD_INTERVAL, naming
 from ferromq.config.membership import MembershipConfig
-from ferromq.config.servers import BrokerConfig, ReadConfig, StoreConfig
+from ferromq.config.store import StoreConfig
 from ferromq.errors import ConfigError, IllegalName, RequestError, TopicNotFound
 from ferromq.process.clock import Clock, Timer
 from ferromq.process.fork import Owner
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol.route import Permission
 
 _log = logging.getLogger("ferromq.broker")
@@ -88,7 +90,7 @@ class BrokerController:
         )
         self._archive = _hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._role = threading.Lock()
         """Held where the role changes, and where what was told of it is taken over."""
         self._master: Master | None = None
@@ -387,7 +389,7 @@ class BrokerController:
             self._announcer.set_period(registration_period(after.membership.register_interval))
         if changed & {"region", "trace", "reject_transactions", "check_types"}:
             self._announcer.push_send_policy(after)
-        if changed & {"sql_filters", *ReadConfig.names()}:
+        if changed & {"sql_filters", *ConsumeConfig.names()}:
             self._announcer.push_read_policy(after)
         if changed & frozenset(CompatConfig.names()):
             self._announcer.push_client_policy(after)

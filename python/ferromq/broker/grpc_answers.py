@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from ferromq._ferromq import Request
 from ferromq._proto import messages as pb
 from ferromq.errors import IllegalName
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import naming
 from ferromq.protocol.remoting import disk_full
 
@@ -55,7 +55,7 @@ def enum_name(name: Callable[[int], str], number: int) -> str:
 
 def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer: Callable[[Q, Request], Any]) -> Rpc:
     """Make a function from bytes to bytes of *answer*, which gets the decoded message and returns the response."""
-    seldom = Seldom(_log)
+    seldom = LimitedLog(_log)
 
     def handle(request: Request) -> bytes:
         try:

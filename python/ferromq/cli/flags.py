@@ -8,7 +8,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ferromq.config.reader import Config, check_known
+from ferromq.config.known_names import check_known
+from ferromq.config.reader import Config
 from ferromq.config.rocketmq_keys import NAME_SERVER_REFUSED, REFUSED
 from ferromq.errors import ConfigError
 

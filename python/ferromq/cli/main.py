@@ -25,8 +25,9 @@ from ferromq.broker.administration import settings
 from ferromq.broker.controller import BrokerController
 from ferromq.cli import flags as _flags
 from ferromq.cli import pipelines, store
-from ferromq.config.reader import Place
-from ferromq.config.servers import BrokerConfig, NameServerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
+from ferromq.config.properties_file import Place
 from ferromq.embedding import SMALL_FILES
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.namesrv.server import NamesrvController
@@ -192,14 +193,14 @@ def _mqbroker(options: argparse.Namespace) -> int:
 
 def _proxy_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that RocketMQ's flags and file of a proxy set."""
-    from ferromq.config import proxy  # noqa: PLC0415 (few brokers are started with it)
+    from ferromq.config import proxy_file  # noqa: PLC0415 (few brokers are started with it)
 
     if options.proxy_mode is not None:
-        proxy.ProxyKeys.translate({"proxyMode": (options.proxy_mode, Place("the flags"))})
+        proxy_file.ProxyKeys.translate({"proxyMode": (options.proxy_mode, Place("the flags"))})
     if options.proxy_file is None:
         return {}
     has_mode = options.enable_proxy or options.proxy_mode is not None
-    return proxy.options_of(options.proxy_file, has_mode=has_mode)
+    return proxy_file.options_of(options.proxy_file, has_mode=has_mode)
 
 
 def _add_namesrv_options(parser: argparse.ArgumentParser) -> None:

@@ -19,8 +19,8 @@ from ferromq import store_tools
 from ferromq._ferromq import StoredMessage
 from ferromq.errors import FerromqError
 from ferromq.store_tools import DamagedMessage, Finding, LostMessage, StoreSummary, VerifyReport
+from ferromq.terminal.formatting import instant, number, size, span, table
 from ferromq.terminal.progress import Progress
-from ferromq.terminal.text import instant, number, size, span, table
 
 _SHOWN = 1000
 """Findings shown by default; all are counted."""

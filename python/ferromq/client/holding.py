@@ -35,7 +35,7 @@ from ferromq.core.requests import RETRYABLE, seconds
 from ferromq.core.retry import Cause, InOrder
 from ferromq.errors import FerromqError, OutcomeUnknown, RequestError
 from ferromq.message import MessageView
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 
 _log = logging.getLogger("ferromq.client")
 
@@ -376,7 +376,7 @@ class ReceiveAhead:
         """Brokers at which a thread renews leases just now."""
         self._silent: set[str] = set()
         """Brokers that did not answer the last renewal."""
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._is_over = False
         client.before_exit(self._finish_at_exit)
 

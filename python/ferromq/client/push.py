@@ -23,7 +23,7 @@ from ferromq.core.plans import Subscription
 from ferromq.core.retry import Retry, Verdict, order_of
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 
 _log = logging.getLogger("ferromq.client")
 
@@ -90,7 +90,7 @@ class Runner:
         self._lock = threading.Lock()
         self._orders = Orders()
         self._unused: list[MessageView] = []
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._stopping = threading.Event()
         self._wake: SimpleQueue[None] = SimpleQueue()
         """Ends the wait of `run`; a handler of signals may put a word here, for it waits for no lock."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq.config.reader import Config, duration, from_zero, or_none, truth, written
+from ferromq.config.reader import Config
+from ferromq.config.values import duration, from_zero, or_none, truth, written
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ferromq.config.reader import Config
 from ferromq.errors import ConfigError
-from ferromq.protocol import java_json
+from ferromq.files import atomic
 
 
 class ProtectedKey(ConfigError):  # noqa: N818 (the others of its kind have no suffix either)
@@ -33,7 +33,7 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
         (kind.parse_properties if is_properties else kind.parse_toml)(trial)
     finally:
         trial.unlink()
-    java_json.replace_file(path, after.encode())
+    atomic.replace_file(path, after.encode())
 
 
 def set_lines(text: str, changes: Mapping[str, str]) -> str:

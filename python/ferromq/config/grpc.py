@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ferromq.config.reader import Config, boolean
+from ferromq.config.reader import Config
+from ferromq.config.values import boolean
 from ferromq.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ferromq.config.reader import Config, boolean, check_positive, only, whole
+from ferromq.config.reader import Config
+from ferromq.config.values import boolean, check_positive, only, whole
 from ferromq.errors import ConfigError
 
 if TYPE_CHECKING:

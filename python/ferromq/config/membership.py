@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from ferromq.config.reader import Config, boolean, check_positive, split_list, whole
+from ferromq.config.reader import Config
+from ferromq.config.values import boolean, check_positive, split_list, whole
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from ferromq.config.listener import ListenerConfig
-from ferromq.config.reader import Config, boolean, check_address, check_positive, split_list, whole
+from ferromq.config.reader import Config
 from ferromq.config.rocketmq_keys import NAME_SERVER_REFUSED, NAME_SERVER_WITHOUT_EFFECT
+from ferromq.config.values import boolean, check_address, check_positive, split_list, whole
 
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "9876"}  # noqa: S104 (as in RocketMQ)
 _MILLISECOND = timedelta(milliseconds=1)

@@ -8,7 +8,7 @@ over would promise less than was asked for, or do something else. Keys that have
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ferromq.config.reader import boolean, only, whole
+from ferromq.config.values import boolean, only, whole
 
 _THREADS = "threads and their queues are ferromq's own"
 _NETWORK = "connections are served without Netty; network_memory bounds their buffers"

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ferromq.config.reader import Config, boolean
+from ferromq.config.reader import Config
+from ferromq.config.values import boolean
 from ferromq.errors import ConfigError
 
 _TYPE_CHECKS = ("none", "grpc", "all")

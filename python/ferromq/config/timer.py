@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from ferromq._ferromq import Store
-from ferromq.config.reader import Config, boolean, from_zero, whole
+from ferromq.config.reader import Config
+from ferromq.config.values import boolean, from_zero, whole
 
 _PRECISIONS_MS = (100, 200, 500, 1000)
 

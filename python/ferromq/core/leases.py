@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from ferromq._ferromq import MessageView
 from ferromq.errors import FerromqError
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 
 _log = logging.getLogger("ferromq.client")
 
@@ -25,11 +25,11 @@ NOT_RENEWED = "lease not renewed message_id=%s: %s"
 class Refusals:
     """What became of acknowledgements that were sent in the background and refused."""
 
-    def __init__(self, seldom: Seldom | None = None) -> None:
+    def __init__(self, seldom: LimitedLog | None = None) -> None:
         self.count = 0
         """How many there were since `take`."""
         self.first: FerromqError | None = None
-        self._seldom = seldom or Seldom(_log)
+        self._seldom = seldom or LimitedLog(_log)
         self._not_logged = 0
         self._is_over = False
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from ferromq.errors import ConfigError
-from ferromq.protocol import java_json
+from ferromq.files import json_file
 
 _log = logging.getLogger("ferromq.namesrv")
 
@@ -80,13 +80,13 @@ class KvConfig:
     def _replace(self, namespace: str, keys: dict[str, str]) -> None:
         table = {**self._table, namespace: keys}
         if self._path is not None:
-            java_json.write_file(self._path, {"configTable": table})
+            json_file.write(self._path, {"configTable": table})
         self._table = table
 
 
 def _load(path: Path) -> dict[str, dict[str, str]]:
     try:
-        content = java_json.read_file(path)
+        content = json_file.read(path)
         table = (content or {}).get("configTable") or {}
         return {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
     except (ValueError, AttributeError) as error:

@@ -11,16 +11,17 @@ from datetime import timedelta
 from ferromq._ferromq import Request, Server
 from ferromq.config.file_edit import ProtectedKey
 from ferromq.errors import ConfigError
-from ferromq.namesrv import registration
+from ferromq.namesrv import registration_body
 from ferromq.namesrv.kv_config import KvConfig
-from ferromq.namesrv.route_info import BrokerAddress, Registration, RouteInfoManager
+from ferromq.namesrv.route_info import RouteInfoManager
+from ferromq.namesrv.route_types import BrokerAddress, Registration
 from ferromq.namesrv.settings import Settings
 from ferromq.process.clock import Clock
 from ferromq.protocol import java_json, naming, remoting
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.namespaces import ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import all_parts, canonical, parts
-from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
+from ferromq.protocol.registration_extension import IS_CHANGE, TAKES_CHANGES
 from ferromq.protocol.remoting import Answer, Handler, failure, flag, integer, required, success
 from ferromq.protocol.route import DataVersion, TopicRoute
 
@@ -109,11 +110,11 @@ class Requests:
 
     def _register(self, request: Request) -> Answer:
         fields = request.fields
-        if not registration.is_intact(request.body, integer(fields, "bodyCrc32", 0)):
+        if not registration_body.is_intact(request.body, integer(fields, "bodyCrc32", 0)):
             return failure(ResponseCode.SYSTEM_ERROR, "the CRC32 of the body does not match; register again")
         broker = _registration(fields)
         try:
-            topics = registration.decode(request.body, broker.broker_name, compressed=flag(fields, "compressed"))
+            topics = registration_body.decode(request.body, broker.broker_name, compressed=flag(fields, "compressed"))
             topics = replace(topics, is_change=flag(fields, IS_CHANGE))
         except ValueError as error:
             raise remoting.BadRequest(str(error)) from error

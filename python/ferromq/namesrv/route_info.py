@@ -11,9 +11,19 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from ferromq.process.limited_log import Seldom
+from ferromq.namesrv.route_types import (
+    BrokerAddress,
+    BrokerLive,
+    MinBrokerIdChange,
+    OrderChange,
+    OrderDeletion,
+    Registered,
+    RegisteredTopics,
+    Registration,
+)
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol.route import MASTER, READ_WRITE, BrokerData, DataVersion, Permission, QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.namesrv")
@@ -22,109 +32,6 @@ DEFAULT_LEASE_MS = 120_000
 _LEAST_NAMES = 256
 """Names of brokers among which none is looked for that can be forgotten."""
 _MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-
-
-class BrokerAddress(NamedTuple):
-    """A broker process: the same `host:port` may exist in two clusters."""
-
-    cluster: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What a broker says of itself."""
-
-    cluster: str
-    address: str
-    broker_name: str
-    broker_id: int
-    ha_address: str = ""
-    zone: str | None = None
-    lease_ms: int | None = None
-    """How long the registration holds; None: the name server's default."""
-    enable_acting_master: bool = False
-
-    @property
-    def key(self) -> BrokerAddress:
-        """The broker's place in the tables."""
-        return BrokerAddress(self.cluster, self.address)
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredTopics:
-    """The topics a broker registers, with the version of its table."""
-
-    version: DataVersion = field(default_factory=DataVersion)
-    queues: Mapping[str, QueueData] = field(default_factory=dict)
-    filter_servers: tuple[str, ...] | None = None
-    """None: nothing is said of them; empty: there are none."""
-    has_static_topics: bool = False
-    """Whether some topics are mapped to queues of several brokers; then the table does not say which are gone."""
-    in_order: frozenset[str] = frozenset()
-    """The topics whose messages are in order."""
-    of_other_types: frozenset[str] = frozenset()
-    """The topics that have another message type; what is in neither set has none yet."""
-    is_change: bool = False
-    """Whether these are the topics that changed, and all others are as they were."""
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """The answer to a registration; both addresses are set for a slave whose master is known."""
-
-    master_address: str | None = None
-    ha_address: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MinimumChange:
-    """Another broker became the one with the lowest id of its name."""
-
-    broker_name: str
-    broker_id: int
-    address: str
-    gone_address: str | None
-    """The broker whose place it takes; None: it came by itself."""
-    ha_address: str | None
-    tell: tuple[str, ...]
-    """The addresses of brokers to be told."""
-
-
-class OrderChange(NamedTuple):
-    """A master's queues of a topic changed, other than by its leaving: so does the topic's order configuration."""
-
-    topic: str
-    broker_name: str
-    queues: int
-    """Those that may be written."""
-    is_in_order: bool
-    """Whether the topic's messages are in order, as brokers say."""
-    is_back: bool = False
-    """Whether the broker registered the topic for the first time, or again after it was away."""
-
-
-class OrderDeletion(NamedTuple):
-    """A topic was deleted, on all brokers or on those of a cluster."""
-
-    topic: str
-    goes: frozenset[str] = frozenset()
-    """Brokers of the cluster, also those that are away."""
-    stays: frozenset[str] = frozenset()
-    """Brokers of other clusters, also those that are away."""
-
-
-@dataclass(slots=True)
-class BrokerLive:
-    """The lease of a registered broker."""
-
-    broker_name: str
-    broker_id: int
-    expires_at: int
-    lease_ms: int
-    version: DataVersion
-    connection: int | None
-    ha_address: str
 
 
 @dataclass(slots=True)
@@ -153,7 +60,7 @@ class RouteInfoManager:
         lease_ms: int = DEFAULT_LEASE_MS,
         *,
         on_change: Callable[[Collection[str]], object] = lambda _topics: None,
-        on_minimum: Callable[[MinimumChange], object] = lambda _change: None,
+        on_minimum: Callable[[MinBrokerIdChange], object] = lambda _change: None,
         on_order: Callable[[Sequence[OrderChange | OrderDeletion]], object] = lambda _changes: None,
         in_order_configurations: Callable[[], Collection[str]] = tuple,
     ) -> None:
@@ -167,7 +74,7 @@ class RouteInfoManager:
         self._on_minimum = on_minimum
         self._on_order = on_order
         self._lock = threading.Lock()
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self.topic_queue_table: dict[str, dict[str, QueueData]] = {}
         self.broker_addr_table: dict[str, _Broker] = {}
         self.cluster_addr_table: dict[str, set[str]] = {}
@@ -177,7 +84,7 @@ class RouteInfoManager:
         self._topics_of: dict[str, set[str]] = {}
         self._keys_of: dict[int, set[BrokerAddress]] = {}
         self._changed: set[str] = set()
-        self._minimum_changes: list[MinimumChange] = []
+        self._minimum_changes: list[MinBrokerIdChange] = []
         self._order_changes: list[OrderChange | OrderDeletion] = []
         # Also of brokers that are away, while an order configuration may name them.
         self._cluster_of: dict[str, str] = {}
@@ -420,7 +327,7 @@ class RouteInfoManager:
         is_alone = len(known.addresses) == 1
         told = (a for i, a in known.addresses.items() if gone_address is not None or is_alone or i != lowest)
         self._minimum_changes.append(
-            MinimumChange(broker_name, lowest, known.addresses[lowest], gone_address, ha_address, tuple(told))
+            MinBrokerIdChange(broker_name, lowest, known.addresses[lowest], gone_address, ha_address, tuple(told))
         )
 
     def expire(self, now: int) -> list[int]:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from ferromq._ferromq import Server
 from ferromq.config.listener import RELOAD_INTERVAL, naming
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.kv_config import KvConfig
-from ferromq.namesrv.notices import Notices
-from ferromq.namesrv.orders import Orders
+from ferromq.namesrv.min_broker_id_notifier import MinBrokerIdNotifier
+from ferromq.namesrv.order_configurations import OrderConfigurationUpdater
 from ferromq.namesrv.requests import Requests
-from ferromq.namesrv.route_info import MinimumChange, RouteInfoManager
+from ferromq.namesrv.route_info import RouteInfoManager
+from ferromq.namesrv.route_types import MinBrokerIdChange
 from ferromq.namesrv.settings import Settings
 from ferromq.process.clock import Clock, Timer
 from ferromq.process.fork import Owner
@@ -45,14 +46,14 @@ class NamesrvController:
         server = self._server = Server(
             self._clock.raw, handler_threads=config.handler_threads, **config.connections.limits()
         )
-        settings, notices = self.settings, Notices()
+        settings, notices = self.settings, MinBrokerIdNotifier()
 
-        def minimum_changed(change: MinimumChange) -> None:
+        def minimum_changed(change: MinBrokerIdChange) -> None:
             if settings.config.notify_minimum:
                 notices.tell(change)
 
         self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
-        orders = Orders(self.kv_config, server.drop_routes)
+        orders = OrderConfigurationUpdater(self.kv_config, server.drop_routes)
         self.routes = RouteInfoManager(
             config.lease // _MILLISECOND,
             on_change=lambda topics: server.drop_routes(list(topics)),

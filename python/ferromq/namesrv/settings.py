@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ferromq.config.file_edit import ProtectedKey, keep
-from ferromq.config.reader import Place, parse_lines
-from ferromq.config.servers import NameServerConfig
+from ferromq.config.namesrv import NameServerConfig
+from ferromq.config.properties_file import Place, parse_lines
 from ferromq.errors import ConfigError
 
 _log = logging.getLogger("ferromq.namesrv")

@@ -34,7 +34,7 @@ from ferromq.pipeline.auditing import (
 from ferromq.pipeline.auditing.store_files import QueueFiles, RowFile, StoreFiles
 from ferromq.pipeline.command import shared
 from ferromq.pipeline.command.summary import Summary
-from ferromq.terminal import text
+from ferromq.terminal import formatting
 
 SCHEMA = findings.SCHEMA
 _GROUP = 64 << 20
@@ -241,8 +241,8 @@ def _summary(found: Audit, rows: Sequence[tuple[Any, ...]]) -> Summary:
     summary = Summary(f"{found.files.directory} ({found.files.state}): {'not sound' if total else 'sound'}")
     summary.add("records", figures["records"])
     size = figures["log_bytes"]
-    files = text.number(figures["log_files"], "file")
-    summary.add("log bytes", size, f"{text.size(size)} in {files}")
+    files = formatting.number(figures["log_files"], "file")
+    summary.add("log bytes", size, f"{formatting.size(size)} in {files}")
     for name in ("queues", "queue_entries", "index_files", "index_entries"):
         summary.add(name.replace("_", " "), figures[name])
     if found.promised_to is not None:

@@ -21,7 +21,7 @@ from ferromq.pipeline.command import shared
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import group_lags, row_source, store_config
 from ferromq.spark.options import Where
-from ferromq.terminal import text
+from ferromq.terminal import formatting
 
 __all__ = ["lags", "queues", "stats", "tags"]
 
@@ -187,7 +187,7 @@ def _summary(arguments: argparse.Namespace, figures: _Figures) -> Summary:
     summary = Summary(f"stats {arguments.topic}")
     size = sum(row["bytes"] for row in figures.spans)
     summary.add("messages", sum(row["messages"] for row in figures.spans))
-    summary.add("bytes", size, text.size(size))
+    summary.add("bytes", size, formatting.size(size))
     summary.add("delay max ms", max((row["delay_max_ms"] for row in figures.spans), default=0))
     names = [
         "topic",

@@ -13,7 +13,7 @@ _WHILE = 10.0
 _LINES = 5
 
 
-class Seldom:
+class LimitedLog:
     """Writes to *log* five lines in ten seconds; the next one after them says how many were left out. Thread-safe."""
 
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:

@@ -1,20 +1,15 @@
 """
-RocketMQ's JSON: what Java's serializer writes, and small files replaced atomically.
+The JSON of RocketMQ's Java serializer.
 
-Java writes maps with integer keys as `{0:"a"}`, which is no JSON; `loads` takes both forms, `dumps` writes only the
-standard one. What the values mean is decided elsewhere.
+Java writes maps with integer keys as `{0:"a"}`, which is not JSON. `loads` takes both forms; `dumps` writes only the
+standard one.
 """
 
 import json
-import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-_log = logging.getLogger("ferromq.files")
 
 # Made once: making one takes longer than a small value.
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -75,85 +70,3 @@ def _java(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(_java, value)) + "]"
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def read_file(path: Path) -> dict[str, Any] | None:
-    """
-    Return the object in *path*, else the one in its `.bak`; None where there is neither.
-
-    RocketMQ moves the old file to `.bak` before it writes the new one, so a crash may leave only the `.bak`.
-    A damaged file whose `.bak` is used is logged, and kept under another name.
-    Raises `ValueError` naming the file where a file is there and none can be read.
-    """
-    return read_whole(path)[0]
-
-
-def read_whole(path: Path) -> tuple[dict[str, Any] | None, bytes | None]:
-    """Return what `read_file` does, and the bytes of it; no bytes where *path* is damaged and its `.bak` is used."""
-    failure: ValueError | None = None
-    for candidate in (path, _backup(path)):
-        try:
-            content = candidate.read_bytes()
-        except FileNotFoundError:
-            continue
-        try:
-            value = loads_object(content)
-        except ValueError as error:
-            failure = failure or ValueError(f"{candidate} is no JSON object: {error}")
-            continue
-        if failure is not None:
-            _put_aside(path, failure, candidate)
-            return value, None
-        if candidate != path:
-            _log.warning("file is missing, its backup is used file=%s used=%s", path, candidate)
-        return value, content
-    if failure is not None:
-        raise failure
-    return None, None
-
-
-def _put_aside(path: Path, failure: ValueError, used: Path) -> None:
-    """Log that a file is damaged, and rename it: the next write would make it the backup."""
-    aside = path.with_name(path.name + ".damaged")
-    _log.error(
-        "file is damaged, its backup is used, without the last change: %s file=%s used=%s kept_as=%s",
-        *(failure, path, used, aside),
-    )
-    try:
-        path.replace(aside)
-    except OSError as error:
-        _log.warning("damaged file not renamed: %s", error)
-
-
-def write_file(path: Path, value: dict[str, Any]) -> None:
-    """Replace *path* by *value*, the old to `.bak`; at every moment the old or the new content is whole on disk."""
-    replace_file(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent="\t").encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace *path* by *content*, which is already encoded, as `write_file` does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    backup = _backup(path)
-    if path.exists():
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    fresh.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Flush a directory, so that the files that were made in it stay."""
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _backup(path: Path) -> Path:
-    return path.with_name(path.name + ".bak")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from ferromq._ferromq import Request
 from ferromq.errors import IllegalName, StoreFull
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol.codes import ResponseCode
 
 _log = logging.getLogger("ferromq.remoting")
@@ -76,9 +76,9 @@ def disk_full(error: Exception) -> str | None:
     return f"disk full: {error}; nothing was changed; free some space and try again" if is_full else None
 
 
-def guarded(handler: Handler, seldom: Seldom | None = None) -> Handler:
+def guarded(handler: Handler, seldom: LimitedLog | None = None) -> Handler:
     """Turn the exceptions of *handler* into answers; what is unexpected is logged, each handler's a few times."""
-    seldom = seldom or Seldom(_log)
+    seldom = seldom or LimitedLog(_log)
 
     def handle(request: Request) -> Answer:
         try:

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ferromq._ferromq import Request, Store
+from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import CompatConfig, effective, in_milliseconds
+from ferromq.config.consume import ConsumeConfig
 from ferromq.config.file_edit import ProtectedKey, keep
-from ferromq.config.reader import check_known, parse_lines, written
-from ferromq.config.servers import BrokerConfig, ReadConfig, StoreConfig
+from ferromq.config.known_names import check_known
+from ferromq.config.properties_file import parse_lines
+from ferromq.config.store import StoreConfig
+from ferromq.config.values import written
 from ferromq.errors import ConfigError
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
@@ -42,7 +46,7 @@ _CHANGEABLE = frozenset(
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
     | {"recall", "reject_transactions", "sql_filters"}
     | (frozenset(CompatConfig.names()) - {"compat"})
-    | (frozenset(ReadConfig.names()) - {"notify_consumers"})
+    | (frozenset(ConsumeConfig.names()) - {"notify_consumers"})
     | {name for name in StoreConfig.names() if name.startswith("retention_")}
 )
 """The options that can change while the broker runs."""
@@ -333,7 +337,7 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
         "transactionCheckInterval": str(options["transaction_check_interval"] // _MILLISECOND),
         "transactionCheckMax": str(options["transaction_check_max"]),
         "transactionTimeOut": str(options["transaction_timeout"] // _MILLISECOND),
-        **ReadConfig(**{name: options[name] for name in ReadConfig.names()}).shown(),
+        **ConsumeConfig(**{name: options[name] for name in ConsumeConfig.names()}).shown(),
         **_flush_names(str(options["flush"])),
         **_disk_names(options["retention_disk_usage"]),
     }

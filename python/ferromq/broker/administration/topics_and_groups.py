@@ -14,7 +14,7 @@ from ferromq._ferromq import Request, Store
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.errors import RequestError
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.remoting import Answer, BadRequest, boolean, failure, flag, integer, required, success
@@ -43,7 +43,7 @@ class TopicAndGroupChanges:
         self._topics = topics
         self._groups = groups
         self._deleted = deleted
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
 
     def put_topic(self, request: Request) -> Answer:
         """Answer request 17: create a topic, or change it. Done when the name servers that answer know it."""

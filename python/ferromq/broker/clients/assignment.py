@@ -19,6 +19,7 @@ from ferromq.broker.cluster.route_cache import RouteCache
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import CorruptStore
+from ferromq.files import json_file
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.message_queue import MessageQueue
@@ -68,7 +69,7 @@ class RequestModes:
         self._path = directory / "config" / "messageRequestMode.json"
         self._lock = threading.Lock()
         try:
-            self._modes = _parse(java_json.read_file(self._path) or {})
+            self._modes = _parse(json_file.read(self._path) or {})
         except (ValueError, TypeError, AttributeError) as error:
             raise CorruptStore(f"{self._path} is no table of modes: {error}; restore it from its .bak") from error
 
@@ -97,7 +98,7 @@ class RequestModes:
                 self._write(modes)
 
     def _write(self, modes: dict[str, dict[str, RequestMode]]) -> None:
-        java_json.write_file(self._path, _table(modes))
+        json_file.write(self._path, _table(modes))
         self._modes = modes
 
 

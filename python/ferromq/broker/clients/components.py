@@ -24,7 +24,7 @@ from ferromq.broker.cluster.name_servers import BrokerIdentity
 from ferromq.broker.cluster.route_cache import RouteCache
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicTable
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -26,7 +26,7 @@ from ferromq.broker.cluster.routes import unknown_group
 from ferromq.broker.grpc_answers import OK, Refused, enum_name, group_name, status, topic_name
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicTable
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import naming
 
 _log = logging.getLogger("ferromq.broker")
@@ -105,7 +105,7 @@ class GrpcSessions:
         self._server = server
         self._table = table
         self._groups = groups
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._calls = calls
         self._topics = topics
         self._max_body_size = max_body_size

@@ -28,7 +28,7 @@ from ferromq.broker.clients.table import (
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import IllegalName
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.remoting import Answer, BadRequest, failure, required, success
@@ -78,7 +78,7 @@ class Heartbeats:
         """*takes_sql* says whether consumers may filter by SQL92."""
         self._table = table
         self._groups = groups
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._topics = topics
         self._now_ms = now_ms
         self._takes_sql = takes_sql

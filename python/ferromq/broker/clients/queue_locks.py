@@ -12,7 +12,7 @@ from typing import Any
 
 from ferromq._ferromq import Request
 from ferromq.broker.clients.memory import LimitExceeded, size_of_texts
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.message_queue import MessageQueue
@@ -109,7 +109,7 @@ class QueueLockRequests:
 
     def __init__(self, locks: QueueLocks, *, now_ms: Callable[[], int]) -> None:
         self._locks = locks
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._now_ms = now_ms
 
     def lock(self, request: Request) -> Answer:

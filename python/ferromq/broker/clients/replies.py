@@ -12,7 +12,7 @@ from ferromq._ferromq import Request, Store
 from ferromq.broker.clients.table import ClientTable, Pusher
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import MessageTooLarge, StoreError
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.remoting import Answer, BadRequest, failure, integer, required
@@ -59,7 +59,7 @@ class Replies:
         self._address = address
         self._now_ms = now_ms
         self._keep = keep
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
 
     def reply(self, request: Request) -> Answer:
         """

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ferromq.broker.cluster.name_servers import BrokerIdentity
-from ferromq.config.reader import split_advertised
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.values import split_advertised
 from ferromq.errors import ConfigError
 from ferromq.protocol.route import Permission
 

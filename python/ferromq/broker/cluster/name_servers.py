@@ -33,7 +33,7 @@ from ferromq.protocol import java_json
 from ferromq.protocol.broker_removal import GONE
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
-from ferromq.protocol.registration import IS_CHANGE, TAKES_CHANGES
+from ferromq.protocol.registration_extension import IS_CHANGE, TAKES_CHANGES
 from ferromq.protocol.route import DataVersion, Permission, TopicRoute
 
 __all__ = ["BrokerIdentity", "Master", "NameServerFailed", "NameServers", "RegistrationOutcome", "RouteLookup"]

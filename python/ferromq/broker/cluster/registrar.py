@@ -14,8 +14,8 @@ from ferromq.broker.cluster import registration_body
 from ferromq.broker.cluster.name_servers import Master, NameServers
 from ferromq.broker.metadata.groups import GroupConfig
 from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig, TopicTable
+from ferromq.config.broker import BrokerConfig
 from ferromq.config.membership import MembershipConfig
-from ferromq.config.servers import BrokerConfig
 from ferromq.process.clock import Clock, Timer
 from ferromq.protocol import naming
 from ferromq.protocol.route import Permission

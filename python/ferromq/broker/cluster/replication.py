@@ -22,6 +22,7 @@ from ferromq.broker.cluster.master_answers import Groups, Topics
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import FerromqError, OutcomeUnknown
+from ferromq.files import json_file
 from ferromq.process.clock import Clock, Timer
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import RequestCode, ResponseCode
@@ -206,7 +207,7 @@ class SlaveSync:
         content = {"master": master, **value}
         if self._written.get(name) != content:
             path = self._replica.directory / "ferromq" / "master" / name
-            self._take(lambda: java_json.write_file(path, content))
+            self._take(lambda: json_file.write(path, content))
             self._written[name] = content
 
     def _pages(

@@ -20,8 +20,9 @@ from ferromq._ferromq import Request
 from ferromq._proto import messages as pb
 from ferromq.broker.metadata.table_journal import Changes, Journal
 from ferromq.errors import CorruptStore, IllegalName
+from ferromq.files import atomic, json_file
 from ferromq.process.clock import Clock
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.remoting import disk_full
 
@@ -93,7 +94,7 @@ class WriteLayouts:
         self._window_ms = window_ms
         self._limit = limit
         self._lock = threading.Lock()
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._journal = Journal(path.with_suffix(".journal"))
         self._kept = self._load()
         self._size = _size_of_all(self._kept)
@@ -184,13 +185,13 @@ class WriteLayouts:
 
     def _write_whole(self, kept: dict[_Key, _LayoutEntry]) -> None:
         content = java_json.dumps({"layouts": [[*key, *entry] for key, entry in sorted(kept.items())]})
-        java_json.replace_file(self._path, content)
+        atomic.replace_file(self._path, content)
         self._journal.begin(content)
         self._kept, self._size = kept, _size_of_all(kept)
 
     def _load(self) -> dict[_Key, _LayoutEntry]:
         try:
-            found, raw = java_json.read_whole(self._path)
+            found, raw = json_file.read_with_content(self._path)
             kept = dict(map(_entry, (found or {}).get("layouts") or ()))
             changes: Changes = self._journal.read(raw if found is not None else b"", lambda _changes: True)
             for change in changes:

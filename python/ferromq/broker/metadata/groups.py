@@ -17,8 +17,8 @@ from typing import Any
 
 from ferromq.broker.metadata.attributes import OF_GROUPS, PRIORITY_FACTOR, altered
 from ferromq.broker.metadata.tables import MetadataTable, TableChange, TableContent, TableFormat
-from ferromq.config.servers import LIMIT_FOR_QUEUES, BrokerConfig
-from ferromq.process.limited_log import Seldom
+from ferromq.config.broker import LIMIT_FOR_QUEUES, BrokerConfig
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import naming, retry_policy
 from ferromq.protocol.retry_policy import DEFAULT, RetryPolicy
 from ferromq.protocol.route import DataVersion
@@ -176,7 +176,7 @@ class GroupTable:
         # What is pushed last is what holds.
         self._forbidding = threading.Lock()
         self._listeners: list[Callable[[str], None]] = []
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
         self._table = MetadataTable(directory / "config" / "subscriptionGroup.json", _FORM, now_ms, push)
         self._table.seed({name: GroupConfig(name) for name in naming.SYSTEM_GROUPS}, frozenset(), now_ms())
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from ferromq.files import atomic
 from ferromq.protocol import java_json
 
 _log = logging.getLogger("ferromq.broker")
@@ -81,7 +82,7 @@ class Journal:
         self._file = self._path.open("wb", buffering=0)
         try:
             self._write(_line({"table": self._base}))
-            java_json.sync_directory(self._path.parent)
+            atomic.sync_directory(self._path.parent)
         except OSError:
             # Lines without the first one, or in a file that a crash takes away, would be lost: the next is first again.
             self.close()

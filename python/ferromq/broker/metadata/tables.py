@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from ferromq._ferromq import blocking
 from ferromq.broker.metadata.table_journal import Changes, Journal
 from ferromq.errors import CorruptStore
+from ferromq.files import atomic, json_file
 from ferromq.protocol import java_json
 from ferromq.protocol.route import DataVersion
 
@@ -293,7 +294,7 @@ class MetadataTable(Generic[T]):
     def _load(self) -> TableContent[T]:
         form = self._form
         try:
-            found, raw = java_json.read_whole(self._path)
+            found, raw = json_file.read_with_content(self._path)
             table = dict((found or {}).get(form.key) or {})
             told = dict(found or {})
             changes = self._journal.read(raw if found is not None else b"", lambda changes: _holds(table, changes))
@@ -369,7 +370,7 @@ class MetadataTable(Generic[T]):
         entries = ",\n".join(shown[name] for name in sorted(shown))
         fields.append(f'\t"{self._form.key}":{{\n{entries}\n\t}}')
         written = ("{\n" + ",\n".join(fields) + "\n}\n").encode()
-        java_json.replace_file(self._path, written)
+        atomic.replace_file(self._path, written)
         self._lines, self._unread = lines, unread
         self._is_seeded = False
         self._journal.begin(written)

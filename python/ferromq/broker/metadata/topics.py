@@ -14,7 +14,7 @@ from typing import Any
 
 from ferromq.broker.metadata.attributes import MESSAGE_TYPE, MESSAGE_TYPES, OF_TOPICS, altered
 from ferromq.broker.metadata.tables import MetadataTable, R, TableChange, TableContent, TableFormat
-from ferromq.config.servers import LIMIT_FOR_QUEUES, BrokerConfig
+from ferromq.config.broker import LIMIT_FOR_QUEUES, BrokerConfig
 from ferromq.errors import RequestError
 from ferromq.protocol import naming
 from ferromq.protocol.route import READ_WRITE, DataVersion, Permission, QueueData

@@ -12,7 +12,7 @@ from ferromq.broker.transactions.check_back import TransactionChecker
 from ferromq.broker.transactions.check_requests import CheckSender
 from ferromq.broker.transactions.end_transaction import TransactionEnder
 from ferromq.broker.transactions.half_message_index import HalfMessageIndex
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.broker import BrokerConfig
 from ferromq.process.clock import Clock, Timer
 
 

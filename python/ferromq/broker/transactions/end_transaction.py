@@ -31,7 +31,7 @@ from ferromq.broker.transactions.half_records import (
     real_queue,
 )
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
-from ferromq.process.limited_log import Seldom
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import naming
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.remoting import Answer, BadRequest, failure, flag, integer, required, success
@@ -111,7 +111,7 @@ class TransactionEnder:
         self._halves = halves
         self._is_slave = is_slave
         self._count_put = count_put
-        self._seldom = Seldom(_log)
+        self._seldom = LimitedLog(_log)
 
     def end_transaction(self, request: Request) -> Answer:
         """Answer request 37: end a half message as its producer decided, once however often it is asked."""

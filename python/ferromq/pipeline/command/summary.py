@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ferromq.terminal import text as texts
+from ferromq.terminal import formatting
 
 
 class Summary:
@@ -39,7 +39,7 @@ class Summary:
         for name, head, rows, alignment, more in self._tables:
             if rows:
                 cells = [["" if cell is None else _cell(cell) for cell in row] for row in rows]
-                lines += ["", name, *(f"  {line}" for line in texts.table(head, cells, alignment))]
+                lines += ["", name, *(f"  {line}" for line in formatting.table(head, cells, alignment))]
                 lines += [f"  … and {more:,} more"] if more else []
         return "\n".join(lines)
 

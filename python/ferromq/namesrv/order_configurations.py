@@ -9,14 +9,14 @@ import logging
 from collections.abc import Callable, Sequence
 
 from ferromq.namesrv.kv_config import KvConfig
-from ferromq.namesrv.route_info import OrderChange, OrderDeletion
+from ferromq.namesrv.route_types import OrderChange, OrderDeletion
 from ferromq.protocol.namespaces import ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import all_parts, text_of, with_part, without
 
 _log = logging.getLogger("ferromq.namesrv")
 
 
-class Orders:
+class OrderConfigurationUpdater:
     """Follows the registrations; thread-safe."""
 
     def __init__(self, kv_config: KvConfig, on_change: Callable[[list[str]], object]) -> None:

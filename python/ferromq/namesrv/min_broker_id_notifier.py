@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ferromq._ferromq import RemotingClient
 from ferromq.errors import FerromqError
-from ferromq.namesrv.route_info import MinimumChange
+from ferromq.namesrv.route_types import MinBrokerIdChange
 from ferromq.protocol.codes import RequestCode
 
 _log = logging.getLogger("ferromq.namesrv")
@@ -17,18 +17,18 @@ _log = logging.getLogger("ferromq.namesrv")
 _SECONDS = 1.0
 
 
-class Notices:
+class MinBrokerIdNotifier:
     """Tells brokers, one after the other, on a thread that begins with the first notice."""
 
     def __init__(self) -> None:
         self._client = RemotingClient()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ferromq-notices")
 
-    def tell(self, change: MinimumChange) -> None:
+    def tell(self, change: MinBrokerIdChange) -> None:
         """Tell every broker that has to know; one that does not answer is logged, and learns it from the routes."""
         self._thread.submit(self._tell, change)
 
-    def _tell(self, change: MinimumChange) -> None:
+    def _tell(self, change: MinBrokerIdChange) -> None:
         fields = {
             "minBrokerId": str(change.broker_id),
             "brokerName": change.broker_name,

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from ferromq.namesrv.route_info import RegisteredTopics
+from ferromq.namesrv.route_types import RegisteredTopics
 from ferromq.protocol import java_json
 from ferromq.protocol.route import READ_WRITE, DataVersion, Permission, QueueData
 

@@ -10,8 +10,9 @@ from ferromq.broker.cluster.order_configurations import NameServerTable, OrderCo
 from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.namesrv.kv_config import KvConfig
-from ferromq.namesrv.orders import Orders
-from ferromq.namesrv.route_info import RegisteredTopics, Registration, RouteInfoManager
+from ferromq.namesrv.order_configurations import OrderConfigurationUpdater
+from ferromq.namesrv.route_info import RouteInfoManager
+from ferromq.namesrv.route_types import RegisteredTopics, Registration
 from ferromq.protocol.namespaces import ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import canonical, parts, with_part
 from ferromq.protocol.route import MASTER, READ_WRITE, DataVersion, Permission, QueueData
@@ -23,7 +24,7 @@ class NameServer:
     def __init__(self) -> None:
         self.kv_config = KvConfig()
         self.changed: list[list[str]] = []
-        self.routes = RouteInfoManager(on_order=Orders(self.kv_config, self.changed.append).follow)
+        self.routes = RouteInfoManager(on_order=OrderConfigurationUpdater(self.kv_config, self.changed.append).follow)
         self._version = 0
 
     def register(

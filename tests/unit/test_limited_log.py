@@ -9,8 +9,9 @@ import pytest
 
 from ferromq._proto import messages as pb
 from ferromq.broker.grpc_answers import rpc
-from ferromq.namesrv.route_info import RegisteredTopics, Registration, RouteInfoManager
-from ferromq.process.limited_log import Seldom
+from ferromq.namesrv.route_info import RouteInfoManager
+from ferromq.namesrv.route_types import RegisteredTopics, Registration
+from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.remoting import guarded
 
@@ -18,7 +19,7 @@ from ferromq.protocol.remoting import guarded
 def test_a_flood_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
     """Five in ten seconds, and then one that counts the rest."""
     now = [0.0]
-    seldom = Seldom(logging.getLogger("ferromq.test"), now=lambda: now[0])
+    seldom = LimitedLog(logging.getLogger("ferromq.test"), now=lambda: now[0])
     with caplog.at_level(logging.INFO, "ferromq.test"):
         for number in range(1000):
             assert seldom.log(logging.WARNING, "refused number=%d", number) is (number < 5)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ferromq.config.reader import Config, boolean, whole
+from ferromq.config.reader import Config
+from ferromq.config.values import boolean, whole
 from ferromq.errors import ConfigError
 
 _MOST_MESSAGES = 4_096
@@ -20,7 +21,7 @@ _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadConfig(Config):
+class ConsumeConfig(Config):
     """
     The options of a broker for consumers; each queue that a receive looks at has the limits of a pull.
 

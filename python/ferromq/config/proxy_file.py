@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import CompatConfig
 from ferromq.config.grpc import GrpcConfig
-from ferromq.config.reader import Config, Place, boolean, split_list, whole
+from ferromq.config.properties_file import Place
 from ferromq.config.rocketmq_keys import ACCESS, METRICS, REFUSED, WITHOUT_EFFECT, by_key, fixed, flag
-from ferromq.config.servers import BrokerConfig
+from ferromq.config.values import boolean, split_list, whole
 from ferromq.errors import ConfigError
 
 _NO_LITE = "lite topics and queues are not served"
@@ -163,8 +164,7 @@ def options_of(path: str | Path, *, has_mode: bool = False) -> dict[str, Any]:
     if has_mode:
         keys.pop("proxyMode", None)
     place = Place(str(path))
-    kind: type[Config] = ProxyKeys
-    return kind.translate({key: (_text(key, value, path), place) for key, value in keys.items()})
+    return ProxyKeys.translate({key: (_text(key, value, path), place) for key, value in keys.items()})
 
 
 def _text(key: str, value: Any, path: str | Path) -> str:

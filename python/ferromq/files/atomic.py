@@ -1,0 +1,34 @@
+"""Replaces a file so that a crash leaves its old or its new content."""
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace *path* by *content* and keep the old file as `.bak`. The content is on disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    backup = backup_of(path)
+    if path.exists():
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush a directory, so that new names in it survive a crash."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def backup_of(path: Path) -> Path:
+    """Return the path of the backup of *path*."""
+    return path.with_name(path.name + ".bak")
