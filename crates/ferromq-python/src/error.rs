@@ -97,7 +97,7 @@ pub fn of_transport(py: Python<'_>, error: &TransportError) -> PyErr {
         TransportError::Busy(_) => raised::Throttled::new_err(text),
         TransportError::Timeout { .. } => raised::RequestTimeout::new_err(text),
         TransportError::Tls { .. } => raised::ConfigError::new_err(text),
-        TransportError::HotRoute(_) => PyValueError::new_err(text),
+        TransportError::HotVerb(_) => PyValueError::new_err(text),
         TransportError::Store(error) => of_store(py, error),
         _ => PyRuntimeError::new_err(text),
     }

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::ExpiredFile;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, LogLimiter, Missing, Reply, Route, TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, LogLimiter, Missing, Reply, TransportError, Verb,
     remoting::Fields,
 };
 use parking_lot::{Mutex, RwLock};
@@ -26,14 +26,18 @@ use pyo3::{
 };
 use tokio::sync::oneshot;
 
-use crate::{expired_file::PyExpiredFile, pool::Pool, request::PyRequest};
+use crate::{
+    expired_file::PyExpiredFile,
+    pool::Pool,
+    request::{PyRequest, dict},
+};
 
 type Function = Py<PyAny>;
 
 /// The functions Python registered. Locks are held for a look-up only, never while Python code runs.
 #[derive(Default)]
 struct Functions {
-    routes: HashMap<Route, Function>,
+    cold: HashMap<Verb, Function>,
     missing: Option<Function>,
     telemetry: Option<Function>,
     close: Option<Function>,
@@ -70,9 +74,9 @@ impl Handlers {
         Ok(Self { functions: Arc::default(), closed: Arc::default(), failures: Arc::default(), pool })
     }
 
-    /// Answers `route` with `function` from now on.
-    pub fn register(&self, route: Route, function: Function) {
-        let replaced = self.functions.write().routes.insert(route, function);
+    /// Answers `verb` with `function` from now on.
+    pub fn register(&self, verb: Verb, function: Function) {
+        let replaced = self.functions.write().cold.insert(verb, function);
         // Dropped after the lock: an object's end may run Python code that comes back here.
         drop(replaced);
     }
@@ -111,7 +115,7 @@ impl Handlers {
         let Some(functions) = self.functions.try_read() else { return Ok(()) };
         let named = [&functions.missing, &functions.telemetry, &functions.close];
         functions
-            .routes
+            .cold
             .values()
             .chain(named.into_iter().flatten())
             .try_for_each(|function| visit.call(function))
@@ -143,24 +147,24 @@ impl Handlers {
 }
 
 impl ColdHandler for Handlers {
-    fn serves(&self, route: &Route) -> bool {
-        self.functions.read().routes.contains_key(route)
+    fn serves(&self, verb: &Verb) -> bool {
+        self.functions.read().cold.contains_key(verb)
     }
 
     fn call(&self, request: ColdRequest, reply: Reply) {
         // The reply waits outside of the job, so that a refused job can still be answered.
         let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
         let answer = Arc::clone(&reply);
-        let (route, expires) = (request.route.clone(), request.expires);
+        let (verb, expires) = (request.verb.clone(), request.expires);
         let memory = request.memory();
         let job = self.job(
-            route.to_string(),
+            verb.to_string(),
             // Whose client gave up before its turn came is not begun.
             move |functions| {
-                functions.routes.get(&route).filter(|_| expires.is_none_or(|at| at > Instant::now()))
+                functions.cold.get(&verb).filter(|_| expires.is_none_or(|at| at > Instant::now()))
             },
             move |py, function| {
-                let is_rpc = matches!(request.route, Route::Rpc(_));
+                let is_rpc = matches!(request.verb, Verb::Rpc(_));
                 let argument = PyRequest::new(py, request)?;
                 response(&function.call1((argument,))?, is_rpc)
             },
@@ -321,15 +325,6 @@ fn response(returned: &Bound<'_, PyAny>, is_rpc: bool) -> PyResult<Option<ColdRe
         "a handler returned {}; {wanted} or None is expected",
         returned.get_type().name()?
     )))
-}
-
-/// A dict of texts; the last of equal names counts.
-pub fn dict<'py>(py: Python<'py>, fields: &Fields) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    for (name, value) in fields {
-        dict.set_item(name, value)?;
-    }
-    Ok(dict)
 }
 
 /// Makes the store's archive hook of `function`; an exception keeps the file, and is logged.

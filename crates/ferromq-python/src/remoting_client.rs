@@ -15,8 +15,8 @@ use tokio::{runtime::Handle, task::JoinHandle};
 use crate::{
     columns::PyRecords,
     error,
-    handler::dict,
     process::{Owned, runtime},
+    request::dict,
 };
 
 /// (code, remark, extFields, body) of a response.

@@ -1,12 +1,10 @@
 //! `Request`: a cold request as Python sees it.
 
-use ferromq_transport::{ColdRequest, Route};
+use ferromq_transport::{ColdRequest, Verb, remoting::Fields};
 use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict},
 };
-
-use crate::handler::dict;
 
 /// A cold request.
 #[pyclass(name = "Request", module = "ferromq._ferromq", frozen)]
@@ -40,9 +38,9 @@ pub struct PyRequest {
 impl PyRequest {
     /// Takes a request over into Python's objects.
     pub fn new(py: Python<'_>, request: ColdRequest) -> PyResult<Self> {
-        let route = match request.route {
-            Route::Code(code) => code.into_pyobject(py)?.into_any().unbind(),
-            Route::Rpc(name) => name.into_pyobject(py)?.into_any().unbind(),
+        let route = match request.verb {
+            Verb::Code(code) => code.into_pyobject(py)?.into_any().unbind(),
+            Verb::Rpc(name) => name.into_pyobject(py)?.into_any().unbind(),
         };
         Ok(Self {
             route,
@@ -67,4 +65,13 @@ impl PyRequest {
             self.peer
         ))
     }
+}
+
+/// A dict of texts; the last of equal names counts.
+pub fn dict<'py>(py: Python<'py>, fields: &Fields) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, value) in fields {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
 }

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::TransferLimits;
 use ferromq_transport::{
-    LogLimiter, Route, Server, ServerOptions, dispatcher,
+    LogLimiter, Server, ServerOptions, Verb, dispatcher,
     hot::{ClientPolicy, SendPolicy},
     tables::{GroupEntry, MessageType, TopicEntry, subscriptions::Subscription},
     tls::{ClientAuth, GrpcTls, ServerTls, TlsMode},
@@ -83,8 +83,8 @@ impl PyServer {
     /// Answer *route* with *handler*. Raises ValueError where *route* is a hot verb.
     fn register(&self, py: Python<'_>, route: &Bound<'_, PyAny>, handler: Py<PyAny>) -> PyResult<()> {
         let route = match route.extract::<i32>() {
-            Ok(code) => Route::Code(code),
-            Err(_) => Route::Rpc(route.extract()?),
+            Ok(code) => Verb::Code(code),
+            Err(_) => Verb::Rpc(route.extract()?),
         };
         dispatcher::ensure_cold(&route).map_err(|refused| error::of_transport(py, &refused))?;
         self.0.get()?.handlers.register(route, callable(py, handler)?);

@@ -2,7 +2,7 @@
 
 use ferromq_store::StoreError;
 
-use crate::{Route, remoting::codes::response};
+use crate::{Verb, remoting::codes::response};
 
 /// An error of the transport.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +113,7 @@ pub enum TransportError {
     },
     /// The control plane wants to answer a verb of the hot path.
     #[error("{0} belongs to the hot path; it is answered in Rust and takes no handler")]
-    HotRoute(Route),
+    HotVerb(Verb),
     /// The control plane dropped a request without an answer.
     #[error("the server stopped before the request was answered")]
     Unanswered,
@@ -152,7 +152,7 @@ impl TransportError {
             Self::Malformed(_)
             | Self::OtherProtocol(_)
             | Self::Handler(_)
-            | Self::HotRoute(_)
+            | Self::HotVerb(_)
             | Self::NotSupported(_)
             | Self::Tls { .. }
             | Self::Io { .. } => response::SYSTEM_ERROR,

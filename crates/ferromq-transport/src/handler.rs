@@ -1,40 +1,22 @@
 //! The bridge to the control plane: requests nobody on the hot path answers.
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::{
-    TransportError,
+    TransportError, Verb,
     connections::budget::{Allowance, Share},
     remoting::{Fields, Language},
     tables::MessageType,
 };
 
-/// What a request asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Route {
-    /// A remoting request code.
-    Code(i32),
-    /// A gRPC method of `apache.rocketmq.v2.MessagingService`, by its bare name.
-    Rpc(String),
-}
-
-impl fmt::Display for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "request code {code}"),
-            Self::Rpc(name) => write!(f, "the RPC {name}"),
-        }
-    }
-}
-
 /// A request for the control plane.
 #[derive(Debug, Clone)]
 pub struct ColdRequest {
     /// What is asked.
-    pub route: Route,
+    pub verb: Verb,
     /// Number of the connection, unique in this process; `ColdHandler::on_close` names it again.
     pub connection: u64,
     /// The other side.
@@ -173,8 +155,8 @@ pub enum Demoted {
 
 /// The control plane as the servers see it. No method may block: work goes to its own threads.
 pub trait ColdHandler: Send + Sync + 'static {
-    /// Says whether somebody registered for `route`; others are answered as unsupported.
-    fn serves(&self, route: &Route) -> bool;
+    /// Says whether somebody registered for `verb`; others are answered as unsupported.
+    fn serves(&self, verb: &Verb) -> bool;
     /// Answers `request` through `reply`, now or later, from any thread.
     fn call(&self, request: ColdRequest, reply: Reply);
     /// Creates what is missing, where allowed, and pushes its entry; then says how it went. Dropping `done`

@@ -15,9 +15,11 @@ pub mod remoting;
 mod server;
 pub mod tables;
 pub mod tls;
+mod verb;
 
 pub use connections::log_limiter::LogLimiter;
 pub use error::TransportError;
-pub use handler::{ColdHandler, ColdRequest, ColdResponse, Demoted, Memory, Missing, Reply, Route};
+pub use handler::{ColdHandler, ColdRequest, ColdResponse, Demoted, Memory, Missing, Reply};
 pub use remoting::server::connection::ConnectionLimits;
 pub use server::{Server, ServerOptions};
+pub use verb::Verb;

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::service::SMALL;
+use super::call::SMALL;
 use crate::connections::budget::{OpenStream, Share, kept};
 
 /// What gRPC puts before a message.

@@ -2,12 +2,14 @@
 //!
 //! `docs/decisions/003-grpc-as-bytes.md` says why.
 
+mod call;
 pub mod codec;
 mod connection;
 mod convert;
 mod counted_body;
 mod deadline;
 mod extras;
+pub(crate) mod hot_method;
 mod http2;
 mod inline_calls;
 mod service;

@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use tonic::{
     Request, Response, Status, Streaming,
@@ -14,46 +14,38 @@ use tonic::{
 
 use super::{
     Inner,
+    call::{CLIENT_ID, MAX_REQUEST, SMALL, malformed, over, without_client},
     codec::{BytesCodec, OneByOne},
     connection::Link,
-    convert::{Refusal, code, put_status},
+    convert::{Refusal, put_status},
     counted_body::{CountedBody, Held, Unread, Untaken},
     deadline::Deadline,
     extras,
+    hot_method::{HotMethod, StreamingMethod},
     inline_calls::OwnTask,
     stream::{Packer, ResponseStream},
-    unary::{self, Verb},
+    unary,
     verbs::{
         polling::Polling,
         receive::{self, Client, Form, Terms},
     },
 };
 use crate::{
-    ColdRequest, Reply, Route, TransportError,
+    ColdRequest, Reply, TransportError, Verb,
     connections::{
         answer_memory,
         budget::{Share, kept},
     },
-    dispatcher,
     handler::Answered,
     hot::Hot,
-    protobuf::Malformed,
     remoting::{Fields, Language},
 };
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
 /// Administration, which is cold: its methods are routed as `Admin/…`.
 const ADMIN: &str = "/apache.rocketmq.v2.Admin/";
-/// What RocketMQ's proxy accepts. Only sends carry bodies; what else comes is small, or not meant well.
-pub(super) const MAX_SEND: usize = 130 << 20;
-pub(super) const MAX_ACK: usize = 8 << 20;
-pub(super) const MAX_REQUEST: usize = 1 << 20;
 /// tonic's word for a message over its limit, as gRPC writes it; RocketMQ's is RESOURCE_EXHAUSTED.
 const OUT_OF_RANGE: &str = "11";
-/// Answers to a single call that are no larger are bounded by the number of calls on a connection.
-pub(super) const SMALL: usize = 4 << 10;
-/// Who calls.
-pub(super) const CLIENT_ID: &str = "x-mq-client-id";
 /// Asks for, and announces, a packed stream.
 const PACKED: &str = "x-ferromq-packed";
 /// The first offset that a pulled queue holds: nothing from there on had aged out when it was read.
@@ -68,8 +60,8 @@ pub(super) async fn route(
     request: http::Request<Incoming>,
 ) -> http::Response<Body> {
     let method = request.uri().path().strip_prefix(SERVICE);
-    if let (Some(verb), Some(hot)) = (method.and_then(Verb::named), &server.hot) {
-        return unary::answer(hot, verb, &link, request, server.stall).await;
+    if let (Some(HotMethod::Unary(method)), Some(hot)) = (method.and_then(HotMethod::named), &server.hot) {
+        return unary::answer(hot, method, &link, request, server.stall).await;
     }
     if request.method() == Method::CONNECT {
         let mut refused = http::Response::new(Body::empty());
@@ -126,23 +118,22 @@ async fn answer(
     grpc: &mut Grpc<BytesCodec>,
     request: http::Request<Body>,
 ) -> http::Response<Body> {
-    let route = Route::Rpc(method);
-    let Route::Rpc(method) = &route else { return Status::internal("no method").into_http() };
-    match (dispatcher::find(&route, server.cold.as_ref()), server.hot.clone()) {
-        (dispatcher::Path::Hot, Some(hot)) if matches!(method.as_str(), "ReceiveMessage" | "PullMessage") => {
+    let untaken = Arc::clone(call.link.untaken());
+    let not_served = |method: &str| Status::unimplemented(format!("{method} is not served here")).into_http();
+    match (HotMethod::named(&method), server.hot.clone()) {
+        (Some(HotMethod::Streaming(method)), Some(hot)) => {
             // It may look at many messages; other calls of the connection do not wait for that.
             OwnTask::default().await;
-            let is_pull = method == "PullMessage";
-            let untaken = Arc::clone(call.link.untaken());
-            let stream = HotStream { server: Arc::clone(&server), hot, call, is_pull };
+            let stream = HotStream { server, hot, call, method };
             held(grpc.server_streaming(stream, request).await, &untaken)
         }
-        (dispatcher::Path::Cold, _) => {
-            let untaken = Arc::clone(call.link.untaken());
-            held(grpc.unary(ColdCall { server, call, route }, request).await, &untaken)
-        }
-        (dispatcher::Path::Hot | dispatcher::Path::Unsupported, _) => {
-            Status::unimplemented(format!("{method} is not served here")).into_http()
+        (Some(_), _) => not_served(&method),
+        (None, _) => {
+            let verb = Verb::Rpc(method.clone());
+            if !server.cold.serves(&verb) {
+                return not_served(&method);
+            }
+            held(grpc.unary(ColdCall { server, call, verb }, request).await, &untaken)
         }
     }
 }
@@ -173,7 +164,7 @@ struct HotStream {
     server: Arc<Inner>,
     hot: Arc<Hot>,
     call: Call,
-    is_pull: bool,
+    method: StreamingMethod,
 }
 
 impl ServerStreamingService<Bytes> for HotStream {
@@ -182,7 +173,7 @@ impl ServerStreamingService<Bytes> for HotStream {
     type Future = Answer<Result<Response<ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (hot, is_pull) = (Arc::clone(&self.hot), self.is_pull);
+        let (hot, is_pull) = (Arc::clone(&self.hot), self.method == StreamingMethod::Pull);
         let asked = request.metadata().get(PACKED).and_then(|value| value.to_str().ok());
         let form = Form::asked(asked, is_pull);
         let deadline = self.call.deadline;
@@ -229,7 +220,7 @@ impl ServerStreamingService<Bytes> for HotStream {
 struct ColdCall {
     server: Arc<Inner>,
     call: Call,
-    route: Route,
+    verb: Verb,
 }
 
 impl UnaryService<Bytes> for ColdCall {
@@ -237,8 +228,8 @@ impl UnaryService<Bytes> for ColdCall {
     type Future = Answer<Result<Response<Bytes>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (server, link, route) = (Arc::clone(&self.server), self.call.link.clone(), self.route.clone());
-        if matches!(&route, Route::Rpc(method) if method == "NotifyClientTermination") {
+        let (server, link, verb) = (Arc::clone(&self.server), self.call.link.clone(), self.verb.clone());
+        if matches!(&verb, Verb::Rpc(method) if method == "NotifyClientTermination") {
             link.forget_client(client_id(request.metadata()));
         }
         let fields = fields(request.metadata());
@@ -246,7 +237,7 @@ impl UnaryService<Bytes> for ColdCall {
         let body = kept(request.into_inner(), Arc::clone(&self.call.share));
         server.counters.cold_calls.add(1);
         let call = ColdRequest {
-            route,
+            verb,
             connection: link.id(),
             peer: link.peer(),
             language: Language::OTHER,
@@ -299,20 +290,9 @@ impl StreamingService<Bytes> for Telemetry {
     }
 }
 
-pub(super) fn over() -> Status {
-    Status::deadline_exceeded("the deadline of the call is over")
-}
-
 /// Who calls; empty where that is no text.
 fn client_id(metadata: &MetadataMap) -> &str {
     metadata.get(CLIENT_ID).and_then(|id| id.to_str().ok()).unwrap_or("").trim_ascii()
-}
-
-/// RocketMQ's proxy answers nobody who does not say who they are.
-pub(super) fn without_client(headers: &HeaderMap) -> Option<Refusal> {
-    let is_named = headers.get(CLIENT_ID).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
-    (!is_named)
-        .then(|| Refusal::new(code::CLIENT_ID_REQUIRED, format!("the metadata {CLIENT_ID} is missing")))
 }
 
 fn refused_stream(packed: bool, refusal: &Refusal) -> ResponseStream {
@@ -321,10 +301,6 @@ fn refused_stream(packed: bool, refusal: &Refusal) -> ResponseStream {
     let mut packer = Packer::new(packed, status.len());
     packer.put(status.len(), None, |out| out.extend_from_slice(&status));
     packer.finish(None)
-}
-
-pub(super) fn malformed(Malformed(reason): Malformed) -> Status {
-    Status::invalid_argument(format!("malformed request: {reason}"))
 }
 
 /// ASCII metadata; binary values are of no use to the control plane.

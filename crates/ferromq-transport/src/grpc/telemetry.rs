@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status, Streaming};
 
 use super::{
+    call::CLIENT_ID,
     connection::Link,
     counted_body::{Answer, PREFIX, Unread},
-    service::CLIENT_ID,
     verbs::proto::ProtoDuration,
 };
 use crate::{

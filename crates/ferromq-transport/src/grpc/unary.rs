@@ -15,11 +15,12 @@ use hyper::body::Incoming;
 use tonic::{Status, body::Body};
 
 use super::{
+    call::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL, malformed, over, without_client},
     connection::Link,
     counted_body::{CountedBody, PREFIX},
     deadline::Deadline,
+    hot_method::UnaryMethod,
     inline_calls::OwnTask,
-    service::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL, malformed, over, without_client},
     verbs::{ack, dead_letter, send},
 };
 use crate::{
@@ -35,42 +36,19 @@ const ENCODING: &str = "grpc-encoding";
 const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
 const ZERO: HeaderValue = HeaderValue::from_static("0");
 
-/// Which method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
-    Send,
-    Ack,
-    ChangeInvisible,
-    Forward,
-    UpdateOffset,
-}
-
-impl Verb {
-    /// That of a method's name, where it is hot and has one answer.
-    pub(super) fn named(method: &str) -> Option<Self> {
-        Some(match method {
-            "SendMessage" => Self::Send,
-            "AckMessage" => Self::Ack,
-            "ChangeInvisibleDuration" => Self::ChangeInvisible,
-            "ForwardMessageToDeadLetterQueue" => Self::Forward,
-            "UpdateOffset" => Self::UpdateOffset,
-            _ => return None,
-        })
-    }
-
-    fn limit(self) -> usize {
-        match self {
-            Self::Send => MAX_SEND,
-            Self::Ack => MAX_ACK,
-            Self::ChangeInvisible | Self::Forward | Self::UpdateOffset => MAX_REQUEST,
-        }
+/// The largest request of a method.
+fn limit(method: UnaryMethod) -> usize {
+    match method {
+        UnaryMethod::Send => MAX_SEND,
+        UnaryMethod::Ack => MAX_ACK,
+        UnaryMethod::ChangeInvisible | UnaryMethod::Forward | UnaryMethod::UpdateOffset => MAX_REQUEST,
     }
 }
 
 /// Answers a call; the client may stop for `stall` in the middle of its request.
 pub(super) async fn answer(
     hot: &Arc<Hot>,
-    verb: Verb,
+    method: UnaryMethod,
     link: &Link,
     request: http::Request<Incoming>,
     stall: Duration,
@@ -88,7 +66,7 @@ pub(super) async fn answer(
         response.headers_mut().insert(ACCEPT_ENCODING, IDENTITY);
         return response;
     }
-    let answered = deadline.limit(served(hot, verb, link, request, stall, deadline)).await;
+    let answered = deadline.limit(served(hot, method, link, request, stall, deadline)).await;
     match answered.unwrap_or_else(|| Err(over())) {
         Ok(answer) => answer,
         Err(status) => status.into_http(),
@@ -97,18 +75,19 @@ pub(super) async fn answer(
 
 async fn served(
     hot: &Arc<Hot>,
-    verb: Verb,
+    method: UnaryMethod,
     link: &Link,
     request: http::Request<Incoming>,
     stall: Duration,
     deadline: Deadline,
 ) -> Result<http::Response<Body>, Status> {
     let refusal = without_client(request.headers());
-    let cause = if verb == Verb::Forward { dead_letter::cause(request.headers()) } else { Cause::default() };
+    let cause =
+        if method == UnaryMethod::Forward { dead_letter::cause(request.headers()) } else { Cause::default() };
     // Held to the end of this function: the request's bytes are under way until it is answered.
     let share = Arc::new(link.allowance().share());
     let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(stall));
-    let message = message(body, verb.limit()).await?;
+    let message = message(body, limit(method)).await?;
     if message.len() > LARGE {
         OwnTask::default().await;
     }
@@ -120,12 +99,14 @@ async fn served(
         return Ok(response(link, &ack::refused(&refusal)));
     }
     let peer = link.peer();
-    let answer = match verb {
-        Verb::Send => return Ok(response(link, &send::send_message(hot, &message, peer, &share).await?)),
-        Verb::Ack => ack::ack_message(hot, &message, peer).await,
-        Verb::ChangeInvisible => ack::change_invisible_duration(hot, message),
-        Verb::Forward => dead_letter::forward(hot, message, peer, cause).await,
-        Verb::UpdateOffset => ack::update_offset(hot, message, peer).await,
+    let answer = match method {
+        UnaryMethod::Send => {
+            return Ok(response(link, &send::send_message(hot, &message, peer, &share).await?));
+        }
+        UnaryMethod::Ack => ack::ack_message(hot, &message, peer).await,
+        UnaryMethod::ChangeInvisible => ack::change_invisible_duration(hot, message),
+        UnaryMethod::Forward => dead_letter::forward(hot, message, peer, cause).await,
+        UnaryMethod::UpdateOffset => ack::update_offset(hot, message, peer).await,
     };
     answer.map(|answer| response(link, &answer)).map_err(malformed)
 }

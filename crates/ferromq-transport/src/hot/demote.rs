@@ -55,14 +55,14 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::{ColdRequest, Reply, Route, remoting::Fields};
+    use crate::{ColdRequest, Reply, Verb, remoting::Fields};
 
     /// Keeps demotions until the test answers them.
     #[derive(Default)]
     struct Held(Mutex<Vec<(Missing, oneshot::Sender<Demoted>)>>);
 
     impl ColdHandler for Held {
-        fn serves(&self, _route: &Route) -> bool {
+        fn serves(&self, _verb: &Verb) -> bool {
             false
         }
         fn call(&self, _request: ColdRequest, _reply: Reply) {}

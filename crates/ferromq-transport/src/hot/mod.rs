@@ -34,6 +34,7 @@ use arc_swap::ArcSwap;
 use ferromq_store::{Clock, LocalTime, MessageStore, Ordered, TransferLimits};
 
 pub use counters::{Counter, Counters};
+pub(crate) use policy::MAX_WAIT;
 pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
 pub use traffic::{Tally, Traffic, TrafficSnapshot};
 

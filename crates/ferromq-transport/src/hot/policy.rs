@@ -7,6 +7,9 @@ use std::{str::FromStr, time::Duration};
 
 use ferromq_store::properties;
 
+/// The longest wait of a client for messages. A time this far ahead exists on every clock.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(3_600);
+
 /// Over which protocols a topic's type is held against a message's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeChecks {

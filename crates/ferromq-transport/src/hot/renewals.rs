@@ -327,7 +327,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::{ColdHandler, ColdRequest, Demoted, Missing, Reply, Route, remoting::Fields, tables::Tables};
+    use crate::{ColdHandler, ColdRequest, Demoted, Missing, Reply, Verb, remoting::Fields, tables::Tables};
 
     #[derive(Debug, Clone)]
     enum Step {
@@ -415,7 +415,7 @@ mod tests {
     struct Nothing;
 
     impl ColdHandler for Nothing {
-        fn serves(&self, _route: &Route) -> bool {
+        fn serves(&self, _verb: &Verb) -> bool {
             false
         }
         fn call(&self, _request: ColdRequest, _reply: Reply) {}

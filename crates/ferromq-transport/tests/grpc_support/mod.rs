@@ -23,8 +23,8 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::{Clock, MessageStore, StoreConfig};
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Server, ServerOptions,
-    TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Server, ServerOptions, TransportError,
+    Verb,
     grpc::codec::BytesCodec,
     hot::Waits,
     remoting::Fields,
@@ -85,22 +85,22 @@ impl Control {
 }
 
 impl ColdHandler for Control {
-    fn serves(&self, route: &Route) -> bool {
-        matches!(route, Route::Rpc(name) if ["Heartbeat", "NotifyClientTermination", "QueryRoute", "EndTransaction", "GetOffset", "QueryAssignment"].contains(&name.as_str()))
+    fn serves(&self, verb: &Verb) -> bool {
+        matches!(verb, Verb::Rpc(name) if ["Heartbeat", "NotifyClientTermination", "QueryRoute", "EndTransaction", "GetOffset", "QueryAssignment"].contains(&name.as_str()))
     }
 
     fn call(&self, request: ColdRequest, reply: Reply) {
-        let body = match request.route {
-            Route::Rpc(name) if name == "Heartbeat" || name == "NotifyClientTermination" => request.body,
-            Route::Rpc(name) if name == "QueryRoute" => {
+        let body = match request.verb {
+            Verb::Rpc(name) if name == "Heartbeat" || name == "NotifyClientTermination" => request.body,
+            Verb::Rpc(name) if name == "QueryRoute" => {
                 format!("{} {:?}", request.connection, request.fields).into()
             }
             // Nobody answers it.
-            Route::Rpc(name) if name == "QueryAssignment" => {
+            Verb::Rpc(name) if name == "QueryAssignment" => {
                 self.unanswered.lock().push((request.expires, reply));
                 return;
             }
-            Route::Rpc(name) if name == "GetOffset" => {
+            Verb::Rpc(name) if name == "GetOffset" => {
                 let _ = reply.send(Err(TransportError::Busy("handlers")));
                 return;
             }

@@ -6,8 +6,8 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use ferromq_store::Clock;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Route, Server, ServerOptions,
-    TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Server, ServerOptions, TransportError,
+    Verb,
     remoting::{Decoder, Fields, RemotingCommand, codec},
 };
 use parking_lot::Mutex;
@@ -64,12 +64,12 @@ fn echo(request: &ColdRequest) -> ColdResponse {
 }
 
 impl ColdHandler for Fake {
-    fn serves(&self, route: &Route) -> bool {
-        matches!(route, Route::Code(ECHO | HELD | BROKEN | SILENT | DROPPED | BUSY | LARGE))
+    fn serves(&self, verb: &Verb) -> bool {
+        matches!(verb, Verb::Code(ECHO | HELD | BROKEN | SILENT | DROPPED | BUSY | LARGE))
     }
 
     fn call(&self, request: ColdRequest, reply: Reply) {
-        let Route::Code(code) = request.route else { panic!("no remoting request") };
+        let Verb::Code(code) = request.verb else { panic!("no remoting request") };
         self.seen.lock().push(code);
         let _ = match code {
             HELD => {

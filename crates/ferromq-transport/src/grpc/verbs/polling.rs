@@ -6,8 +6,7 @@ use http::HeaderMap;
 
 use crate::{
     grpc::convert::{Refusal, code},
-    hot::Waits,
-    remoting::verbs::MAX_WAIT,
+    hot::{MAX_WAIT, Waits},
 };
 
 /// The default request timeout of RocketMQ's clients.

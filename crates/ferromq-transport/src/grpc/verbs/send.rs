@@ -14,8 +14,8 @@ use crate::{
     TransportError,
     connections::budget::{Over, Share},
     grpc::{
+        call::malformed,
         convert::{Refusal, check_topic, code, put_status},
-        service::malformed,
     },
     hot::{Hot, batches::FEW, message_group::queue_of_group, recall_handle, send::Kept},
     protobuf::{

@@ -1,7 +1,6 @@
 //! One incoming remoting connection: reads frames, hands them on.
 //!
-//! What a frame looks like is the codec's business, where a request goes the dispatcher's, how answers are
-//! written the outbox's. A peer that breaks the protocol, sends faster than it is served, stops in the middle of a
+//! `codec` knows frames, `verbs` answers hot requests, `outbox` writes answers. A peer that breaks the protocol, sends faster than it is served, stops in the middle of a
 //! frame or does not read its answers harms only itself: requests under way, the memory of them and of their answers,
 //! and the time of a frame and of a write are bounded.
 
@@ -27,7 +26,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    ColdHandler, ColdRequest, ColdResponse, Reply, Route, TransportError,
+    ColdHandler, ColdRequest, ColdResponse, Reply, TransportError, Verb,
     connections::{
         answer_memory,
         budget::{Allowance, Share},
@@ -35,7 +34,6 @@ use crate::{
         progress_deadline::{ProgressDeadline, after},
         read_closed::{self, ReadClosed},
     },
-    dispatcher::{self, Path},
     hot::{Counters, Hot},
     remoting::{
         Decoder, Limits, RemotingCommand,
@@ -43,7 +41,7 @@ use crate::{
         codec,
         codes::request,
         server::outbox::{Outbox, Permit, Waiting},
-        verbs::{self, Begun},
+        verbs::{self, Begun, HotVerb},
     },
     tables::routes::Routes,
 };
@@ -123,7 +121,7 @@ struct Flow {
 }
 
 impl Connection {
-    /// Serves until the peer read_closer or breaks the protocol, `drain` ends and the last answer is written, or
+    /// Serves until the peer leaves or breaks the protocol, `drain` ends and the last answer is written, or
     /// `close` ends.
     ///
     /// A peer that closes its half still gets the answers of its requests; those that wait for messages are
@@ -260,7 +258,7 @@ impl Connection {
         if self.is_draining.load(Ordering::SeqCst) {
             return Ok(false);
         }
-        if command.is_one_way() && verbs::only_answers(command.code) {
+        if command.is_one_way() && verbs::find(command.code).is_some_and(|verb| verb.is_query) {
             self.counters.remoting_requests.add(1);
             // Messages would be leased without a receiver, and a wait for some would keep what
             // one-way requests share.
@@ -309,21 +307,29 @@ impl Connection {
             reply(&command, &response, permit, &flow.outbox);
             return;
         }
-        let route = Route::Code(command.code);
-        match (dispatcher::find(&route, &*self.cold), &self.hot) {
-            (Path::Hot, Some(hot)) => self.call_hot(Arc::clone(hot), command, permit, flow),
-            (Path::Cold, _) => self.call_cold(route, command, permit, &flow.outbox),
-            (Path::Hot | Path::Unsupported, _) => {
+        match (verbs::find(command.code), &self.hot) {
+            (Some(verb), Some(hot)) => self.call_hot(verb, Arc::clone(hot), command, permit, flow),
+            (None, _) if self.cold.serves(&Verb::Code(command.code)) => {
+                self.call_cold(command, permit, &flow.outbox);
+            }
+            _ => {
                 debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
                 reply(&command, &command.respond_unsupported(), permit, &flow.outbox);
             }
         }
     }
 
-    fn call_hot(&self, hot: Arc<Hot>, mut command: RemotingCommand, mut permit: Permit, flow: &Flow) {
+    fn call_hot(
+        &self,
+        verb: &'static HotVerb,
+        hot: Arc<Hot>,
+        mut command: RemotingCommand,
+        mut permit: Permit,
+        flow: &Flow,
+    ) {
         let is_one_way = command.is_one_way();
         let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> =
-            match verbs::begin(&hot, self.peer, &command) {
+            match verb.begin(&hot, self.peer, &command) {
                 Begun::Answered(response) if is_one_way => return drop((response, permit)),
                 Begun::Answered(response) => return flow.outbox.answer(&response, permit),
                 // The flush tells it, without a task that waits.
@@ -336,7 +342,7 @@ impl Connection {
                 Begun::No => {
                     own_body(&mut command);
                     let (read_closed, memory) = (flow.read_closed.clone(), Arc::new(self.allowance.share()));
-                    let answering = verbs::answer(hot, self.peer, command);
+                    let answering = verb.answer(hot, self.peer, command);
                     permit = permit.with_room(Arc::clone(&memory));
                     Box::pin(read_closed.scope(answer_memory::scope(memory, answering)))
                 }
@@ -361,11 +367,11 @@ impl Connection {
         });
     }
 
-    fn call_cold(&self, route: Route, mut command: RemotingCommand, permit: Permit, outbox: &Outbox) {
+    fn call_cold(&self, mut command: RemotingCommand, permit: Permit, outbox: &Outbox) {
         self.counters.cold_calls.add(1);
         own_body(&mut command);
         let request = ColdRequest {
-            route,
+            verb: Verb::Code(command.code),
             connection: self.id,
             peer: self.peer,
             language: command.language,

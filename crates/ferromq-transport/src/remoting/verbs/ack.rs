@@ -10,9 +10,9 @@ use ferromq_store::{ReceiptHandle, StoreError};
 
 use super::{
     batch_ack,
-    extra_info::{self, Handle, IN_ORDER},
-    fields::{number, required},
-    refused::{Refused, settle},
+    extra_info::{Handle, IN_ORDER},
+    headers::{AckHeader, ChangeInvisibleHeader},
+    refused::Refused,
 };
 use crate::{
     TransportError,
@@ -29,25 +29,18 @@ struct Popped<'a> {
 }
 
 /// Answers an acknowledgement of one message.
-pub(super) fn ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, TransportError> {
-    settle(popped(hot, command).and_then(|popped| {
-        match hot.ack(popped.group, popped.topic, &popped.handle) {
-            Err(StoreError::StaleReceipt) => Err(stale(command)),
-            done => Ok(done.map(|()| command.respond(response::SUCCESS, None))?),
-        }
-    }))
+pub(super) fn ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+    let popped = popped(hot, command, &AckHeader::parse(command)?)?;
+    match hot.ack(popped.group, popped.topic, &popped.handle) {
+        Err(StoreError::StaleReceipt) => Err(stale(command)),
+        done => Ok(done.map(|()| command.respond(response::SUCCESS, None))?),
+    }
 }
 
 /// Answers a change of the invisible duration; the handle is then made of the new pop time.
-pub(super) fn change_invisible(
-    hot: &Hot,
-    command: &RemotingCommand,
-) -> Result<RemotingCommand, TransportError> {
-    settle(popped(hot, command).and_then(|popped| change(hot, command, &popped)))
-}
-
-fn change(hot: &Hot, command: &RemotingCommand, popped: &Popped<'_>) -> Result<RemotingCommand, Refused> {
-    let invisible_ms: i64 = number(command, "invisibleTime")?;
+pub(super) fn change_invisible(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+    let ChangeInvisibleHeader { ack, invisible_ms } = ChangeInvisibleHeader::parse(command)?;
+    let popped = popped(hot, command, &ack)?;
     let Ok(invisible) = u64::try_from(invisible_ms) else {
         let why = "invisibleTime must be 0 ms or more";
         return Err(Refused::new(command, response::INVALID_PARAMETER, why));
@@ -66,10 +59,9 @@ fn change(hot: &Hot, command: &RemotingCommand, popped: &Popped<'_>) -> Result<R
     Ok(answer)
 }
 
-/// Reads the message a request names. Its topic must exist, and its queue.
-fn popped<'a>(hot: &Hot, command: &'a RemotingCommand) -> Result<Popped<'a>, Refused> {
-    let (group, topic) = (required(command, "consumerGroup")?, required(command, "topic")?);
-    let (queue_id, queue_offset): (u32, i64) = (number(command, "queueId")?, number(command, "offset")?);
+/// The message a request names. Its topic must exist, and its queue.
+fn popped<'a>(hot: &Hot, command: &RemotingCommand, header: &AckHeader<'a>) -> Result<Popped<'a>, Refused> {
+    let AckHeader { group, topic, queue_id, offset, handle } = *header;
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
     if queue_id >= entry.read_queues {
         let why = format!(
@@ -78,8 +70,8 @@ fn popped<'a>(hot: &Hot, command: &'a RemotingCommand) -> Result<Popped<'a>, Ref
         );
         return Err(Refused::new(command, response::MESSAGE_ILLEGAL, why));
     }
-    let Handle { pop_time, invisible_ms, revive_queue } = extra_info::parse(required(command, "extraInfo")?)?;
-    let Ok(queue_offset) = u64::try_from(queue_offset) else { return Err(stale(command)) };
+    let Handle { pop_time, invisible_ms, revive_queue } = handle;
+    let Ok(queue_offset) = u64::try_from(offset) else { return Err(stale(command)) };
     Ok(Popped {
         group,
         topic,
@@ -95,7 +87,7 @@ fn stale(command: &RemotingCommand) -> Refused {
 }
 
 /// Answers an acknowledgement of many messages: 0 where each lease was held.
-pub(super) fn batch_ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, TransportError> {
+pub(super) fn batch_ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let acks = match batch_ack::parse(&command.body) {
         Ok(acks) => acks,
         Err(why) => return Ok(command.respond(response::INVALID_PARAMETER, Some(why.to_owned()))),

@@ -1,23 +1,15 @@
 //! What requests of the pop family share: who reads what, checked against the tables.
 
-use std::net::SocketAddr;
-
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use ferromq_store::MessageFilter;
 
-use super::{
-    fields::{number, required},
-    refused::Refused,
-};
+use super::{headers::ConsumerHeader, refused::Refused};
 use crate::{
     TransportError,
-    hot::Hot,
+    hot::{Hot, MAX_WAIT},
     remoting::{RemotingCommand, codes::response},
 };
-
-/// The longest wait of a client. A time this far ahead exists on every clock.
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// A group that reads a topic, or one queue of it.
 pub(super) struct Consumer<'a> {
@@ -32,14 +24,14 @@ pub(super) struct Consumer<'a> {
 }
 
 impl<'a> Consumer<'a> {
-    /// Reads the names and looks at topic, queue and group. A group may be created; a topic never is.
+    /// Checks the topic, queue and group of a request. A group may be created; a topic never is.
     pub(super) async fn of(
         hot: &Hot,
         peer: SocketAddr,
-        command: &'a RemotingCommand,
+        command: &RemotingCommand,
+        header: &ConsumerHeader<'a>,
     ) -> Result<Self, Refused> {
-        let (group, topic) = (required(command, "consumerGroup")?, required(command, "topic")?);
-        let queue_id: i32 = number(command, "queueId")?;
+        let ConsumerHeader { group, topic, queue_id } = *header;
         let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
         if !entry.is_readable() {
             let why = format!("the topic[{topic}] may not be read");
@@ -90,7 +82,7 @@ pub(super) fn filter(
     })
 }
 
-/// A wait in milliseconds, as long as somebody could mean.
+/// A wait in milliseconds, at most [`MAX_WAIT`].
 pub(super) fn wait(milliseconds: i64) -> Duration {
     Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)).min(MAX_WAIT)
 }

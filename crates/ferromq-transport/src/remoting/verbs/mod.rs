@@ -1,13 +1,13 @@
 //! Hot verbs over remoting: a request becomes a call of the hot path, its outcome a response.
 //!
-//! One verb a file. What a verb does is `hot`'s business, what bytes look like that of `remoting`.
+//! A verb has a line in [`HOT_VERBS`], a header in `headers`, and a file. `hot` does what it asks for.
 
 mod ack;
 pub mod batch;
 mod batch_ack;
 mod consumer;
 mod extra_info;
-mod fields;
+mod headers;
 mod offset;
 mod peek;
 mod pop;
@@ -18,9 +18,7 @@ mod send_back;
 mod send_header;
 mod send_properties;
 
-pub(crate) use consumer::MAX_WAIT;
-
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, pin::Pin, sync::Arc};
 
 use ferromq_store::StoreError;
 
@@ -29,6 +27,53 @@ use crate::{
     hot::Hot,
     remoting::{Fields, RemotingCommand, codes::request},
 };
+use refused::Refused;
+
+/// The hot verbs of the remoting protocol, the most frequent first.
+static HOT_VERBS: [HotVerb; 14] = [
+    HotVerb::send(request::SEND_MESSAGE_V2),
+    HotVerb::send(request::SEND_BATCH_MESSAGE),
+    HotVerb::at_once(request::ACK_MESSAGE, ack::ack),
+    HotVerb::query(request::PULL_MESSAGE, |hot, peer, command| Box::pin(pull::pull(hot, peer, command))),
+    HotVerb::query(request::POP_MESSAGE, |hot, peer, command| Box::pin(pop::pop(hot, peer, command))),
+    HotVerb::at_once(request::BATCH_ACK_MESSAGE, ack::batch_ack),
+    HotVerb::at_once(request::CHANGE_MESSAGE_INVISIBLETIME, ack::change_invisible),
+    HotVerb::at_once(request::UPDATE_CONSUMER_OFFSET, offset::update),
+    HotVerb::waits(request::CONSUMER_SEND_MSG_BACK, |hot, peer, command| {
+        Box::pin(send_back::send_back(hot, peer, command))
+    }),
+    HotVerb::send(request::SEND_MESSAGE),
+    HotVerb::query(request::LITE_PULL_MESSAGE, |hot, peer, command| Box::pin(pull::pull(hot, peer, command))),
+    HotVerb::query(request::PEEK_MESSAGE, |hot, peer, command| Box::pin(peek::peek(hot, peer, command))),
+    HotVerb::query(request::NOTIFICATION, |hot, peer, command| Box::pin(peek::notify(hot, peer, command))),
+    HotVerb::query(request::POLLING_INFO, |hot, peer, command| Box::pin(peek::polling(hot, peer, command))),
+];
+
+/// The hot verb of a request code; `None` for a cold one.
+pub(crate) fn find(code: i32) -> Option<&'static HotVerb> {
+    HOT_VERBS.iter().find(|verb| verb.code == code)
+}
+
+/// A verb of the hot path.
+pub(crate) struct HotVerb {
+    code: i32,
+    /// All it does is answer: a one-way request has no effect. A slave refuses it.
+    pub(crate) is_query: bool,
+    run: Run,
+}
+
+/// How a verb is run.
+enum Run {
+    /// On the task that read the request, which it never keeps waiting.
+    AtOnce(fn(&Hot, &RemotingCommand) -> Outcome),
+    /// As `AtOnce` where the topic is known; a flush may have to come before the answer.
+    Send,
+    /// It may wait.
+    Waits(for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> Answering<'a>),
+}
+
+type Outcome = Result<RemotingCommand, Refused>;
+type Answering<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
 /// How far a hot request came at once.
 pub(crate) enum Begun {
@@ -36,48 +81,72 @@ pub(crate) enum Begun {
     Answered(RemotingCommand),
     /// The messages are in the log; the response holds once what ends there is durable.
     Stored(RemotingCommand, u64),
-    /// Nothing is done yet: see [`answer`].
+    /// Nothing is done yet: see [`HotVerb::answer`].
     No,
 }
 
-/// Does what can be done at once of a hot request, so that most sends cost neither a future nor a task.
-pub(crate) fn begin(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Begun {
-    let stored = match command.code {
-        request::UPDATE_CONSUMER_OFFSET => return begun(command, offset::update(hot, command)),
-        request::ACK_MESSAGE => return begun(command, ack::ack(hot, command)),
-        request::BATCH_ACK_MESSAGE => return begun(command, ack::batch_ack(hot, command)),
-        request::CHANGE_MESSAGE_INVISIBLETIME => return begun(command, ack::change_invisible(hot, command)),
-        request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
-            send::send_now(hot, peer, command)
-        }
-        _ => None,
-    };
-    match stored {
-        None => Begun::No,
-        Some(Err(error)) => Begun::Answered(refuse(command, &error)),
-        Some(Ok(send::Stored { response, flushed_to: None })) => Begun::Answered(response),
-        Some(Ok(send::Stored { response, flushed_to: Some(end) })) => match hot.durable_now(end) {
-            None => Begun::Stored(response, end),
-            Some(outcome) => Begun::Answered(flushed(response, outcome)),
-        },
+impl HotVerb {
+    const fn send(code: i32) -> Self {
+        Self { code, is_query: false, run: Run::Send }
     }
-}
 
-fn begun(command: &RemotingCommand, outcome: Result<RemotingCommand, TransportError>) -> Begun {
-    Begun::Answered(outcome.unwrap_or_else(|error| refuse(command, &error)))
-}
+    const fn at_once(code: i32, run: fn(&Hot, &RemotingCommand) -> Outcome) -> Self {
+        Self { code, is_query: false, run: Run::AtOnce(run) }
+    }
 
-/// Says whether all a request does is answer: nobody hears it where it comes one-way.
-pub(crate) fn only_answers(code: i32) -> bool {
-    matches!(
-        code,
-        request::PULL_MESSAGE
-            | request::LITE_PULL_MESSAGE
-            | request::POP_MESSAGE
-            | request::PEEK_MESSAGE
-            | request::NOTIFICATION
-            | request::POLLING_INFO
-    )
+    const fn waits(
+        code: i32,
+        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> Answering<'a>,
+    ) -> Self {
+        Self { code, is_query: false, run: Run::Waits(run) }
+    }
+
+    const fn query(
+        code: i32,
+        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> Answering<'a>,
+    ) -> Self {
+        Self { is_query: true, ..Self::waits(code, run) }
+    }
+
+    /// Does what can be done at once of a request, so that most sends cost neither a future nor a task.
+    pub(crate) fn begin(&self, hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Begun {
+        let stored = match self.run {
+            Run::AtOnce(run) => return Begun::Answered(refused::settle(command, run(hot, command))),
+            Run::Waits(_) => return Begun::No,
+            Run::Send => send::send_now(hot, peer, command),
+        };
+        match stored {
+            None => Begun::No,
+            Some(Err(error)) => Begun::Answered(refused::failed(command, &error)),
+            Some(Ok(send::Stored { response, flushed_to: None })) => Begun::Answered(response),
+            Some(Ok(send::Stored { response, flushed_to: Some(end) })) => match hot.durable_now(end) {
+                None => Begun::Stored(response, end),
+                Some(outcome) => Begun::Answered(flushed(response, outcome)),
+            },
+        }
+    }
+
+    /// Answers a request; the response of a one-way request is not sent.
+    ///
+    /// Dropped where the connection closes: a verb that waits must then leave nothing behind.
+    pub(crate) async fn answer(
+        &self,
+        hot: Arc<Hot>,
+        peer: SocketAddr,
+        command: RemotingCommand,
+    ) -> RemotingCommand {
+        if self.is_query
+            && let Err(error) = hot.check_reads()
+        {
+            return refused::failed(&command, &error);
+        }
+        let outcome = match self.run {
+            Run::AtOnce(run) => run(&hot, &command),
+            Run::Send => Box::pin(send::send(&hot, peer, &command)).await.map_err(Refused::from),
+            Run::Waits(run) => run(&hot, peer, &command).await,
+        };
+        refused::settle(&command, outcome)
+    }
 }
 
 /// The response of a request that is stored, once it is known whether it is as durable as promised.
@@ -91,35 +160,6 @@ pub(crate) fn flushed(response: RemotingCommand, outcome: Result<(), StoreError>
     let error = TransportError::from(error);
     let (code, remark) = (error.response_code(), Some(error.to_string()));
     RemotingCommand { code, remark, fields, ..response }
-}
-
-/// Answers a hot request; the response of a one-way request is not sent.
-///
-/// Dropped where the connection closes: a verb that waits must then leave nothing behind.
-pub(crate) async fn answer(hot: Arc<Hot>, peer: SocketAddr, command: RemotingCommand) -> RemotingCommand {
-    if only_answers(command.code)
-        && let Err(error) = hot.check_reads()
-    {
-        return refuse(&command, &error);
-    }
-    let outcome = match command.code {
-        request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => pull::pull(&hot, peer, &command).await,
-        request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
-            send::send(&hot, peer, &command).await
-        }
-        request::CONSUMER_SEND_MSG_BACK => send_back::send_back(&hot, peer, &command).await,
-        request::POP_MESSAGE => pop::pop(&hot, peer, &command).await,
-        request::PEEK_MESSAGE => peek::peek(&hot, peer, &command).await,
-        request::NOTIFICATION => peek::notify(&hot, peer, &command).await,
-        request::POLLING_INFO => peek::polling(&hot, peer, &command).await,
-        _ => Ok(command.respond_unsupported()),
-    };
-    outcome.unwrap_or_else(|error| refuse(&command, &error))
-}
-
-/// The response to a request that failed.
-fn refuse(command: &RemotingCommand, error: &TransportError) -> RemotingCommand {
-    command.respond(error.response_code(), Some(error.to_string()))
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use ferromq_store::{Begin, GetRequest, MessageFilter, Source};
 
 use super::{
     consumer::{Consumer, wait},
-    fields::{is_set, number, number_or},
+    headers::{ConsumerHeader, NotificationHeader, PeekHeader},
     pull::join,
-    refused::{Refused, settle},
+    refused::Refused,
 };
 use crate::{
     TransportError,
@@ -26,14 +26,10 @@ pub(super) async fn peek(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-) -> Result<RemotingCommand, TransportError> {
-    settle(look(hot, peer, command).await)
-}
-
-async fn look(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
-    let max_count: i32 = number(command, "maxMsgNums")?;
-    let max_count = usize::try_from(max_count).unwrap_or(0).clamp(1, MAX_COUNT);
-    let consumer = Consumer::of(hot, peer, command).await?;
+) -> Result<RemotingCommand, Refused> {
+    let header = PeekHeader::parse(command)?;
+    let max_count = usize::try_from(header.max_count).unwrap_or(0).clamp(1, MAX_COUNT);
+    let consumer = Consumer::of(hot, peer, command, &header.consumer).await?;
     let (mut records, mut bytes, mut rest) = (Vec::new(), 0, 0);
     for queue_id in consumer.queues() {
         let ahead = hot.store.ahead(consumer.group, consumer.topic, queue_id, Begin::AtMin);
@@ -80,19 +76,16 @@ pub(super) async fn notify(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-) -> Result<RemotingCommand, TransportError> {
-    settle(watch(hot, peer, command).await)
-}
-
-async fn watch(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
-    let consumer = Consumer::of(hot, peer, command).await?;
+) -> Result<RemotingCommand, Refused> {
+    let header = NotificationHeader::parse(command)?;
+    let consumer = Consumer::of(hot, peer, command, &header.consumer).await?;
     let watch = Watch {
         group: consumer.group,
         topic: consumer.topic,
         queue_count: consumer.queue_count,
         queue: consumer.queue,
-        in_order: is_set(command, "order"),
-        wait: wait(number_or(command, "pollTime", 0)?),
+        in_order: header.is_ordered,
+        wait: wait(header.poll_ms),
     };
     let has_messages = hot.wait_for_messages(&watch).await;
     let mut answer = command.respond(response::SUCCESS, None);
@@ -105,11 +98,10 @@ pub(super) async fn polling(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-) -> Result<RemotingCommand, TransportError> {
-    settle(Consumer::of(hot, peer, command).await.map(|consumer| {
-        let waiting = hot.waiting(consumer.topic, consumer.group, consumer.queue);
-        let mut answer = command.respond(response::SUCCESS, None);
-        answer.fields.put("pollingNum", waiting);
-        answer
-    }))
+) -> Result<RemotingCommand, Refused> {
+    let consumer = Consumer::of(hot, peer, command, &ConsumerHeader::parse(command)?).await?;
+    let waiting = hot.waiting(consumer.topic, consumer.group, consumer.queue);
+    let mut answer = command.respond(response::SUCCESS, None);
+    answer.fields.put("pollingNum", waiting);
+    Ok(answer)
 }

@@ -10,11 +10,10 @@ use ferromq_store::{Begin, Leased, MAX_ATTEMPT_ID, MessageView, add_reconsume_ti
 use super::{
     consumer::{Consumer, filter, wait},
     extra_info::{IN_ORDER, describe, order_counts},
-    fields::{is_set, number, number_or},
-    refused::{Refused, settle},
+    headers::PopHeader,
+    refused::Refused,
 };
 use crate::{
-    TransportError,
     hot::{
         Hot,
         pop_retries::{lies_in, mark},
@@ -35,31 +34,26 @@ pub(super) async fn pop(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-) -> Result<RemotingCommand, TransportError> {
-    settle(answer(hot, peer, command).await)
-}
-
-async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
+) -> Result<RemotingCommand, Refused> {
     let refused = |why: &str| Refused::new(command, response::INVALID_PARAMETER, why);
-    let max_count: i32 = number(command, "maxMsgNums")?;
-    let Some(max_count) = usize::try_from(max_count).ok().filter(|count| (1..=MAX_COUNT).contains(count))
+    let header = PopHeader::parse(command)?;
+    let Some(max_count) =
+        usize::try_from(header.max_count).ok().filter(|count| (1..=MAX_COUNT).contains(count))
     else {
         return Err(refused("maxMsgNums must be 1 to 32"));
     };
-    let order = is_set(command, "order").then(|| hot.ordered(command.field("attemptId")));
+    let order = header.is_ordered.then(|| hot.ordered(header.attempt_id));
     if order.and_then(|order| order.attempt_id).is_some_and(|id| id.len() > MAX_ATTEMPT_ID) {
         return Err(refused("attemptId is longer than 256 bytes"));
     }
-    let invisible_ms: i64 = number(command, "invisibleTime")?;
-    let Some(invisible) = u64::try_from(invisible_ms).ok().filter(|ms| *ms > 0) else {
+    let Some(invisible) = u64::try_from(header.invisible_ms).ok().filter(|ms| *ms > 0) else {
         return Err(refused("invisibleTime must be 1 ms or more"));
     };
-    let consumer = Consumer::of(hot, peer, command).await?;
-    let field = |name| command.field(name).unwrap_or("");
+    let consumer = Consumer::of(hot, peer, command, &header.consumer).await?;
     // No expression asks for every message, whatever its kind says.
-    let kind = if field("exp").is_empty() { "" } else { field("expType") };
-    let filter = filter(hot, command, kind, field("exp"))?;
-    let begin = match number_or(command, "initMode", 0)? {
+    let kind = if header.expression.is_empty() { "" } else { header.expression_type };
+    let filter = filter(hot, command, kind, header.expression)?;
+    let begin = match header.init_mode {
         0 => Begin::AtMin,
         1 => Begin::AtLast,
         _ => return Err(refused("initMode must be 0 (min offset) or 1 (max offset)")),
@@ -79,7 +73,7 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         max_attempts: consumer.deliveries,
         by_priority: order.is_none() && consumer.is_by_priority,
         peer,
-        wait: wait(number_or(command, "pollTime", 0)?),
+        wait: wait(header.poll_ms),
         patience: PATIENCE,
     };
     let mut leased = hot.receive(&receive).await?.messages;

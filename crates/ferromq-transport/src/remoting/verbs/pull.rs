@@ -11,8 +11,8 @@ use ferromq_store::{GetResult, GetStatus, MessageFilter, Record, TransferLimits}
 
 use super::{
     consumer::{self, wait},
-    fields::{is_set, number, number_or, required},
-    refused::{Refused, settle},
+    headers::{PullHeader, pull_flag},
+    refused::Refused,
 };
 use crate::{
     TransportError,
@@ -21,14 +21,6 @@ use crate::{
     remoting::{Fields, RemotingCommand, codes::response},
     tables::{GroupEntry, subscriptions::Subscribed},
 };
-
-/// Bits of a pull's `sysFlag`.
-mod flag {
-    pub const COMMIT_OFFSET: u32 = 1;
-    pub const SUSPEND: u32 = 1 << 1;
-    pub const SUBSCRIPTION: u32 = 1 << 2;
-    pub const CLASS_FILTER: u32 = 1 << 3;
-}
 
 /// Why a pull is forbidden, RocketMQ's `forbiddenType`.
 mod forbidden {
@@ -41,34 +33,13 @@ mod forbidden {
 /// Messages and bytes of one answer, whatever is asked for and whatever the broker's own limits are.
 const MAX_COUNT: usize = 4_096;
 const MAX_BYTES: usize = 4 << 20;
-/// The field, not one of RocketMQ's, by which a client asks for answers beyond the limits that the broker's options set.
-const LARGE: &str = "ferromqLarge";
-
-/// What a pull asks for, checked against the tables.
-struct Asked<'a> {
-    group: &'a str,
-    topic: &'a str,
-    queue_id: u32,
-    /// Negative in clients that lost what they knew.
-    offset: i64,
-    max_count: usize,
-    max_bytes: usize,
-    is_large: bool,
-    flags: u32,
-    wait: Duration,
-}
-
 /// Answers a pull, parked where there is nothing to read yet and the client lets it.
 pub(super) async fn pull(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-) -> Result<RemotingCommand, TransportError> {
-    settle(answer(hot, peer, command).await)
-}
-
-async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
-    let asked = read(command)?;
+) -> Result<RemotingCommand, Refused> {
+    let asked = PullHeader::parse(command)?;
     let group = check(hot, peer, command, &asked).await?;
     let filter = filter(hot, command, &asked, group)?;
     if !hot.tables.filters.allows(&filter) {
@@ -86,21 +57,23 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
         topic: asked.topic,
         queue_id: asked.queue_id,
         offset,
-        max_count: asked.max_count,
-        max_bytes: asked.max_bytes,
+        max_count: usize::try_from(asked.max_count).unwrap_or(0).clamp(1, MAX_COUNT),
+        max_bytes: match usize::try_from(asked.max_bytes) {
+            Ok(bytes) if bytes > 0 => bytes.min(MAX_BYTES),
+            _ => MAX_BYTES,
+        },
         limits: if asked.is_large { TransferLimits::NONE } else { hot.transfer_limits() },
         filter: &filter,
-        wait: asked.wait,
+        wait: if asked.flags & pull_flag::SUSPEND == 0 { Duration::ZERO } else { wait(asked.suspend_ms) },
         patience: PATIENCE,
     };
     let mut found = hot.pull_now(&request).await;
     // As in RocketMQ: once, whatever the answer, and not again after the wait.
-    if asked.flags & flag::COMMIT_OFFSET != 0 {
-        let committed = number(command, "commitOffset")?;
+    if let Some(committed) = asked.commit_offset {
         hot.update_offset(asked.group, asked.topic, asked.queue_id, committed)
             .map_err(TransportError::from)?;
     }
-    if code(&found, offset) == response::PULL_NOT_FOUND && !asked.wait.is_zero() {
+    if code(&found, offset) == response::PULL_NOT_FOUND && !request.wait.is_zero() {
         let resets = &hot.tables.resets;
         let is_reset = || resets.is_pending(asked.group, asked.topic, asked.queue_id);
         found = hot.pull_parked(&request, found.next_offset.max(offset), is_reset).await;
@@ -118,8 +91,8 @@ async fn answer(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Resul
     Ok(answer)
 }
 
-/// Tells a consumer to go on at `offset`; what it wanted to commit is what it was to leave.
-fn moved(hot: &Hot, command: &RemotingCommand, asked: &Asked<'_>, offset: u64) -> RemotingCommand {
+/// Tells a consumer to go on at `offset`. Its commit is dropped: it refers to the offset being reset.
+fn moved(hot: &Hot, command: &RemotingCommand, asked: &PullHeader<'_>, offset: u64) -> RemotingCommand {
     let found = GetResult { next_offset: offset, ..before_the_first(hot, asked) };
     let mut answer = respond(command, &found, offset);
     answer.remark = Some("OFFSET_RESET".to_owned());
@@ -127,7 +100,7 @@ fn moved(hot: &Hot, command: &RemotingCommand, asked: &Asked<'_>, offset: u64) -
 }
 
 /// What a read at a negative offset finds.
-fn before_the_first(hot: &Hot, asked: &Asked<'_>) -> GetResult {
+fn before_the_first(hot: &Hot, asked: &PullHeader<'_>) -> GetResult {
     let (topic, queue_id) = (asked.topic, asked.queue_id);
     let min_offset = hot.store.min_offset(topic, queue_id);
     GetResult {
@@ -140,35 +113,14 @@ fn before_the_first(hot: &Hot, asked: &Asked<'_>) -> GetResult {
     }
 }
 
-fn read(command: &RemotingCommand) -> Result<Asked<'_>, TransportError> {
-    let flags: u32 = number(command, "sysFlag")?;
-    let max_count: i32 = number(command, "maxMsgNums")?;
-    let max_bytes: i32 = number_or(command, "maxMsgBytes", 0)?;
-    let suspended: i64 = number_or(command, "suspendTimeoutMillis", 0)?;
-    Ok(Asked {
-        group: required(command, "consumerGroup")?,
-        topic: required(command, "topic")?,
-        queue_id: number(command, "queueId")?,
-        offset: number(command, "queueOffset")?,
-        max_count: usize::try_from(max_count).unwrap_or(0).clamp(1, MAX_COUNT),
-        max_bytes: match usize::try_from(max_bytes) {
-            Ok(bytes) if bytes > 0 => bytes.min(MAX_BYTES),
-            _ => MAX_BYTES,
-        },
-        is_large: is_set(command, LARGE),
-        flags,
-        wait: if flags & flag::SUSPEND == 0 { Duration::ZERO } else { wait(suspended) },
-    })
-}
-
 /// Looks at topic, queue and group. A topic is never created by a pull; a group may be, as RocketMQ does.
 async fn check(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-    asked: &Asked<'_>,
+    asked: &PullHeader<'_>,
 ) -> Result<GroupEntry, Refused> {
-    let Asked { group, topic, queue_id, .. } = *asked;
+    let PullHeader { group, topic, queue_id, .. } = *asked;
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
     let group_entry = hot.group(group, peer).await?;
     if !group_entry.enabled {
@@ -196,17 +148,15 @@ async fn check(
 fn filter(
     hot: &Hot,
     command: &RemotingCommand,
-    asked: &Asked<'_>,
+    asked: &PullHeader<'_>,
     group: GroupEntry,
 ) -> Result<Arc<MessageFilter>, Refused> {
-    if asked.flags & flag::CLASS_FILTER != 0 {
+    if asked.flags & pull_flag::CLASS_FILTER != 0 {
         let why = "filter classes are not supported; subscribe with a tag expression such as a || b";
         return Err(Refused::new(command, response::SYSTEM_ERROR, why));
     }
-    if asked.flags & flag::SUBSCRIPTION != 0 {
-        let kind = command.field("expressionType").unwrap_or("");
-        let expression = command.field("subscription").unwrap_or("");
-        return consumer::filter(hot, command, kind, expression).map(Arc::new);
+    if asked.flags & pull_flag::SUBSCRIPTION != 0 {
+        return consumer::filter(hot, command, asked.expression_type, asked.expression).map(Arc::new);
     }
     let missing = |why: String| Refused::new(command, response::SUBSCRIPTION_NOT_EXIST, why);
     let (group_name, topic) = (asked.group, asked.topic);
@@ -222,7 +172,7 @@ fn filter(
                 let why = format!("the consumer group[{group_name}] can not consume by broadcast way");
                 return Err(forbid(command, forbidden::BROADCASTING, why));
             }
-            if subscription.version < number_or(command, "subVersion", 0)? {
+            if subscription.version < asked.subscription_version {
                 let why = format!("the consumer's subscription not latest: {group_name} of {topic}");
                 return Err(Refused::new(command, response::SUBSCRIPTION_NOT_LATEST, why));
             }

@@ -30,10 +30,18 @@ impl From<ferromq_store::StoreError> for Refused {
 }
 
 /// The response of a verb, be it an answer or a refusal.
-pub(super) fn settle(outcome: Result<RemotingCommand, Refused>) -> Result<RemotingCommand, TransportError> {
+pub(super) fn settle(
+    command: &RemotingCommand,
+    outcome: Result<RemotingCommand, Refused>,
+) -> RemotingCommand {
     match outcome {
-        Ok(response) => Ok(response),
-        Err(Refused::With(response)) => Ok(*response),
-        Err(Refused::Failed(error)) => Err(error),
+        Ok(response) => response,
+        Err(Refused::With(response)) => *response,
+        Err(Refused::Failed(error)) => failed(command, &error),
     }
+}
+
+/// The response to a request that failed.
+pub(super) fn failed(command: &RemotingCommand, error: &TransportError) -> RemotingCommand {
+    command.respond(error.response_code(), Some(error.to_string()))
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use ferromq_store::{MessageView, NewMessage, TIMER_TOPIC, properties};
 
-use super::fields::{is_set, number, number_or, required};
+use super::{headers::SendBackHeader, refused::Refused};
 use crate::{
     TransportError,
     hot::{
@@ -33,21 +33,21 @@ pub(super) async fn send_back(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-) -> Result<RemotingCommand, TransportError> {
-    let (name, offset) = (required(command, "group")?, number(command, "offset")?);
-    let wanted_level: i32 = number(command, "delayLevel")?;
+) -> Result<RemotingCommand, Refused> {
+    let header = SendBackHeader::parse(command)?;
+    let (name, wanted_level) = (header.group, header.delay_level);
     let group = hot.group(name, peer).await?;
-    let max_times: i32 = number_or(command, "maxReconsumeTimes", max_retries(&group))?;
+    let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
     if group.retry_queues == 0 {
         // The group wants no retries; RocketMQ drops the message, too.
         return Ok(command.respond(response::SUCCESS, None));
     }
-    let record = hot.message_at(offset).await?;
+    let record = hot.message_at(header.physical_offset).await?;
     let message = MessageView::decode(record.bytes(), false)
         .map_err(|_| TransportError::IllegalMessage("the message to be sent back cannot be read"))?;
     if NEVER_CONSUMED.contains(&message.topic) {
         let topic = message.topic.to_owned();
-        return Err(TransportError::TopicForbidden { topic, done: "given back from" });
+        return Err(TransportError::TopicForbidden { topic, done: "given back from" }.into());
     }
     let times = message.reconsume_times.saturating_add(1);
     if message.reconsume_times >= max_times || wanted_level < 0 {
@@ -62,7 +62,7 @@ pub(super) async fn send_back(
         0 => FIRST_LEVEL.saturating_add(message.reconsume_times),
         level => level,
     };
-    let sys_flag = if is_set(command, "unitMode") { UNIT_SUBSCRIPTION } else { 0 };
+    let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
     let topic = format!("{RETRY_PREFIX}{name}");
     let entry = hot.topic_of_group(peer, &topic, group.retry_queues, sys_flag).await?;
     let text = properties_of_retry(&message, level);

@@ -1,5 +1,6 @@
 //! The header of a request that sends messages, in both of its forms. No I/O.
 
+use super::headers::{number_or_none, parse_number};
 use crate::{TransportError, remoting::RemotingCommand};
 
 /// What 10 says with names, 310 and 320 with single letters.
@@ -36,18 +37,18 @@ impl<'a> SendHeader<'a> {
                 "c" | "defaultTopic" => header.default_topic = value,
                 "d" | "defaultTopicQueueNums" => {
                     header.default_queues =
-                        number::<i32>(value, "defaultTopicQueueNums")?.max(0).unsigned_abs();
+                        parse_number::<i32>(value, "defaultTopicQueueNums")?.max(0).unsigned_abs();
                 }
                 "e" | "queueId" => {
-                    header.queue_id = number(value, "queueId")?;
+                    header.queue_id = parse_number(value, "queueId")?;
                     has_queue = true;
                 }
-                "f" | "sysFlag" => header.sys_flag = number(value, "sysFlag")?,
+                "f" | "sysFlag" => header.sys_flag = parse_number(value, "sysFlag")?,
                 "g" | "bornTimestamp" => {
-                    header.born_timestamp = number(value, "bornTimestamp")?;
+                    header.born_timestamp = parse_number(value, "bornTimestamp")?;
                     has_time = true;
                 }
-                "h" | "flag" => header.flag = number(value, "flag")?,
+                "h" | "flag" => header.flag = parse_number(value, "flag")?,
                 "i" | "properties" => header.properties = value,
                 "j" | "reconsumeTimes" => {
                     header.reconsume_times = number_or_none(value, "reconsumeTimes")?.unwrap_or(0)
@@ -69,15 +70,6 @@ impl<'a> SendHeader<'a> {
         }
         Ok(header)
     }
-}
-
-fn number<T: std::str::FromStr>(text: &str, name: &'static str) -> Result<T, TransportError> {
-    text.parse().map_err(|_| TransportError::BadField { name, reason: "it is no number in range" })
-}
-
-/// Some clients write an empty text for what they leave out.
-fn number_or_none(text: &str, name: &'static str) -> Result<Option<i32>, TransportError> {
-    if text.is_empty() { Ok(None) } else { number(text, name).map(Some) }
 }
 
 #[cfg(test)]

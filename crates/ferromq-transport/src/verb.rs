@@ -1,0 +1,21 @@
+//! What a request asks for, in either protocol.
+
+use std::fmt;
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// A remoting request code.
+    Code(i32),
+    /// A gRPC method of `apache.rocketmq.v2.MessagingService`, by its bare name.
+    Rpc(String),
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "request code {code}"),
+            Self::Rpc(name) => write!(f, "the RPC {name}"),
+        }
+    }
+}
