@@ -29,7 +29,7 @@ def test_the_demo_does_all_its_steps() -> None:
         "Spark",
         "acknowledged",
     ]
-    assert "All as it should be" in done.stdout
+    assert "All rows were as expected" in done.stdout
 
 
 def test_the_spark_example_sums_what_it_sent(session: Any) -> None:

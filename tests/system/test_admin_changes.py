@@ -10,6 +10,7 @@ import pytest
 
 import ferromq
 from ferromq._ferromq import RemotingClient
+from ferromq.admin.calls import Calls
 from ferromq.broker.controller import BrokerController
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.config.broker import BrokerConfig
@@ -172,15 +173,16 @@ def test_two_clusters_are_never_changed_by_one_call(tmp_path: Path) -> None:
                 admin.delete_topic("x", cluster="prod")
 
 
-class Interrupted(ferromq.Admin):
+class InterruptedCalls(Calls):
     """Loses one name server at the end of a deletion."""
 
     lost = ""
 
-    def _ask(self, address: str, code: int, *rest: Any, **options: Any) -> bytes:
+    def ask(self, address: str, code: int, *rest: Any, **options: Any) -> bytes:
+        """Fail for the lost name server."""
         if address == self.lost and code == DELETE_ROUTE:
             raise ferromq.ConnectionFailed("away for a moment")
-        return super()._ask(address, code, *rest, **options)  # type: ignore[arg-type]
+        return super().ask(address, code, *rest, **options)  # type: ignore[arg-type]
 
 
 def test_a_broker_that_one_name_server_knows_is_taken_out_of_none(tmp_path: Path) -> None:
@@ -202,13 +204,14 @@ def test_a_deletion_that_failed_halfway_is_finished_by_asking_again(tmp_path: Pa
     options = NameServerConfig(listen=FREE)
     with closing(NamesrvController(options)) as first, closing(NamesrvController(options)) as second:
         both = f"{first.address};{second.address}"
-        with closing(broker(tmp_path, both, "b1")), Interrupted(both) as admin:
+        with closing(broker(tmp_path, both, "b1")), ferromq.Admin(both) as admin:
+            calls = admin._calls = InterruptedCalls(both, 10.0)
             admin.create_topic("orders", queues=1)
-            admin.lost = second.address
+            calls.lost = second.address
             with pytest.raises(ferromq.ConnectionFailed):
                 admin.delete_topic("orders")
             assert second.routes.lookup("orders") is not None
-            admin.lost = ""
+            calls.lost = ""
             admin.delete_topic("orders")
             assert second.routes.lookup("orders") is None
             with pytest.raises(ferromq.TopicNotFound, match="orders"):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import ferromq
-from ferromq import demo
 from ferromq.demo import flights as data
-from ferromq.demo import kill
+from ferromq.demo import killed_broker as kill
+from ferromq.demo import main as demo
 
 ROWS = 2000
 
@@ -74,7 +74,11 @@ def test_a_lost_message_is_noticed(flights: data.Flights) -> None:
 
 def test_a_hole_after_the_kill_is_noticed(flights: data.Flights) -> None:
     """Every acknowledged row at its place, offsets without a gap, rows of a queue in order."""
-    with ferromq.embedded() as mq, mq.producer() as producer, mq.consumer("after-kill", kill.TOPIC) as consumer:
+    with (
+        ferromq.embedded() as mq,
+        mq.producer() as producer,
+        mq.consumer("after-kill", kill.TOPIC) as consumer,
+    ):
         messages = [
             ferromq.Message(body, properties={"row": str(row)}) for row, body in enumerate(flights.bodies[:200])
         ]

@@ -44,7 +44,7 @@ def admin(name_servers: NameServers) -> ferromq.Admin:
     """Return an administrator that asks them."""
     admin = ferromq.Admin("a:1;b:1;c:1", timeout=TIMEOUT)
     client: Any = name_servers
-    admin._client = client
+    admin._calls._client = client
     return admin
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from ferromq.broker.cluster.addresses import identify, unheard
 from ferromq.cli import main as cli
+from ferromq.cli import servers
 from ferromq.config.broker import BrokerConfig
+from ferromq.process.stop_signals import StopSignals
 
 
 @pytest.mark.parametrize(
@@ -44,10 +46,10 @@ def test_dev_keeps_changes_of_options_in_its_file(tmp_path: Path, monkeypatch: p
         return server
 
     server = SimpleNamespace(address="127.0.0.1:1", close=lambda: None)
-    monkeypatch.setattr(cli, "NamesrvController", lambda _config: server)
-    monkeypatch.setattr(cli, "BrokerController", broker)
-    monkeypatch.setattr(cli, "_show", lambda _broker: None)
-    monkeypatch.setattr(cli._Stop, "wait", lambda _stop: None)
+    monkeypatch.setattr(servers, "NamesrvController", lambda _config: server)
+    monkeypatch.setattr(servers, "BrokerController", broker)
+    monkeypatch.setattr(servers, "_show", lambda _broker: None)
+    monkeypatch.setattr(StopSignals, "wait", lambda _stop: None)
     assert cli.main(["dev", "--config", str(file)]) == 0
     assert [str(given["config_file"]) for given in made] == [str(file)]
 

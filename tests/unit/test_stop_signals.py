@@ -10,7 +10,7 @@ import pytest
 BOTH = (signal.SIGINT, signal.SIGTERM)
 HEAD = """
 import os, signal, sys, threading
-from ferromq.cli.main import _Stop
+from ferromq.process.stop_signals import StopSignals
 def kill(number):
     os.kill(os.getpid(), number)
 """
@@ -21,7 +21,7 @@ def receive(is_blocked, number):
     is_blocked.wait()
     kill(number)
 for number in map(int, sys.argv[1:]):
-    with _Stop() as stop:
+    with StopSignals() as stop:
         is_blocked = threading.Event()
         threading.Thread(target=receive, args=(is_blocked, number)).start()
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
@@ -31,14 +31,14 @@ for number in map(int, sys.argv[1:]):
 """
 IT_COMES_BEFORE_THE_WAIT = """
 for number in map(int, sys.argv[1:]):
-    with _Stop() as stop:
+    with StopSignals() as stop:
         kill(number)
         stop.wait()
     print("stopped")
 """
 ANOTHER_SIGNAL_COMES_FIRST = """
 for number in map(int, sys.argv[1:]):
-    with _Stop() as stop:
+    with StopSignals() as stop:
         signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=kill, args=(number,)).start())
         kill(signal.SIGUSR1)
         stop.wait()
@@ -46,7 +46,7 @@ for number in map(int, sys.argv[1:]):
 """
 A_SECOND_ONE_COMES = """
 number = int(sys.argv[1])
-with _Stop() as stop:
+with StopSignals() as stop:
     kill(number)
     stop.wait()
     print("stopping", flush=True)

