@@ -1,6 +1,6 @@
 # The only door: every recipe sets up what it needs. CI and people type the same words.
 #   make demo    the main job, embedded          make test    all the tests
-#   make check   formats, lints, types           make bench   our benchmarks, make bench-peers: against others
+#   make check   formats, lints, types, docs     make bench   our benchmarks, make bench-peers: against others
 #   make docs    the documentation site, in .cache/site
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -92,7 +92,7 @@ check: setup
 	$(BIN)/typos
 	$(BIN)/python tools/licences.py
 	$(BIN)/python proto/generate.py --check
-	@$(MAKE) --no-print-directory workflows
+	@$(MAKE) --no-print-directory workflows docs
 
 # The linter is a Go program; without Go this check is left out.
 ACTIONLINT := 1.7.12

@@ -27,7 +27,6 @@ html_title = "ferromq"
 html_copy_source = False
 html_show_copyright = False
 pygments_style = "default"
-nitpicky = False
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["strikethrough"]
@@ -37,7 +36,9 @@ add_module_names = False
 python_maximum_signature_line_length = 88
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True, "undoc-members": True}
+# Types in signatures are linked by their name alone: `bytes` is the built-in type, and also a field of several classes.
+suppress_warnings = ["ref.python"]
 
 _CODE = re.compile(r"(?<![`:\w])`([^`\n]+)`(?!`)")
 _CALL = re.compile(r"(\*\w+\*)(?=\()")
@@ -56,6 +57,8 @@ def _load_stubs() -> None:
 def _to_rst(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
     """Convert a docstring to reStructuredText: single backticks are code, and so are indented blocks."""
     made: list[str] = []
+    if lines and lines[0].startswith("Alias for field number"):  # Python writes this itself
+        lines.clear()
     for line in lines:
         begins = line.startswith("    ") and (not made or not made[-1])
         if begins and not next((text for text in reversed(made) if text), "").endswith("::") and not _in_code(made):
