@@ -232,7 +232,7 @@ impl StoreError {
     }
 
     /// An operation on `path` that the operating system refused.
-    pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
+    pub fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { operation, path: path.to_path_buf(), source }
     }
 

@@ -7,7 +7,6 @@
 #[cfg(test)]
 extern crate self as ferromq_store;
 
-pub mod columns;
 mod config;
 mod dedup;
 mod delayed;
@@ -18,8 +17,8 @@ mod error;
 mod fake_disk;
 mod files;
 mod filter;
+pub mod formats;
 mod index;
-pub mod inspect;
 mod log;
 mod progress;
 mod queues;

@@ -12,17 +12,19 @@ const NO_RECORD: u64 = u64::MAX;
 
 /// Names a record of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Anchor {
-    pub(crate) physical_offset: u64,
+pub struct Anchor {
+    /// Where the record begins in the commit log, in bytes.
+    pub physical_offset: u64,
     pub(crate) store_timestamp: i64,
     pub(crate) body_crc: u32,
 }
 
 impl Anchor {
     /// The anchor of a log that held no record.
-    pub(crate) const NONE: Self = Self { physical_offset: NO_RECORD, store_timestamp: 0, body_crc: 0 };
+    pub const NONE: Self = Self { physical_offset: NO_RECORD, store_timestamp: 0, body_crc: 0 };
 
-    pub(crate) fn of(view: &MessageView<'_>) -> Self {
+    /// The anchor of a record.
+    pub fn of(view: &MessageView<'_>) -> Self {
         Self {
             physical_offset: view.physical_offset,
             store_timestamp: view.store_timestamp,
@@ -56,7 +58,7 @@ pub(crate) fn seal(magic: &[u8; 8], anchor: Anchor, content: &[u8]) -> Vec<u8> {
 }
 
 /// Anchor and content of what [`seal`] made; says which rule is broken where it is no such file.
-pub(crate) fn unseal<'a>(magic: &[u8; 8], bytes: &'a [u8]) -> Result<(Anchor, &'a [u8]), &'static str> {
+pub fn unseal<'a>(magic: &[u8; 8], bytes: &'a [u8]) -> Result<(Anchor, &'a [u8]), &'static str> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
     let rest = body.strip_prefix(magic).ok_or("wrong magic or version")?;
     if crc32fast::hash(body) != u32::from_be_bytes(*crc) {

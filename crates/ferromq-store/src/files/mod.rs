@@ -1,6 +1,6 @@
 //! All I/O: the two traits every file goes through, mapped files, and rows of files with a budget of open ones.
 
-pub(crate) mod anchor;
+pub mod anchor;
 pub(crate) mod directories;
 pub(crate) mod disk;
 #[allow(unsafe_code)]

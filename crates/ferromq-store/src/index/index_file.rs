@@ -18,9 +18,11 @@ use crate::{
 };
 
 /// Bytes of the header.
-pub(crate) const HEADER_LEN: u64 = 40;
-pub(crate) const SLOT_LEN: u64 = 4;
-pub(crate) const ENTRY_LEN: u64 = 20;
+pub const HEADER_LEN: u64 = 40;
+/// Bytes of a hash slot.
+pub const SLOT_LEN: u64 = 4;
+/// Bytes of an entry.
+pub const ENTRY_LEN: u64 = 20;
 const ENTRY: usize = ENTRY_LEN as usize;
 
 /// A key to add.
@@ -32,7 +34,7 @@ pub(crate) struct IndexKey {
 }
 
 /// RocketMQ's hash of a key of a topic: Java's hash of `topic#key`, made positive.
-pub(crate) fn key_hash(topic: &str, key: &str) -> u32 {
+pub fn key_hash(topic: &str, key: &str) -> u32 {
     let hash = java_hash(java_hash(java_hash(0, topic), "#"), key);
     // Java: abs of the smallest integer stays negative and becomes 0.
     if hash == i32::MIN { 0 } else { hash.unsigned_abs() }
@@ -40,14 +42,19 @@ pub(crate) fn key_hash(topic: &str, key: &str) -> u32 {
 
 /// The first 40 bytes of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) begin_timestamp: i64,
-    pub(crate) end_timestamp: i64,
-    pub(crate) begin_physical_offset: u64,
-    pub(crate) end_physical_offset: u64,
-    pub(crate) used_slots: u32,
+pub struct Header {
+    /// Store timestamp of the first entry, in milliseconds.
+    pub begin_timestamp: i64,
+    /// Store timestamp of the last entry, in milliseconds.
+    pub end_timestamp: i64,
+    /// Physical offset of the first entry.
+    pub begin_physical_offset: u64,
+    /// Physical offset of the last entry.
+    pub end_physical_offset: u64,
+    /// Hash slots that hold an entry.
+    pub used_slots: u32,
     /// Entries plus one: the first is never used.
-    pub(crate) count: u32,
+    pub count: u32,
 }
 
 impl Header {
@@ -66,7 +73,8 @@ impl Header {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; HEADER_LEN as usize]) -> Self {
+    /// Decodes the bytes of a header.
+    pub fn decode(bytes: &[u8; HEADER_LEN as usize]) -> Self {
         let mut fields = bytes.as_chunks::<8>().0.iter().map(|field| u64::from_be_bytes(*field));
         let mut next = || fields.next().unwrap_or(0);
         let (begin_timestamp, end_timestamp) = (next() as i64, next() as i64);
@@ -82,14 +90,17 @@ impl Header {
     }
 }
 
+/// Leads from the hash of a key to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) hash: u32,
-    pub(crate) physical_offset: u64,
+pub struct Entry {
+    /// Hash of topic and key.
+    pub hash: u32,
+    /// Physical offset of the record.
+    pub physical_offset: u64,
     /// Seconds since the file's begin timestamp.
     seconds: u32,
     /// The entry of the same slot before this one, 0 where there is none.
-    pub(crate) before: u32,
+    pub before: u32,
 }
 
 impl Entry {
@@ -100,7 +111,8 @@ impl Entry {
         out.extend_from_slice(&self.before.to_be_bytes());
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Decodes an entry; `None` if there are too few bytes.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (hash, rest) = bytes.split_first_chunk::<4>()?;
         let (physical_offset, rest) = rest.split_first_chunk::<8>()?;
         let (seconds, rest) = rest.split_first_chunk::<4>()?;
@@ -116,13 +128,16 @@ impl Entry {
 
 /// Slots and entries of a file, which its length alone does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) slots: u32,
-    pub(crate) entries: u32,
+pub struct Shape {
+    /// Hash slots.
+    pub slots: u32,
+    /// Entries.
+    pub entries: u32,
 }
 
 impl Shape {
-    pub(crate) fn len(self) -> u64 {
+    /// Bytes of a file of this shape.
+    pub fn len(self) -> u64 {
         HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(self.entries) * ENTRY_LEN
     }
 
@@ -140,7 +155,8 @@ impl Shape {
         HEADER_LEN + u64::from(hash % self.slots) * SLOT_LEN
     }
 
-    pub(crate) fn entry_at(self, index: u32) -> u64 {
+    /// Where an entry begins in the file.
+    pub fn entry_at(self, index: u32) -> u64 {
         HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(index) * ENTRY_LEN
     }
 }

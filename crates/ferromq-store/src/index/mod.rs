@@ -1,5 +1,5 @@
 //! The key index: messages found by key.
 
-pub(crate) mod index_file;
+pub mod index_file;
 pub(crate) mod key_index;
-pub(crate) mod unindexed_range;
+pub mod unindexed_range;

@@ -15,11 +15,11 @@ use crate::{
 };
 
 /// Name of the file in `DIR/ferromq/`.
-pub(crate) const NAME: &str = "unindexed";
+pub const NAME: &str = "unindexed";
 const MAGIC: &[u8; 8] = b"FMQUNIX1";
 
 /// The range in the bytes of a file, and the record it was noted at. It ends at `u64::MAX` while no index is built.
-pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Range<u64>), &'static str> {
+pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Range<u64>), &'static str> {
     let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
     let ([from, to], []) = content.as_chunks::<8>() else { return Err("wrong length") };
     Ok((anchor, u64::from_be_bytes(*from)..u64::from_be_bytes(*to)))

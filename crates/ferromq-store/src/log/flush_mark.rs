@@ -31,7 +31,7 @@ fn decode(bytes: &[u8]) -> Option<(Anchor, u64)> {
 }
 
 /// What the file of a store says that somebody else may have open; `None` where it says nothing, or is being written.
-pub(crate) fn read<D: Disk>(disk: &D, root: &Path) -> Option<(Anchor, u64)> {
+pub fn read<D: Disk>(disk: &D, root: &Path) -> Option<(Anchor, u64)> {
     disk.read_file(&root.join("ferromq").join("flushed")).ok().and_then(|bytes| decode(&bytes))
 }
 

@@ -5,7 +5,7 @@ pub(crate) mod appender;
 pub(crate) mod commit_log;
 pub(crate) mod damage;
 pub(crate) mod flush;
-pub(crate) mod flush_mark;
+pub mod flush_mark;
 pub(crate) mod flush_policy;
 pub(crate) mod flush_state;
 pub(crate) mod flush_turns;

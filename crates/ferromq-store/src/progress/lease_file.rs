@@ -27,13 +27,18 @@ const WITHOUT_FLOOR: u32 = 3;
 
 /// The leases of one queue for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct QueueSnapshot {
+pub struct QueueSnapshot {
+    /// Consumer group.
     pub group: String,
+    /// Topic.
     pub topic: String,
+    /// Queue id.
     pub queue_id: u32,
+    /// Committed queue offset.
     pub committed: u64,
+    /// Committed queue offset of the snapshot before.
     pub committed_before: u64,
-    pub leases: QueueLeases,
+    pub(crate) leases: QueueLeases,
 }
 
 /// Builds the file.
@@ -104,7 +109,7 @@ impl Writer {
 }
 
 /// Reads the file whole: the anchor and the queues. Says which rule is broken where it is no such file.
-pub(crate) fn read(bytes: &[u8]) -> Result<(Anchor, Vec<QueueSnapshot>), &'static str> {
+pub fn read(bytes: &[u8]) -> Result<(Anchor, Vec<QueueSnapshot>), &'static str> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
     let mut rest = body.strip_prefix(MAGIC).ok_or("wrong magic")?;
     let version = u32::from_le_bytes(take(&mut rest)?);

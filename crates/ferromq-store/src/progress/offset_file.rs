@@ -20,14 +20,15 @@ const TABLE: &str = "offsetTable";
 
 /// Committed offsets by `topic@group` and queue id, and whatever else the file held.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct OffsetFile {
+pub struct OffsetFile {
+    /// Queue offset by `topic@group`, then by queue id.
     pub offsets: BTreeMap<String, BTreeMap<u32, u64>>,
     other: Map<String, Value>,
 }
 
 impl OffsetFile {
     /// Where the file lies in the store directory.
-    pub(crate) fn path(directory: &Path) -> PathBuf {
+    pub fn path(directory: &Path) -> PathBuf {
         directory.join("config").join("consumerOffset.json")
     }
 
@@ -43,7 +44,8 @@ impl OffsetFile {
         save_with_backup(disk, &Self::path(directory), self.encode().as_bytes())
     }
 
-    pub(crate) fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
+    /// Parses the bytes of the file; the error names what is wrong.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
         let Value::Object(mut other) = parse_json(bytes)? else { return Err("not a JSON object") };
         let mut file = Self::default();
         match other.remove(TABLE) {
@@ -127,7 +129,7 @@ pub(crate) fn save_with_backup<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> 
 }
 
 /// Reads a JSON object as Java writes it: integers may be keys.
-pub(crate) fn parse_json(bytes: &[u8]) -> std::result::Result<Value, &'static str> {
+pub fn parse_json(bytes: &[u8]) -> std::result::Result<Value, &'static str> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
     match serde_json::from_str(&quote_bare_keys(text)) {
         Ok(Value::Object(object)) => Ok(Value::Object(object)),

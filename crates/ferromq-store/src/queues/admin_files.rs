@@ -21,7 +21,7 @@ const DELETED_MAGIC: &[u8; 8] = b"FMQDELE1";
 const ACCESS_MAGIC: &[u8; 8] = b"FMQACCS1";
 
 /// Topic and queue id.
-pub(crate) type QueueName = (Box<str>, u32);
+pub type QueueName = (Box<str>, u32);
 
 /// Reads the deleted queues, where `is_held` says of the anchor that the log still is the one they were deleted from.
 pub(crate) fn load_deleted<D: Disk>(
@@ -44,7 +44,7 @@ fn floor(rest: &mut &[u8]) -> Option<Floor> {
 }
 
 /// The deleted queues in the bytes of `ferromq/deleted`, and the record they were noted at.
-pub(crate) fn read_deleted(
+pub fn read_deleted(
     bytes: &[u8],
 ) -> std::result::Result<(Anchor, BTreeMap<QueueName, Floor>), &'static str> {
     let (anchor, content) = anchor::unseal(DELETED_MAGIC, bytes)?;

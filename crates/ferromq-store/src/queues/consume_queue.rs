@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
-pub(crate) const ENTRY_LEN: u64 = 20;
+pub const ENTRY_LEN: u64 = 20;
 const ENTRY: usize = ENTRY_LEN as usize;
 /// The size RocketMQ writes into entries that only fill the space before the first real one.
 const FILLER_SIZE: u32 = i32::MAX as u32;
@@ -28,10 +28,13 @@ pub(crate) const NO_BATCH: u32 = u32::MAX;
 
 /// One entry of a consume queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) physical_offset: u64,
-    pub(crate) size: u32,
-    pub(crate) tag_hash: i64,
+pub struct Entry {
+    /// Physical offset of the record.
+    pub physical_offset: u64,
+    /// Bytes of the record.
+    pub size: u32,
+    /// Hash of the tag, or the time of delivery in milliseconds.
+    pub tag_hash: i64,
 }
 
 impl Entry {
@@ -46,7 +49,7 @@ impl Entry {
     }
 
     /// Decodes the entry at the start of `bytes`; `None` where no entry was written.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (offset, rest) = bytes.split_first_chunk::<8>()?;
         let (size, rest) = rest.split_first_chunk::<4>()?;
         let (hash, _) = rest.split_first_chunk::<8>()?;
@@ -60,7 +63,7 @@ impl Entry {
     }
 
     /// End of the record in the commit log.
-    pub(crate) fn end(self) -> u64 {
+    pub fn end(self) -> u64 {
         self.physical_offset + u64::from(self.size)
     }
 
@@ -74,7 +77,8 @@ impl Entry {
         self.size < MIN_RECORD_LEN
     }
 
-    pub(crate) fn is_filler(self) -> bool {
+    /// Whether the entry leads to no record.
+    pub fn is_filler(self) -> bool {
         self.size == FILLER_SIZE
     }
 }

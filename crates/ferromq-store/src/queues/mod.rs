@@ -1,13 +1,13 @@
 //! Consume queues: entries by queue offset, their recovery, cleaning, administration, and searches by time.
 
 pub(crate) mod admin;
-pub(crate) mod admin_files;
+pub mod admin_files;
 pub(crate) mod cleaning;
-pub(crate) mod consume_queue;
+pub mod consume_queue;
 pub(crate) mod known_entries;
 pub(crate) mod known_times;
-pub(crate) mod queue_list;
-pub(crate) mod queue_marks;
+pub mod queue_list;
+pub mod queue_marks;
 pub(crate) mod queue_table;
 pub(crate) mod recovery;
 pub(crate) mod time_search;

@@ -20,19 +20,22 @@ const MAGIC: &[u8; 8] = b"FMQQUEU1";
 
 /// Where a queue began and ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) min_offset: u64,
-    pub(crate) max_offset: u64,
+pub struct Extent {
+    /// First queue offset.
+    pub min_offset: u64,
+    /// Queue offset behind the last.
+    pub max_offset: u64,
 }
 
 /// All queues with messages, by topic and queue id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct QueueList {
+pub struct QueueList {
     /// First byte of the log that was kept.
     pub(crate) log_start: u64,
     /// Index files by name, each with the physical offset of its last record.
     pub(crate) indexes: BTreeMap<u64, u64>,
-    pub(crate) queues: BTreeMap<(Box<str>, u32), Extent>,
+    /// Extents by topic and queue id.
+    pub queues: BTreeMap<(Box<str>, u32), Extent>,
 }
 
 impl QueueList {
@@ -79,7 +82,7 @@ impl QueueList {
     }
 
     /// The list in the bytes of a file, and the record it was noted at.
-    pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Self), &'static str> {
+    pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Self), &'static str> {
         let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
         Ok((anchor, Self::decode(content).ok_or("it ends in the middle")?))
     }

@@ -22,15 +22,15 @@ use crate::record::{
 };
 
 /// Magic code of a record whose topic length takes one byte.
-pub(crate) const MAGIC_V1: u32 = 0xDAA3_20A7;
+pub const MAGIC_V1: u32 = 0xDAA3_20A7;
 /// Magic code of a record whose topic length takes two bytes.
-pub(crate) const MAGIC_V2: u32 = 0xDAA3_20AB;
+pub const MAGIC_V2: u32 = 0xDAA3_20AB;
 /// Magic code of the record that fills the end of a file.
-pub(crate) const MAGIC_BLANK: u32 = 0xCBD4_3194;
+pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
 /// Size and magic code: what a blank record needs at least.
-pub(crate) const BLANK_LEN: u64 = 8;
+pub const BLANK_LEN: u64 = 8;
 /// The shortest record there can be: two IPv4 hosts, nothing else.
-pub(crate) const MIN_RECORD_LEN: u32 = 91;
+pub const MIN_RECORD_LEN: u32 = 91;
 /// RocketMQ keeps the length of properties in a signed 16-bit integer.
 pub(crate) const MAX_PROPERTIES_LEN: usize = 32_767;
 /// RocketMQ's limit for topic names.
@@ -42,30 +42,30 @@ const STORE_HOST_V6: i32 = 32;
 /// System flag of a record that was appended as one with those that follow, and is not the last of them.
 ///
 /// RocketMQ leaves the bit alone. Only the store sets it.
-pub(crate) const CONTINUED: i32 = 1 << 24;
+pub const CONTINUED: i32 = 1 << 24;
 const TRANSACTION_BITS: i32 = 12;
 const TRANSACTION_COMMIT: i32 = 8;
 const TRANSACTION_ROLLBACK: i32 = 12;
 /// System flag of a batch that is one record; it has another kind of queue.
-pub(crate) const INNER_BATCH: i32 = 128;
+pub const INNER_BATCH: i32 = 128;
 
 /// Where the queue offset lies in a record; the physical offset follows.
 pub(crate) const QUEUE_OFFSET_AT: usize = 20;
 /// Where the physical offset lies in a record.
-pub(crate) const PHYSICAL_OFFSET_AT: usize = 28;
+pub const PHYSICAL_OFFSET_AT: usize = 28;
 
 /// Says whether records with this flag enter the consume queue: half and rolled-back ones do not.
-pub(crate) fn is_consumable(sys_flag: i32) -> bool {
+pub fn is_consumable(sys_flag: i32) -> bool {
     matches!(sys_flag & TRANSACTION_BITS, 0 | TRANSACTION_COMMIT)
 }
 
 /// Says whether a record with this flag ends a transaction.
-pub(crate) fn is_transaction_end(sys_flag: i32) -> bool {
+pub fn is_transaction_end(sys_flag: i32) -> bool {
     matches!(sys_flag & TRANSACTION_BITS, TRANSACTION_COMMIT | TRANSACTION_ROLLBACK)
 }
 
 /// Says whether records with this flag are found by key: all but rolled-back ones.
-pub(crate) fn is_indexed(sys_flag: i32) -> bool {
+pub fn is_indexed(sys_flag: i32) -> bool {
     sys_flag & TRANSACTION_BITS != TRANSACTION_ROLLBACK
 }
 
@@ -229,7 +229,7 @@ fn push_host(out: &mut Vec<u8>, host: SocketAddr) {
 }
 
 /// RocketMQ's checksum of a body: CRC32 with the top bit cleared.
-pub(crate) fn body_crc(body: &[u8]) -> u32 {
+pub fn body_crc(body: &[u8]) -> u32 {
     crc32fast::hash(body) & CRC_BITS
 }
 
@@ -248,7 +248,7 @@ pub(crate) fn store_timestamp(record: &[u8]) -> Option<i64> {
 
 /// What lies at a place of the commit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Peek {
+pub enum Peek {
     /// A message record of this total size, not checked further.
     Message(u32),
     /// The rest of the file is unused.
@@ -258,7 +258,7 @@ pub(crate) enum Peek {
 }
 
 /// Looks at the first eight bytes of a record.
-pub(crate) fn peek(bytes: &[u8]) -> Peek {
+pub fn peek(bytes: &[u8]) -> Peek {
     let mut reader = Reader { bytes };
     let (Some(size), Some(magic)) = (reader.u32(), reader.u32()) else { return Peek::Nothing };
     match magic {
@@ -367,7 +367,7 @@ impl<'a> MessageView<'a> {
     }
 
     /// The properties the store itself looks at; the last of a name counts, as in RocketMQ.
-    pub(crate) fn marks(&self) -> Marks<'a> {
+    pub fn marks(&self) -> Marks<'a> {
         let mut marks = Marks::default();
         for (name, value) in properties::iter_bytes(self.properties) {
             match name {
@@ -425,8 +425,9 @@ impl<'a> Brief<'a> {
 
 /// The properties the store itself looks at.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Marks<'a> {
-    pub(crate) tags: Option<&'a str>,
+pub struct Marks<'a> {
+    /// Tag.
+    pub tags: Option<&'a str>,
     pub(crate) keys: Option<&'a str>,
     pub(crate) unique_key: Option<&'a str>,
     pub(crate) delay_level: Option<&'a str>,
@@ -434,7 +435,7 @@ pub(crate) struct Marks<'a> {
 
 impl<'a> Marks<'a> {
     /// Each key the message is found by: the unique key first, then the words of `KEYS`.
-    pub(crate) fn each_key(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub fn each_key(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let words = self.keys.unwrap_or_default().split(' ').filter(|word| !word.is_empty());
         self.unique_key.into_iter().chain(words)
     }
@@ -449,7 +450,7 @@ pub(crate) fn java_hash(hash: i32, text: &str) -> i32 {
 }
 
 /// The tag hash of a consume queue entry; 0 without tag.
-pub(crate) fn tag_hash(tags: Option<&str>) -> i64 {
+pub fn tag_hash(tags: Option<&str>) -> i64 {
     tags.map_or(0, |tags| i64::from(java_hash(0, tags)))
 }
 

@@ -2,8 +2,8 @@
 
 pub(crate) mod encoded;
 pub(crate) mod log_record;
-pub(crate) mod message;
+pub mod message;
 pub(crate) mod message_id;
 pub mod properties;
-pub(crate) mod property_crc;
+pub mod property_crc;
 pub(crate) mod readdressed;

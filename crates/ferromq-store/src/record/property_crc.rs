@@ -73,7 +73,7 @@ pub(crate) fn seal(bytes: &mut [u8], record: &Encoded) {
 /// Says whether the checksum at the end of a record is right, or whether there is none.
 ///
 /// `properties` are the last bytes of `record`.
-pub(crate) fn matches(record: &[u8], properties: &[u8]) -> bool {
+pub fn matches(record: &[u8], properties: &[u8]) -> bool {
     let Some((_, digits)) = split(properties) else { return true };
     let covered = record.get(..record.len().saturating_sub(LEN)).unwrap_or_default();
     let expected = encode(crc32fast::hash(covered) & CRC_BITS);

@@ -19,18 +19,18 @@ const FIELDS: usize = 40;
 
 /// What the file holds. Timestamps are store timestamps of messages, milliseconds since 1970.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Marks {
+pub struct Marks {
     /// Messages stored up to here are durable in the commit log.
-    pub(crate) log_timestamp: i64,
+    pub log_timestamp: i64,
     /// … and in the consume queues.
-    pub(crate) queues_timestamp: i64,
+    pub queues_timestamp: i64,
     /// Index files that end here are whole and durable.
-    pub(crate) index_timestamp: i64,
+    pub index_timestamp: i64,
     /// What the master had flushed when a slave last heard of it; kept as found.
-    pub(crate) master_flushed_offset: i64,
+    pub master_flushed_offset: i64,
     /// End of the log that is durable and dispatched. RocketMQ keeps its confirm offset here: where the log's last record
     /// began when its broker was started.
-    pub(crate) durable_end: i64,
+    pub durable_end: i64,
 }
 
 impl Marks {
@@ -62,7 +62,7 @@ impl Marks {
     }
 
     /// The marks in the bytes of a whole file; `None` where it is too short.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+    pub fn read(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk::<FIELDS>().map(Self::decode)
     }
 

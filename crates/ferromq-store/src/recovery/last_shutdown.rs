@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What our abort file begins with; a Java broker writes only its process id.
-pub(crate) const ABORT_MARK: &str = "ferromq ";
+pub const ABORT_MARK: &str = "ferromq ";
 /// What it begins with while we recover what another broker closed.
 const TAKING_MARK: &str = "taking over ";
 const CLOSED_MAGIC: &[u8; 8] = b"FMQCLSD1";
@@ -105,7 +105,7 @@ fn read_closed<D: Disk>(disk: &D, root: &Path) -> Result<Option<(u64, Anchor)>> 
 }
 
 /// End of the log and its last record, of the bytes of `ferromq/closed`.
-pub(crate) fn decode_closed(bytes: &[u8]) -> std::result::Result<(u64, Anchor), &'static str> {
+pub fn decode_closed(bytes: &[u8]) -> std::result::Result<(u64, Anchor), &'static str> {
     let (anchor, end) = anchor::unseal(CLOSED_MAGIC, bytes)?;
     Ok((u64::from_be_bytes(end.try_into().map_err(|_| "no end of the log")?), anchor))
 }

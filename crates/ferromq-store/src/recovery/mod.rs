@@ -1,7 +1,7 @@
 //! Opening a store: the end of the log, the torn tail, and the files that say how far the disk is.
 
-pub(crate) mod checkpoint;
-pub(crate) mod last_shutdown;
+pub mod checkpoint;
+pub mod last_shutdown;
 pub(crate) mod log_walk;
 pub(crate) mod progress_log;
 pub(crate) mod recover;

@@ -18,13 +18,13 @@ const FIELDS: usize = 56;
 
 /// What `config/timercheck` holds: 7 numbers of 8 bytes, big-endian, in 4,096 bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct TimerCheck {
+pub struct TimerCheck {
     /// Spans before it are done: their messages are delivered.
     pub(crate) read_time: i64,
     /// End of the durable timer log.
     pub(crate) log_end: u64,
     /// The next message to be put into the wheel, of queue 0 of the wheel's topic.
-    pub(crate) queue_offset: u64,
+    pub queue_offset: u64,
     /// The same of the master.
     pub(crate) master_queue_offset: u64,
     pub(crate) state_version: i64,
@@ -38,7 +38,7 @@ impl TimerCheck {
     }
 
     /// Reads the file; `None` where there is none, or one too short to be it.
-    pub(crate) fn load<D: Disk>(disk: &D, root: &Path) -> Result<Option<Self>> {
+    pub fn load<D: Disk>(disk: &D, root: &Path) -> Result<Option<Self>> {
         let path = Self::path(root);
         match disk.read_file(&path) {
             Ok(bytes) => Ok(Self::decode(&bytes)),
@@ -87,7 +87,7 @@ impl TimerCheck {
 
 /// What `config/timermetrics` holds: messages that wait, by the topic they go to, and when that changed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct TimerMetrics {
+pub struct TimerMetrics {
     counts: BTreeMap<String, (i64, i64)>,
     counter: i64,
     state_version: i64,
@@ -96,7 +96,8 @@ pub(crate) struct TimerMetrics {
 }
 
 impl TimerMetrics {
-    pub(crate) fn path(root: &Path) -> PathBuf {
+    /// The path of the file in a store directory.
+    pub fn path(root: &Path) -> PathBuf {
         root.join("config").join("timermetrics")
     }
 
@@ -137,7 +138,8 @@ impl TimerMetrics {
         self.counts.clear();
     }
 
-    pub(crate) fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
+    /// Parses the bytes of the file; the error names what is wrong.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
         let Value::Object(mut other) = parse_json(bytes)? else { return Err("not a JSON object") };
         let mut metrics = Self::default();
         match other.remove("timingCount") {

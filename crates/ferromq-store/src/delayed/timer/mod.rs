@@ -1,6 +1,6 @@
 //! RocketMQ's timer wheel: messages with a time of delivery of their own.
 
-pub(crate) mod checkpoint_files;
+pub mod checkpoint_files;
 pub(crate) mod delivery;
 pub(crate) mod log;
 pub(crate) mod persist;
@@ -9,5 +9,5 @@ pub(crate) mod slot_backlog;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
-pub(crate) mod timed_message;
+pub mod timed_message;
 pub(crate) mod wheel;

@@ -15,19 +15,10 @@ use super::{
     queues::{Names, QueueScan},
     verify_config::{self, read_small},
 };
-use crate::{
-    files::{
-        anchor::{self, Anchor},
-        disk::Disk,
-    },
-    index::unindexed_range,
-    progress::lease_file,
-    queues::{
-        admin_files::{self, QueueName},
-        queue_list::QueueList,
-        queue_marks::Floor,
-    },
-    recovery::last_shutdown,
+use ferromq_store::{
+    Disk, formats::admin_files, formats::admin_files::Floor, formats::admin_files::QueueName,
+    formats::anchor, formats::anchor::Anchor, formats::last_shutdown, formats::lease_file,
+    formats::queue_list::QueueList, formats::unindexed_range,
 };
 
 /// A file of ours and what can be said of it.

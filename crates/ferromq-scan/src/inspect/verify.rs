@@ -21,10 +21,7 @@ use super::{
     verify_config::{self, Offsets},
     verify_log::{self, Derived, LogFileScan},
 };
-use crate::{
-    error::Result,
-    files::{disk::Disk, real_disk::RealDisk},
-};
+use ferromq_store::{Disk, RealDisk, Result};
 
 /// Told while a verification runs, by the threads that look.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use super::{
     probe::Probe,
     window::Window,
 };
-use crate::{
-    files::disk::Disk,
-    index::index_file::{ENTRY_LEN, Entry, HEADER_LEN, Header, SLOT_LEN, Shape},
+use ferromq_store::{
+    Disk, formats::index_file::ENTRY_LEN, formats::index_file::Entry, formats::index_file::HEADER_LEN,
+    formats::index_file::Header, formats::index_file::SLOT_LEN, formats::index_file::Shape,
 };
 
 /// An index file and what its header says.
@@ -67,7 +67,7 @@ impl IndexScan {
             let mut head = [0; HEADER_LEN as usize];
             let read = layout
                 .open(&file.path)
-                .and_then(|region| crate::files::disk::Region::read_at(&region, 0, &mut head));
+                .and_then(|region| ferromq_store::Region::read_at(&region, 0, &mut head));
             if let Err(error) = read {
                 sink.unreadable(&file.path, 0..HEADER_LEN, &error);
                 continue;

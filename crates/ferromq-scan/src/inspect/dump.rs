@@ -11,11 +11,9 @@ use super::{
     queues::{Slot, decode},
     window::Window,
 };
-use crate::{
-    error::{Result, StoreError},
-    files::{disk::Disk, real_disk::RealDisk},
-    queues::consume_queue::{ENTRY_LEN, Entry},
-    record::message::{self, MessageView},
+use ferromq_store::{
+    Disk, MessageView, RealDisk, Result, StoreError, formats::consume_queue::ENTRY_LEN,
+    formats::consume_queue::Entry, formats::message,
 };
 
 /// Which records to read. What is not set does not restrict.

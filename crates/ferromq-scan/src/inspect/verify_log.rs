@@ -14,10 +14,9 @@ use super::{
     probe::Probe,
     queues::{Entries, QueueScan, Slot},
 };
-use crate::{
-    files::disk::Disk,
-    queues::consume_queue::{ENTRY_LEN, Entry},
-    record::message::{self, CONTINUED, MessageView},
+use ferromq_store::{
+    Disk, MessageView, formats::consume_queue::ENTRY_LEN, formats::consume_queue::Entry, formats::message,
+    formats::message::CONTINUED,
 };
 
 /// What all workers look at.

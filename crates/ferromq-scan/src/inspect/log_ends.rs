@@ -15,13 +15,10 @@ use super::{
     log_file::{LogFile, Scanned},
     queues::{Slot, slot_of},
 };
-use crate::{
-    columns::QueueBegins,
-    error::{Result, StoreError},
-    files::{anchor::Anchor, disk::Disk, real_disk::RealDisk},
-    log::flush_mark,
-    queues::consume_queue::ENTRY_LEN,
-    record::message::MessageView,
+use crate::columns::QueueBegins;
+use ferromq_store::{
+    Disk, MessageView, RealDisk, Result, StoreError, formats::anchor::Anchor,
+    formats::consume_queue::ENTRY_LEN, formats::flush_mark,
 };
 
 /// Times in RocketMQ's checkpoint may run so far ahead of its disk; its own recovery takes off as much.
@@ -136,7 +133,7 @@ fn walk_end<D: Disk>(layout: &Layout<D>, behind: impl Fn(&MessageView<'_>) -> bo
     Ok(layout.log_start())
 }
 
-fn region_head(region: &impl crate::files::disk::Region, head: &mut [u8; 8]) -> io::Result<()> {
+fn region_head(region: &impl ferromq_store::Region, head: &mut [u8; 8]) -> io::Result<()> {
     if region.len() < 8 { Ok(()) } else { region.read_at(0, head) }
 }
 

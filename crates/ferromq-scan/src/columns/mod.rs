@@ -21,7 +21,7 @@ use self::{
     marks::{Marks, Room},
     table::Table,
 };
-use crate::record::message::MessageView;
+use ferromq_store::MessageView;
 
 /// The columns there are, in the order of the schema.
 pub const NAMES: [&str; 15] = [
@@ -219,5 +219,5 @@ fn rows_expected(parts: &[&[u8]], bytes: usize) -> usize {
     const MOST: usize = 1 << 16;
     let first = parts.iter().find_map(|part| part.first_chunk::<4>());
     let first = first.map_or(0, |len| u32::from_be_bytes(*len) as usize);
-    (bytes / first.max(crate::record::message::MIN_RECORD_LEN as usize) + 1).min(MOST)
+    (bytes / first.max(ferromq_store::formats::message::MIN_RECORD_LEN as usize) + 1).min(MOST)
 }

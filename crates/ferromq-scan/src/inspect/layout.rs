@@ -8,10 +8,9 @@ use super::{
     queues::last_entry,
     verify::{on_each, threads},
 };
-use crate::{
-    error::{Result, StoreError},
-    files::disk::{Allocation, Disk, Region},
-    recovery::{checkpoint::Marks, last_shutdown::ABORT_MARK},
+use ferromq_store::{
+    Allocation, Disk, Region, Result, StoreError, formats::checkpoint::Marks,
+    formats::last_shutdown::ABORT_MARK,
 };
 
 /// How a store was left.

@@ -4,7 +4,7 @@
 
 use std::{io, ops::Range};
 
-use crate::files::disk::Region;
+use ferromq_store::Region;
 
 /// Bytes read at once.
 const STEP: u64 = 256 << 10;

@@ -3,7 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use super::marks::Marks;
-use crate::{inspect::QueueStarts, record::message::MessageView};
+use crate::inspect::QueueStarts;
+use ferromq_store::MessageView;
 
 /// What must all hold of a record; the default holds of every one.
 #[derive(Debug, Clone, PartialEq, Eq)]

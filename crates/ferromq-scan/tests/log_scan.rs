@@ -1,6 +1,7 @@
 //! A store's log read from outside, file by file: the same rows as its queues hold, and never beyond what was flushed.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../../ferromq-store/tests/common/mod.rs"]
 mod common;
 
 use std::{
@@ -13,11 +14,11 @@ use std::{
 };
 
 use common::{asynchronous, message, named, settle, small, synchronous};
-use ferromq_store::{
-    Clock, FlushPolicy, MessageStore, RealDisk, Result, StoreConfig, StoreError,
-    columns::{Buffers, RowFilter, Wanted},
-    inspect::{InspectOptions, LogPart, LogScan, OnCorrupt, ScanOptions, log_files, queue_starts},
+use ferromq_scan::{
+    columns::Buffers, columns::RowFilter, columns::Wanted, inspect::InspectOptions, inspect::LogPart,
+    inspect::LogScan, inspect::OnCorrupt, inspect::ScanOptions, inspect::log_files, inspect::queue_starts,
 };
+use ferromq_store::{Clock, FlushPolicy, MessageStore, RealDisk, Result, StoreConfig, StoreError};
 use proptest::prelude::*;
 
 const LOG_FILE: u64 = 64 << 10;

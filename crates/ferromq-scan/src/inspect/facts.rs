@@ -11,10 +11,8 @@ use super::{
     log_file::{LogFile, Scanned},
     verify_log::transaction_fault,
 };
-use crate::{
-    files::disk::Region,
-    index::index_file::key_hash,
-    record::message::{self, CONTINUED, MessageView},
+use ferromq_store::{
+    MessageView, Region, formats::index_file::key_hash, formats::message, formats::message::CONTINUED,
 };
 
 /// Something in a file that is not as it should be.

@@ -14,13 +14,10 @@ use super::{
     queues::{Names, QueueScan},
     verify::Whole,
 };
-use crate::{
-    delayed::timer::{
-        checkpoint_files::{TimerCheck, TimerMetrics},
-        timed_message::TIMER_TOPIC,
-    },
-    files::disk::{Allocation, Disk, Region},
-    progress::offset_file::{OffsetFile, parse_json},
+use ferromq_store::{
+    Allocation, Disk, Region, TIMER_TOPIC, formats::checkpoint_files::TimerCheck,
+    formats::checkpoint_files::TimerMetrics, formats::offset_file::OffsetFile,
+    formats::offset_file::parse_json,
 };
 
 /// Larger files than this are not read whole.

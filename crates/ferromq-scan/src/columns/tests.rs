@@ -9,10 +9,7 @@ use flate2::{
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
-use crate::record::{
-    message::{self, NewMessage},
-    properties,
-};
+use ferromq_store::{NewMessage, formats::message, properties};
 
 const NOW: i64 = 1_700_000_000_123;
 
@@ -55,7 +52,7 @@ fn record(sent: &Sent) -> Vec<u8> {
     }
     properties::push(&mut text, "KEYS", &sent.keys.join(" "));
     properties::push(&mut text, "WAIT", "true");
-    properties::push(&mut text, crate::record::properties::SEQUENCE, "w/1/2/3");
+    properties::push(&mut text, ferromq_store::dedup::sequence::SEQUENCE, "w/1/2/3");
     for (name, value) in [("TAGS", &sent.tag), ("UNIQ_KEY", &sent.id)] {
         value.iter().for_each(|value| properties::push(&mut text, name, value));
     }

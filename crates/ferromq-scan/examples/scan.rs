@@ -11,11 +11,11 @@ use std::{
     time::Instant,
 };
 
-use ferromq_store::{
-    Clock, MessageStore, NewMessage, RealDisk, StoreConfig,
-    columns::{NAMES, RowFilter, Wanted},
-    inspect::{LogScan, OnCorrupt, ScanOptions},
+use ferromq_scan::{
+    columns::NAMES, columns::RowFilter, columns::Wanted, inspect::LogScan, inspect::OnCorrupt,
+    inspect::ScanOptions,
 };
+use ferromq_store::{Clock, MessageStore, NewMessage, RealDisk, StoreConfig};
 
 const THREADS: usize = 2;
 const LOG_BYTES: u64 = 2 << 30;

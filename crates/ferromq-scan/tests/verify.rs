@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../../ferromq-store/tests/common/mod.rs"]
 mod common;
 
 use std::{
@@ -13,13 +14,12 @@ use std::{
 };
 
 use common::{asynchronous, copy_as_killed, message, named, settle, synchronous};
-use ferromq_store::{
-    Clock, MessageStore, MessageView, StoreConfig, StoreError,
-    inspect::{
-        DumpItem, DumpQuery, Finding, FindingKind as Kind, InspectOptions, LogFile, Scanned, StoreState,
-        VerifyEvent, VerifyReport, dump, inspect, verify,
-    },
+use ferromq_scan::{
+    inspect::DumpItem, inspect::DumpQuery, inspect::Finding, inspect::FindingKind, inspect::InspectOptions,
+    inspect::LogFile, inspect::Scanned, inspect::StoreState, inspect::VerifyEvent, inspect::VerifyReport,
+    inspect::dump, inspect::inspect, inspect::verify,
 };
+use ferromq_store::{Clock, MessageStore, MessageView, StoreConfig, StoreError};
 use proptest::prelude::*;
 
 const LOG_FILE: u64 = 64 << 10;

@@ -12,11 +12,10 @@ use super::{
     finding::FindingKind,
     log_file::{LogFile, Scanned},
 };
-use crate::{
-    columns::{Batch, BatchBuilder, RowFilter, Wanted},
-    error::{Result, StoreError},
-    files::disk::{Allocation, Disk, Region},
-    record::message::{INNER_BATCH, MessageView, is_consumable},
+use crate::columns::{Batch, BatchBuilder, RowFilter, Wanted};
+use ferromq_store::{
+    Allocation, Disk, MessageView, Region, Result, StoreError, formats::message::INNER_BATCH,
+    formats::message::is_consumable,
 };
 
 /// What becomes of places where no sound record lies.

@@ -19,10 +19,7 @@ use super::{
     verify::{on_each, threads},
     verify_config::{ConfigFile, config_files},
 };
-use crate::{
-    error::Result,
-    files::{disk::Disk, real_disk::RealDisk},
-};
+use ferromq_store::{Disk, RealDisk, Result};
 
 /// What is in a store directory. Times are store timestamps, milliseconds since 1970.
 #[derive(Debug, Clone)]
@@ -187,7 +184,7 @@ pub fn inspect_on<D: Disk>(disk: D, directory: &Path, options: &InspectOptions) 
 fn topics<D: Disk>(layout: &Layout<D>, scans: &[QueueScan], probe: &mut Probe<'_, D>) -> Vec<TopicSummary> {
     let mut topics: Vec<TopicSummary> = Vec::new();
     for (queue, scan) in layout.queues.iter().zip(scans) {
-        let mut time = |entry: Option<crate::queues::consume_queue::Entry>| {
+        let mut time = |entry: Option<ferromq_store::formats::consume_queue::Entry>| {
             probe.record(entry?.physical_offset).ok().flatten().map(|view| view.store_timestamp)
         };
         let summary = QueueSummary {

@@ -1,6 +1,7 @@
 //! A store that builds no index: what older index files hold is found, nothing is redone, and nothing is called damage.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../../ferromq-store/tests/common/mod.rs"]
 mod common;
 
 use std::{io, ops::Range, path::Path, sync::Mutex};
@@ -10,10 +11,11 @@ use common::{
     fake_disk::{FakeDisk, Op},
     message, named, settle, wait_until,
 };
-use ferromq_store::{
-    Clock, Disk, MessageStore, StoreConfig,
-    inspect::{FindingKind, InspectOptions, VerifyEvent, VerifyReport, verify_on},
+use ferromq_scan::{
+    inspect::FindingKind, inspect::InspectOptions, inspect::VerifyEvent, inspect::VerifyReport,
+    inspect::verify_on,
 };
+use ferromq_store::{Clock, Disk, MessageStore, StoreConfig};
 
 const ROOT: &str = "/store";
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../../ferromq-store/tests/common/mod.rs"]
 mod common;
 
 use std::{fs, io, path::Path, sync::Mutex};
@@ -11,10 +12,11 @@ use common::{
     fake_disk::{FakeDisk, Op},
     message, named, settle,
 };
-use ferromq_store::{
-    Clock, Disk, MessageStore, StoreConfig,
-    inspect::{Finding, FindingKind as Kind, InspectOptions, VerifyEvent, VerifyReport, inspect, verify_on},
+use ferromq_scan::{
+    inspect::Finding, inspect::FindingKind, inspect::InspectOptions, inspect::VerifyEvent,
+    inspect::VerifyReport, inspect::inspect, inspect::verify_on,
 };
+use ferromq_store::{Clock, Disk, MessageStore, StoreConfig};
 
 fn fill<D: Disk>(store: &MessageStore<D>) {
     for number in 0..300u32 {

@@ -13,10 +13,7 @@ use super::{
     layout::{Layout, QueueFiles, RowFile},
     window::Window,
 };
-use crate::{
-    files::disk::{Disk, Region},
-    queues::consume_queue::{ENTRY_LEN, Entry},
-};
+use ferromq_store::{Disk, Region, formats::consume_queue::ENTRY_LEN, formats::consume_queue::Entry};
 
 const ENTRY: usize = ENTRY_LEN as usize;
 /// Bytes of a queue read at once.

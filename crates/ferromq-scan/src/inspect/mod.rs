@@ -2,7 +2,7 @@
 //!
 //! Read-only: no lock is taken and nothing is written, so it works on a Java broker's directory and on one that is
 //! open, up to where it was when it was looked at. Any bytes may be found; memory is bounded whatever the size.
-//! A store that serves messages is [`crate::store::message_store::MessageStore`]; nothing of it is used here.
+//! A store that serves messages is [`ferromq_store::store::message_store::MessageStore`]; nothing of it is used here.
 
 mod dump;
 mod facts;
@@ -38,7 +38,7 @@ pub use summary::{
 pub use verify::{VerifyEvent, VerifyReport, verify, verify_on};
 pub use verify_config::ConfigFile;
 
-use crate::{index::index_file::key_hash, record::message::MessageView};
+use ferromq_store::{MessageView, formats::index_file::key_hash};
 
 /// What a store directory alone does not tell.
 #[derive(Debug, Clone, Default)]

@@ -1,0 +1,14 @@
+//! The files of a store as bytes, for readers that look at a directory from outside.
+//!
+//! `docs/storage-format.md` describes them. The engine itself is behind [`crate::MessageStore`].
+
+pub use crate::{
+    delayed::timer::checkpoint_files,
+    files::anchor,
+    index::{index_file, unindexed_range},
+    progress::{lease_file, offset_file},
+    queues::{admin_files, consume_queue, queue_list, queue_marks},
+    record::{message, property_crc},
+    log::flush_mark,
+    recovery::{checkpoint, last_shutdown},
+};
