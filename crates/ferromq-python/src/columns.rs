@@ -1,9 +1,9 @@
 //! Records as the buffers of Arrow columns, for `ferromq.spark`. No logic: what becomes of a record is in
-//! `ferromq_store::columns`.
+//! `ferromq_scan::columns`.
 
 use std::{collections::HashMap, sync::Arc};
 
-use ferromq_store::{
+use ferromq_scan::{
     columns::{Batch, Buffers, ColumnsError, QueueBegins, RowFilter, Wanted, record_columns as decode},
     inspect::QueueStarts,
 };

@@ -1,11 +1,9 @@
-//! Commit log files as columns for `ferromq.pipeline.audit`. No logic: what is in them is `ferromq_store::inspect`'s.
+//! Commit log files as columns for `ferromq.pipeline.audit`. No logic: what is in them is `ferromq_scan::inspect`'s.
 
 use std::path::PathBuf;
 
-use ferromq_store::{
-    Allocation, Disk, MappedRegion, RealDisk,
-    inspect::{FactFault, Facts, LogFacts},
-};
+use ferromq_scan::inspect::{FactFault, Facts, LogFacts};
+use ferromq_store::{Allocation, Disk, MappedRegion, RealDisk};
 use parking_lot::Mutex;
 use pyo3::{
     prelude::*,

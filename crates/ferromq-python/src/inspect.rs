@@ -1,5 +1,5 @@
 //! Store directories looked at from outside: rows for `ferromq.store_tools`. No logic: what is looked at, and how, is in
-//! `ferromq_store::inspect`.
+//! `ferromq_scan::inspect`.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,13 +8,11 @@ use std::{
     time::Duration,
 };
 
-use ferromq_store::{
-    Allocation, Disk, MappedRegion, RealDisk, StoreError,
-    inspect::{
-        ConfigFile, Dump, DumpItem, DumpQuery, Finding, InspectOptions, LogFile, OwnFile, QueueSummary,
-        Scanned, StoreSummary, VerifyEvent, VerifyReport, dump, inspect, verify,
-    },
+use ferromq_scan::inspect::{
+    ConfigFile, Dump, DumpItem, DumpQuery, Finding, InspectOptions, LogFile, OwnFile, QueueSummary, Scanned,
+    StoreSummary, VerifyEvent, VerifyReport, dump, inspect, verify,
 };
+use ferromq_store::{Allocation, Disk, MappedRegion, RealDisk, StoreError};
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyOSError, PyRuntimeError},

@@ -1,12 +1,10 @@
 //! Commit log files as columns, for `ferromq.spark`. No logic: what is read, and how far, is in
-//! `ferromq_store::inspect`.
+//! `ferromq_scan::inspect`.
 
 use std::path::PathBuf;
 
-use ferromq_store::{
-    RealDisk,
-    inspect::{self, InspectOptions, LogScan, OnCorrupt, ScanOptions},
-};
+use ferromq_scan::inspect::{self, InspectOptions, LogScan, OnCorrupt, ScanOptions};
+use ferromq_store::RealDisk;
 use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
 

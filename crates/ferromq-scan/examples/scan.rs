@@ -12,8 +12,8 @@ use std::{
 };
 
 use ferromq_scan::{
-    columns::NAMES, columns::RowFilter, columns::Wanted, inspect::LogScan, inspect::OnCorrupt,
-    inspect::ScanOptions,
+    columns::{NAMES, RowFilter, Wanted},
+    inspect::{LogScan, OnCorrupt, ScanOptions},
 };
 use ferromq_store::{Clock, MessageStore, NewMessage, RealDisk, StoreConfig};
 

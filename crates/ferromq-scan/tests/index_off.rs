@@ -11,10 +11,7 @@ use common::{
     fake_disk::{FakeDisk, Op},
     message, named, settle, wait_until,
 };
-use ferromq_scan::{
-    inspect::FindingKind, inspect::InspectOptions, inspect::VerifyEvent, inspect::VerifyReport,
-    inspect::verify_on,
-};
+use ferromq_scan::inspect::{FindingKind, InspectOptions, VerifyEvent, VerifyReport, verify_on};
 use ferromq_store::{Clock, Disk, MessageStore, StoreConfig};
 
 const ROOT: &str = "/store";

@@ -15,8 +15,8 @@ use std::{
 
 use common::{asynchronous, message, named, settle, small, synchronous};
 use ferromq_scan::{
-    columns::Buffers, columns::RowFilter, columns::Wanted, inspect::InspectOptions, inspect::LogPart,
-    inspect::LogScan, inspect::OnCorrupt, inspect::ScanOptions, inspect::log_files, inspect::queue_starts,
+    columns::{Buffers, RowFilter, Wanted},
+    inspect::{InspectOptions, LogPart, LogScan, OnCorrupt, ScanOptions, log_files, queue_starts},
 };
 use ferromq_store::{Clock, FlushPolicy, MessageStore, RealDisk, Result, StoreConfig, StoreError};
 use proptest::prelude::*;

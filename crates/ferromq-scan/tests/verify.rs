@@ -14,10 +14,9 @@ use std::{
 };
 
 use common::{asynchronous, copy_as_killed, message, named, settle, synchronous};
-use ferromq_scan::{
-    inspect::DumpItem, inspect::DumpQuery, inspect::Finding, inspect::FindingKind, inspect::InspectOptions,
-    inspect::LogFile, inspect::Scanned, inspect::StoreState, inspect::VerifyEvent, inspect::VerifyReport,
-    inspect::dump, inspect::inspect, inspect::verify,
+use ferromq_scan::inspect::{
+    DumpItem, DumpQuery, Finding, FindingKind as Kind, InspectOptions, LogFile, Scanned, StoreState,
+    VerifyEvent, VerifyReport, dump, inspect, verify,
 };
 use ferromq_store::{Clock, MessageStore, MessageView, StoreConfig, StoreError};
 use proptest::prelude::*;
@@ -780,4 +779,33 @@ proptest! {
         let items = dump(directory.path(), &query, &InspectOptions::default());
         items.map(|items| items.count()).ok();
     }
+}
+
+#[test]
+fn verify_finds_nothing_wrong_after_a_deletion() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(1_700_000_000_000);
+    let store = MessageStore::open(directory.path(), asynchronous(), clock).unwrap();
+    for number in 0..200 {
+        let topic = if number % 3 == 0 { "kept" } else { "gone" };
+        store.append(&[message(topic, 0, &[7; 500], &named(&format!("k{number}"), "a"))]).unwrap();
+    }
+    settle(&store);
+    store.delete_topic("gone").unwrap();
+    let check = |of_deleted| {
+        let findings = Mutex::new(Vec::new());
+        let report = verify(directory.path(), &InspectOptions::default(), &|event| {
+            if let VerifyEvent::Finding(finding) = event {
+                findings.lock().unwrap().push(format!("{finding:?}"));
+            }
+            true
+        });
+        let (report, findings) = (report.unwrap(), findings.into_inner().unwrap());
+        assert_eq!((findings, report.of_deleted), (Vec::<String>::new(), of_deleted));
+    };
+    check(133);
+    store.append(&[message("gone", 0, b"again", b"")]).unwrap();
+    settle(&store);
+    store.close().unwrap();
+    check(133);
 }

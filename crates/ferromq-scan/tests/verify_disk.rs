@@ -12,9 +12,8 @@ use common::{
     fake_disk::{FakeDisk, Op},
     message, named, settle,
 };
-use ferromq_scan::{
-    inspect::Finding, inspect::FindingKind, inspect::InspectOptions, inspect::VerifyEvent,
-    inspect::VerifyReport, inspect::inspect, inspect::verify_on,
+use ferromq_scan::inspect::{
+    Finding, FindingKind as Kind, InspectOptions, VerifyEvent, VerifyReport, inspect, verify_on,
 };
 use ferromq_store::{Clock, Disk, MessageStore, StoreConfig};
 

@@ -19,7 +19,6 @@ use common::{
 use ferromq_store::{
     Begin, Clock, GetStatus, MessageFilter, MessageStore, QueueAccess, ReceiveRequest, Retention,
     StoreConfig, StoreError, TransferLimits,
-    inspect::{InspectOptions, VerifyEvent, verify},
 };
 
 const ROOT: &str = "/store";
@@ -364,33 +363,4 @@ fn the_first_checkpoint_after_an_open_flushes_only_what_came_since() {
         let last = Path::new(ROOT).join(format!("consumequeue/t/0/{:020}", 500 * 20));
         assert_eq!(*flushed.lock().unwrap(), BTreeSet::from([last]), "clean {is_clean}");
     }
-}
-
-#[test]
-fn verify_finds_nothing_wrong_after_a_deletion() {
-    let directory = tempfile::tempdir().unwrap();
-    let clock = Clock::manual(1_700_000_000_000);
-    let store = MessageStore::open(directory.path(), asynchronous(), clock).unwrap();
-    for number in 0..200 {
-        let topic = if number % 3 == 0 { "kept" } else { "gone" };
-        store.append(&[message(topic, 0, &[7; 500], &named(&format!("k{number}"), "a"))]).unwrap();
-    }
-    settle(&store);
-    store.delete_topic("gone").unwrap();
-    let check = |of_deleted| {
-        let findings = Mutex::new(Vec::new());
-        let report = verify(directory.path(), &InspectOptions::default(), &|event| {
-            if let VerifyEvent::Finding(finding) = event {
-                findings.lock().unwrap().push(format!("{finding:?}"));
-            }
-            true
-        });
-        let (report, findings) = (report.unwrap(), findings.into_inner().unwrap());
-        assert_eq!((findings, report.of_deleted), (Vec::<String>::new(), of_deleted));
-    };
-    check(133);
-    store.append(&[message("gone", 0, b"again", b"")]).unwrap();
-    settle(&store);
-    store.close().unwrap();
-    check(133);
 }

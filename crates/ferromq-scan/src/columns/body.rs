@@ -7,8 +7,7 @@ use std::{borrow::Cow, io::Read};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use lz4_flex::frame::FrameDecoder;
 
-/// A body may not grow beyond this when it is decompressed; RocketMQ's own messages end at 4 MiB.
-pub const MAX_DECOMPRESSED: usize = 64 << 20;
+use ferromq_store::formats::message::MAX_DECOMPRESSED;
 
 const COMPRESSED: i32 = 1;
 const KIND_AT: u32 = 8;

@@ -13,7 +13,7 @@ mod tests;
 
 use thiserror::Error;
 
-pub use body::{MAX_DECOMPRESSED, decompressed};
+pub use body::decompressed;
 pub use buffers::Buffers;
 pub use filter::{QueueBegins, RowFilter};
 

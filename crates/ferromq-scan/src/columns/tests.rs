@@ -52,7 +52,7 @@ fn record(sent: &Sent) -> Vec<u8> {
     }
     properties::push(&mut text, "KEYS", &sent.keys.join(" "));
     properties::push(&mut text, "WAIT", "true");
-    properties::push(&mut text, ferromq_store::dedup::sequence::SEQUENCE, "w/1/2/3");
+    properties::push(&mut text, ferromq_store::SEQUENCE, "w/1/2/3");
     for (name, value) in [("TAGS", &sent.tag), ("UNIQ_KEY", &sent.id)] {
         value.iter().for_each(|value| properties::push(&mut text, name, value));
     }
@@ -351,7 +351,7 @@ fn a_body_that_grows_without_end_is_refused() {
     bomb.write_all(&vec![0; 1 << 20]).unwrap();
     // Several streams one after the other are one, too.
     let error = decompressed(1, &bomb.finish().unwrap().repeat(65)).unwrap_err();
-    assert!(error.contains(&MAX_DECOMPRESSED.to_string()), "{error}");
+    assert!(error.contains(&message::MAX_DECOMPRESSED.to_string()), "{error}");
 }
 
 #[test]

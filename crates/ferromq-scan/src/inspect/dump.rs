@@ -12,8 +12,11 @@ use super::{
     window::Window,
 };
 use ferromq_store::{
-    Disk, MessageView, RealDisk, Result, StoreError, formats::consume_queue::ENTRY_LEN,
-    formats::consume_queue::Entry, formats::message,
+    Disk, MessageView, RealDisk, Result, StoreError,
+    formats::{
+        consume_queue::{ENTRY_LEN, Entry},
+        message,
+    },
 };
 
 /// Which records to read. What is not set does not restrict.

@@ -12,7 +12,11 @@ use super::{
     verify_log::transaction_fault,
 };
 use ferromq_store::{
-    MessageView, Region, formats::index_file::key_hash, formats::message, formats::message::CONTINUED,
+    MessageView, Region,
+    formats::{
+        index_file::key_hash,
+        message::{self, CONTINUED},
+    },
 };
 
 /// Something in a file that is not as it should be.

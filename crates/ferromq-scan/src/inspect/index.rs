@@ -11,8 +11,8 @@ use super::{
     window::Window,
 };
 use ferromq_store::{
-    Disk, formats::index_file::ENTRY_LEN, formats::index_file::Entry, formats::index_file::HEADER_LEN,
-    formats::index_file::Header, formats::index_file::SLOT_LEN, formats::index_file::Shape,
+    Disk,
+    formats::index_file::{ENTRY_LEN, Entry, HEADER_LEN, Header, SLOT_LEN, Shape},
 };
 
 /// An index file and what its header says.
@@ -154,7 +154,7 @@ fn shape_of(len: u64, slots: Option<u32>) -> Option<Shape> {
     };
     let entries = len.checked_sub(HEADER_LEN + u64::from(slots) * SLOT_LEN)? / ENTRY_LEN;
     let shape = Shape { slots, entries: u32::try_from(entries).ok()? };
-    (slots > 0 && shape.entries > 0 && shape.len() == len && len <= i32::MAX as u64).then_some(shape)
+    (slots > 0 && shape.entries > 0 && shape.file_len() == len && len <= i32::MAX as u64).then_some(shape)
 }
 
 /// What an entry that breaks the order leads to; nothing where the record has its key.

@@ -9,8 +9,8 @@ use super::{
     verify::{on_each, threads},
 };
 use ferromq_store::{
-    Allocation, Disk, Region, Result, StoreError, formats::checkpoint::Marks,
-    formats::last_shutdown::ABORT_MARK,
+    Allocation, Disk, Region, Result, StoreError,
+    formats::{checkpoint::Marks, last_shutdown::ABORT_MARK},
 };
 
 /// How a store was left.

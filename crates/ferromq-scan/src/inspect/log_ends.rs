@@ -17,8 +17,8 @@ use super::{
 };
 use crate::columns::QueueBegins;
 use ferromq_store::{
-    Disk, MessageView, RealDisk, Result, StoreError, formats::anchor::Anchor,
-    formats::consume_queue::ENTRY_LEN, formats::flush_mark,
+    Disk, MessageView, RealDisk, Result, StoreError,
+    formats::{anchor::Anchor, consume_queue::ENTRY_LEN, flush_mark},
 };
 
 /// Times in RocketMQ's checkpoint may run so far ahead of its disk; its own recovery takes off as much.

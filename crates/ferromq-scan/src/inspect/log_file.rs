@@ -6,9 +6,13 @@ use std::{io, ops::Range};
 
 use super::{finding::FindingKind, window::Window};
 use ferromq_store::{
-    MessageView, Region, formats::message, formats::message::BLANK_LEN, formats::message::MAGIC_BLANK,
-    formats::message::MAGIC_V1, formats::message::MAGIC_V2, formats::message::MIN_RECORD_LEN,
-    formats::message::PHYSICAL_OFFSET_AT, formats::message::Peek, formats::property_crc,
+    MessageView, Region,
+    formats::{
+        message::{
+            self, BLANK_LEN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_LEN, PHYSICAL_OFFSET_AT, Peek,
+        },
+        property_crc,
+    },
 };
 
 /// A commit log file and the place in it that is read next.

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::columns::{Batch, BatchBuilder, RowFilter, Wanted};
 use ferromq_store::{
-    Allocation, Disk, MessageView, Region, Result, StoreError, formats::message::INNER_BATCH,
-    formats::message::is_consumable,
+    Allocation, Disk, MessageView, Region, Result, StoreError,
+    formats::message::{INNER_BATCH, is_consumable},
 };
 
 /// What becomes of places where no sound record lies.

@@ -16,9 +16,14 @@ use super::{
     verify_config::{self, read_small},
 };
 use ferromq_store::{
-    Disk, formats::admin_files, formats::admin_files::Floor, formats::admin_files::QueueName,
-    formats::anchor, formats::anchor::Anchor, formats::last_shutdown, formats::lease_file,
-    formats::queue_list::QueueList, formats::unindexed_range,
+    Disk,
+    formats::{
+        admin_files::{self, Floor, QueueName},
+        anchor::{self, Anchor},
+        last_shutdown, lease_file,
+        queue_list::QueueList,
+        unindexed_range,
+    },
 };
 
 /// A file of ours and what can be said of it.

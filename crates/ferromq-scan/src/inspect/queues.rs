@@ -13,7 +13,10 @@ use super::{
     layout::{Layout, QueueFiles, RowFile},
     window::Window,
 };
-use ferromq_store::{Disk, Region, formats::consume_queue::ENTRY_LEN, formats::consume_queue::Entry};
+use ferromq_store::{
+    Disk, Region,
+    formats::consume_queue::{ENTRY_LEN, Entry},
+};
 
 const ENTRY: usize = ENTRY_LEN as usize;
 /// Bytes of a queue read at once.

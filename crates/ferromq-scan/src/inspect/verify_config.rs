@@ -15,9 +15,11 @@ use super::{
     verify::Whole,
 };
 use ferromq_store::{
-    Allocation, Disk, Region, TIMER_TOPIC, formats::checkpoint_files::TimerCheck,
-    formats::checkpoint_files::TimerMetrics, formats::offset_file::OffsetFile,
-    formats::offset_file::parse_json,
+    Allocation, Disk, Region, TIMER_TOPIC,
+    formats::{
+        checkpoint_files::{TimerCheck, TimerMetrics},
+        offset_file::{OffsetFile, parse_json},
+    },
 };
 
 /// Larger files than this are not read whole.

@@ -15,8 +15,11 @@ use super::{
     queues::{Entries, QueueScan, Slot},
 };
 use ferromq_store::{
-    Disk, MessageView, formats::consume_queue::ENTRY_LEN, formats::consume_queue::Entry, formats::message,
-    formats::message::CONTINUED,
+    Disk, MessageView,
+    formats::{
+        consume_queue::{ENTRY_LEN, Entry},
+        message::{self, CONTINUED},
+    },
 };
 
 /// What all workers look at.

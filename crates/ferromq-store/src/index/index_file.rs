@@ -137,18 +137,18 @@ pub struct Shape {
 
 impl Shape {
     /// Bytes of a file of this shape.
-    pub fn len(self) -> u64 {
+    pub fn file_len(self) -> u64 {
         HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(self.entries) * ENTRY_LEN
     }
 
     /// The shape of a file found: the configured one, or RocketMQ's four entries a slot.
     fn of_len(self, len: u64) -> Option<Self> {
-        if len == self.len() {
+        if len == self.file_len() {
             return Some(self);
         }
         let slots = u32::try_from(len.checked_sub(HEADER_LEN)? / (SLOT_LEN + 4 * ENTRY_LEN)).ok()?;
         let shape = Self { slots, entries: slots.checked_mul(4)? };
-        (slots > 0 && shape.len() == len).then_some(shape)
+        (slots > 0 && shape.file_len() == len).then_some(shape)
     }
 
     fn slot_at(self, hash: u32) -> u64 {
@@ -301,7 +301,7 @@ impl<R: Region> IndexFile<R> {
 
     /// Bytes of the file.
     pub(crate) fn len(&self) -> u64 {
-        self.shape.len()
+        self.shape.file_len()
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -370,7 +370,7 @@ impl<R: Region> IndexFile<R> {
             let is_due = with_slots || state.header.count >= self.shape.entries;
             (state.header, if is_due { state.slots.clone() } else { None })
         };
-        let whole = 0..self.shape.len();
+        let whole = 0..self.shape.file_len();
         if let Some(slots) = &slots {
             self.write_slots(slots)?;
         }
@@ -448,7 +448,7 @@ impl<R: Region> IndexFile<R> {
         if header.count == 1 {
             header = Header { count: 1, ..Header::default() };
         }
-        let cut = self.shape.entry_at(header.count)..self.shape.len();
+        let cut = self.shape.entry_at(header.count)..self.shape.file_len();
         state.header = header;
         state.slots = Some(slots);
         drop(state);
@@ -472,8 +472,8 @@ mod tests {
     fn a_shape_is_found_by_the_length_of_a_file() {
         let configured = Shape { slots: 500, entries: 2000 };
         let rocketmq = Shape { slots: 5_000_000, entries: 20_000_000 };
-        assert_eq!(configured.of_len(configured.len()), Some(configured));
-        assert_eq!(configured.of_len(rocketmq.len()), Some(rocketmq));
+        assert_eq!(configured.of_len(configured.file_len()), Some(configured));
+        assert_eq!(configured.of_len(rocketmq.file_len()), Some(rocketmq));
         assert_eq!(configured.of_len(41), None);
         assert_eq!(configured.of_len(0), None);
     }

@@ -269,7 +269,7 @@ impl<D: Disk> Index<D> {
         let after = last.and_then(|file| name_of(file.path())).map_or(0, |name| name + 1);
         let path = directory.join(format!("{:017}", file_name(now_ms).max(after)));
         let shape = *self.shape.lock();
-        let region = self.disk.create(&path, shape.len(), Allocation::Sparse).map_err(|source| {
+        let region = self.disk.create(&path, shape.file_len(), Allocation::Sparse).map_err(|source| {
             if StoreError::is_full(&source) {
                 let free = self.disk.free_space(directory).unwrap_or(0);
                 return StoreError::Full { path: directory.clone(), free, needed: HEADER_LEN, reserve: 0 };

@@ -44,9 +44,7 @@ fn floor(rest: &mut &[u8]) -> Option<Floor> {
 }
 
 /// The deleted queues in the bytes of `ferromq/deleted`, and the record they were noted at.
-pub fn read_deleted(
-    bytes: &[u8],
-) -> std::result::Result<(Anchor, BTreeMap<QueueName, Floor>), &'static str> {
+pub fn read_deleted(bytes: &[u8]) -> std::result::Result<(Anchor, BTreeMap<QueueName, Floor>), &'static str> {
     let (anchor, content) = anchor::unseal(DELETED_MAGIC, bytes)?;
     Ok((anchor, decode(content, floor).ok_or("its queues cannot be read")?))
 }

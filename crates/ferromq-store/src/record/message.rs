@@ -46,11 +46,13 @@ pub const CONTINUED: i32 = 1 << 24;
 const TRANSACTION_BITS: i32 = 12;
 const TRANSACTION_COMMIT: i32 = 8;
 const TRANSACTION_ROLLBACK: i32 = 12;
+/// Most bytes of a decompressed body; RocketMQ's own messages end at 4 MiB.
+pub const MAX_DECOMPRESSED: usize = 64 << 20;
 /// System flag of a batch that is one record; it has another kind of queue.
 pub const INNER_BATCH: i32 = 128;
 
 /// Where the queue offset lies in a record; the physical offset follows.
-pub(crate) const QUEUE_OFFSET_AT: usize = 20;
+pub const QUEUE_OFFSET_AT: usize = 20;
 /// Where the physical offset lies in a record.
 pub const PHYSICAL_OFFSET_AT: usize = 28;
 
@@ -100,7 +102,7 @@ fn reconsume_times_at(record: &[u8]) -> Option<usize> {
 }
 
 /// Where the store timestamp lies in a record with this system flag.
-pub(crate) fn store_timestamp_at(sys_flag: i32) -> usize {
+pub fn store_timestamp_at(sys_flag: i32) -> usize {
     if sys_flag & BORN_HOST_V6 == 0 { 56 } else { 68 }
 }
 
@@ -148,7 +150,7 @@ pub(crate) fn stored_properties_len(given: &[u8], with_property_crc: bool) -> us
 /// property CRC, where there is to be one, waits for them.
 ///
 /// The caller has checked the limits.
-pub(crate) fn encode(
+pub fn encode(
     message: &NewMessage<'_>,
     store_host: SocketAddr,
     with_property_crc: bool,
@@ -214,7 +216,7 @@ pub(crate) fn mark_last(bytes: &mut [u8], encoded: &Encoded) {
 }
 
 /// Overwrites `bytes` at `at`; positions are the codec's own, so they always fit.
-pub(crate) fn patch<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
+pub fn patch<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {
         place.copy_from_slice(&bytes);
     }

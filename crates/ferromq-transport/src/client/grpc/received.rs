@@ -5,7 +5,7 @@
 
 use std::io::Read;
 
-use ferromq_store::columns::MAX_DECOMPRESSED;
+use ferromq_store::formats::message::MAX_DECOMPRESSED;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use super::{Status, entries, texts};
