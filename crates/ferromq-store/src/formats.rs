@@ -6,9 +6,9 @@ pub use crate::{
     delayed::timer::checkpoint_files,
     files::anchor,
     index::{index_file, unindexed_range},
+    log::flush_mark,
     progress::{lease_file, offset_file},
     queues::{admin_files, consume_queue, queue_list, queue_marks},
     record::{message, property_crc},
-    log::flush_mark,
     recovery::{checkpoint, last_shutdown},
 };

@@ -18,10 +18,11 @@ use super::{
 use ferromq_store::{
     Disk,
     formats::{
-        admin_files::{self, Floor, QueueName},
+        admin_files::{self, QueueName},
         anchor::{self, Anchor},
         last_shutdown, lease_file,
         queue_list::QueueList,
+        queue_marks::Floor,
         unindexed_range,
     },
 };

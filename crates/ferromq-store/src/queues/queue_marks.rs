@@ -138,9 +138,9 @@ impl QueueMarks {
 
 /// What was deleted of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Floor {
+pub struct Floor {
     /// Queue offsets below it were given out before …
     pub(crate) offset: u64,
     /// … to records that lie before this physical offset.
-    pub(crate) physical_end: u64,
+    pub physical_end: u64,
 }
