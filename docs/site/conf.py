@@ -21,15 +21,12 @@ project = "ferromq"
 author = "the ferromq authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
-exclude_patterns = ["site/*.py"]
 html_theme = "furo"
 html_title = "ferromq"
 html_copy_source = False
 html_show_copyright = False
-pygments_style = "default"
 
 myst_heading_anchors = 4
-myst_enable_extensions = ["strikethrough"]
 
 default_role = "code"
 add_module_names = False
