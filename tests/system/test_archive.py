@@ -91,7 +91,7 @@ def test_without_a_hook_nothing_is_deleted_where_files_are_to_be_archived(
         fill(mq, eventually)
         assert "no archive hook" in mq.store.clean(now=True)["failure"]
         assert mq.store.min_offset("orders", 0) == 0
-    assert any("nothing is there to take them" in record.message for record in caplog.records)
+    assert any("no archive hook is set" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize("name", ["nowhere:take", "json:nothing", "json:decoder.NaN", "no name"])
@@ -120,7 +120,7 @@ def test_what_is_cleaned_while_a_broker_starts_waits_for_the_hook(
     """A store cleans from the moment it is open; a file that has expired by then is taken before it goes."""
     with ferromq.embedded(tmp_path, clock=ferromq.Clock.manual(START), **{**SMALL, "retention_age": "forever"}) as mq:
         fill(mq, eventually)
-    opened = controller._open_store
+    opened = controller.open_store
     removed: list[int] = []
 
     def open_and_clean(*arguments: Any, **options: Any) -> Store:
@@ -129,7 +129,7 @@ def test_what_is_cleaned_while_a_broker_starts_waits_for_the_hook(
         removed.append(store.clean(now=True)["removed_files"])
         return store
 
-    monkeypatch.setattr(controller, "_open_store", open_and_clean)
+    monkeypatch.setattr(controller, "open_store", open_and_clean)
     taken: list[ferromq.ExpiredFile] = []
     clock = ferromq.Clock.manual(START + 2 * 3_600_000)
     with ferromq.embedded(tmp_path, clock=clock, archive=taken.append, **SMALL) as mq:

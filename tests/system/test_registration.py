@@ -372,17 +372,17 @@ def test_what_was_told_to_another_role_is_passed_over(
 ) -> None:
     """The answer of a name server may come when the broker is not any more what it registered as."""
     broker = start(broker_id=1)
-    announcer = broker._announcer
-    tell = announcer._on_master
+    registrar = broker._registrar
+    tell = registrar._on_master
 
     def late(*told: object) -> None:
-        announcer._on_master = tell
+        registrar._on_master = tell
         name_server.master = {}
         broker.configure(broker_id=2)
         tell(*told)
 
     name_server.master = {"masterAddr": "127.0.0.1:9"}
-    announcer._on_master = late
+    registrar._on_master = late
     clock.advance(seconds=30)
     assert broker.identity.broker_id == 2
-    assert broker._master is None
+    assert broker._role.master is None

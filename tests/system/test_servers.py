@@ -142,8 +142,8 @@ def test_a_broker_is_reached_by_name_and_by_ipv6(tmp_path: Path, arguments: tupl
         code, errors = server.stop()[:2]
         assert code == 0
         # Both listeners are on 127.0.0.1 alone, or the second one is.
-        assert ("address not reached" in errors) == expected.startswith("[::1]")
-        assert all("address not reached" in line for line in errors.splitlines())
+        assert ("address not reachable" in errors) == expected.startswith("[::1]")
+        assert all("address not reachable" in line for line in errors.splitlines())
 
 
 def test_a_broker_registers_with_a_name_server_that_comes_later(

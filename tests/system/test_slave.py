@@ -537,7 +537,7 @@ def test_its_own_address_is_never_asked(
     own = Registration("DefaultCluster", slave.address, "broker-a", 0)
     namesrv.routes.register(own, RegisteredTopics(), clock.now_ms(), None)
     calls = slave._server.stats()["cold_calls"]
-    slave._told_master(Known(slave.address, None), slave.identity.generation)
+    slave._role.set_master(Known(slave.address, None), slave.identity.generation)
     for _ in range(3):
         clock.advance(seconds=3)
     assert slave._server.stats()["cold_calls"] == calls

@@ -11,7 +11,8 @@ import pytest
 
 from ferromq._ferromq import Clock, Store, StoredMessage
 from ferromq._proto import messages as pb
-from ferromq.broker.clients.table import Client, ClientTable
+from ferromq.broker.clients.client import Client
+from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.transactions.check_back import CheckReport, TransactionChecker
 from ferromq.broker.transactions.check_requests import CheckSender
 from ferromq.broker.transactions.end_transaction import Decision, EndRequest, TransactionEnder

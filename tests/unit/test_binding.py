@@ -675,7 +675,7 @@ def test_an_answer_to_a_query_by_key_has_a_bounded_size(store: Store) -> None:
         sizes = [len(found.body) for found in query("orders", field, max_bytes=MAX_BYTES)]
         assert sizes == [100] + [1_000_000] * 4
         assert [len(found.body) for found in query("orders", field, max_bytes=1)] == [100]
-    queries = MessageQueries(store, cast("Any", None))
+    queries = MessageQueries(store)
     for unique in ("true", "false"):
         fields = {"topic": "orders", "key": "u", "maxNum": "1000", "_UNIQUE_KEY_QUERY": unique}
         code, _, _, body = queries.by_key(cast("Any", SimpleNamespace(fields=fields)))

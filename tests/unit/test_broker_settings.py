@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.administration.settings import _CHANGEABLE, Settings, fields_of, flat, own_text, rocketmq_names
+from ferromq.broker.administration.rocketmq_options import fields_of, flat, own_text, rocketmq_names
+from ferromq.broker.administration.settings import _CHANGEABLE, Settings
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.file_edit import ProtectedKey, set_lines, set_toml
 from ferromq.config.rocketmq_keys import REFUSED

@@ -12,7 +12,7 @@ from check_peers import DISCARDED, HALF, NOW, OP, Broker, answer, resume
 
 from ferromq._ferromq import StoredMessage, decode_records
 from ferromq._proto import messages as pb
-from ferromq.broker.clients.table import Client
+from ferromq.broker.clients.client import Client
 from ferromq.broker.transactions.check_back import CheckReport, CheckRules
 from ferromq.broker.transactions.end_transaction import Decision, EndRefused
 from ferromq.broker.transactions.half_message_index import HalfMessageIndex

@@ -5,7 +5,7 @@ import pytest
 from check_peers import DISCARDED, HALF, NOW, ROUND, Broker, answer, resume
 
 from ferromq._ferromq import decode_records
-from ferromq.broker.clients.table import Client
+from ferromq.broker.clients.client import Client
 from ferromq.broker.transactions.check_back import CheckReport
 from ferromq.config.transactions import TransactionConfig
 

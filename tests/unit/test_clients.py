@@ -10,18 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from ferromq.broker.clients.client import Client
 from ferromq.broker.clients.memory import MAX_OF_ALL, ClientMemory, LimitExceeded, limit_of_all
 from ferromq.broker.clients.queue_locks import LOCK_MS, MAX_BYTES, QueueLocks
-from ferromq.broker.clients.table import (
-    BROADCASTING,
-    Client,
-    ClientTable,
-    ConsumeSettings,
-    Group,
-    GroupChange,
-    Subscription,
-    java_hash,
-)
+from ferromq.broker.clients.subscription import BROADCASTING, ConsumeSettings, Subscription
+from ferromq.broker.clients.table import ClientTable, Group, GroupChange
+from ferromq.protocol.java_hash import java_hash
 from ferromq.protocol.message_queue import MessageQueue
 
 LEASE = 100

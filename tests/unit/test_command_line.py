@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ferromq.broker.cluster.addresses import identify, unheard
+from ferromq.broker.cluster.addresses import identify, unreachable
 from ferromq.cli import main as cli
 from ferromq.cli import servers
 from ferromq.config.broker import BrokerConfig
@@ -81,7 +81,7 @@ def test_an_address_nothing_listens_on_is_told(listen: str, options: dict[str, s
     if told == [] and options == {"advertise": "192.0.2.2"} and listen.startswith("127."):
         pytest.skip("this machine has only loopback")
     config = BrokerConfig.from_options({"listen": listen, "grpc_listen": "0.0.0.0:8081", **options})
-    warnings = unheard(identify(config, listen, "0.0.0.0:8081"), listen, "0.0.0.0:8081")
+    warnings = unreachable(identify(config, listen, "0.0.0.0:8081"), listen, "0.0.0.0:8081")
     assert len(warnings) == bool(told)
     assert all(word in warning for warning in warnings for word in told)
 
@@ -89,7 +89,7 @@ def test_an_address_nothing_listens_on_is_told(listen: str, options: dict[str, s
 def test_a_grpc_address_that_leads_to_the_other_host_is_told() -> None:
     """It is the host of `advertise` unless it is given."""
     config = BrokerConfig.from_options({"advertise": "192.0.2.2", "grpc_listen": "127.0.0.1:28581"})
-    [warning] = unheard(identify(config, "0.0.0.0:10911", "127.0.0.1:28581"), "0.0.0.0:10911", "127.0.0.1:28581")
+    [warning] = unreachable(identify(config, "0.0.0.0:10911", "127.0.0.1:28581"), "0.0.0.0:10911", "127.0.0.1:28581")
     assert all(word in warning for word in ("192.0.2.2:28581", "grpc_advertise", "127.0.0.1:28581", "grpc_listen"))
 
 

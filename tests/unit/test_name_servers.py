@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 from ferromq.broker.cluster import name_servers as module
-from ferromq.broker.cluster.name_servers import BrokerIdentity, NameServers
+from ferromq.broker.cluster.identity import BrokerIdentity
+from ferromq.broker.cluster.name_servers import NameServers
 from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import RegistrationWait, TopicConfig
 from ferromq.config.membership import MembershipConfig

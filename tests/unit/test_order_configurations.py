@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ferromq.broker.cluster.name_server_session import AckedState, BrokerIdentity, RegistrationAnswer
+from ferromq.broker.cluster.identity import BrokerIdentity
+from ferromq.broker.cluster.name_server_session import AckedState, RegistrationAnswer
 from ferromq.broker.cluster.order_configurations import NameServerTable, OrderConfigurations
 from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import TopicConfig

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ferromq._ferromq import StoredMessage
-from ferromq.broker.clients.table import Client
+from ferromq.broker.clients.client import Client
 from ferromq.broker.transactions.end_transaction import Decision, EndRefused, EndRequest, op_message
 from ferromq.config.transactions import TransactionConfig
 

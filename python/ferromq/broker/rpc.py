@@ -5,48 +5,16 @@ Hot requests are answered in Rust; naming one here is a `ValueError` at start.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from ferromq._ferromq import Request, Response
 from ferromq._proto import messages as pb
 from ferromq.broker.administration import log_level
-from ferromq.broker.administration.catalog import Catalog
-from ferromq.broker.administration.offsets import OffsetRequests
-from ferromq.broker.administration.settings import SettingsRequests
-from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges
 from ferromq.broker.clients import lite_topics
-from ferromq.broker.clients.components import ClientComponents
-from ferromq.broker.cluster.routes import Routes
+from ferromq.broker.components import Components
 from ferromq.broker.grpc_answers import rpc
-from ferromq.broker.messages.message_queries import MessageQueries
-from ferromq.broker.messages.recalls import Recalls
-from ferromq.broker.messages.write_layouts import KEEP_WRITE_LAYOUT, WriteLayouts
-from ferromq.broker.reports.consume_progress import ConsumeProgress
-from ferromq.broker.reports.runtime_info import RuntimeInfo
-from ferromq.broker.reports.statistics import Statistics
-from ferromq.broker.transactions.components import TransactionComponents
+from ferromq.broker.messages.write_layouts import KEEP_WRITE_LAYOUT
 from ferromq.protocol import remoting as _remoting
 from ferromq.protocol.codes import RequestCode, ResponseCode
-
-
-@dataclass(frozen=True, slots=True)
-class Rooms:
-    """The parts of the control plane that answer."""
-
-    admin: TopicAndGroupChanges
-    catalog: Catalog
-    clients: ClientComponents
-    layouts: WriteLayouts
-    offsets: OffsetRequests
-    queries: MessageQueries
-    recalls: Recalls
-    reports: ConsumeProgress
-    routes: Routes
-    runtime: RuntimeInfo
-    settings: SettingsRequests
-    statistics: Statistics
-    transactions: TransactionComponents
-
 
 _CHANGING = frozenset(
     {
@@ -112,7 +80,7 @@ def _of_the_log(handler: _remoting.Handler, refused: Callable[[], str | None]) -
 
 
 def table(
-    rooms: Rooms, changes_refused: Callable[[], str | None], reads_refused: Callable[[], str | None]
+    components: Components, changes_refused: Callable[[], str | None], reads_refused: Callable[[], str | None]
 ) -> Mapping[int | str, Callable[[Request], Response]]:
     """
     Return the function for each remoting code and each gRPC method.
@@ -120,66 +88,66 @@ def table(
     *changes_refused* says why the tables may not be changed here now, *reads_refused* why consumers are not served;
     None where they may, and are.
     """
-    clients, routes, queries = rooms.clients, rooms.routes, rooms.queries
+    clients, routes, messages = components.clients, components.routes, components.messages
     heartbeats, connections, calls = clients.heartbeats, clients.connections, clients.calls
     remoting = {
-        RequestCode.QUERY_MESSAGE: queries.by_key,
-        RequestCode.QUERY_CONSUMER_OFFSET: rooms.offsets.committed,
-        RequestCode.UPDATE_AND_CREATE_TOPIC: rooms.admin.put_topic,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: rooms.admin.put_topics,
-        RequestCode.GET_ALL_TOPIC_CONFIG: rooms.catalog.topics,
-        RequestCode.UPDATE_BROKER_CONFIG: rooms.settings.update,
-        RequestCode.GET_BROKER_CONFIG: rooms.settings.get,
-        RequestCode.GET_BROKER_RUNTIME_INFO: rooms.runtime.info,
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: rooms.offsets.by_time,
-        RequestCode.GET_MAX_OFFSET: rooms.offsets.max_offset,
-        RequestCode.GET_MIN_OFFSET: rooms.offsets.min_offset,
-        RequestCode.GET_EARLIEST_MSG_STORETIME: rooms.offsets.earliest_time,
-        RequestCode.VIEW_MESSAGE_BY_ID: queries.by_id,
+        RequestCode.QUERY_MESSAGE: messages.by_key,
+        RequestCode.QUERY_CONSUMER_OFFSET: components.offsets.committed,
+        RequestCode.UPDATE_AND_CREATE_TOPIC: components.topics_and_groups.put_topic,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: components.topics_and_groups.put_topics,
+        RequestCode.GET_ALL_TOPIC_CONFIG: components.catalog.topics,
+        RequestCode.UPDATE_BROKER_CONFIG: components.settings.update,
+        RequestCode.GET_BROKER_CONFIG: components.settings.get,
+        RequestCode.GET_BROKER_RUNTIME_INFO: components.runtime.info,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: components.offsets.by_time,
+        RequestCode.GET_MAX_OFFSET: components.offsets.max_offset,
+        RequestCode.GET_MIN_OFFSET: components.offsets.min_offset,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: components.offsets.earliest_time,
+        RequestCode.VIEW_MESSAGE_BY_ID: messages.by_id,
         RequestCode.HEART_BEAT: heartbeats.heartbeat,
         RequestCode.UNREGISTER_CLIENT: heartbeats.unregister,
-        RequestCode.END_TRANSACTION: rooms.transactions.ends.end_transaction,
+        RequestCode.END_TRANSACTION: components.transactions.ends.end_transaction,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: clients.members.consumer_list,
         RequestCode.LOCK_BATCH_MQ: clients.locking.lock,
         RequestCode.UNLOCK_BATCH_MQ: clients.locking.unlock,
-        RequestCode.GET_ALL_CONSUMER_OFFSET: rooms.offsets.all_committed,
-        RequestCode.GET_ALL_DELAY_OFFSET: rooms.offsets.all_delayed,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: components.offsets.all_committed,
+        RequestCode.GET_ALL_DELAY_OFFSET: components.offsets.all_delayed,
         RequestCode.CHECK_CLIENT_CONFIG: heartbeats.check,
-        RequestCode.GET_TIMER_CHECK_POINT: rooms.recalls.check_point,
-        RequestCode.GET_TIMER_METRICS: rooms.recalls.metrics,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: rooms.admin.put_group,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.groups,
-        RequestCode.GET_TOPIC_STATS_INFO: rooms.reports.topic,
+        RequestCode.GET_TIMER_CHECK_POINT: components.recalls.check_point,
+        RequestCode.GET_TIMER_METRICS: components.recalls.metrics,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: components.topics_and_groups.put_group,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: components.catalog.groups,
+        RequestCode.GET_TOPIC_STATS_INFO: components.progress.topic,
         RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.of_consumers,
         RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.of_producers,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP: rooms.admin.delete_group,
-        RequestCode.GET_CONSUME_STATS: rooms.reports.group,
-        RequestCode.DELETE_TOPIC_IN_BROKER: rooms.admin.delete_topic,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: clients.resets.reset,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: components.topics_and_groups.delete_group,
+        RequestCode.GET_CONSUME_STATS: components.progress.group,
+        RequestCode.DELETE_TOPIC_IN_BROKER: components.topics_and_groups.delete_topic,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: components.offset_resets.reset,
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: calls.consumer_status,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: rooms.admin.put_groups,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: components.topics_and_groups.put_groups,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: connections.consumers_of,
-        RequestCode.QUERY_CONSUME_TIME_SPAN: rooms.reports.time_span,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: rooms.catalog.system_topics,
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: rooms.admin.clean_queues,
+        RequestCode.QUERY_CONSUME_TIME_SPAN: components.progress.time_span,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: components.catalog.system_topics,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: components.topics_and_groups.clean_queues,
         RequestCode.GET_CONSUMER_RUNNING_INFO: calls.running_info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: calls.consume_directly,
-        RequestCode.CLONE_GROUP_OFFSET: rooms.offsets.clone,
-        RequestCode.VIEW_BROKER_STATS_DATA: rooms.statistics.view,
-        RequestCode.CLEAN_UNUSED_TOPIC: rooms.admin.clean_unused,
-        RequestCode.GET_BROKER_CONSUME_STATS: rooms.reports.all_groups,
-        RequestCode.QUERY_CONSUME_QUEUE: rooms.reports.consume_queue,
-        RequestCode.RESUME_CHECK_HALF_MESSAGE: rooms.transactions.checks.resume,
+        RequestCode.CLONE_GROUP_OFFSET: components.offsets.clone,
+        RequestCode.VIEW_BROKER_STATS_DATA: components.statistics.view,
+        RequestCode.CLEAN_UNUSED_TOPIC: components.topics_and_groups.clean_unused,
+        RequestCode.GET_BROKER_CONSUME_STATS: components.progress.all_groups,
+        RequestCode.QUERY_CONSUME_QUEUE: components.progress.consume_queue,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: components.transactions.checks.resume,
         RequestCode.SEND_REPLY_MESSAGE: clients.replies.reply,
         RequestCode.SEND_REPLY_MESSAGE_V2: clients.replies.short_reply,
         RequestCode.GET_ALL_PRODUCER_INFO: connections.all_producers,
-        RequestCode.DELETE_EXPIRED_COMMITLOG: rooms.admin.clean,
+        RequestCode.DELETE_EXPIRED_COMMITLOG: components.topics_and_groups.clean,
         RequestCode.QUERY_TOPICS_BY_CONSUMER: connections.topics_of,
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: connections.subscription,
-        RequestCode.GET_TOPIC_CONFIG: rooms.catalog.topic,
-        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: rooms.catalog.group,
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: rooms.admin.forbid,
-        RequestCode.RECALL_MESSAGE: rooms.recalls.recall,
+        RequestCode.GET_TOPIC_CONFIG: components.catalog.topic,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: components.catalog.group,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: components.topics_and_groups.forbid,
+        RequestCode.RECALL_MESSAGE: components.recalls.recall,
         RequestCode.QUERY_ASSIGNMENT: clients.assignments.query,
         RequestCode.SET_MESSAGE_REQUEST_MODE: clients.assignments.set_mode,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: clients.assignments.all_modes,
@@ -193,15 +161,15 @@ def table(
             pb.NotifyClientTerminationRequest, pb.NotifyClientTerminationResponse, clients.grpc.notify_termination
         ),
         "EndTransaction": rpc(
-            pb.EndTransactionRequest, pb.EndTransactionResponse, rooms.transactions.ends.end_over_grpc
+            pb.EndTransactionRequest, pb.EndTransactionResponse, components.transactions.ends.end_over_grpc
         ),
         "SyncLiteSubscription": rpc(
             pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse, lite_topics.sync_subscription
         ),
-        "RecallMessage": rpc(pb.RecallMessageRequest, pb.RecallMessageResponse, rooms.recalls.recall_message),
-        "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, queries.query_offset),
-        "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, queries.get_offset),
-        KEEP_WRITE_LAYOUT: rooms.layouts.answer,
+        "RecallMessage": rpc(pb.RecallMessageRequest, pb.RecallMessageResponse, components.recalls.recall_message),
+        "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, components.grpc_offsets.query_offset),
+        "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, components.grpc_offsets.get_offset),
+        KEEP_WRITE_LAYOUT: components.layouts.answer,
         "Admin/ChangeLogLevel": log_level.change_log_level,
     }
     masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ferromq._ferromq import Store
-from ferromq.broker.administration import settings
+from ferromq.broker.administration import rocketmq_options
 from ferromq.broker.controller import BrokerController
 from ferromq.cli import flags
 from ferromq.cli.output import say
@@ -197,9 +197,12 @@ def run_mqbroker(options: argparse.Namespace) -> int:
         beside = _proxy_options(options)
         config = BrokerConfig.load(options.config, beside=beside, defaults=defaults, keys=keys, flags=given)
         if options.print_all or options.print_known:
-            found = {**settings.flat(config), **Store.check(**config.storage.overrides(), **config.timers.overrides())}
-            known = "".join(f"{key}={value}\n" for key, value in settings.rocketmq_names(found).items())
-            say((settings.as_lines(found) if options.print_all else known).rstrip())
+            found = {
+                **rocketmq_options.flat(config),
+                **Store.check(**config.storage.overrides(), **config.timers.overrides()),
+            }
+            known = "".join(f"{key}={value}\n" for key, value in rocketmq_options.rocketmq_names(found).items())
+            say((rocketmq_options.as_lines(found) if options.print_all else known).rstrip())
             return 0
         with contextlib.closing(BrokerController(config, config_file=options.config)) as broker:
             servers = f" and name server is {';'.join(config.namesrv)}" if config.namesrv else ""

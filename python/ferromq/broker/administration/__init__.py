@@ -1,1 +1,1 @@
-"""What administrators change: topics, groups, offsets, settings."""
+"""Requests of administrators: topics, groups, offsets, and the broker's options."""

@@ -1,15 +1,15 @@
 """
-What a broker's tables hold, as administrators and slaves ask for it: topics, consumer groups, what is forbidden.
+Queries of topics and consumer groups, for administrators and slaves.
 
-It reads `topics` and `groups`; changes are `admin`'s.
+`topics_and_groups` changes them.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from ferromq._ferromq import Request
-from ferromq.broker.cluster.routes import missing_group, missing_topic
 from ferromq.broker.metadata.groups import FORBIDDEN, GroupTable
+from ferromq.broker.metadata.not_found import missing_group, missing_topic
 from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.protocol import java_json, naming
@@ -22,16 +22,16 @@ _PAGE = 2_000
 
 
 class Catalog:
-    """Answers what topics and groups there are."""
+    """Answers requests 21, 201, 305, 351 and 352."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics
         self._groups = groups
 
     def topics(self, request: Request) -> Answer:
-        """Answer request 21: all topics; a page of them for who says where it is, by `topicSeq` and `dataVersion`."""
+        """Answer request 21: all topics, or the page that `topicSeq` and `dataVersion` name."""
         content = self._topics.content
-        table = {name: topic.to_json() for name, topic in _asked(request.fields, "topic", content).items()}
+        table = {name: topic.to_json() for name, topic in _requested(request.fields, "topic", content).items()}
         body = {
             "dataVersion": content.version.to_json(),
             "mappingDataVersion": DataVersion().to_json(),
@@ -42,9 +42,9 @@ class Catalog:
         return success({"totalTopicNum": str(len(content.entries))}, java_json.dumps(body))
 
     def groups(self, request: Request) -> Answer:
-        """Answer request 201: all consumer groups and what they are forbidden; pages by `groupSeq` as in request 21."""
+        """Answer request 201: all consumer groups and their forbidden topics, or a page as in request 21."""
         content = self._groups.content
-        entries = _asked(request.fields, "group", content)
+        entries = _requested(request.fields, "group", content)
         forbidden = content.others.get(FORBIDDEN) or {}
         body = {
             "dataVersion": content.version.to_json(),
@@ -62,7 +62,7 @@ class Catalog:
         return success(body=java_json.dumps(topic.to_json()))
 
     def group(self, request: Request) -> Answer:
-        """Answer request 352: one consumer group, created where first use creates them."""
+        """Answer request 352: one consumer group, created if first use may create it."""
         name = required(request.fields, "group")
         group = self._groups.ensure(name, request.peer)
         if group is None:
@@ -75,8 +75,8 @@ class Catalog:
         return success(body=java_json.dumps({"topicList": sorted(names | naming.SYSTEM_TOPICS)}))
 
 
-def _asked(fields: Mapping[str, str], kind: str, content: TableContent[Any]) -> Mapping[str, Any]:
-    """Return the entries a request is about; its place counts only where it was told of this version of the table."""
+def _requested(fields: Mapping[str, str], kind: str, content: TableContent[Any]) -> Mapping[str, Any]:
+    """Return the requested entries; a page continues only if it names this version of the table, else it restarts."""
     place, most = f"{kind}Seq", f"max{kind.capitalize()}Num"
     if not any(fields.get(name) for name in ("dataVersion", place, most)):
         return content.entries
@@ -85,6 +85,6 @@ def _asked(fields: Mapping[str, str], kind: str, content: TableContent[Any]) -> 
             DataVersion.from_json(java_json.loads_object(fields["dataVersion"])) if fields.get("dataVersion") else None
         )
     except (ValueError, TypeError) as error:
-        raise BadRequest(f"the header field dataVersion is no version of a table: {error}") from error
+        raise BadRequest(f"the header field dataVersion is not a version: {error}") from error
     first = integer(fields, place, 0) if version == content.version else 0
     return content.page(first, min(_PAGE, integer(fields, most, _PAGE)))

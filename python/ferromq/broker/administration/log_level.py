@@ -1,4 +1,4 @@
-"""RocketMQ's Admin service over gRPC, of which one method is served: the log level of the process, while it runs."""
+"""ChangeLogLevel, the one method served of RocketMQ's Admin service over gRPC."""
 
 import logging
 
@@ -14,13 +14,13 @@ _log = logging.getLogger("ferromq.broker")
 
 
 def change_log_level(request: Request) -> bytes:
-    """Answer ChangeLogLevel: all logs of the process are of this level from now on, Rust's and Python's."""
+    """Answer ChangeLogLevel: set the level of all logs of the process, Rust's and Python's."""
     try:
         wanted = pb.ChangeLogLevelRequest.FromString(request.body).level
         level = enum_name(pb.ChangeLogLevelRequest.Level.Name, wanted)
         logs.change(level.lower())
     except DecodeError as error:
-        remark = f"not changed, this is no ChangeLogLevelRequest: {error}"
+        remark = f"not changed, the body is not a ChangeLogLevelRequest: {error}"
     except ConfigError as error:
         remark = f"not changed: {error}"
     else:

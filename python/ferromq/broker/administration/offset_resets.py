@@ -1,7 +1,7 @@
 """
-OffsetResets where a group goes on consuming, by time or to an offset (222), for members online and for those to come.
+Resets of a group's offsets, by time or to an offset (request 222).
 
-The store holds the offsets; members are told so that they drop what they have fetched.
+The store keeps the offsets; members are notified so that they drop prefetched messages.
 """
 
 import logging
@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ferromq._ferromq import Request, Store
+from ferromq.broker.clients.client import Pusher
 from ferromq.broker.clients.client_calls import KNOWS_RESET
-from ferromq.broker.clients.table import ClientTable, Group, Pusher
+from ferromq.broker.clients.table import ClientTable, Group
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.protocol import java_json
@@ -24,16 +25,16 @@ _CPP = "CPP"
 
 
 class ResetSink(Pusher, Protocol):
-    """What tells members: the part of `Server` that is used here."""
+    """The part of `Server` that carries resets to members."""
 
     def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Answer the next pull of a queue with the offset to go on at."""
+        """Answer the next pull of a queue with the new offset."""
 
     def remove_resets(self, group: str, topic: str | None = None) -> None:
-        """Forget what was noted for a topic before."""
+        """Remove pending resets of a topic."""
 
     def wake_receives(self, group: str, topic: str) -> None:
-        """Have receives that wait look again."""
+        """Make waiting receives look for messages again."""
 
 
 class OffsetResets:
@@ -58,11 +59,11 @@ class OffsetResets:
 
     def reset(self, request: Request) -> Answer:
         """
-        Answer request 222: set a group's offsets of a topic, and say which they are now.
+        Answer request 222: set a group's offsets of a topic, and return them.
 
-        All queues, or the one named, go to the time `timestamp` (-1: to the end); the one named may go to `offset`.
-        The offsets are the group's before the answer is sent. What members online over remoting commit counts again
-        once they know: by their next pull, or, for a reset by time, because they are told to drop what they fetched.
+        All queues, or the named one, go to the time `timestamp` (-1 for the end); the named one can go to `offset`. The
+        offsets hold before the answer is sent. Commits of remoting members are ignored until they know of the reset: by
+        their next pull, or by the notification to drop prefetched messages.
         """
         fields = request.fields
         name, group = required(fields, "topic"), required(fields, "group")
@@ -81,19 +82,19 @@ class OffsetResets:
         else:
             offsets = {each: self._by_time(name, each, timestamp) for each in range(topic.read_queues)}
         if not offsets:
-            return failure(ResponseCode.SYSTEM_ERROR, f"No queues to reset: {name} has none that may be read")
-        # First the notes: a commit in between would undo the reset.
+            return failure(ResponseCode.SYSTEM_ERROR, f"No queues to reset: {name} has no readable queue")
+        # Resets are pushed first: a commit in between would undo them.
         self._table.with_readers(
             group,
             name,
             there=lambda: self._note(group, name, offsets),
-            # What members before them were to hear is over, too.
+            # Earlier resets have no reader any more.
             none_there=lambda: self._server.remove_resets(group, name),
         )
         known = self._table.group(group)
         for each, target in offsets.items():
             self._store.reset_offset(group, name, each, target)
-        # What members hold over gRPC is theirs no more; who waits finds what comes again.
+        # Leases of gRPC members ended, so waiting receives may find their messages.
         self._server.wake_receives(group, name)
         table = {MessageQueue(name, self._broker_name, each): target for each, target in offsets.items()}
         if known is not None and offset == -1:
@@ -106,7 +107,7 @@ class OffsetResets:
             self._server.put_reset(group, topic, queue_id, offset)
 
     def _refusal(self, topic: TopicConfig, queue_id: int, offset: int) -> Answer | None:
-        """Return why one queue cannot go to an offset; None where it can, or nobody asked for that."""
+        """Return why one queue cannot go to an offset; None if it can, or if no offset is given."""
         if queue_id < 0:
             return None
         if queue_id >= max(topic.read_queues, topic.write_queues):
@@ -126,7 +127,7 @@ class OffsetResets:
         fields = {"topic": topic, "group": group.name, "timestamp": str(timestamp), "isForce": "true"}
         objects = b'{"offsetTable":' + dump_offsets(table) + b"}"
         entries = [{**queue.to_json(), "offset": offset} for queue, offset in table.items()]
-        # The C++ client takes a list.
+        # The C++ client expects a list.
         listed = java_json.dumps({"offsetTable": entries})
         for client in group.members:
             if client.is_grpc or client.version < KNOWS_RESET:

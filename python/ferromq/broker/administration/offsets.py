@@ -1,19 +1,18 @@
 """
-OffsetRequests over remoting: where a queue begins and ends, where a time is in it, how far groups have read.
+Offsets over remoting: the limits of queues, times in queues, and committed offsets of groups.
 
-Reads, and the two changes administrators make to a group's progress without its members: cloning and forgetting. How
-progress is kept is the store's business; resets that tell members are in `resets`.
+`clone` copies committed offsets without involving members; `offset_resets` moves them and notifies members.
 """
 
 import logging
 from collections.abc import Callable, Collection
 
 from ferromq._ferromq import Request, Store
-from ferromq.broker.cluster.routes import missing_topic
+from ferromq.broker.metadata.not_found import missing_topic
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
-from ferromq.protocol.remoting import Answer, BadRequest, boolean, failure, flag, integer, required, success
+from ferromq.protocol.remoting import Answer, BadRequest, boolean, failure, flag, integer, queue_of, required, success
 from ferromq.protocol.route import DataVersion
 
 _log = logging.getLogger("ferromq.broker")
@@ -24,10 +23,10 @@ _BOUNDARIES = {"lower": False, "upper": True}
 
 class OffsetRequests:
     """
-    Answers questions about offsets.
+    Answers requests 14, 29 to 32, 43, 45 and 314.
 
-    *subscribed* says which topics the members of a group, where it has any, are subscribed to; *near_span* how many
-    bytes before the end of the log a message is no history yet.
+    *subscribed* returns the topics that a group's members subscribe to. *near_span* returns the number of bytes before
+    the log's end within which a message counts as recent.
     """
 
     def __init__(
@@ -47,10 +46,10 @@ class OffsetRequests:
 
     def committed(self, request: Request) -> Answer:
         """
-        Answer request 14: the next offset a group will read.
+        Answer request 14: a group's committed offset, which is the next one that it reads.
 
-        A group that has read nothing begins at 0 where the queue still has its first message, and that is no old
-        history; also where the queue is empty, so that what is sent meanwhile is not skipped.
+        A group without one starts at 0 if the queue still has its first message and that is recent, or if the queue is
+        empty, so that messages sent meanwhile are not skipped.
         """
         fields = request.fields
         group = required(fields, "consumerGroup")
@@ -67,7 +66,7 @@ class OffsetRequests:
         return success({"offset": str(offset)})
 
     def by_time(self, request: Request) -> Answer:
-        """Answer request 29: the offset a time stands for."""
+        """Answer request 29: the offset at a time."""
         fields = request.fields
         topic, queue_id = queue_of(fields)
         timestamp = integer(fields, "timestamp")
@@ -81,33 +80,33 @@ class OffsetRequests:
         return success({"offset": str(offset)})
 
     def max_offset(self, request: Request) -> Answer:
-        """Answer request 30: the offset the next message of a queue gets."""
+        """Answer request 30: the offset of the next message of a queue."""
         topic, queue_id = queue_of(request.fields)
         return self._missing(topic) or success({"offset": str(self._store.max_offset(topic, queue_id))})
 
     def min_offset(self, request: Request) -> Answer:
-        """Answer request 31: the first offset kept of a queue."""
+        """Answer request 31: the first offset that a queue still has."""
         topic, queue_id = queue_of(request.fields)
         return self._missing(topic) or success({"offset": str(self._store.min_offset(topic, queue_id))})
 
     def earliest_time(self, request: Request) -> Answer:
-        """Answer request 32: when the first message kept of a queue was stored; -1 where it has none."""
+        """Answer request 32: the store time of a queue's first message; -1 for an empty queue."""
         topic, queue_id = queue_of(request.fields)
         earliest = self._store.earliest_time(topic, queue_id)
         return self._missing(topic) or success({"timestamp": str(_NOT_THERE if earliest is None else earliest)})
 
     def all_committed(self, _request: Request) -> Answer:
-        """Answer request 43: what all groups have committed, as it lies in consumerOffset.json."""
+        """Answer request 43: all committed offsets, in the format of consumerOffset.json."""
         table = self._store.committed_offsets()
         offsets = {
             name: {str(queue_id): offset for queue_id, offset in queues.items()} for name, queues in table.items()
         }
-        # OffsetRequests change all the time: their version only says when they were read.
+        # Offsets change all the time; the version is only the time of this answer.
         version = DataVersion(self._now_ms())
         return success(body=java_json.dumps({"dataVersion": version.to_json(), "offsetTable": offsets}))
 
     def all_delayed(self, _request: Request) -> Answer:
-        """Answer request 45: how far each delay level is, in the form of delayOffset.json."""
+        """Answer request 45: the progress of each delay level, in the format of delayOffset.json."""
         found = java_json.loads_object(self._store.delay_offset_json())
         version = DataVersion.from_json(found.get("dataVersion"))
         return success(
@@ -116,9 +115,9 @@ class OffsetRequests:
 
     def clone(self, request: Request) -> Answer:
         """
-        Answer request 314: let a group go on where another one is, in one topic or in all the other has read.
+        Answer request 314: copy another group's committed offsets of one topic, or of all that it has read.
 
-        Of a group with members, unless `offline` is set, only what they are subscribed to counts.
+        If the source has members, only their subscribed topics are copied, unless `offline` is set.
         """
         fields = request.fields
         source, target = required(fields, "srcGroup"), required(fields, "destGroup")
@@ -148,11 +147,3 @@ class OffsetRequests:
         if self._topics.find(topic) is not None:
             return None
         return failure(ResponseCode.TOPIC_NOT_EXIST, missing_topic(topic))
-
-
-def queue_of(fields: dict[str, str]) -> tuple[str, int]:
-    """Return the topic and the queue id a request names. Raises `BadRequest`."""
-    queue_id = integer(fields, "queueId")
-    if not 0 <= queue_id < 1 << 31:
-        raise BadRequest(f"the header field queueId is {queue_id}; queues are counted from 0")
-    return required(fields, "topic"), queue_id

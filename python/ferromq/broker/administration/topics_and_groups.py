@@ -1,7 +1,7 @@
 """
-Changes an administrator asks a broker for over remoting: topics, consumer groups, cleaning.
+Changes of topics and consumer groups, and cleaning of the store, that administrators request over remoting.
 
-What a topic may be is decided by `topics`, what a group may be by `groups`.
+The tables in `metadata` decide which topics and groups are valid.
 """
 
 import logging
@@ -28,7 +28,7 @@ Attributes = Mapping[str, str | None]
 
 
 class TopicAndGroupChanges:
-    """Answers requests that change topics and groups."""
+    """Answers requests 17, 18, 200, 207, 215, 225, 306, 316, 329 and 353."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class TopicAndGroupChanges:
         self._seldom = LimitedLog(_log)
 
     def put_topic(self, request: Request) -> Answer:
-        """Answer request 17: create a topic, or change it. Done when the name servers that answer know it."""
+        """Answer request 17: create or change a topic, and wait until the name servers that answer know it."""
         fields = request.fields
         name = required(fields, "topic")
-        # What is not said stays as it is.
+        # Missing fields keep their values.
         before = self._topics.find(name) or TopicConfig(name, _QUEUES, _QUEUES)
         numbers = {
             "readQueueNums": integer(fields, "readQueueNums", before.read_queues),
@@ -80,9 +80,9 @@ class TopicAndGroupChanges:
 
     def delete_topic(self, request: Request) -> Answer:
         """
-        Answer request 215: delete a topic and its messages; as in RocketMQ, also one that is not there.
+        Answer request 215: delete a topic and its messages; as in RocketMQ, a missing topic is no error.
 
-        What groups were to receive of it again goes with it, unless the topic of that name is another group's own.
+        Retry topics of this topic are deleted too, unless one of that name belongs to another group.
         """
         topic = required(request.fields, "topic")
         naming.check_topic(topic)
@@ -95,16 +95,16 @@ class TopicAndGroupChanges:
         except RequestError as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
         for name in names:
-            # Also where the table has no such topic: its deletion may have been left halfway.
+            # An earlier deletion may have stopped halfway, so this runs for a topic that the table lacks, too.
             self._delete(name)
         return success()
 
     def delete_group(self, request: Request) -> Answer:
-        """Answer request 207: delete a consumer group, with `cleanOffset` its progress; also one that is not there."""
+        """Answer request 207: delete a consumer group, with `cleanOffset` its offsets; a missing group is no error."""
         group = required(request.fields, "groupName")
         naming.check_group(group)
         if group in naming.SYSTEM_GROUPS:
-            return failure(ResponseCode.INVALID_PARAMETER, f"{group} is a group of the system and cannot be deleted")
+            return failure(ResponseCode.INVALID_PARAMETER, f"{group} is a system group and cannot be deleted")
         self._groups.delete(group, request.peer)
         if flag(request.fields, "cleanOffset"):
             topics = self._store.forget_group(group)
@@ -112,7 +112,7 @@ class TopicAndGroupChanges:
         return success()
 
     def forbid(self, request: Request) -> Answer:
-        """Answer request 353: say whether a group may read a topic, and change it where `readable` is given."""
+        """Answer request 353: tell whether a group may read a topic; the field `readable` changes it."""
         fields = request.fields
         group, topic = required(fields, "group"), required(fields, "topic")
         if fields.get("readable"):
@@ -121,15 +121,15 @@ class TopicAndGroupChanges:
         return success(body=java_json.dumps(body))
 
     def clean_queues(self, _request: Request) -> Answer:
-        """Answer request 306: delete what consume queues have of messages that are deleted."""
+        """Answer request 306: delete entries of consume queues whose messages are deleted."""
         self._store.clean()
         return success()
 
     def clean_unused(self, request: Request) -> Answer:
-        """Answer request 316: delete the queues of topics that are not in the table."""
+        """Answer request 316: delete the queues of topics that the table lacks."""
         topics = self._topics
         unused = [name for name in self._store.queues() if topics.find(name) is None and not topics.is_system(name)]
-        # One may have been created on first use since, and hold messages, and layouts of their writes.
+        # A topic created on first use since then may already have messages and write layouts.
         deleted = [name for name in unused if topics.while_absent(name, partial(self._delete, name))]
         _log.info("unused topics deleted topics=%d peer=%s", len(deleted), request.peer)
         return success()
@@ -139,18 +139,18 @@ class TopicAndGroupChanges:
         try:
             self._deleted(topic)
         except OSError as error:
-            # With layouts that are left over a write to a new topic of this name can fail, and loses nothing.
-            text = "layouts of writes to a deleted topic are left over topic=%s: %s"
+            # A stale layout can make a write to a new topic of this name fail, but loses nothing.
+            text = "write layouts of a deleted topic are left over topic=%s: %s"
             self._seldom.log(logging.WARNING, text, topic, error)
         return queues
 
     def clean(self, _request: Request) -> Answer:
-        """Answer request 329: delete the files that have expired, at whatever hour."""
+        """Answer request 329: delete expired files now, whatever the configured hours."""
         self._store.clean(now=True)
         return success()
 
     def put_group(self, request: Request) -> Answer:
-        """Answer request 200: create a consumer group, or change it. The body is Java's SubscriptionGroupConfig."""
+        """Answer request 200: create or change a consumer group; the body is Java's SubscriptionGroupConfig."""
         return self._put_groups([parse_group(request.body, self._groups.get)], request.peer)
 
     def put_groups(self, request: Request) -> Answer:
@@ -169,9 +169,9 @@ def parse_topics(
     body: bytes, find: Callable[[str], TopicConfig | None] = lambda _name: None
 ) -> list[tuple[TopicConfig, Attributes]]:
     """
-    Parse the body of request 18; what is not said of a topic that *find* returns stays.
+    Parse the body of request 18; missing fields keep the values of the topic that *find* returns.
 
-    Raises `BadRequest` naming the topic that is wrong.
+    Raises `BadRequest` naming the wrong topic.
     """
     return [_topic(value, find) for value in _listed(body, "topicConfigList")]
 
@@ -180,15 +180,15 @@ Find = Callable[[str], GroupConfig | None]
 
 
 def parse_group(body: bytes, find: Find = lambda _name: None) -> tuple[GroupConfig, Attributes]:
-    """Parse the body of request 200; what is not said of a group that *find* returns stays. Raises `BadRequest`."""
+    """Parse the body of request 200; missing fields keep the values of *find*'s group. Raises `BadRequest`."""
     try:
         return _group(java_json.loads_object(body), find)
     except ValueError as error:
-        raise BadRequest(f"the body is no configuration of a consumer group: {error}") from error
+        raise BadRequest(f"the body is not a configuration of a consumer group: {error}") from error
 
 
 def parse_groups(body: bytes, find: Find = lambda _name: None) -> list[tuple[GroupConfig, Attributes]]:
-    """Parse the body of request 225, as `parse_group` does each."""
+    """Parse the body of request 225, each group as in `parse_group`."""
     return [_group(value, find) for value in _listed(body, "groupConfigList")]
 
 
@@ -196,7 +196,7 @@ def _listed(body: bytes, name: str) -> list[dict[str, Any]]:
     try:
         values = java_json.loads_object(body).get(name)
     except ValueError as error:
-        raise BadRequest(f"the body is no list of configurations: {error}") from error
+        raise BadRequest(f"the body is not a list of configurations: {error}") from error
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRequest(f"the body has no list of objects {name}")
     return values
@@ -225,7 +225,7 @@ def _topic(value: Mapping[str, Any], find: Callable[[str], TopicConfig | None]) 
         present = {} if before is None else {field: before.to_json()[field] for field in _TOPIC_FIELDS}
         return TopicConfig.from_json(name, {**present, **known}), _altered(value.get("attributes"))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise BadRequest(f"the topic {name!r} may not be so: {error}") from error
+        raise BadRequest(f"the topic {name!r} is invalid: {error}") from error
 
 
 def _group(value: Mapping[str, Any], find: Find) -> tuple[GroupConfig, Attributes]:
@@ -235,15 +235,15 @@ def _group(value: Mapping[str, Any], find: Find) -> tuple[GroupConfig, Attribute
         group = GroupConfig.from_request({**(before.to_json() if before else {}), **given})
         return group, _altered(value.get("attributes"))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise BadRequest(f"the body is no configuration of a consumer group: {error}") from error
+        raise BadRequest(f"the body is not a configuration of a consumer group: {error}") from error
 
 
 def _altered(attributes: Any) -> dict[str, str | None]:
-    """Parse attributes as bodies have them: `{"+name": value, "-name": ""}`."""
+    """Parse the attributes in a body: `{"+name": value, "-name": ""}`."""
     if attributes is None:
         return {}
     if not isinstance(attributes, dict):
-        raise TypeError("attributes are no object")
+        raise TypeError("attributes is not an object")
     return parse_changes(",".join(f"{name}={value}" if name[:1] == "+" else name for name, value in attributes.items()))
 
 

@@ -6,7 +6,6 @@ that heartbeats always find a free one.
 """
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +13,10 @@ from typing import Any, Protocol
 
 from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
+from ferromq.broker.clients.client import Client
 from ferromq.broker.clients.grpc_calls import GrpcCalls
-from ferromq.broker.clients.table import PASSIVELY, Client, ClientTable
+from ferromq.broker.clients.subscription import PASSIVELY
+from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.grpc_answers import enum_name
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicTable
@@ -23,7 +24,7 @@ from ferromq.errors import ConnectionFailed, MessageTooLarge, RequestTimeout
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.message_queue import dump_offsets, load_offsets
-from ferromq.protocol.remoting import Answer, BadRequest, failure, flag, required, success
+from ferromq.protocol.remoting import Answer, failure, flag, physical_offset, required, success
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -34,9 +35,6 @@ _STATUS_SECONDS = 5.0
 # Ordinals of RocketMQ's versions from which clients know these requests: V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT.
 KNOWS_RESET = 28
 _KNOWS_CALLS = 62
-_OFFSET_DIGITS = 16
-# Address and port of the broker, of IPv4 or IPv6, then the physical offset.
-_MESSAGE_ID = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})\Z")
 
 
 class CallChannel(Protocol):
@@ -258,10 +256,3 @@ _VERIFIED: Mapping[int, str] = {
 def _answer_text(client: Client, answer: pb.TelemetryCommand) -> str:
     code = enum_name(pb.Code.Name, answer.status.code)
     return f"the gRPC client {client.client_id} answered {code}: {answer.status.message}"
-
-
-def physical_offset(message_id: str) -> int:
-    """Return the place an offset message id names, which are its last 16 digits. Raises `BadRequest` for another id."""
-    if not _MESSAGE_ID.match(message_id):
-        raise BadRequest(f"msgId is {message_id[:100]!r}; an offset message id of 32 or 56 hex digits is expected")
-    return int(message_id[-_OFFSET_DIGITS:], 16)

@@ -6,11 +6,9 @@ What each answers is its own; which request goes where is listed in `rpc`.
 
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 from ferromq._ferromq import Server, Store
-from ferromq.broker.administration.offset_resets import OffsetResets
-from ferromq.broker.clients.assignment import Assignments, RequestModes
+from ferromq.broker.clients.assignments import Assignments
 from ferromq.broker.clients.client_calls import ClientCalls
 from ferromq.broker.clients.connection_queries import ConnectionQueries
 from ferromq.broker.clients.grpc_calls import GrpcCalls
@@ -20,9 +18,10 @@ from ferromq.broker.clients.queue_locks import QueueLockRequests, QueueLocks
 from ferromq.broker.clients.rebalance import MemberList, Rebalance
 from ferromq.broker.clients.replies import Replies
 from ferromq.broker.clients.table import ClientTable
-from ferromq.broker.cluster.name_servers import BrokerIdentity
+from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.broker.cluster.route_cache import RouteCache
 from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.request_modes import RequestModes
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.config.broker import BrokerConfig
 
@@ -41,6 +40,7 @@ class ClientComponents:
         store: Store,
         topics: TopicTable,
         groups: GroupTable,
+        modes: RequestModes,
         routes: RouteCache | None,
         now_ms: Callable[[], int],
     ) -> None:
@@ -48,11 +48,8 @@ class ClientComponents:
         self._locks = QueueLocks(on_change=server.put_locked)
         self.rebalance = Rebalance(server, groups, notify=lambda: config().reads.notify_consumers)
         self.table = ClientTable(config().client_lease // _MILLISECOND, self.rebalance.changed)
-        self.modes = RequestModes(Path(config().store))
         table = self.table
-        self.assignments = Assignments(
-            identity.name, self.modes, table=table, topics=topics, groups=groups, routes=routes
-        )
+        self.assignments = Assignments(identity.name, modes, table=table, topics=topics, groups=groups, routes=routes)
         # Half of the threads stay free for everybody else.
         limit = max(1, config().handler_threads // 2)
         grpc_calls = GrpcCalls(server.send_telemetry)
@@ -84,7 +81,6 @@ class ClientComponents:
             now_ms=now_ms,
             keep=lambda: config().sends.store_replies,
         )
-        self.resets = OffsetResets(server, identity.name, table=table, store=store, topics=topics, groups=groups)
 
     def start(self) -> None:
         """Tell members of changes from now on."""

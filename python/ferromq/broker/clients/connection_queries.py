@@ -8,7 +8,8 @@ It reads the table of clients and the store's offsets, and changes nothing. What
 from typing import Any
 
 from ferromq._ferromq import Request, Store
-from ferromq.broker.clients.table import Client, ClientTable
+from ferromq.broker.clients.client import Client
+from ferromq.broker.clients.table import ClientTable
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.remoting import Answer, failure, required, success

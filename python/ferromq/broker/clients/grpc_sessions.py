@@ -17,14 +17,16 @@ from google.protobuf.message import DecodeError
 from ferromq._ferromq import Request, check_filter
 from ferromq._proto import messages as pb
 from ferromq.broker.clients import grpc_settings
+from ferromq.broker.clients.client import Client
 from ferromq.broker.clients.connection_index import Key
 from ferromq.broker.clients.grpc_calls import GrpcCalls
 from ferromq.broker.clients.lite_topics import NO_LITE
 from ferromq.broker.clients.memory import LimitExceeded, size_of_subscriptions, size_of_texts
-from ferromq.broker.clients.table import ACTIVELY, PASSIVELY, TAG, Client, ClientTable, Subscription
-from ferromq.broker.cluster.routes import unknown_group
+from ferromq.broker.clients.subscription import ACTIVELY, PASSIVELY, TAG, Subscription
+from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.grpc_answers import OK, Refused, enum_name, group_name, status, topic_name
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.not_found import unknown_group
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import naming

@@ -12,19 +12,19 @@ from functools import partial
 from typing import Any
 
 from ferromq._ferromq import Request, check_filter
+from ferromq.broker.clients.client import Client
 from ferromq.broker.clients.memory import LimitExceeded
-from ferromq.broker.clients.table import (
+from ferromq.broker.clients.subscription import (
     ACTIVELY,
     BROADCASTING,
     CLUSTERING,
     FROM_LAST_OFFSET,
     PASSIVELY,
     TAG,
-    Client,
-    ClientTable,
     ConsumeSettings,
     Subscription,
 )
+from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import IllegalName

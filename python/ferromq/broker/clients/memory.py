@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ferromq.broker.clients.table import Subscription
+    from ferromq.broker.clients.subscription import Subscription
 
 MAX_OF_CONNECTION = 8 << 20
 """Bytes that the clients of one connection may keep: about 5,000 groups of an ordinary client."""

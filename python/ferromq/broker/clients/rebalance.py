@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ferromq._ferromq import Request
-from ferromq.broker.clients.table import TAG, ClientTable, GroupChange, Pusher
+from ferromq.broker.clients.client import Pusher
+from ferromq.broker.clients.subscription import TAG
+from ferromq.broker.clients.table import ClientTable, GroupChange
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import RequestCode, ResponseCode
@@ -99,7 +101,7 @@ class Rebalance:
                 self._dirty[change.group] = None
                 self._waiting.notify_all()
 
-    def tell(self, table: ClientTable) -> None:
+    def notify_members(self, table: ClientTable) -> None:
         """Tell the members of every group that changed since the last time."""
         with self._waiting:
             dirty, self._dirty = self._dirty, {}
@@ -118,7 +120,7 @@ class Rebalance:
                 if self._stopping:
                     return
             try:
-                self.tell(table)
+                self.notify_members(table)
             except Exception:  # noqa: BLE001 (the next change must be told)
                 _log.exception("members not told of a change")
 

@@ -9,19 +9,20 @@ import random
 from collections.abc import Callable, Mapping
 
 from ferromq._ferromq import Request, Store
-from ferromq.broker.clients.table import ClientTable, Pusher
+from ferromq.broker.clients.client import Pusher
+from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import MessageTooLarge, StoreError
 from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.properties import format_properties, parse_properties
 from ferromq.protocol.remoting import Answer, BadRequest, failure, integer, required
 
 _log = logging.getLogger("ferromq.broker")
 
 _REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 _PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
-_NAME_END, _PROPERTY_END = "\x01", "\x02"
 # The fields of the short header, by their letters in the long one's order.
 _LONG_NAMES: Mapping[str, str] = {
     "a": "producerGroup",
@@ -138,18 +139,3 @@ class Replies:
             return {}
         message = self._store.message_at(physical_offset)
         return {"msgId": message.offset_message_id if message else "0", "queueOffset": str(offset)}
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Parse RocketMQ's properties; what has no value is left out."""
-    found = {}
-    for part in text.split(_PROPERTY_END):
-        name, separator, value = part.partition(_NAME_END)
-        if separator and name:
-            found[name] = value
-    return found
-
-
-def format_properties(properties: Mapping[str, str]) -> str:
-    """Return properties as RocketMQ writes them."""
-    return "".join([f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in properties.items()])

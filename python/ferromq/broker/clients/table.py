@@ -8,97 +8,11 @@ say is read by `heartbeats` and `grpc_clients`, what follows from a change is do
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
+from ferromq.broker.clients.client import Client
 from ferromq.broker.clients.connection_index import ConnectionIndex, Key
 from ferromq.broker.clients.memory import OF_MEMBER, OF_TOPIC, ClientMemory, size_of_subscriptions, size_of_texts
-
-BROADCASTING, CLUSTERING = "BROADCASTING", "CLUSTERING"
-ACTIVELY, PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
-FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-TAG = "TAG"
-
-
-class Pusher(Protocol):
-    """What reaches clients unasked: the part of `Server` that is used for it."""
-
-    def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
-        """Send a request nobody answers; False where the connection is gone or takes no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A client as it showed itself."""
-
-    client_id: str
-    connection: int
-    peer: str
-    """Its `host:port`."""
-    language: str
-    """RocketMQ's name for it, as JAVA."""
-    version: int
-    """RocketMQ's number of its version."""
-    is_grpc: bool = False
-
-    @property
-    def key(self) -> Key:
-        """What tells it from others."""
-        return self.connection, self.client_id
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """What it says that may be long."""
-        return self.client_id, self.language
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a group wants of a topic, as its members say."""
-
-    topic: str
-    expression: str = "*"
-    expression_type: str = TAG
-    version: int = 0
-    tags: tuple[str, ...] = ()
-    codes: tuple[int, ...] = ()
-    class_filter: bool = False
-
-    @classmethod
-    def of(cls, topic: str, expression: str, expression_type: str, version: int) -> "Subscription":
-        """Return one with the tags its expression names, where it is one of tags."""
-        is_some = expression_type == TAG and expression != "*"
-        tags = tuple(filter(None, map(str.strip, expression.split("||")))) if is_some else ()
-        return cls(topic, expression, expression_type, version, tags, tuple(map(java_hash, tags)))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return Java's SubscriptionData."""
-        return {
-            "classFilterMode": self.class_filter,
-            "codeSet": list(self.codes),
-            "expressionType": self.expression_type,
-            "subString": self.expression,
-            "subVersion": self.version,
-            "tagsSet": list(self.tags),
-            "topic": self.topic,
-        }
-
-
-def java_hash(text: str) -> int:
-    """Return what `String.hashCode` gives in Java, which stands for a tag."""
-    value = 0
-    encoded = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(encoded[::2], encoded[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeSettings:
-    """How a group consumes; RocketMQ's words."""
-
-    consume_type: str = PASSIVELY
-    message_model: str = CLUSTERING
-    from_where: str = FROM_LAST_OFFSET
+from ferromq.broker.clients.subscription import BROADCASTING, PASSIVELY, ConsumeSettings, Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +356,7 @@ class ClientTable:
         return self._by_id.get(client_id)
 
     def _count(self, entry: _Entry, now: int, own: int, of_all: int | None = None, *, shared: int = 0) -> None:
-        """Update the bytes counted for an entry and its group. Raises `LimitExceeded`; the lease is renewed all the same."""
+        """Count the bytes of an entry and its group anew. Raises `LimitExceeded`; the lease is renewed all the same."""
         entry.seen_at, of_all = now, own if of_all is None else of_all
         self.memory.change(entry.client.connection, own - entry.counted, of_all - entry.counted_of_all + shared)
         entry.counted, entry.counted_of_all = own, of_all

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from ferromq.broker.cluster.name_servers import BrokerIdentity
+from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.values import split_advertised
 from ferromq.errors import ConfigError
@@ -91,7 +91,7 @@ def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> BrokerIdent
     )
 
 
-def unheard(identity: BrokerIdentity, listen: str, grpc_listen: str) -> list[str]:
+def unreachable(identity: BrokerIdentity, listen: str, grpc_listen: str) -> list[str]:
     """Return a warning for each address that others are told and no listener is bound to."""
     found = []
     for listens, advertises, bound, told in (

@@ -20,7 +20,7 @@ class CompleteRoutes:
         self._name_servers = name_servers
         self._own = own
 
-    def ask(self, topic: str, before: KnownRoute | None) -> KnownRoute:
+    def look_up(self, topic: str, before: KnownRoute | None) -> KnownRoute:
         """Return what is known of a topic. Raises `NameServerFailed` where no name server is an authority."""
         identity = self._name_servers.identity
         before = before or KnownRoute()

@@ -12,10 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.broker.metadata.tables import TableContent
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.errors import RequestTimeout
-from ferromq.protocol.route import MASTER, READ_WRITE, Permission
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -30,28 +30,6 @@ ReadTopics = Callable[[], TableContent[TopicConfig]]
 
 class NameServerFailed(Exception):  # noqa: N818 (carried to one log line, never to a user)
     """A name server is not reached, or answered with an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
-    """The broker as others see it."""
-
-    name: str
-    cluster: str
-    address: str
-    """`host:port` of the remoting listener."""
-    grpc_address: str
-    """`host:port` of the gRPC listener."""
-    broker_id: int = MASTER
-    allowed: Permission = READ_WRITE
-    """What it allows of what its topics allow."""
-    generation: int = 0
-    """How many roles it had before this one."""
-
-    @property
-    def is_slave(self) -> bool:
-        """Says whether it follows a master of the same name."""
-        return self.broker_id != MASTER
 
 
 class RegistrationScope(enum.IntEnum):

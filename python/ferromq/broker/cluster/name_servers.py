@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeVar
 
 from ferromq import _ferromq
 from ferromq.broker.cluster import registration_body
+from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.broker.cluster.name_server_session import (
     AckedState,
-    BrokerIdentity,
     NameServerFailed,
     NameServerSession,
     ReadTopics,

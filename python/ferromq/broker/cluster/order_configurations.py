@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from ferromq.broker.cluster import registration_body
 from ferromq.broker.cluster.name_server_session import AckedState, NameServerFailed, RegistrationAnswer, changed_since
 from ferromq.broker.metadata.topics import TopicConfig, is_fifo
 from ferromq.protocol import java_json
@@ -73,7 +72,7 @@ class OrderConfigurations:
         self, topic: TopicConfig, now: AckedState, text: str | None, at: NameServerTable, *, is_new: bool
     ) -> str | None:
         name = now.identity.name
-        allowed = registration_body.restricted(topic, now.identity.allowed)
+        allowed = topic.permission_within(now.identity.allowed)
         queues = topic.write_queues if allowed & Permission.WRITE else 0
         for turn in range(_WRITES):
             with self._lock:

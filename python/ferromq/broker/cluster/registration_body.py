@@ -10,7 +10,7 @@ from typing import Any
 
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.protocol import java_json
-from ferromq.protocol.route import READ_WRITE, DataVersion, Permission
+from ferromq.protocol.route import DataVersion, Permission
 
 _POSITIVE = 0x7FFF_FFFF
 _INT = 4
@@ -20,16 +20,11 @@ def encode(
     version: DataVersion, topics: Mapping[str, TopicConfig], allowed: Permission, *, is_compressed: bool
 ) -> bytes:
     """Encode *topics*; of what each allows, *allowed* is left: nothing inherits from a broker that is restricted."""
-    table = {name: {**topic.to_json(), "perm": int(restricted(topic, allowed))} for name, topic in topics.items()}
+    table = {name: {**topic.to_json(), "perm": int(topic.permission_within(allowed))} for name, topic in topics.items()}
     if is_compressed:
         return _deflate(version, table)
     wrapper = {"dataVersion": version.to_json(), "topicConfigTable": table}
     return java_json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
-
-
-def restricted(topic: TopicConfig, allowed: Permission) -> Permission:
-    """Return what a topic allows on a broker that allows *allowed*."""
-    return topic.permission if allowed == READ_WRITE else topic.permission & allowed
 
 
 def crc32(body: bytes) -> int:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ferromq import _ferromq
-from ferromq.broker.clients.assignment import RequestModes
 from ferromq.broker.cluster import master_answers
 from ferromq.broker.cluster.master_answers import Groups, Topics
 from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.request_modes import RequestModes
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import FerromqError, OutcomeUnknown
 from ferromq.files import json_file

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from ferromq._ferromq import Request, Store
 from ferromq._proto import messages as pb
-from ferromq.broker.cluster.name_servers import BrokerIdentity, NameServerFailed, NameServers
+from ferromq.broker.cluster.identity import BrokerIdentity
+from ferromq.broker.cluster.name_servers import NameServerFailed, NameServers
 from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.grpc_answers import OK, Refused, group_name, system_topic, topic_name
 from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.not_found import unknown_group, unknown_topic
 from ferromq.broker.metadata.topics import UNDECIDED, RegistrationWait, TopicConfig, TopicTable
 from ferromq.protocol import naming
 from ferromq.protocol.broker_removal import GONE, start_or_take_out
@@ -295,31 +297,3 @@ def endpoints(address: str) -> pb.Endpoints:
     except ValueError:
         scheme = pb.AddressScheme.DOMAIN_NAME
     return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host.strip("[]"), port=int(port))])
-
-
-def missing_topic(name: str) -> str:
-    """Return what to tell an administrator who asks about a topic that is not there."""
-    return f"the topic {name} does not exist on this broker; topicRoute says where it is, updateTopic creates it"
-
-
-def missing_group(name: str) -> str:
-    """Return what to tell an administrator who asks about a consumer group that is not there."""
-    return f"the consumer group {name} does not exist on this broker; updateSubGroup creates it"
-
-
-def unknown_topic(name: str) -> str:
-    """Return what to tell who asks for a topic that is not there and may not be created on first use."""
-    return (
-        f"the topic {name} does not exist, and topics are not created on first use here (auto_create_topics or "
-        f"grpc_creates_topics is off, or compat is rocketmq); "
-        f"create it: ferromq.Admin(...).create_topic({name!r}), or mqadmin updateTopic -c CLUSTER -t {name}"
-    )
-
-
-def unknown_group(name: str) -> str:
-    """Return what to tell who asks for a consumer group that is not there and may not be created on first use."""
-    return (
-        f"the consumer group {name} does not exist, and groups are not created on first use here "
-        f"(auto_create_groups is off); create it: ferromq.Admin(...).create_group({name!r}), "
-        f"or mqadmin updateSubGroup -c CLUSTER -g {name}"
-    )

@@ -1,1 +1,1 @@
-"""Cold requests for single messages: query, recall, numbered writes."""
+"""Cold requests about messages: query, recall, layouts of numbered writes."""

@@ -1,8 +1,8 @@
 """
-Taking back messages that wait for their time: request 370 and gRPC's RecallMessage.
+Recalls timed messages before their delivery: request 370 and gRPC's RecallMessage.
 
-A handle names a message by topic and unique key, and the time until which it waits. What takes it back is a message
-that waits for the same time: the store delivers neither.
+A recall handle names a message by topic, unique key and delivery time. A recall appends a message for the same time;
+the store then delivers neither.
 """
 
 import base64
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ferromq._ferromq import Request, Store
 from ferromq._proto import messages as pb
-from ferromq.broker.cluster.routes import unknown_topic
 from ferromq.broker.grpc_answers import OK, Refused, topic_name
+from ferromq.broker.metadata.not_found import unknown_topic
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.remoting import Answer, failure, required, success
@@ -26,7 +26,7 @@ _REGION = "DefaultRegion"
 
 
 class RecallRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """The message cannot be taken back; the code is RocketMQ's."""
+    """The message cannot be recalled; the code is RocketMQ's."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -34,7 +34,7 @@ class RecallRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
 
 
 class RecallHandle(NamedTuple):
-    """What a recall handle says."""
+    """A decoded recall handle."""
 
     topic: str
     broker_name: str
@@ -43,7 +43,7 @@ class RecallHandle(NamedTuple):
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Return what a handle says. Raises `RecallRefused` for what is none."""
+    """Decode a recall handle. Raises `RecallRefused` for a malformed one."""
     invalid = RecallRefused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
     try:
         parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
@@ -57,7 +57,7 @@ def decode_handle(text: str) -> RecallHandle:
 
 
 class Recalls:
-    """Takes messages back, on a master."""
+    """Answers requests 60, 61 and 370, and RecallMessage; recalls on a master only."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Recalls:
         self._now_ms = now_ms
 
     def recall(self, request: Request) -> Answer:
-        """Answer request 370: take back the message of a handle; its unique key is the answer."""
+        """Answer request 370: recall the message of a handle, and return its unique key."""
         fields = request.fields
         topic, handle = required(fields, "topic"), required(fields, "recallHandle")
         try:
@@ -87,7 +87,7 @@ class Recalls:
         return success({"msgId": key, "MSG_REGION": _REGION})
 
     def recall_message(self, message: pb.RecallMessageRequest, request: Request) -> pb.RecallMessageResponse:
-        """Answer RecallMessage: as request 370, with the codes of RocketMQ's proxy."""
+        """Answer RecallMessage like request 370, with the codes of RocketMQ's proxy."""
         topic = topic_name(message.topic)
         try:
             key = self._recall(topic, message.recall_handle, "", request.peer)
@@ -97,11 +97,11 @@ class Recalls:
         return pb.RecallMessageResponse(status=OK, message_id=key)
 
     def check_point(self, _request: Request) -> Answer:
-        """Answer request 60: how far the wheel of timed messages is."""
+        """Answer request 60: the timer's progress."""
         return success(body=self._store.timer_check_point())
 
     def metrics(self, _request: Request) -> Answer:
-        """Answer request 61: how many timed messages wait by topic."""
+        """Answer request 61: the number of waiting timed messages of each topic."""
         return success(body=self._store.timer_metrics().encode())
 
     def _recall(self, topic: str, text: str, group: str, peer: str) -> str:
@@ -125,7 +125,7 @@ class Recalls:
         if not 0 < handle.deliver_ms - self._now_ms() <= limit:
             raise _too_late()
         properties = {
-            # As RocketMQ 5.5.0 reads it; later ones put the topic before it.
+            # The form of RocketMQ 5.5.0; later versions put the topic before it.
             "TIMER_DEL_UNIQKEY": handle.unique_key,
             "UNIQ_KEY": handle.unique_key,
             "TIMER_DELIVER_MS": str(handle.deliver_ms),
@@ -149,7 +149,7 @@ class Recalls:
             topic, queue_id, _BODY, properties, born_timestamp=self._now_ms(), born_host=peer
         )
         stored = self._store.message_at(offset)
-        # What is stored at its time or later may find the message delivered.
+        # A recall stored at the delivery time or later may come after the delivery.
         if stored is not None and stored.store_timestamp >= handle.deliver_ms:
             raise _too_late()
 

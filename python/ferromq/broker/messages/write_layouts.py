@@ -1,9 +1,9 @@
 """
-The queues that batches of numbered messages were begun with, so that each try of a batch sends its rows to the same.
+Keeps the first layout of each batch of numbered messages, so that every retry sends its rows to the same queues.
 
-The store knows the highest row of each queue alone (`FERROMQ_SEQUENCE`): a row that goes to another queue in the next
-try would be stored again. A writer asks here before it sends, and the first layout it names is kept for all tries.
-What a layout means is the writer's business: here it is a text.
+The store knows only the highest row of each queue (`FERROMQ_SEQUENCE`), so a row that a retry sends to another queue
+would be stored twice. A writer asks here before it sends; the first layout it names is kept for all retries. A layout
+is opaque text here.
 """
 
 import errno
@@ -30,23 +30,23 @@ _log = logging.getLogger("ferromq.broker")
 
 KEEP_WRITE_LAYOUT = "KeepWriteLayout"
 MAX_LAYOUT = 1 << 16
-"""Characters of a layout."""
+"""The most characters of a layout."""
 MAX_BYTES = 64 << 20
-"""Bytes that the texts of all layouts, with their writers and topics, take together in memory."""
+"""The most bytes of all layouts in memory, with their writers and topics."""
 _WRITER = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _EPOCHS = 1 << 63
 _LEAST_LINES = 256
-"""Lines of the journal for which the file is not written anew."""
+"""The journal lines below which the file is not rewritten."""
 _RENEWALS = 8
-"""How often in a window an entry that is in use is dated anew."""
+"""How often an entry in use is dated again within a window."""
 
 
 class TooManyLayouts(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """As many layouts are kept as may be; the text names the limit."""
+    """The limit of layouts is reached; the text names it."""
 
 
 def without_steps(clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], int]:
-    """Return the milliseconds of *clock* without the steps it makes from now on: a step makes no layout older."""
+    """Return a clock in milliseconds that ignores later steps of *clock*, so that a step does not age layouts."""
     if clock.is_manual:
         return clock.now_ms
     begin_ms, begin = clock.now_ms(), monotonic()
@@ -54,14 +54,14 @@ def without_steps(clock: Clock, monotonic: Callable[[], float] = time.monotonic)
 
 
 class UnknownTopic(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """The broker does not have the topic of a layout that is to be kept."""
+    """The broker does not have the topic of a layout."""
 
 
 class _LayoutEntry(NamedTuple):
     epoch: int
     layout: str
     at_ms: int
-    """When it was asked for last, nearly."""
+    """The approximate time of the last request for it."""
 
 
 _Key = tuple[str, str]
@@ -72,9 +72,9 @@ class WriteLayouts:
     """
     Keeps the first layout of the latest epoch of each writer and topic in a file; thread-safe.
 
-    A layout is remembered for *window_ms* after it was asked for; at most *limit* are, of topics that *is_topic* knows,
-    and only new ones that leave *reserve* bytes of the disk free. Raises `CorruptStore` where the file is damaged, and
-    so is its `.bak`.
+    A layout is remembered for *window_ms* after its last request. New ones are accepted up to *limit*, for topics that
+    *is_topic* knows, while *reserve* bytes of the disk are free. Raises `CorruptStore` if neither the file nor its
+    `.bak` can be read.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WriteLayouts:
 
     def keep(self, writer: str, topic: str, epoch: int, layout: str | None) -> str | None:
         """
-        Return the layout of an epoch; where there is none, keep *layout* and return it once it is on disk.
+        Return the layout of an epoch, or write *layout* to disk as the first one and return it.
 
         An older epoch gets the latest epoch's layout. Raises `TooManyLayouts`, `UnknownTopic`, and `OSError` if the
         layout cannot be written.
@@ -120,7 +120,7 @@ class WriteLayouts:
             return layout
 
     def forget(self, topic: str) -> None:
-        """Forget the layouts of a topic that was deleted: nothing is left of what its batches stored."""
+        """Forget the layouts of a deleted topic; the rows that its batches stored are gone, too."""
         with self._lock:
             if any(known == topic for _, known in self._kept):
                 self._write({"forget": topic})
@@ -136,9 +136,9 @@ class WriteLayouts:
         return now - kept.at_ms < self._window_ms
 
     def _make_room(self, key: _Key, new: _LayoutEntry, now: int) -> None:
-        """Raise what keeps a new layout from being kept; forget first what need not be remembered."""
+        """Raise if a new layout cannot be kept; expired layouts are dropped before that."""
         if not self._is_topic(key[1]):
-            raise UnknownTopic(f"the topic {key[1]} is not there; create it, or ask a broker that has it")
+            raise UnknownTopic(f"the topic {key[1]} does not exist here; create it, or ask a broker that has it")
         self._check_disk()
         if self._is_over(self._kept, self._size, key, new) is None:
             return
@@ -156,7 +156,7 @@ class WriteLayouts:
             raise OSError(errno.ENOSPC, f"{free} bytes are free, and disk_reserve is {self._reserve}", str(place))
 
     def _is_over(self, kept: dict[_Key, _LayoutEntry], size: int, key: _Key, new: _LayoutEntry) -> str | None:
-        """Return which limit a new layout is over, beside those that are *kept* and have *size* bytes."""
+        """Return the limit that a new layout exceeds, beside the *kept* ones of *size* bytes."""
         known = kept.get(key)
         again = "try again when one is out of dedup_window"
         if known is None and len(kept) >= self._limit:
@@ -202,10 +202,10 @@ class WriteLayouts:
                     self._forget(kept, str(change["forget"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(
-                f"{self._path} has no layouts of writes: {error}; restore it from its .bak, or remove it once no batch "
-                "that is to be stored exactly once is unfinished"
+                f"{self._path} is not a table of write layouts: {error}; restore it from its .bak, or remove it if no "
+                "exactly-once batch is unfinished"
             ) from error
-        # No clock that was ahead keeps a layout for longer.
+        # A clock that was ahead must not keep a layout longer.
         now = self._now_ms()
         kept = {key: entry._replace(at_ms=min(entry.at_ms, now)) for key, entry in kept.items()}
         if changes or (found is not None and raw is None):
@@ -220,17 +220,17 @@ class WriteLayouts:
             del kept[key]
 
     def answer(self, request: Request) -> bytes:
-        """Answer KeepWriteLayout: JSON in both directions, see docs/wire-format.md."""
+        """Answer KeepWriteLayout, in JSON; see docs/wire-format.md."""
         try:
             layout = self.keep(*_asked(request.body))
         except (ValueError, TypeError, KeyError, IllegalName) as error:
-            return _answer(pb.Code.BAD_REQUEST, f"not a request for the layout of a write: {error}")
+            return _answer(pb.Code.BAD_REQUEST, f"not a request for a write layout: {error}")
         except UnknownTopic as error:
             return _answer(pb.Code.TOPIC_NOT_FOUND, str(error))
         except TooManyLayouts as error:
             return _answer(pb.Code.FORBIDDEN, str(error))
         except OSError as error:
-            self._seldom.log(logging.WARNING, "layout of a write not kept peer=%s: %s", request.peer, error)
+            self._seldom.log(logging.WARNING, "write layout not kept peer=%s: %s", request.peer, error)
             return _answer(pb.Code.INTERNAL_SERVER_ERROR, disk_full(error) or f"the layout cannot be written: {error}")
         return _answer(pb.Code.OK, "OK", layout)
 
@@ -240,7 +240,7 @@ def _size_of_all(kept: dict[_Key, _LayoutEntry]) -> int:
 
 
 def _size(key: _Key, kept: _LayoutEntry) -> int:
-    """Return the bytes of texts; one character may make each of a text take four."""
+    """Return the bytes of the texts; a single non-ASCII character may make each character take four."""
     return sum(len(text) if text.isascii() else 4 * len(text) for text in (*key, kept.layout))
 
 
@@ -250,7 +250,7 @@ def _entry(value: Any) -> tuple[_Key, _LayoutEntry]:
 
 
 def _asked(body: bytes) -> tuple[str, str, int, str | None]:
-    """Return what a request names. Raises `ValueError`, `TypeError`, `KeyError` or `IllegalName`."""
+    """Decode a request. Raises `ValueError`, `TypeError`, `KeyError` or `IllegalName`."""
     told = java_json.loads_object(body)
     writer, topic, epoch, layout = told["writer"], told["topic"], told["epoch"], told.get("layout")
     naming.check_topic(topic)
@@ -259,7 +259,7 @@ def _asked(body: bytes) -> tuple[str, str, int, str | None]:
     if type(epoch) is not int or not 0 <= epoch < _EPOCHS:
         raise ValueError(f"epoch is {epoch!r}; allowed: a whole number from 0")
     if layout is not None and (not isinstance(layout, str) or len(layout) > MAX_LAYOUT):
-        raise ValueError(f"layout is too long, or no text; allowed: {MAX_LAYOUT} characters")
+        raise ValueError(f"layout is too long, or not a text; allowed: {MAX_LAYOUT} characters")
     return writer, topic, epoch, layout
 
 

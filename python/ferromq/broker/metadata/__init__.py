@@ -1,1 +1,1 @@
-"""What a broker keeps about topics and consumer groups."""
+"""Tables of topics, consumer groups and request modes, in RocketMQ's files."""

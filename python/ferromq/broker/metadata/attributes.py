@@ -1,7 +1,7 @@
 """
-RocketMQ's attributes of topics and consumer groups: which there are, what each may be, and which may change.
+RocketMQ 5.5's attributes of topics and consumer groups: names, allowed values, and which of them can change.
 
-They are RocketMQ 5.5's. What a file holds beside them stays there: a newer broker may have written it.
+Unknown attributes in a file stay there: a newer broker may have written them.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What one attribute may be."""
+    """The allowed values of one attribute."""
 
     expected: str
-    """What it may be, for errors."""
+    """The allowed values, for errors."""
     allows: Callable[[str], bool]
     changes: bool = True
-    """Whether it may change once a topic has it."""
+    """Whether it can change after its topic or group was created."""
 
 
 def _one_of(*values: str, changes: bool = True) -> Attribute:
@@ -35,7 +35,7 @@ def _one_of(*values: str, changes: bool = True) -> Attribute:
 def _between(lowest: int, highest: int) -> Attribute:
     def allows(text: str) -> bool:
         digits = text[1:] if text[:1] in {"+", "-"} else text
-        # What Java's parseLong takes, of which no number has more digits.
+        # As Java's parseLong.
         return digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS and lowest <= int(text) <= highest
 
     return Attribute(f"a whole number from {lowest} to {highest}", allows)
@@ -46,14 +46,14 @@ _TRUE_OR_FALSE = Attribute("true or false", lambda text: text.lower() in {"true"
 _TEXT = Attribute("a text", lambda _text: True)
 
 OF_TOPICS: Mapping[str, Attribute] = {
-    # What else RocketMQ allows for the first two has no meaning here.
+    # RocketMQ's other values of the first two are not supported.
     "cleanup.policy": _one_of("DELETE", changes=False),
     "queue.type": _one_of("SimpleCQ", changes=False),
     "lite.topic.expiration": _between(-1, _LITE_EXPIRATION_MINUTES),
     MESSAGE_TYPE: _one_of(*MESSAGE_TYPES),
     "reserve.time": _between(-1, _LONG_LIMIT),
 }
-"""The attributes a topic may have."""
+"""The attributes of a topic."""
 
 OF_GROUPS: Mapping[str, Attribute] = {
     "lite.bind.topic": _TEXT,
@@ -65,17 +65,17 @@ OF_GROUPS: Mapping[str, Attribute] = {
     "lite.sub.wildcard": _TEXT,
     PRIORITY_FACTOR: _between(0, 100),
 }
-"""The attributes a consumer group may have."""
+"""The attributes of a consumer group."""
 
 
 def altered(
     known: Mapping[str, Attribute], present: Mapping[str, str] | None, changes: Mapping[str, str | None]
 ) -> dict[str, str]:
     """
-    Return the attributes after *changes* (None removes one); *present* None: what has them is only being created.
+    Return the attributes after *changes* (None removes one); *present* is None for a new topic or group.
 
-    Raises `RequestError` as RocketMQ refuses: for an unknown attribute, a value it may not have, one that may not
-    change, or one to remove that is not there.
+    Raises `RequestError` for an unknown attribute, a value that is not allowed, a change of a fixed attribute, and the
+    removal of a missing one.
     """
     before = present or {}
     for name, value in changes.items():
@@ -83,12 +83,12 @@ def altered(
         if attribute is None:
             raise RequestError(f"unknown attribute {name}; known are {', '.join(sorted(known))}")
         if value is None and present is None:
-            raise RequestError(f"the attribute {name} cannot be removed from what is only being created; give +{name}=")
+            raise RequestError(f"the attribute {name} cannot be removed at creation; use +{name}=")
         if value is None and name not in before:
-            raise RequestError(f"the attribute {name} cannot be removed, it is not there; leave -{name} out")
+            raise RequestError(f"the attribute {name} cannot be removed, it is not set; leave -{name} out")
         if value is not None and not attribute.allows(value):
             raise RequestError(f"the attribute {name} is {value[:100]!r}; it may be {attribute.expected}")
         if present is not None and not attribute.changes and value != before.get(name):
-            raise RequestError(f"the attribute {name} cannot change once it is there; create another topic with it")
+            raise RequestError(f"the attribute {name} cannot change after creation; create another topic with it")
     merged = {**before, **changes}
     return {name: value for name, value in merged.items() if value is not None}

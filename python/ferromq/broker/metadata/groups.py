@@ -1,9 +1,8 @@
 """
-The consumer groups of a broker and RocketMQ's file for them, `config/subscriptionGroup.json`.
+The consumer groups of a broker, and RocketMQ's file for them, `config/subscriptionGroup.json`.
 
-What a group has consumed is the store's business, who is in it now that of `clients`; how the table is kept is in
-`tables`. Fields of the file that have no meaning here are kept as they are, for the Java broker that may open the
-directory next.
+The store keeps what groups have consumed, `clients` knows their members, `tables` writes the file. Fields without a
+meaning here are kept as they are, for a Java broker that opens the directory next.
 """
 
 import dataclasses
@@ -33,38 +32,38 @@ class GroupConfig:
     name: str
     enabled: bool = True
     fifo: bool = False
-    """Whether the messages of one message group are received one after the other."""
+    """Whether each message of a message group waits for the one before it to be acknowledged."""
     retries: int = 16
-    """How often a message comes again before it counts as dead."""
+    """How often a message is redelivered before it becomes a dead letter."""
     retry: RetryPolicy = DEFAULT
-    """How long a message that failed waits before it comes again."""
+    """How long a failed message waits before its redelivery."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Java's other fields, kept as they came."""
 
     @property
     def max_attempts(self) -> int:
-        """How often a message is delivered at most."""
+        """The most deliveries of one message."""
         return self.retries + 1
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """What RocketMQ keeps of it by name."""
+        """The group's attributes, by name."""
         return self.others.get("attributes") or {}
 
     @property
     def priority_factor(self) -> int:
-        """How many of a hundred receives look at queues of a higher priority first."""
+        """The percentage of receives that prefer queues of a higher priority."""
         value = self.attributes.get(PRIORITY_FACTOR, "")
         return int(value) if OF_GROUPS[PRIORITY_FACTOR].allows(value) else _ALWAYS
 
     @property
     def broadcast(self) -> bool:
-        """Whether its members may each read all messages."""
+        """Whether members may consume in broadcasting mode."""
         return bool(self.others.get("consumeBroadcastEnable", True))
 
     @property
     def retry_queues(self) -> int:
-        """How many queues its retry topic has; 0: what is given back is dropped."""
+        """The queues of its retry topic; with 0, messages that consumers send back are dropped."""
         wanted = self.others.get("retryQueueNums")
         return 1 if wanted is None else int(wanted)
 
@@ -82,10 +81,10 @@ class GroupConfig:
     @classmethod
     def from_json(cls, name: str, value: Mapping[str, Any]) -> "GroupConfig":
         """
-        Read Java's form; absent fields have Java's defaults.
+        Read Java's form; missing fields get Java's defaults.
 
-        Raises `ValueError` naming the number that may not be so, and `TypeError`, `AttributeError` or `OverflowError`
-        for another form.
+        Raises `ValueError` naming a number out of range, and `TypeError`, `AttributeError` or `OverflowError` for
+        another form.
         """
         for field_name, (lowest, highest) in _BOUNDS.items():
             number = value.get(field_name)
@@ -103,9 +102,9 @@ class GroupConfig:
     @classmethod
     def from_request(cls, value: Mapping[str, Any]) -> "GroupConfig":
         """
-        Read Java's form as an administrator sent it; what Java does not know is left out.
+        Read Java's form as an administrator sent it, without fields that Java does not know.
 
-        Raises `ValueError` naming the field that may not be so.
+        Raises `ValueError` naming the wrong field.
         """
         for name, (kinds, expected) in _FIELDS.items():
             if value.get(name) is not None and type(value[name]) not in kinds:
@@ -123,12 +122,12 @@ _BOUNDS: Mapping[str, tuple[int, int]] = {
     "brokerId": (-_LONG_LIMIT - 1, _LONG_LIMIT),
     "consumeTimeoutMinute": (-_INT_LIMIT - 1, _INT_LIMIT),
     "groupSysFlag": (-_INT_LIMIT - 1, _INT_LIMIT),
-    # RocketMQ takes -1 for "never again"; attempts are one more.
+    # In RocketMQ -1 means no retry. Attempts are one more than retries.
     "retryMaxTimes": (-1, _INT_LIMIT - 1),
     "retryQueueNums": (0, LIMIT_FOR_QUEUES),
     "whichBrokerWhenConsumeSlowly": (-_LONG_LIMIT - 1, _LONG_LIMIT),
 }
-"""The numbers of a group, and what they may be: some become numbers of 32 bits elsewhere."""
+"""The ranges of a group's numbers; some are stored as 32 bits elsewhere."""
 _JAVA_DEFAULTS: Mapping[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -152,15 +151,15 @@ _FIELDS: Mapping[str, tuple[tuple[type, ...], str]] = {
         "retryMaxTimes": int,
     }.items()
 } | {"subscriptionDataSet": ((list,), "a list")}
-"""The fields an administrator may send, and what each holds."""
+"""The fields that an administrator may send, and their types."""
 
 
 class GroupTable:
     """
     The consumer groups of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before *push* (a name, and the group or None) or *forbid* (a group,
-    and the topics it may not read) hears of it. Raises `CorruptStore` as `TopicTable` does.
+    A change is on disk before the call returns, and before *push* gets the name and the group (None: deleted), or
+    *forbid* gets a group and the topics that it may not read. Raises `CorruptStore` as `TopicTable` does.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class GroupTable:
     ) -> None:
         self._config = config
         self._forbid = forbid
-        # What is pushed last is what holds.
+        # The last push must be of the newest content.
         self._forbidding = threading.Lock()
         self._listeners: list[Callable[[str], None]] = []
         self._seldom = LimitedLog(_log)
@@ -181,20 +180,20 @@ class GroupTable:
         self._table.seed({name: GroupConfig(name) for name in naming.SYSTEM_GROUPS}, frozenset(), now_ms())
 
     def add_listener(self, listener: Callable[[str], None]) -> None:
-        """Call *listener* with the name of each group that changed, after it did."""
+        """Call *listener* with the name of each group after it changed."""
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[str], None]) -> None:
-        """Call *listener* no more; whoever holds this table does not hold him for its sake then."""
+        """Call *listener* no more, and drop the reference to it."""
         self._listeners.remove(listener)
 
     @property
     def content(self) -> TableContent[GroupConfig]:
-        """All groups, with the version of the table, and who may not read what (`forbiddenTable`)."""
+        """All groups, the version of the table, and forbidden reads (`forbiddenTable`)."""
         return self._table.content
 
     def get(self, name: str) -> GroupConfig | None:
-        """Return the group; None where there is none."""
+        """Return the group; None if it does not exist."""
         return self.content.entries.get(name)
 
     def all(self) -> list[GroupConfig]:
@@ -202,37 +201,35 @@ class GroupTable:
         return list(self.content.entries.values())
 
     def merge_journal(self) -> None:
-        """Have RocketMQ's file hold every group: of a large table it is written from time to time only."""
+        """Write the journal of a large table into RocketMQ's file."""
         self._table.merge_journal()
 
     def close(self) -> None:
-        """Leave RocketMQ's file for the broker that opens the directory next."""
+        """Write the journal into RocketMQ's file, for the broker that opens the directory next."""
         self._table.close()
 
     def push_again(self, name: str) -> bool:
-        """Push a group, and say whether it is there, for somebody who met it missing a moment ago."""
+        """Push a group to the hot path once more; returns whether the group exists."""
         return self._table.push_again(name)
 
     def push_all(self) -> None:
-        """Push every group, and what groups may not read."""
+        """Push every group and its forbidden topics."""
         self._table.push_all()
         for group in _forbidden(self.content):
             self._push_forbidden(group)
 
     def ensure(self, name: str, peer: str, check: Callable[[], None] = lambda: None) -> GroupConfig | None:
         """
-        Return the group, created where it is missing and groups may be created on first use; else None.
+        Return the group, and create it if first use may create groups; else None.
 
-        On a full disk it is kept in memory, so that a new group can read, and written with the next change.
-        *check* is called before it is created: where that raises, no group is.
-
-        Raises `IllegalName` for a name that breaks the rules.
+        On a full disk the group is kept in memory, so that it can read; the next change writes it. *check* runs before
+        a group is created and may raise to prevent it. Raises `IllegalName`.
         """
         group = self.get(name)
         if group is not None:
             return group
         naming.check_group(name)
-        # A slave has those of its master.
+        # A slave takes its groups from the master.
         if not self._config().auto_create_groups or self._config().membership.is_slave:
             return None
         check()
@@ -245,21 +242,21 @@ class GroupTable:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            text = "group not on disk yet, it is written with the next change group=%s: %s"
+            text = "group not on disk yet, the next change writes it group=%s: %s"
             self._seldom.log(logging.WARNING, text, name, error)
             self._table.add_unwritten(name, GroupConfig(name))
             return self.get(name)
 
     def put(self, group: GroupConfig, changes: Mapping[str, str | None], peer: str) -> GroupConfig:
         """
-        Create or replace a group; *changes* alters the attributes it has (None removes one).
+        Create or replace a group; *changes* alters its attributes (None removes one).
 
-        Raises `IllegalName` for a name that breaks the rules, `RequestError` for an attribute that may not be.
+        Raises `IllegalName`, and `RequestError` for an attribute that is not allowed.
         """
         return self.put_all([(group, changes)], peer)[0]
 
     def put_all(self, changes: Sequence[tuple[GroupConfig, Mapping[str, str | None]]], peer: str) -> list[GroupConfig]:
-        """Create or replace several groups as `put` does: all of them, with one write, or none."""
+        """Create or replace several groups with one write, all or none."""
         for group, _ in changes:
             naming.check_group(group.name)
 
@@ -277,7 +274,7 @@ class GroupTable:
         return [content.entries[group.name] for group, _ in changes]
 
     def delete(self, name: str, peer: str) -> bool:
-        """Delete a group, and what it was forbidden; say whether there was one. Its progress stays."""
+        """Delete a group and its forbidden topics; returns whether it existed. The store keeps its offsets."""
         was_there = name in self.content.entries
 
         def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
@@ -297,9 +294,9 @@ class GroupTable:
         held: Collection[str] = (),
     ) -> None:
         """
-        Become the table of a master: its groups, what they are forbidden, its version.
+        Take over the groups, forbidden topics and version of a master.
 
-        Groups that are *held* stay: they have read what lies here.
+        Groups in *held* stay: they have offsets in this broker's log.
         """
 
         def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
@@ -310,11 +307,11 @@ class GroupTable:
         self._change(decide, peer)
 
     def is_readable(self, group: str, topic: str) -> bool:
-        """Say whether a group may read a topic, as far as an administrator forbade it."""
+        """Return whether no administrator has forbidden a group to read a topic."""
         return not _forbidden(self.content).get(group, {}).get(topic, 0) & _FORBIDDEN_READ
 
     def set_readable(self, group: str, topic: str, peer: str, *, is_readable: bool) -> None:
-        """Allow a group to read a topic, or forbid it."""
+        """Allow or forbid a group to read a topic."""
 
         def decide(content: TableContent[GroupConfig]) -> TableChange[GroupConfig]:
             forbidden = {name: dict(topics) for name, topics in _forbidden(content).items()}
@@ -347,9 +344,9 @@ class GroupTable:
 
 
 FORBIDDEN = "forbiddenTable"
-"""The field of RocketMQ's file that says which group may not read which topic."""
+"""The field of RocketMQ's file with the topics that groups may not read."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-# Bit 2 of a topic's permission, as RocketMQ counts them.
+# RocketMQ's bit for a forbidden read.
 _FORBIDDEN_READ = 1 << 2
 _FORM = TableFormat("groups", "subscriptionGroupTable", GroupConfig.from_json, GroupConfig.to_json, others=(FORBIDDEN,))
 

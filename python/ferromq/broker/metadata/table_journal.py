@@ -1,10 +1,8 @@
 """
-The journal of a table: changes since its file was last written, one line each.
+The journal of a table: the changes since its file was last written, one line each.
 
-With it a change of a large table is one small write.
-
-It lies in `ferromq/` and names the file it continues by its checksum: where another broker wrote that file since, the
-journal is not used. What a change means is decided by `tables`.
+It makes a change of a large table one small write. It lies in `ferromq/` and names the file that it continues by
+checksum. If another broker wrote that file since, the journal is ignored. `tables` decides what a change means.
 """
 
 import json
@@ -25,9 +23,9 @@ Changes = list[dict[str, Any]]
 
 class Journal:
     """
-    Lines that continue a table's file; used by one thread at a time.
+    Lines that continue a table's file; not thread-safe.
 
-    A line is on disk when `append` returns. A torn line ends the journal: nothing behind it was acknowledged.
+    A line is on disk when `append` returns. A torn line ends the journal: no change behind it was acknowledged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,16 +34,16 @@ class Journal:
         self._base = 0
         self._size = 0
         self.length = 0
-        """How many lines it has."""
+        """The number of lines."""
         self.is_open = False
-        """Whether lines can be added; else the file has to be written as a whole first."""
+        """Whether lines can be added; otherwise the whole file must be written first."""
 
     def read(self, table: bytes | None, holds: Callable[[Changes], bool]) -> Changes:
         """
-        Return the changes that follow the file with the content *table*; None: the file is damaged.
+        Return the changes that follow the file content *table*; None stands for a damaged file.
 
-        A damaged file cannot say whether the journal continues it. No broker leaves one behind, so it does. *holds*
-        says whether the file has changes already: it was written, and a kill came before the journal began anew.
+        A damaged file has no checksum to compare; no other broker leaves one behind, so the journal is used. *holds*
+        returns whether the file has the changes already, as after a kill between writing it and `begin`.
         """
         try:
             head, *lines = self._path.read_bytes().split(b"\n")
@@ -58,20 +56,20 @@ class Journal:
                 break
             changes.append(change)
         if base is None or (table is not None and base.get("table") != zlib.crc32(table)):
-            text = "journal not used, the table was written since changes=%d file=%s"
+            text = "journal ignored, the table was written after it changes=%d file=%s"
             _log.log(logging.DEBUG if holds(changes) else logging.WARNING, text, len(changes), self._path)
             return []
         self.length = len(changes)
         return changes
 
     def begin(self, table: bytes) -> None:
-        """Begin anew behind a file that has the content *table* now, which is on disk."""
+        """Start an empty journal that continues the file content *table*, which is on disk."""
         self.close()
         self._path.unlink(missing_ok=True)
         self._base, self._size, self.length, self.is_open = zlib.crc32(table), 0, 0, True
 
     def append(self, change: dict[str, Any]) -> None:
-        """Write a change. Raises `OSError`; the lines before it stay."""
+        """Write a change. Raises `OSError`; earlier lines stay."""
         if self._file is None:
             self._create()
         self._write(_line(change))
@@ -84,7 +82,7 @@ class Journal:
             self._write(_line({"table": self._base}))
             atomic.sync_directory(self._path.parent)
         except OSError:
-            # Lines without the first one, or in a file that a crash takes away, would be lost: the next is first again.
+            # Without its first line, or in a file whose directory entry is not durable, later lines would be lost.
             self.close()
             self._path.unlink(missing_ok=True)
             self._size, self.is_open = 0, True
@@ -99,7 +97,7 @@ class Journal:
                 left = left[file.write(left) :]
             os.fdatasync(file.fileno())
         except OSError:
-            # A torn line would hide all that come later.
+            # A torn line would hide all later ones.
             self.is_open = False
             file.truncate(self._size)
             file.seek(self._size)
@@ -108,7 +106,7 @@ class Journal:
         self._size += len(line)
 
     def close(self) -> None:
-        """Close the file; what was written stays."""
+        """Close the file; its lines stay."""
         self.is_open = False
         if self._file is not None:
             self._file.close()
@@ -121,7 +119,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
-    """Return what a line says; None for one that is torn."""
+    """Return the change in a line; None if the line is torn."""
     checksum, _, text = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None

@@ -1,7 +1,7 @@
 """
-What the tables of topics and of groups share: one file of RocketMQ, one version, changes one after the other.
+The mechanism behind the tables of topics and groups: one RocketMQ file, one version, ordered changes.
 
-Which entries there may be, and what has to be told to others, is decided by `topics` and `groups`.
+`topics` and `groups` decide which entries are valid, and whom to notify of a change.
 """
 
 import json
@@ -25,24 +25,24 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SMALL = 256
-"""Entries up to which a table is written whole with each change."""
+"""The largest table that is written whole with each change."""
 _STEPS = 256
-"""Changes of a table whose names are remembered."""
+"""The number of latest changes whose names are remembered."""
 
 Entries = Mapping[str, T]
-"""The entries by name. A table never changes one it gave away."""
+"""The entries by name; never modified after a table returned it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat(Generic[T]):
-    """How entries lie in a file of RocketMQ."""
+    """The format of entries in a RocketMQ file."""
 
     what: str
-    """What the entries are, for errors."""
+    """The noun for the entries, for errors."""
     key: str
-    """The field of the file that holds them."""
+    """The field of the file that holds the entries."""
     read: Callable[[str, Mapping[str, Any]], T]
-    """Raises `ValueError`, `TypeError`, `AttributeError` or `OverflowError` for what is no entry."""
+    """Raises `ValueError`, `TypeError`, `AttributeError` or `OverflowError` for an invalid entry."""
     show: Callable[[T], Mapping[str, Any]]
     others: tuple[str, ...] = ()
     """Further fields of the file, each a table of its own."""
@@ -50,29 +50,29 @@ class TableFormat(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """One change of a table."""
+    """A change that was made."""
 
     number: int
-    """The number of the content after it."""
+    """The number of the content that it made."""
     names: tuple[str, ...]
-    """The entries that were put or removed."""
+    """The names of entries that were put or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableContent(Generic[T]):
-    """What a table holds at one moment."""
+    """An immutable snapshot of a table."""
 
     version: DataVersion
     entries: Entries[T]
     others: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the file."""
     number: int = 0
-    """Counts the contents of a table since its start."""
+    """Counts the snapshots since the table was opened."""
     steps: tuple[AppliedChange, ...] = ()
-    """The changes that led to it, in their order; the oldest are left out."""
+    """The latest changes that led to it, in order."""
 
     def since(self, before: "TableContent[T]") -> list[str] | None:
-        """Return the names that changed after *before*, a content of the same table; None where that is too old."""
+        """Return the names that changed since *before*, a snapshot of the same table; None if it is too old."""
         if before is self:
             return []
         if not self.steps or self.steps[0].number > before.number + 1:
@@ -81,21 +81,21 @@ class TableContent(Generic[T]):
         return list(dict.fromkeys(names))
 
     def page(self, first: int, count: int) -> dict[str, T]:
-        """Return *count* entries in the order of their names, from number *first* on."""
+        """Return *count* entries in name order, beginning with number *first*."""
         names = sorted(self.entries)[max(first, 0) : max(first, 0) + max(count, 0)]
         return {name: self.entries[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange(Generic[T]):
-    """What becomes of a table."""
+    """A change to make."""
 
     put: Mapping[str, T | None] = field(default_factory=dict)
     """Entries to put; None removes one."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Further fields to replace."""
     version: DataVersion | None = None
-    """The version after it; None: the next one."""
+    """The version after the change; None for the next one."""
 
     def __bool__(self) -> bool:
         return bool(self.put or self.others or self.version)
@@ -103,12 +103,12 @@ class TableChange(Generic[T]):
 
 @dataclass(slots=True)
 class _Batch(Generic[T]):
-    """Changes that one write covers."""
+    """The changes that one write covers."""
 
     put: dict[str, T | None] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     content: TableContent[T] | None = None
-    """The table after them, or after those that are just written; None: as `MetadataTable.content`."""
+    """The table after these changes, or after those being written now; None if it is `MetadataTable.content`."""
     is_changed: bool = False
     is_done: bool = False
     failure: Exception | None = None
@@ -116,18 +116,17 @@ class _Batch(Generic[T]):
 
 class MetadataTable(Generic[T]):
     """
-    Entries by name, and RocketMQ's file of them; thread-safe.
+    Entries by name in a RocketMQ file; thread-safe.
 
-    Changes are decided one after the other, each over what the one before made, and one write covers all that wait. A
-    change is on disk before `content` shows it, before `push` hears of it and before the call returns; `push` hears of
-    changes in their order. Where a write fails, all it covers fail, and so do those decided over them.
+    Each change is decided on the result of the one before it; one write covers all that wait. A change is on disk
+    before `content` shows it, before `push` gets it, and before the call returns; `push` gets changes in order. When a
+    write fails, all changes that it covers fail, and so do those decided on top of them.
 
     A small table is written whole. A change of a large table goes to a journal; `merge_journal` and `close` write
     it into RocketMQ's file.
 
-    An entry of the file that may not be is logged and left out; so is one `push` refuses, which the hot path does not
-    have then. Both stay in the file. Raises `CorruptStore` where the file is there and neither it nor its `.bak` can be
-    read.
+    An invalid entry of the file is logged and skipped. An entry that `push` rejects is logged too, and missing on the
+    hot path. Both stay in the file. Raises `CorruptStore` if neither the file nor its `.bak` can be read.
     """
 
     def __init__(
@@ -141,27 +140,27 @@ class MetadataTable(Generic[T]):
         self._form = form
         self._now_ms = now_ms
         self._push = push
-        # Each is taken while those above it may be held, never the other way.
+        # Lock order: from the first to the last.
         self._writing = threading.Lock()
         self._pushing = threading.Lock()
         self._lock = threading.Lock()
-        # Each entry as it lies in the file: a change encodes what it changes, not the whole table.
+        # The encoded line of each entry, so that a change encodes only what it changes.
         self._lines: dict[str, str] = {}
-        # What lies in the file and may not be: kept, until an entry of that name is put.
+        # The lines of invalid entries, kept until an entry of that name is put.
         self._unread: dict[str, str] = {}
         self._journal = Journal(path.parents[1] / "ferromq" / f"{path.stem}.journal")
-        # Entries that are not in the file yet, or still there.
+        # Whether entries were added or removed that the file does not reflect yet.
         self._is_seeded = False
         self._content = self._load()
         self._batch: _Batch[T] = _Batch()
 
     @property
     def content(self) -> TableContent[T]:
-        """What the table holds now."""
+        """The current snapshot."""
         return self._content
 
     def seed(self, entries: Entries[T], absent: frozenset[str], now: int) -> None:
-        """Add what is missing of *entries*, take *absent* away; at the start, and written with the next change."""
+        """Add missing *entries* and remove *absent* at start; the next change writes it."""
         content = self._content
         missing = {name: entry for name, entry in entries.items() if name not in content.entries}
         kept = {name: entry for name, entry in content.entries.items() if name not in absent}
@@ -171,10 +170,10 @@ class MetadataTable(Generic[T]):
 
     def change(self, decide: Callable[[TableContent[T]], TableChange[T]]) -> tuple[TableContent[T], list[str]]:
         """
-        Do what *decide* says of the present content; return the content after it, and the names that changed.
+        Apply the change that *decide* returns for the current content; return the new content and the changed names.
 
-        Entries that would be as they are do not count; where nothing is left, nothing is written. What *decide* raises
-        is raised, and nothing is changed. Raises `OSError` where the change cannot be written; nothing is changed then.
+        Entries equal to the present ones do not count; without any difference nothing is written. An exception of
+        *decide* is raised. Raises `OSError` if the change cannot be written. Both change nothing.
         """
         with self._lock:
             batch = self._batch
@@ -196,14 +195,14 @@ class MetadataTable(Generic[T]):
                 batch.is_changed = True
             elif batch.content is None:
                 return content, []
-        # What it saw may not be on disk yet, though it changes nothing itself.
+        # Even without a change of its own, the content that it saw must be on disk.
         blocking(lambda: self._commit(batch))
         return changed, list(put)
 
     def _commit(self, batch: _Batch[T]) -> None:
         with self._writing:
             if not batch.is_done and batch.is_changed:
-                # The first of those that wait writes for all of them.
+                # The first waiting thread writes for all.
                 with self._lock:
                     content, self._batch = batch.content, _Batch()
                     self._batch.content = content
@@ -215,10 +214,10 @@ class MetadataTable(Generic[T]):
     def _write_batch(self, batch: _Batch[T], content: TableContent[T]) -> None:
         try:
             self._write(content, batch)
-        except Exception as error:  # noqa: BLE001 (each that waits raises it)
+        except Exception as error:  # noqa: BLE001 (each waiting thread raises it)
             with self._lock:
                 later, self._batch = self._batch, _Batch()
-            # They were decided over what is not there now.
+            # The later changes were decided on top of the failed ones.
             for each in (batch, later):
                 each.is_done, each.failure = True, error
             return
@@ -232,14 +231,14 @@ class MetadataTable(Generic[T]):
         batch.is_done = True
 
     def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
-        """Call *act* where there is no entry of this name, and let none come while it runs."""
+        """Call *act* if no entry has this name, and prevent one from being added meanwhile."""
         with self._lock:
             found = self._batch.content or self._content
             return act() if name not in found.entries and name not in self._content.entries else None
 
     def add_unwritten(self, name: str, entry: T) -> None:
-        """Add an entry where there is none of its name, on a full disk: it is written with the next change."""
-        # `TableContent.since` may miss it: only the table of topics is asked that.
+        """Add a missing entry in memory, on a full disk; the next change writes it."""
+        # `TableContent.since` may miss the entry; only the table of topics uses that.
         with self._writing:
             with self._lock:
                 waiting = self._batch.content
@@ -248,13 +247,13 @@ class MetadataTable(Generic[T]):
                 if waiting is not None:
                     self._batch.content = _with(waiting, name, entry, self._now_ms())
                 content = self._content = _with(self._content, name, entry, self._now_ms())
-                # The journal has changes alone: the whole table is written next.
+                # The journal does not have the entry, so the next write must be of the whole table.
                 self._is_seeded = True
             with self._pushing:
                 self._push_one(name, content.entries[name])
 
     def push_again(self, name: str) -> bool:
-        """Push an entry for somebody who met it missing a moment ago; say whether there is one."""
+        """Push an entry once more; returns whether it exists."""
         with self._pushing:
             entry = self._content.entries.get(name)
             return entry is not None and self._push_one(name, entry)
@@ -266,7 +265,7 @@ class MetadataTable(Generic[T]):
                 self._push_one(name, entry)
 
     def merge_journal(self) -> None:
-        """Put what the journal holds into RocketMQ's file. A failure is logged, and changes nothing."""
+        """Write the journal into RocketMQ's file. A failure is logged, and changes nothing."""
         with self._writing:
             if not self._journal.length:
                 return
@@ -276,17 +275,17 @@ class MetadataTable(Generic[T]):
                 _log.warning("journal stays, the table cannot be written file=%s: %s", self._path, error)
 
     def close(self) -> None:
-        """Put what the journal holds into RocketMQ's file; another broker may open the directory next."""
+        """Write the journal into RocketMQ's file; another broker may open the directory next."""
         self.merge_journal()
         with self._writing:
             self._journal.close()
 
     def _push_one(self, name: str, entry: T | None) -> bool:
-        """Push an entry, and say whether it was taken. It is on disk: refusing to go on would refuse every start."""
+        """Push an entry; returns whether it was accepted. It is on disk, so an error here would prevent every start."""
         try:
             self._push(name, entry)
         except (ValueError, OverflowError, TypeError) as error:
-            _log.error("%s: entry not served name=%r: %s; put it anew", self._path.name, name, error)
+            _log.error("%s: entry not served name=%r: %s; create it again", self._path.name, name, error)
             self._push(name, None)
             return False
         return True
@@ -317,7 +316,7 @@ class MetadataTable(Generic[T]):
         return content
 
     def _merge_journal_at_start(self, content: TableContent[T]) -> None:
-        """Write what the journal told; where that fails the journal stays, and the next change writes all."""
+        """Write the journal into the file; on a failure the journal stays, and the next change writes everything."""
         try:
             self._write_whole(content)
         except OSError as error:
@@ -327,16 +326,16 @@ class MetadataTable(Generic[T]):
         name, value = item
         try:
             entry = self._form.read(name, value)
-            # What could not be written again would keep every later change from the disk.
+            # An entry that cannot be encoded would make every later write fail.
             self._lines[name] = self._line(name, entry)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            _log.error("%s: entry left out name=%r: %s; put it anew", self._path, name, error)
+            _log.error("%s: entry skipped name=%r: %s; create it again", self._path, name, error)
             self._unread[name] = f"\t\t{json.dumps(name)}:{json.dumps(value)}"
             return name, None
         return name, entry
 
     def _write(self, content: TableContent[T], batch: _Batch[T]) -> None:
-        """Put a batch on disk: a line in the journal for a large table, else the whole file."""
+        """Write a batch: a journal line for a large table, else the whole file."""
         lines = {name: self._line(name, entry) for name, entry in batch.put.items() if entry is not None}
         known = self._lines
         is_large = len(known) > _SMALL and self._journal.is_open and self._journal.length <= len(known)
@@ -386,7 +385,7 @@ def _with(content: TableContent[T], name: str, entry: T, now: int) -> TableConte
 
 
 def _holds(table: Mapping[str, Any], changes: Changes) -> bool:
-    """Say whether a table has its entries as changes left them."""
+    """Return whether a table already has the result of these changes."""
     left = {name: entry for change in changes for name, entry in change["put"].items()}
     return all(table.get(name) == entry for name, entry in left.items())
 

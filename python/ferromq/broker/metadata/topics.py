@@ -1,8 +1,8 @@
 """
-The topics of a broker and RocketMQ's file for them, `config/topics.json`.
+The topics of a broker, and RocketMQ's file for them, `config/topics.json`.
 
-Whoever changes a topic goes through `TopicTable`; what has to be told to others (the hot path, name servers) is told
-through what it was given. How the table is kept is in `tables`, rules for names are in `_names`.
+Every change goes through `TopicTable`, which passes it to the hot path and the name servers. `tables` writes the
+file; `protocol.naming` has the rules for names.
 """
 
 import enum
@@ -42,18 +42,22 @@ class TopicConfig:
 
     @property
     def message_type(self) -> str:
-        """The kind of messages it takes; MIXED or UNSPECIFIED: any; UNDECIDED: any, until the first message decides."""
+        """The type of messages it accepts; MIXED and UNSPECIFIED accept any, UNDECIDED any first message."""
         kind = self.attributes.get(MESSAGE_TYPE)
         if kind is None:
             return "NORMAL" if _is_of_brokers(self.name) else UNDECIDED
         return kind if kind in MESSAGE_TYPES else "UNSPECIFIED"
 
     def of_type(self, kind: str) -> "TopicConfig":
-        """Return the topic as it is where it takes messages of this kind."""
+        """Return a copy that accepts messages of this type."""
         return replace(self, attributes={**self.attributes, MESSAGE_TYPE: kind})
 
+    def permission_within(self, allowed: Permission) -> Permission:
+        """Return its permission on a broker that allows *allowed*; a restricted broker passes on no INHERIT."""
+        return self.permission if allowed == READ_WRITE else self.permission & allowed
+
     def queue_data(self, broker_name: str) -> QueueData:
-        """Return its part of the topic's route."""
+        """Return this broker's part of the route."""
         return QueueData(broker_name, self.read_queues, self.write_queues, self.permission, self.sys_flag)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,10 +76,10 @@ class TopicConfig:
     @classmethod
     def from_json(cls, name: str, value: Mapping[str, Any]) -> "TopicConfig":
         """
-        Read Java's form; absent fields have Java's defaults.
+        Read Java's form; missing fields get Java's defaults.
 
-        Raises `ValueError` naming the number that may not be so, and `TypeError`, `AttributeError` or `OverflowError`
-        for another form.
+        Raises `ValueError` naming a number out of range, and `TypeError`, `AttributeError` or `OverflowError` for
+        another form.
         """
         return cls(
             name,
@@ -90,7 +94,7 @@ class TopicConfig:
 
 
 UNDECIDED = "UNDECIDED"
-"""The message type of a topic that was given none and has no messages yet; no file has it."""
+"""The message type of a topic that was given none and has no messages yet; never written to the file."""
 
 
 def _is_of_brokers(name: str) -> bool:
@@ -98,21 +102,21 @@ def _is_of_brokers(name: str) -> bool:
 
 
 def is_fifo(topic: TopicConfig | None) -> bool:
-    """Say whether a topic is for messages in order alone."""
+    """Return whether a topic accepts only FIFO messages."""
     return topic is not None and topic.message_type == "FIFO"
 
 
 _BOUNDS: Mapping[str, int] = {
     "readQueueNums": LIMIT_FOR_QUEUES,
     "writeQueueNums": LIMIT_FOR_QUEUES,
-    # RocketMQ's fourth bit included, which has no meaning here. Flags know no number below 0: -1 would be all of them.
+    # RocketMQ's fourth bit is allowed, without a meaning here. Negative numbers would set all flags.
     "perm": (1 << 4) - 1,
     "topicSysFlag": (1 << 31) - 1,
 }
 
 
 def bounded(topic: str, what: str, value: Any) -> int:
-    """Return a number of a topic; raises `ValueError` where it is below 0 or too high."""
+    """Return a number of a topic; raises `ValueError` if it is out of range."""
     number = int(value)
     if not 0 <= number <= _BOUNDS[what]:
         raise ValueError(f"{what} of {topic} is {str(number)[:40]}; it may be 0 to {_BOUNDS[what]}")
@@ -120,25 +124,25 @@ def bounded(topic: str, what: str, value: Any) -> int:
 
 
 class RegistrationWait(enum.Enum):
-    """What a change of topics waits for, of the name servers that answer; they are told at once in any case."""
+    """What a change of topics waits for, among name servers that answer; all are notified at once in any case."""
 
     NOTHING = enum.auto()
     SETTLED = enum.auto()
-    """That nobody is just told an older table, which could undo what is done next."""
+    """For registrations of older tables to end, so that none undoes the next step."""
     REGISTERED = enum.auto()
-    """That they know the change."""
+    """For the registration of the change."""
 
 
 Announce = Callable[[Sequence[str], RegistrationWait], None]
-"""Hears the names of the topics that changed, and what to wait for."""
+"""Called with the names of changed topics, and what to wait for."""
 
 
 class TopicTable:
     """
     The topics of a broker; thread-safe.
 
-    A change is on disk before the call returns, and before *push* (a name, and the topic or None) and then *announce*
-    hear of it. Raises `CorruptStore` where the file is there and neither it nor its `.bak` can be read.
+    A change is on disk before the call returns, and before *push* gets the name and the topic (None: deleted) and
+    then *announce* is called. Raises `CorruptStore` if neither the file nor its `.bak` can be read.
     """
 
     def __init__(
@@ -159,32 +163,32 @@ class TopicTable:
 
     @property
     def content(self) -> TableContent[TopicConfig]:
-        """All topics, system topics included, with the version of the table."""
+        """All topics, including system topics, and the version of the table."""
         return self._table.content
 
     def get(self, name: str) -> TopicConfig | None:
-        """Return the topic; None where there is none, and for system topics, which clients may not use."""
+        """Return the topic; None if it does not exist, or is a system topic, which clients cannot use."""
         return None if self.is_system(name) else self.find(name)
 
     def find(self, name: str) -> TopicConfig | None:
-        """Return the topic, system topics included; None where there is none."""
+        """Return the topic or system topic; None if it does not exist."""
         return self.content.entries.get(name)
 
     def all(self) -> list[TopicConfig]:
-        """Return every topic clients may use."""
+        """Return every topic that clients can use."""
         return [topic for topic in self.content.entries.values() if not self.is_system(topic.name)]
 
     def snapshot(self) -> tuple[DataVersion, dict[str, TopicConfig]]:
-        """Return all topics, system topics included, with the version of the table."""
+        """Return the version of the table and all topics, including system topics."""
         content = self.content
         return content.version, dict(content.entries)
 
     def is_system(self, name: str) -> bool:
-        """Say whether the topic belongs to RocketMQ or to this broker itself; clients may not use it."""
+        """Return whether the topic belongs to RocketMQ or to this broker itself, so that clients cannot use it."""
         return name in self._system or naming.is_system_topic(name)
 
     def may_create(self, name: str) -> bool:
-        """Say whether a topic of this name may be created on first use; a slave has those of its master."""
+        """Return whether first use may create a topic of this name; a slave takes its topics from the master."""
         return self._creates() and not self.is_system(name)
 
     def _creates(self) -> bool:
@@ -193,12 +197,10 @@ class TopicTable:
 
     def ensure(self, name: str, peer: str, wait: RegistrationWait = RegistrationWait.NOTHING) -> TopicConfig | None:
         """
-        Return the topic, created where it is missing and gRPC clients may create topics on first use; else None.
+        Return the topic, and create it if first use over gRPC may create topics; else None.
 
-        A retry or dead-letter topic is its group's and never created so, see `ensure_of_group`. What is created is
-        registered with name servers as *wait* says.
-
-        Raises `IllegalName` for a name that breaks the rules.
+        Retry and dead-letter topics are created by `ensure_of_group` alone. A new topic is registered as *wait* says.
+        Raises `IllegalName`.
         """
         topic = self.get(name)
         if topic is not None:
@@ -212,30 +214,30 @@ class TopicTable:
         return self.create(TopicConfig(name, queues, queues), peer, wait)
 
     def push_again(self, name: str) -> bool:
-        """Push a topic, and say whether it is there, for somebody who met it missing a moment ago."""
+        """Push a topic to the hot path once more; returns whether the topic exists."""
         return self._table.push_again(name)
 
     def push_all(self) -> None:
-        """Push every topic, system topics included."""
+        """Push every topic, including system topics."""
         self._table.push_all()
 
     def merge_journal(self) -> None:
-        """Have RocketMQ's file hold every topic: of a large table it is written from time to time only."""
+        """Write the journal of a large table into RocketMQ's file."""
         self._table.merge_journal()
 
     def close(self) -> None:
-        """Leave RocketMQ's file for the broker that opens the directory next."""
+        """Write the journal into RocketMQ's file, for the broker that opens the directory next."""
         self._table.close()
 
     def advance_version(self) -> None:
-        """Take the next version though no topic changed: name servers pass over other rights under the same one."""
+        """Advance the version without a change; name servers ignore another permission under the same version."""
         self._table.change(lambda content: TableChange(version=content.version.next(self._now_ms())))
 
     def create(self, topic: TopicConfig, peer: str, wait: RegistrationWait = RegistrationWait.NOTHING) -> TopicConfig:
         """
-        Return the topic of this name, which is *topic* where there is none yet, whether first use creates or not.
+        Return the topic of this name, and create it as *topic* if it is missing, whatever the options say.
 
-        Raises `IllegalName`, or `RequestError` for what no topic may be.
+        Raises `IllegalName`, and `RequestError` for an invalid topic.
         """
         naming.check_topic(topic.name)
         _check(topic)
@@ -249,11 +251,11 @@ class TopicTable:
         self, name: str, default_topic: str, queues: int, sys_flag: int, peer: str
     ) -> TopicConfig | None:
         """
-        Return the topic a producer of remoting sends to, as RocketMQ creates it: after a *default_topic*; else None.
+        Return the topic for a send over remoting, created like *default_topic* as in RocketMQ; else None.
 
-        It gets that topic's permission, and as many queues as it has, but at most *queues*. So may a topic of the
-        system that clients write, as that of their traces. Name servers know it before the send is answered, as with
-        RocketMQ: a consumer may begin then. Raises as `create` does.
+        The new topic gets that topic's permission, and its number of queues up to *queues*. System topics that clients
+        write, such as traces, can be created too. Name servers know the topic before the send is answered, so that
+        consumers can start. Raises as `create` does.
         """
         topic = self.find(name)
         if topic is not None:
@@ -273,7 +275,7 @@ class TopicTable:
         self, name: str, queues: int, sys_flag: int, peer: str, *, order: bool = False
     ) -> TopicConfig | None:
         """
-        Return the retry or dead-letter topic of a group, created where it is missing; a slave creates none: None.
+        Return the retry or dead-letter topic of a group, created if it is missing; None if a slave lacks it.
 
         Raises as `create` does.
         """
@@ -284,9 +286,9 @@ class TopicTable:
 
     def decide_type(self, name: str, kind: str, peer: str) -> TopicConfig | None:
         """
-        Return the topic, which takes messages of this *kind* from now on if it was undecided; None where there is none.
+        Return the topic, after giving an undecided one this message type; None if it does not exist.
 
-        The first of several messages that come at once decides. On a slave nothing is decided.
+        The first of several concurrent messages decides. A slave decides nothing.
         """
 
         def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
@@ -298,24 +300,24 @@ class TopicTable:
 
     def put(self, topic: TopicConfig, changes: Mapping[str, str | None], peer: str) -> TopicConfig:
         """
-        Create or replace a topic; *changes* alters the attributes it has (None removes one).
+        Create or replace a topic; *changes* alters its attributes (None removes one).
 
-        Raises `IllegalName`, or `RequestError` for a number of queues, a permission or an attribute that may not be.
+        Raises `IllegalName`, and `RequestError` for an invalid number of queues, permission or attribute.
         """
         return self.put_all([(topic, changes)], peer)[0]
 
     def put_all(self, changes: Sequence[tuple[TopicConfig, Mapping[str, str | None]]], peer: str) -> list[TopicConfig]:
-        """Create or replace several topics as `put` does: all of them, with one write and one registration, or none."""
+        """Create or replace several topics with one write and one registration, all or none."""
         mixed = self._config().sends.mixed_topics
         for topic, attributes in changes:
             naming.check_topic(topic.name)
             if self.is_system(topic.name):
-                raise RequestError(f"{topic.name} is a topic of the system and cannot be changed; choose another name")
+                raise RequestError(f"{topic.name} is a system topic and cannot be changed; choose another name")
             _check(topic)
             if attributes.get(MESSAGE_TYPE) == "MIXED" and not mixed:
                 raise RequestError(
-                    f"{topic.name} cannot be MIXED, topics of several kinds of messages are off here; give it one "
-                    "kind, or say mixed_topics = true (enableMixedMessageType) in the broker's options"
+                    f"{topic.name} cannot be MIXED, mixed message types are disabled here; give it one type, or set "
+                    "mixed_topics = true (enableMixedMessageType) in the broker's options"
                 )
 
         def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
@@ -330,11 +332,11 @@ class TopicTable:
         return [content.entries.get(topic.name, topic) for topic, _ in changes]
 
     def while_absent(self, name: str, act: Callable[[], R]) -> R | None:
-        """Call *act* where there is no topic of this name, and let none be created while it runs."""
+        """Call *act* if no topic has this name, and prevent one from being created meanwhile."""
         return self._table.while_absent(name, act)
 
     def set_order(self, names: Iterable[str], peer: str) -> None:
-        """Note that messages of these topics are in order, as name servers say; unknown names are passed over."""
+        """Mark topics as ordered, as name servers report them; unknown names are skipped."""
 
         def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
             found = [content.entries[name] for name in names if name in content.entries]
@@ -351,9 +353,9 @@ class TopicTable:
         held: Collection[str] = (),
     ) -> None:
         """
-        Become the table of a master: its topics, its version.
+        Take over the topics and version of a master.
 
-        What belongs to this broker alone stays, and so do topics that are *held*: their messages lie here.
+        This broker's system topics stay, and so do topics in *held*, whose messages lie in its log.
         """
 
         def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
@@ -364,23 +366,23 @@ class TopicTable:
         self._change(decide, peer)
 
     def configure(self, peer: str) -> None:
-        """Take over what the options say: the topic others are created from is there only where they are."""
+        """Apply changed options: the default topic exists only while topics are created on first use."""
         pattern = _system_topics(self._config()).get(naming.AUTO_CREATE_TOPIC)
         self._change(lambda _content: TableChange({naming.AUTO_CREATE_TOPIC: pattern}), peer)
 
     def delete(self, name: str, peer: str) -> bool:
         """
-        Delete a topic; say whether there was one. Its messages are the store's business.
+        Delete a topic, without its messages; returns whether it existed.
 
-        Raises `RequestError` for a topic of the system.
+        Raises `RequestError` for a system topic.
         """
         return name in self.delete_all([name], peer)
 
     def delete_all(self, names: Sequence[str], peer: str) -> list[str]:
-        """Delete topics as `delete` does, all of them or none, with one registration; return those that were there."""
+        """Delete several topics with one registration, all or none; returns those that existed."""
         for name in names:
             if self.is_system(name):
-                raise RequestError(f"{name} is a topic of the system and cannot be deleted")
+                raise RequestError(f"{name} is a system topic and cannot be deleted")
         deleted: list[str] = []
 
         def decide(content: TableContent[TopicConfig]) -> TableChange[TopicConfig]:
@@ -412,11 +414,11 @@ class TopicTable:
 
 _FORM = TableFormat("topics", "topicConfigTable", TopicConfig.from_json, TopicConfig.to_json)
 _LOGGED = 20
-"""Topics of one change that are logged one by one."""
+"""The most topics of one change that are logged one by one."""
 
 
 def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
-    """Return the topics every RocketMQ broker has, which its clients and tools expect in routes."""
+    """Return the system topics of every RocketMQ broker; clients and tools expect them in routes."""
     inherited = READ_WRITE | Permission.INHERIT
     topics = [
         TopicConfig(naming.SELF_TEST_TOPIC, 1, 1),

@@ -1,1 +1,1 @@
-"""What a broker measures and reports."""
+"""Metrics and reports: consume progress, statistics, runtime information."""

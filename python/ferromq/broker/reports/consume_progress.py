@@ -1,5 +1,5 @@
 """
-ConsumeProgress for administrators: how far topics and groups are, and what lies in a consume queue.
+Reports of consume progress: the offsets of topics and groups, and the entries of consume queues.
 
 It reads the store, the tables and the statistics, and changes nothing.
 """
@@ -9,33 +9,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferromq._ferromq import Request, Store
-from ferromq.broker.administration.offsets import queue_of
-from ferromq.broker.cluster.name_servers import BrokerIdentity
-from ferromq.broker.cluster.routes import missing_topic
+from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.not_found import missing_topic
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.broker.reports.statistics import Statistics
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import ResponseCode
-from ferromq.protocol.remoting import Answer, failure, flag, integer, required, success
+from ferromq.protocol.remoting import Answer, failure, flag, integer, queue_of, required, success
 
 _NOT_THERE = -1
 # Most entries of a consume queue in one answer.
 _LIMIT_FOR_ENTRIES = 10_000
 
 Subscriptions = Callable[[str], Mapping[str, Any]]
-"""What the members of a group are subscribed to: topic → RocketMQ's SubscriptionData; empty where it has none."""
+"""Returns the subscriptions of a group's members: topic → RocketMQ's SubscriptionData; empty without members."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     queue_id: int
     end: int
     committed: int
     timestamp: int
-    """When the last message it has read was stored; 0 where nobody knows."""
+    """The store time of the last message it has read; 0 if unknown."""
 
     def to_json(self) -> dict[str, int]:
         """Return the form Java reads."""
@@ -48,7 +47,7 @@ class QueueProgress:
 
 
 class ConsumeProgress:
-    """Answers how far topics and groups are."""
+    """Answers requests 202, 208, 303, 317 and 321."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class ConsumeProgress:
         self._subscriptions = subscriptions
 
     def topic(self, request: Request) -> Answer:
-        """Answer request 202: where each queue of a topic begins and ends; queues without messages are there, too."""
+        """Answer request 202: the first and last offset of each queue of a topic, including empty queues."""
         name = required(request.fields, "topic")
         topic = self._topics.find(name)
         if topic is None:
@@ -84,9 +83,9 @@ class ConsumeProgress:
 
     def group(self, request: Request) -> Answer:
         """
-        Answer request 208: how far a group is, in `topicList`, in `topic`, or in every topic it has read.
+        Answer request 208: a group's progress in `topicList`, in `topic`, or in every topic that it has read.
 
-        Of a group with members only topics they are subscribed to count, unless `topicList` says which.
+        If the group has members, only their subscribed topics count, unless `topicList` is given.
         """
         fields = request.fields
         group = required(fields, "consumerGroup")
@@ -102,7 +101,7 @@ class ConsumeProgress:
         return success(body=java_json.dumps_java(self._stats(group, topics, [topic.read_queues for topic in topics])))
 
     def all_groups(self, request: Request) -> Answer:
-        """Answer request 317: how far every group is in every topic it has read; `isOrder`: in those in order."""
+        """Answer request 317: every group's progress in every topic it has read; with `isOrder`, in ordered topics."""
         in_order = flag(request.fields, "isOrder")
         found: list[Mapping[str, Any]] = []
         behind = 0
@@ -129,7 +128,7 @@ class ConsumeProgress:
         return success(body=java_json.dumps_java(body))
 
     def time_span(self, request: Request) -> Answer:
-        """Answer request 303: from when to when the messages of each queue are, and at which the group is."""
+        """Answer request 303: the time span of each queue's messages, and the group's place in it."""
         fields = request.fields
         name, group = required(fields, "topic"), required(fields, "group")
         topic = self._topics.find(name)
@@ -139,7 +138,7 @@ class ConsumeProgress:
         return success(body=java_json.dumps({"consumeTimeSpanSet": spans}))
 
     def consume_queue(self, request: Request) -> Answer:
-        """Answer request 321: entries of a consume queue, and what a group would make of them."""
+        """Answer request 321: entries of a consume queue, and a group's subscription to it."""
         fields = request.fields
         topic, queue_id = queue_of(fields)
         first, count = integer(fields, "index"), integer(fields, "count")
@@ -159,7 +158,7 @@ class ConsumeProgress:
         if not begin <= first < end:
             remark = f"Index {first} of {queue_id}@{topic} is not exist: it has {begin} to {end - 1}"
             return int(ResponseCode.SUCCESS), remark, {}, java_json.dumps(body)
-        # Without the extension RocketMQ keeps bit maps of filters in, every entry passes here.
+        # RocketMQ's extension with filter bit maps is not supported, so every entry passes here.
         body["queueData"] = [
             {"eval": False, "physicOffset": place, "physicSize": size, "tagsCode": tag} for place, size, tag in entries
         ]

@@ -1,7 +1,7 @@
 """
-How long puts took lately: RocketMQ's classes and percentiles, of buckets that the store counts.
+Latencies of recent puts: RocketMQ's classes and percentiles, from buckets that the store counts.
 
-Pure state that is given cumulative counts and times. What is counted, and in which buckets, is the store's business.
+Pure state over cumulative counts.
 """
 
 from collections import deque
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 Bucket = tuple[int, int]
-"""The last millisecond of a bucket, and how many puts ended in it."""
+"""The last millisecond of a bucket, and the number of puts in it."""
 
 _SPAN_MS: Final = 60_000
-# RocketMQ's classes of times, and the last millisecond of each; the last one has none.
+# RocketMQ's classes of latencies, and the last millisecond of each; the last class has no limit.
 _CLASSES = {
     "<=0ms": 0,
     "0~10ms": 9,
@@ -31,19 +31,19 @@ _LAST_CLASS = "10s~"
 
 
 class PutTimes:
-    """Samples of cumulative buckets, from which those of the last minute are told. Not thread-safe."""
+    """Samples of cumulative buckets over the last minute. Not thread-safe."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Sequence[Bucket]]] = deque()
 
     def sample(self, now: int, buckets: Sequence[Bucket]) -> None:
-        """Take the counts of a moment."""
+        """Add a sample."""
         self._samples.append((now, buckets))
         while len(self._samples) > 1 and self._samples[1][0] <= now - _SPAN_MS:
             self._samples.popleft()
 
     def recent(self, now: int, buckets: Sequence[Bucket]) -> list[Bucket]:
-        """Return what came in the last minute, up to *buckets* of now; in the first minute, since the first sample."""
+        """Return the counts of the last minute up to *buckets*; in the first minute, since the first sample."""
         older = [counts for at, counts in self._samples if at <= now - _SPAN_MS]
         before = older[-1] if older else (self._samples[0][1] if self._samples else ())
         earlier = [count for _, count in before] or [0] * len(buckets)
@@ -51,7 +51,7 @@ class PutTimes:
 
 
 def distribution(buckets: Sequence[Bucket]) -> str:
-    """Return the counts of RocketMQ's classes as it writes them: `[<=0ms]:3 [0~10ms]:1 …`."""
+    """Return the counts by class in RocketMQ's format: `[<=0ms]:3 [0~10ms]:1 …`."""
     counts = dict.fromkeys([*_CLASSES, _LAST_CLASS], 0)
     for last, count in buckets:
         name = next((name for name, bound in _CLASSES.items() if last <= bound), _LAST_CLASS)
@@ -60,7 +60,7 @@ def distribution(buckets: Sequence[Bucket]) -> str:
 
 
 def percentile(buckets: Sequence[Bucket], share: float) -> float:
-    """Return the milliseconds within which the *share* of the puts ended, as RocketMQ finds it within a bucket."""
+    """Return the milliseconds within which a *share* of the puts ended, interpolated as in RocketMQ."""
     rank = int(sum(count for _, count in buckets) * share)
     passed = before = 0
     for last, count in buckets:

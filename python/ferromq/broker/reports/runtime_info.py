@@ -1,7 +1,7 @@
 """
-What a broker says of itself at run time, under RocketMQ's names: request 28, which `mqadmin brokerStatus` prints.
+Runtime information of the broker under RocketMQ's names: request 28, which `mqadmin brokerStatus` prints.
 
-What is told is measured. RocketMQ's numbers of things that are not here, as thread pools with queues, are 0.
+All values are measured. RocketMQ's numbers of parts that do not exist here, such as thread pools, are 0.
 """
 
 import os
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ferromq._ferromq import StoreStats
 
 _VERSION, _VERSION_NUMBER = "V5_5_0", 513
-"""The RocketMQ whose protocol this is, and the number of that version among all."""
+"""The RocketMQ version of the protocol, and its ordinal."""
 _KIB = 1024
 _RATES_MS = (10_000, 60_000, 600_000)
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-# RocketMQ's pools: there are none here, so nothing waits in them.
+# RocketMQ's thread pools, which do not exist here.
 _POOLS = (
     "sendThreadPoolQueue",
     "pullThreadPoolQueue",
@@ -36,7 +36,7 @@ _POOLS = (
 
 
 class RuntimeInfo:
-    """Answers what a broker does now."""
+    """Answers request 28, and samples what it needs; thread-safe."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class RuntimeInfo:
         transactions: Callable[[], Mapping[str, str]],
         now_ms: Callable[[], int],
     ) -> None:
-        """*transactions* says what is told of them, under names of our own."""
+        """*transactions* returns the values about transactions, under names of our own."""
         self._store = store
         self._statistics = statistics
         self._directory = directory
@@ -61,7 +61,7 @@ class RuntimeInfo:
         self.sample(self._started_ms)
 
     def sample(self, now: int) -> None:
-        """Take a sample of what the store counts; called every ten seconds."""
+        """Sample the store's counters; called every ten seconds."""
         stats, times = self._store.stats(), self._store.put_times()
         with self._lock:
             self._puts.sample(now, times)
@@ -69,7 +69,7 @@ class RuntimeInfo:
             self._timed.sample(now, self._timed_since(stats))
 
     def info(self, _request: Request) -> Answer:
-        """Answer request 28: everything RocketMQ's brokers say, by its name."""
+        """Answer request 28: all values of RocketMQ's brokers, by name."""
         stats, now = self._store.stats(), self._now_ms()
         table = {
             **self._of_store(stats, now),
@@ -82,7 +82,7 @@ class RuntimeInfo:
             **self._transactions(),
             **_of_pools(),
             "brokerActive": "true",
-            # Gone from RocketMQ 5.5.0; rocketmq-exporter fails where it is missing.
+            # RocketMQ 5.5.0 dropped it, but rocketmq-exporter fails without it.
             "brokerVersion": str(_VERSION_NUMBER),
             "brokerVersionDesc": _VERSION,
             "startAcceptSendRequestTimeStamp": "0",
@@ -169,7 +169,7 @@ class RuntimeInfo:
         }
 
     def _timed_since(self, stats: "StoreStats") -> tuple[int, int]:
-        """Return how many timed messages entered the wheel, and how many left it, since the start."""
+        """Return the counts of timed messages that entered and left the wheel since the start."""
         entered, left = self._timed_before
         return stats["timed_entered"] - entered, _left(stats) - left
 
@@ -195,7 +195,7 @@ def _of_pools() -> dict[str, str]:
 
 
 def _gets(stats: "StoreStats") -> tuple[int, int]:
-    """Return a pair of counts: reads that found a message, reads that found none."""
+    """Return the counts of reads that found a message, and of those that found none."""
     return stats["found_gets"], stats["fruitless_gets"]
 
 
@@ -216,7 +216,7 @@ def _join(rates: Iterable[float]) -> str:
 
 
 def _used(path: Path) -> float:
-    """Return the share of the disk that is in use, as RocketMQ counts it; -1 where the path is not there."""
+    """Return the used share of the disk, as RocketMQ computes it; -1 if the path does not exist."""
     try:
         stat = os.statvfs(path)
     except OSError:

@@ -1,8 +1,7 @@
 """
-What passed through a broker, over the last minute, hour and day, and since midnight.
+Message rates of the last minute, hour and day, and counts since midnight.
 
-`Windows` is pure state that is given cumulative counts and times; `Statistics` samples the hot path's counters and
-answers request 315. What is counted is the hot path's business.
+`Windows` is pure state over cumulative counts. `Statistics` samples the hot path's counters and answers request 315.
 """
 
 import datetime as dt
@@ -24,7 +23,7 @@ Traffic = Mapping[str, Mapping[str, Counts]]
 
 SAMPLE_MS: Final = 10_000
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
-# Like RocketMQ's: the length of a window, and how far its samples are apart.
+# As in RocketMQ: the length of a window, and the distance of its samples.
 _WINDOWS: Mapping[str, tuple[int, int]] = {
     "Minute": (_MINUTE_MS, SAMPLE_MS),
     "Hour": (_HOUR_MS, 600_000),
@@ -35,7 +34,7 @@ _TEN_MINUTES_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What passed in a window."""
+    """The counts of a window."""
 
     messages: int = 0
     bytes: int = 0
@@ -53,13 +52,13 @@ class Rate:
 
     @property
     def second_per_second(self) -> float:
-        """The second count of a pair a second: bytes, or whatever is counted beside messages."""
+        """The second count of a pair, per second: bytes, or what is counted in their place."""
         return self.bytes * 1000 / self.elapsed_ms if self.elapsed_ms > 0 else 0.0
 
 
 @dataclass(slots=True)
 class _Series:
-    """Samples of one counter, the oldest first; the oldest lies at the beginning of the window or before it."""
+    """Samples of one counter in order; the oldest is at the beginning of the window or before it."""
 
     length_ms: int
     distance_ms: int
@@ -67,7 +66,7 @@ class _Series:
 
     def sample(self, now: int, counts: Counts) -> None:
         if not self.samples:
-            # What is there now came since the last look.
+            # A new counter started after the last sample.
             self.samples.append((now - SAMPLE_MS, (0, 0)))
         if now - self.samples[-1][0] >= self.distance_ms:
             self.samples.append((now, counts))
@@ -87,30 +86,30 @@ class Windows:
         self._series = {name: _Series(length, distance) for name, (length, distance) in _WINDOWS.items()}
 
     def sample(self, now: int, counts: Counts) -> None:
-        """Take the counts of a moment; called every ten seconds."""
+        """Add a sample; called every ten seconds."""
         for series in self._series.values():
             series.sample(now, counts)
 
     def rate(self, window: str, now: int, counts: Counts) -> Rate:
-        """Return what passed in the last `Minute`, `Hour` or `Day`, up to the counts of now."""
+        """Return the rate of the last `Minute`, `Hour` or `Day`, up to the current counts."""
         series = self._series[window]
         return series.rate(now, counts, series.length_ms)
 
     def recent(self, within_ms: int, now: int, counts: Counts) -> Rate:
-        """Return what passed in the last *within_ms*, an hour at most."""
+        """Return the rate of the last *within_ms*, at most an hour."""
         name = "Minute" if within_ms <= _MINUTE_MS else "Hour"
         return self._series[name].rate(now, counts, within_ms)
 
 
 class Totals(NamedTuple):
-    """Messages counted since the start: at midnight a day ago, at the last midnight, now."""
+    """Message counts since the start, as of the midnight before last, the last midnight, and now."""
 
     yesterday: int
     today: int
     now: int
 
 
-# RocketMQ's names: the kind of traffic, and whether messages or bytes are counted.
+# RocketMQ's names: the kind of traffic, and whether bytes are counted instead of messages.
 _STATISTICS: Mapping[str, tuple[str, bool]] = {
     "TOPIC_PUT_NUMS": ("put", False),
     "TOPIC_PUT_SIZE": ("put", True),
@@ -123,7 +122,7 @@ _KINDS = ("put", "get", "send_back")
 
 
 class Statistics:
-    """Samples the traffic of a broker, and answers for it; thread-safe."""
+    """Samples the broker's traffic, and answers request 315; thread-safe."""
 
     def __init__(self, traffic: Callable[[], Traffic], now_ms: Callable[[], int], cluster: str) -> None:
         self._traffic = traffic
@@ -137,7 +136,7 @@ class Statistics:
         self.sample(now_ms())
 
     def sample(self, now: int) -> None:
-        """Take a sample of everything; called every ten seconds."""
+        """Sample all counters; called every ten seconds."""
         traffic = self._traffic()
         with self._lock:
             for kind in _KINDS:
@@ -153,7 +152,7 @@ class Statistics:
                 self._midnights = {kind: (self._midnights[kind][1], _sum(traffic.get(kind, {}))[0]) for kind in _KINDS}
 
     def rate(self, kind: str, within_ms: int, key: str | None = None) -> Rate:
-        """Return what passed lately: *kind* `put`, `get`, `send_back`; of one topic or `topic@group`, or of all."""
+        """Return a recent rate of *kind* `put`, `get` or `send_back`, of one topic or `topic@group`, or of all."""
         now, counters = self._now_ms(), self._traffic().get(kind, {})
         with self._lock:
             if key is None:
@@ -161,23 +160,23 @@ class Statistics:
             return self._recent(kind, key, now, counters, within_ms)
 
     def per_second(self, kind: str, *keys: str) -> float:
-        """Return messages a second over the last minute, of topics or `topic@group` together."""
+        """Return the messages per second over the last minute, summed over topics or `topic@group`."""
         now, counters = self._now_ms(), self._traffic().get(kind, {})
         with self._lock:
             return sum(self._recent(kind, key, now, counters, _MINUTE_MS).per_second for key in keys)
 
     def totals(self, kind: str) -> Totals:
-        """Return how many messages of a kind there were, at both midnights and now."""
+        """Return the message counts of a kind, at both midnights and now."""
         now = _sum(self._traffic().get(kind, {}))[0]
         with self._lock:
             return Totals(*self._midnights[kind], now)
 
     def bytes_put(self) -> int:
-        """Return the bytes of all messages put since the start."""
+        """Return the bytes of all messages stored since the start."""
         return _sum(self._traffic().get("put", {}))[1]
 
     def view(self, request: Request) -> Answer:
-        """Answer request 315: one of RocketMQ's statistics by its name and key, over minute, hour and day."""
+        """Answer request 315: one of RocketMQ's statistics, by name and key, over minute, hour and day."""
         name, key = required(request.fields, "statsName"), required(request.fields, "statsKey")
         found = self._rates(name, key)
         if found is None:
@@ -193,7 +192,7 @@ class Statistics:
         windows = self._windows.get((kind, key))
         if key not in counters:
             return Rate()
-        # A counter younger than the last sample is counted from the sample before it would have come.
+        # A counter newer than the last sample counts from one sample distance ago.
         return (windows or _new(now)).recent(within_ms, now, counters[key])
 
     def _rates(self, name: str, key: str) -> dict[str, Rate] | None:

@@ -16,7 +16,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ferromq._ferromq import Request, Store, StoredMessage
-from ferromq.broker.clients.client_calls import physical_offset
 from ferromq.broker.transactions.check_requests import CheckOutcome, CheckRound, CheckSender, PendingCheck
 from ferromq.broker.transactions.end_transaction import op_message
 from ferromq.broker.transactions.half_message_index import AlreadyCommitted, HalfMessageIndex, Location, read
@@ -36,7 +35,7 @@ from ferromq.config.transactions import TransactionConfig
 from ferromq.errors import FerromqError, MessageTooLarge
 from ferromq.protocol import naming
 from ferromq.protocol.codes import ResponseCode
-from ferromq.protocol.remoting import Answer, failure, required, success
+from ferromq.protocol.remoting import Answer, failure, physical_offset, required, success
 
 if TYPE_CHECKING:
     from ferromq._ferromq import NewStoredMessage

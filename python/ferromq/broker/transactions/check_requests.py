@@ -14,14 +14,15 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from ferromq._ferromq import StoredMessage, decode_records
-from ferromq.broker.clients.replies import format_properties
-from ferromq.broker.clients.table import Client, ClientTable, Pusher
+from ferromq.broker.clients.client import Client, Pusher
+from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.transactions.end_transaction import transaction_id
 from ferromq.broker.transactions.half_message_index import Location
 from ferromq.broker.transactions.half_records import PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 from ferromq.errors import MessageTooLarge
 from ferromq.protocol import naming
 from ferromq.protocol.codes import RequestCode
+from ferromq.protocol.properties import format_properties
 
 _log = logging.getLogger("ferromq.transactions")
 

@@ -6,20 +6,18 @@ RocketMQ's file, `config/messageRequestMode.json`.
 """
 
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ferromq._ferromq import Request
-from ferromq.broker.clients.table import BROADCASTING, CLUSTERING, ClientTable
+from ferromq.broker.clients.queue_allocation import STRATEGIES, share_to_pop
+from ferromq.broker.clients.subscription import BROADCASTING, CLUSTERING
+from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.cluster.name_servers import NameServerFailed
 from ferromq.broker.cluster.route_cache import RouteCache
 from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.request_modes import POP, RequestMode, RequestModes
 from ferromq.broker.metadata.topics import TopicTable
-from ferromq.errors import CorruptStore
-from ferromq.files import json_file
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.message_queue import MessageQueue
@@ -27,95 +25,6 @@ from ferromq.protocol.remoting import Answer, BadRequest, failure, success
 from ferromq.protocol.route import Permission, QueueData
 
 _log = logging.getLogger("ferromq.broker")
-
-PULL, POP = "PULL", "POP"
-_MODES = (PULL, POP)
-_TABLE = "messageRequestModeMap"
-_EACH_FOR_ITSELF = -1
-_INT_LIMIT = 1 << 31
-
-
-@dataclass(frozen=True, slots=True)
-class RequestMode:
-    """How a group asks for messages of a topic."""
-
-    mode: str = PULL
-    pop_share: int = _EACH_FOR_ITSELF
-    """With POP: with how many others a member shares its queues; none or less, or all others: each asks all queues."""
-
-    def to_json(self, topic: str, group: str) -> dict[str, Any]:
-        """Return Java's form."""
-        return {"consumerGroup": group, "mode": self.mode, "popShareQueueNum": self.pop_share, "topic": topic}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "RequestMode":
-        """Read Java's form; raises `ValueError` naming the field that may not be so."""
-        mode, share = value.get("mode") or PULL, value.get("popShareQueueNum", 0)
-        if mode not in _MODES:
-            raise ValueError(f"mode is {mode!r}; it may be PULL or POP")
-        if type(share) is not int or not -_INT_LIMIT <= share < _INT_LIMIT:
-            raise ValueError(f"popShareQueueNum is {share!r}; a whole number is expected")
-        return cls(mode, share)
-
-
-class RequestModes:
-    """
-    How groups ask for messages, where somebody decided it; thread-safe.
-
-    A change is on disk before the call returns. Raises `CorruptStore` where the file is there and cannot be read.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "config" / "messageRequestMode.json"
-        self._lock = threading.Lock()
-        try:
-            self._modes = _parse(json_file.read(self._path) or {})
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CorruptStore(f"{self._path} is no table of modes: {error}; restore it from its .bak") from error
-
-    def get(self, topic: str, group: str) -> RequestMode:
-        """Return how a group asks for messages of a topic; retries are always pulled."""
-        return self._modes.get(topic, {}).get(group, RequestMode())
-
-    def put(self, topic: str, group: str, mode: RequestMode) -> None:
-        """Decide it."""
-        with self._lock:
-            self._write({**self._modes, topic: {**self._modes.get(topic, {}), group: mode}})
-
-    def encode(self) -> bytes:
-        """Return the whole table as Java writes it."""
-        return java_json.dumps(_table(self._modes))
-
-    def replace(self, body: bytes) -> None:
-        """Take the table of another broker, as `encode` returns it. Raises `ValueError` for anything else."""
-        try:
-            content = java_json.loads_object(body)
-            modes = _parse({_TABLE: content[_TABLE]})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no table of modes: {error}") from error
-        with self._lock:
-            if modes != self._modes:
-                self._write(modes)
-
-    def _write(self, modes: dict[str, dict[str, RequestMode]]) -> None:
-        json_file.write(self._path, _table(modes))
-        self._modes = modes
-
-
-def _parse(content: Mapping[str, Any]) -> dict[str, dict[str, RequestMode]]:
-    return {
-        str(topic): {str(group): RequestMode.from_json(mode) for group, mode in groups.items()}
-        for topic, groups in (content.get(_TABLE) or {}).items()
-    }
-
-
-def _table(modes: Mapping[str, Mapping[str, RequestMode]]) -> dict[str, Any]:
-    return {
-        _TABLE: {
-            topic: {group: mode.to_json(topic, group) for group, mode in groups.items()}
-            for topic, groups in modes.items()
-        }
-    }
 
 
 class Assignments:
@@ -213,46 +122,6 @@ class Assignments:
         if mode.mode == POP:
             return share_to_pop(share, queues, members, client_id, mode.pop_share)
         return share(queues, members, client_id)
-
-
-Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
-
-
-def averagely(queues: Sequence[MessageQueue], members: Sequence[str], member: str) -> list[MessageQueue]:
-    """Return a member's share: neighbouring queues, the first members get one more where it does not come out even."""
-    if member not in members:
-        return []
-    index, (each, more) = members.index(member), divmod(len(queues), len(members))
-    begin = index * each + min(index, more)
-    return list(queues[begin : begin + each + (index < more)])
-
-
-def by_circle(queues: Sequence[MessageQueue], members: Sequence[str], member: str) -> list[MessageQueue]:
-    """Return a member's share: the queues are dealt like cards."""
-    return list(queues[members.index(member) :: len(members)]) if member in members else []
-
-
-STRATEGIES: Mapping[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
-
-
-def share_to_pop(
-    share: Strategy, queues: Sequence[MessageQueue], members: Sequence[str], member: str, others: int
-) -> list[MessageQueue]:
-    """
-    Return the queues a member that pops is to ask: its own, and those of the *others* that come after it.
-
-    With all others, or none, it asks every broker for any queue, which is number -1. Where there are more members than
-    queues, each asks one.
-    """
-    if others <= 0 or others >= len(members) - 1:
-        return [MessageQueue(queue.topic, queue.broker_name, -1) for queue in queues]
-    if member not in members:
-        return []
-    index = members.index(member)
-    if len(members) > len(queues):
-        return [queues[index % len(queues)]]
-    sharing = (members[(index + step) % len(members)] for step in range(others + 1))
-    return [queue for each in sharing for queue in share(queues, members, each)]
 
 
 def _body(request: Request) -> dict[str, Any]:

@@ -16,18 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq._ferromq import Clock, Store
-from ferromq.broker.clients.assignment import RequestMode, RequestModes, averagely, by_circle, share_to_pop
+from ferromq.broker.administration.offset_resets import OffsetResets
+from ferromq.broker.clients.client import Client
 from ferromq.broker.clients.components import ClientComponents
 from ferromq.broker.clients.heartbeats import MAX_BODY, MAX_GROUPS
 from ferromq.broker.clients.memory import MAX_OF_CONNECTION
-from ferromq.broker.clients.replies import format_properties, parse_properties
-from ferromq.broker.clients.table import Client
+from ferromq.broker.clients.queue_allocation import averagely, by_circle, share_to_pop
 from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
+from ferromq.broker.metadata.request_modes import RequestMode, RequestModes
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.config.broker import BrokerConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
 from ferromq.protocol.message_queue import MessageQueue, dump_offsets, load_offsets
+from ferromq.protocol.properties import format_properties, parse_properties
 from ferromq.protocol.remoting import Answer, guarded
 from ferromq.protocol.route import BrokerData, Permission, QueueData, TopicRoute
 
@@ -136,17 +138,22 @@ class Broker:
         self.groups = GroupTable(lambda: config, directory, self.now_ms, lambda *_: None)
         identity: Any = SimpleNamespace(name="broker-a", address="10.0.0.1:10911")
         server: Any = self.server
-        self.rooms = ClientComponents(
+        self.modes = RequestModes(Path(config.store))
+        self.components = ClientComponents(
             lambda: config,
             identity,
             server,
             store=self.store,
             topics=self.topics,
             groups=self.groups,
+            modes=self.modes,
             routes=RouteCache(self.find_route, self.now_ms),
             now_ms=self.now_ms,
         )
-        self.server.tell = lambda: self.rooms.rebalance.tell(self.rooms.table)
+        self.resets = OffsetResets(
+            server, identity.name, table=self.components.table, store=self.store, topics=self.topics, groups=self.groups
+        )
+        self.server.tell = lambda: self.components.rebalance.notify_members(self.components.table)
 
     def find_route(self, topic: str, _before: KnownRoute | None) -> KnownRoute:
         """Answer as a name server, and note that it was asked."""
@@ -171,7 +178,7 @@ class Broker:
         more, consumer = other.pop("more", {}), {"groupName": group, **other.pop("consumer", {})}
         consumer["subscriptionDataSet"] = [subscription(topic) for topic in topics]
         body = {"clientID": name, "consumerDataSet": [consumer] if topics else [], **more}
-        return self.ask(self.rooms.heartbeats.heartbeat, body=body, connection=connection, **other)
+        return self.ask(self.components.heartbeats.heartbeat, body=body, connection=connection, **other)
 
 
 def readable(store: Store, topic: str, queue_id: int, count: int) -> bool:
@@ -216,7 +223,7 @@ def test_a_heartbeat_makes_a_member_and_its_group_and_retry_topic(broker: Broker
     three = broker.topics.get("%RETRY%three")
     assert three is not None
     assert (three.read_queues, three.write_queues) == (3, 3)
-    answer = broker.ask(broker.rooms.members.consumer_list, {"consumerGroup": "g"})
+    answer = broker.ask(broker.components.members.consumer_list, {"consumerGroup": "g"})
     assert parsed(answer) == {"consumerIdList": ["a"]}
     assert broker.server.subscriptions["g", "t"] == ("TAG", "*", 1, False)
 
@@ -225,8 +232,8 @@ def test_hashes_of_tags_may_be_texts(broker: Broker) -> None:
     """RocketMQ's client for Go writes them so."""
     wanted = subscription("t", subString="red", tagsSet=["red"], codeSet=["112785"])
     body = {"clientID": "a", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [wanted]}]}
-    assert broker.ask(broker.rooms.heartbeats.heartbeat, body=body)[0] == SUCCESS
-    answer = broker.ask(broker.rooms.members.consumer_list, {"consumerGroup": "g"})
+    assert broker.ask(broker.components.heartbeats.heartbeat, body=body)[0] == SUCCESS
+    answer = broker.ask(broker.components.members.consumer_list, {"consumerGroup": "g"})
     assert parsed(answer) == {"consumerIdList": ["a"]}
 
 
@@ -237,12 +244,12 @@ def test_where_groups_are_not_created_a_heartbeat_makes_none(tmp_path: Path) -> 
     consumers = [
         {"groupName": name, "subscriptionDataSet": [subscription("t")]} for name in ("missing", "no name", "there")
     ]
-    answer = broker.ask(broker.rooms.heartbeats.heartbeat, body={"clientID": "a", "consumerDataSet": consumers})
+    answer = broker.ask(broker.components.heartbeats.heartbeat, body={"clientID": "a", "consumerDataSet": consumers})
     assert answer[0] == SUCCESS
     assert broker.groups.get("missing") is None
     assert broker.topics.get("%RETRY%missing") is None
-    assert broker.rooms.table.members("missing") == []
-    assert broker.rooms.table.members("there") == ["a"]
+    assert broker.components.table.members("missing") == []
+    assert broker.components.table.members("there") == ["a"]
     broker.store.close()
 
 
@@ -259,13 +266,13 @@ def test_where_groups_are_not_created_a_heartbeat_makes_none(tmp_path: Path) -> 
 )
 def test_a_heartbeat_that_names_too_much_is_refused(broker: Broker, body: dict[str, Any], limit: str) -> None:
     """With the limit, and before anything of it is kept."""
-    code, remark, _, _ = broker.ask(broker.rooms.heartbeats.heartbeat, body={"clientID": "a", **body})
+    code, remark, _, _ = broker.ask(broker.components.heartbeats.heartbeat, body={"clientID": "a", **body})
     assert code == ILLEGAL
     assert remark is not None
     assert limit in remark
-    assert broker.rooms.table.all_producers() == {}
+    assert broker.components.table.all_producers() == {}
     assert broker.groups.get("g") is None
-    assert broker.rooms.table.memory.total == 0
+    assert broker.components.table.memory.total == 0
 
 
 def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> None:
@@ -274,7 +281,7 @@ def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> N
     def beat() -> list[Answer]:
         return [
             broker.ask(
-                broker.rooms.heartbeats.heartbeat,
+                broker.components.heartbeats.heartbeat,
                 body={"clientID": f"a{n}", "producerDataSet": [{"groupName": "x" * 500_000}]},
             )
             for n in range(20)
@@ -284,17 +291,17 @@ def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> N
         answers = beat()
         assert [code for code, *_ in answers] == [SUCCESS] * 16 + [ILLEGAL] * 4
         assert "8388608 are allowed" in str(answers[-1][1])
-        assert 8_000_000 < broker.rooms.table.memory.total <= 8 << 20
+        assert 8_000_000 < broker.components.table.memory.total <= 8 << 20
         broker.now += 100_000
-        broker.rooms.expire(broker.now)
-        assert [len(members) for members in broker.rooms.table.all_producers().values()] == [16]
-    broker.rooms.table.close_connection(1)
-    assert broker.rooms.table.memory.total == 0
+        broker.components.expire(broker.now)
+        assert [len(members) for members in broker.components.table.all_producers().values()] == [16]
+    broker.components.table.close_connection(1)
+    assert broker.components.table.memory.total == 0
 
 
 def fill(broker: Broker) -> None:
     """Leave the connection 1 no room for another group."""
-    broker.rooms.table.memory.change(1, MAX_OF_CONNECTION - broker.rooms.table.memory.total)
+    broker.components.table.memory.change(1, MAX_OF_CONNECTION - broker.components.table.memory.total)
 
 
 def test_a_group_that_is_refused_keeps_no_other_from_being_renewed(broker: Broker) -> None:
@@ -304,7 +311,7 @@ def test_a_group_that_is_refused_keeps_no_other_from_being_renewed(broker: Broke
         consumers = [{"groupName": group, "subscriptionDataSet": [subscription("t")]} for group in groups]
         producers = [{"groupName": group} for group in groups]
         body = {"clientID": "a", "consumerDataSet": consumers, "producerDataSet": producers, **more}
-        return broker.ask(broker.rooms.heartbeats.heartbeat, body=body)
+        return broker.ask(broker.components.heartbeats.heartbeat, body=body)
 
     assert beat("g", "h")[0] == SUCCESS
     fill(broker)
@@ -312,8 +319,8 @@ def test_a_group_that_is_refused_keeps_no_other_from_being_renewed(broker: Broke
         broker.now += 100_000
         code, remark, _, _ = beat("g", "new", "h", "newer", **more)
         assert (code, f"{MAX_OF_CONNECTION} are allowed" in str(remark)) == (ILLEGAL, True)
-        broker.rooms.expire(broker.now + 100_000)
-        table = broker.rooms.table
+        broker.components.expire(broker.now + 100_000)
+        table = broker.components.table
         assert [table.members(group) for group in ("g", "new", "h", "newer")] == [["a"], [], ["a"], []]
         assert set(table.all_producers()) == {"g", "h"}
     assert broker.groups.get("new") is None
@@ -326,8 +333,8 @@ def test_a_member_whose_new_subscription_is_refused_is_renewed(broker: Broker) -
     fill(broker)
     broker.now += 100_000
     assert broker.heartbeat("a", 1, "t", "u")[0] == ILLEGAL
-    broker.rooms.expire(broker.now + 100_000)
-    assert broker.rooms.table.members("g") == ["a"]
+    broker.components.expire(broker.now + 100_000)
+    assert broker.components.table.members("g") == ["a"]
     assert set(broker.server.subscriptions) == {("g", "t")}
 
 
@@ -345,8 +352,8 @@ def test_a_group_that_cannot_be_written_keeps_no_other_from_being_renewed(
     broker.now += 100_000
     code, remark, _, _ = broker.heartbeat("a", 1, "t", more=producer)
     assert (code, "disk full" in str(remark)) == (UNAVAILABLE, True)
-    broker.rooms.expire(broker.now + 100_000)
-    assert set(broker.rooms.table.all_producers()) == {"p"}
+    broker.components.expire(broker.now + 100_000)
+    assert set(broker.components.table.all_producers()) == {"p"}
 
 
 def test_members_are_notified_at_once(broker: Broker) -> None:
@@ -362,16 +369,16 @@ def test_members_are_notified_at_once(broker: Broker) -> None:
     assert server.take(NOTIFY) == [1, 2]
     broker.heartbeat("c", 3, "t", "u")
     server.take(NOTIFY)
-    broker.ask(broker.rooms.heartbeats.unregister, {"clientID": "b", "consumerGroup": "g"}, connection=2)
+    broker.ask(broker.components.heartbeats.unregister, {"clientID": "b", "consumerGroup": "g"}, connection=2)
     assert server.take(NOTIFY) == [1, 3]
-    broker.rooms.table.close_connection(3)
+    broker.components.table.close_connection(3)
     assert server.take(NOTIFY) == [1]
     broker.heartbeat("d", 4, "t", "u")
     server.take(NOTIFY)
     broker.now += 60_000
     broker.heartbeat("a", 1, "t", "u")
     broker.now += 60_001
-    broker.rooms.expire(broker.now)
+    broker.components.expire(broker.now)
     assert (server.take(NOTIFY), server.closed) == ([1], [4])
 
 
@@ -381,7 +388,7 @@ def test_members_that_come_together_are_told_together(broker: Broker) -> None:
         broker.heartbeat(f"c{connection}", connection, "t")
     assert broker.server.take(NOTIFY) == list(range(1_000))
     for connection in range(500):
-        broker.rooms.table.close_connection(connection)
+        broker.components.table.close_connection(connection)
     assert broker.server.take(NOTIFY) == list(range(500, 1_000))
 
 
@@ -398,7 +405,7 @@ def test_a_thread_tells_members_without_being_asked(broker: Broker) -> None:
 
     broker.server.push = push  # type: ignore[method-assign]
     broker.heartbeat("a", 1, "t")
-    broker.rooms.start()
+    broker.components.start()
     assert pushed.get(timeout=60) == 1
     broker.heartbeat("b", 2, "t")
     held.set()
@@ -407,7 +414,7 @@ def test_a_thread_tells_members_without_being_asked(broker: Broker) -> None:
     assert pushed.get(timeout=60) == 3
     broker.heartbeat("d", 4, "t", group="i")
     assert pushed.get(timeout=60) == 4
-    broker.rooms.stop()
+    broker.components.stop()
 
 
 @pytest.mark.parametrize("where", ["group", "broker"])
@@ -439,9 +446,9 @@ def test_a_subscription_that_cannot_be_served_hurts_no_other(broker: Broker) -> 
     """The client is a member; the hot path knows of both topics, and by what each is filtered."""
     sets = [subscription("t"), subscription("s", expressionType="SQL92", subString="a > 5")]
     consumer = {"groupName": "g", "subscriptionDataSet": sets}
-    answer = broker.ask(broker.rooms.heartbeats.heartbeat, body={"clientID": "a", "consumerDataSet": [consumer]})
+    answer = broker.ask(broker.components.heartbeats.heartbeat, body={"clientID": "a", "consumerDataSet": [consumer]})
     assert answer[0] == SUCCESS
-    assert broker.rooms.table.members("g") == ["a"]
+    assert broker.components.table.members("g") == ["a"]
     assert broker.server.subscriptions == {
         ("g", "t"): ("TAG", "*", 1, False),
         ("g", "s"): ("SQL92", "a > 5", 1, False),
@@ -460,7 +467,7 @@ def test_the_hot_path_knows_which_groups_broadcast(broker: Broker) -> None:
 
 def test_only_filters_that_can_be_read_pass_the_check(broker: Broker) -> None:
     """The refusal names the topic, the place of the error and the reason."""
-    check = broker.rooms.heartbeats.check
+    check = broker.components.heartbeats.check
     asked = {"clientId": "a", "group": "g"}
     for kind, expression, told in [
         ("SQL92", "price > ", "to t: the filter expression is wrong at position 8: expected a property"),
@@ -509,11 +516,11 @@ def test_only_filters_that_can_be_read_pass_the_check(broker: Broker) -> None:
 def test_a_wrong_heartbeat_is_refused_by_the_name_of_its_field(broker: Broker, wrong: Any, named: str) -> None:
     """And changes nothing."""
     if wrong == {"clientID": "a", "consumerDataSet": {}}:
-        assert broker.ask(broker.rooms.heartbeats.heartbeat, body=wrong)[0] == SUCCESS
+        assert broker.ask(broker.components.heartbeats.heartbeat, body=wrong)[0] == SUCCESS
         return
-    code, remark, *_ = broker.ask(broker.rooms.heartbeats.heartbeat, body=wrong)
+    code, remark, *_ = broker.ask(broker.components.heartbeats.heartbeat, body=wrong)
     assert (code, named in (remark or "")) == (INVALID, True), remark
-    assert broker.rooms.table.members("g") == []
+    assert broker.components.table.members("g") == []
 
 
 JSON = st.recursive(
@@ -543,7 +550,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @given(body=JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=50))
 def test_no_body_is_more_than_a_wrong_parameter(shared: Broker, body: bytes) -> None:
     """Whatever a client sends, it is taken or refused with words; nothing breaks."""
-    rooms = shared.rooms
+    rooms = shared.components
     handlers = [
         rooms.heartbeats.heartbeat,
         rooms.heartbeats.check,
@@ -555,7 +562,7 @@ def test_no_body_is_more_than_a_wrong_parameter(shared: Broker, body: bytes) -> 
     for handler in handlers:
         code, remark, *_ = shared.ask(handler, body=body)
         assert code in {SUCCESS, INVALID, TOPIC_NOT_EXIST} or (remark or "").startswith("The broker does not")
-    shared.rooms.table.close_connection(1)
+    shared.components.table.close_connection(1)
 
 
 # Who is connected
@@ -566,7 +573,7 @@ def test_connections_of_consumers_and_producers_have_javas_fields(broker: Broker
     consumer = {"consumeType": "CONSUME_PASSIVELY", "messageModel": 1, "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
     more = {"producerDataSet": [{"groupName": "p"}]}
     broker.heartbeat("a", 1, "t", consumer=consumer, more=more, language="GO", version=400)
-    connections = broker.rooms.connections
+    connections = broker.components.connections
     connection = {"clientAddr": "127.0.0.1:1", "clientId": "a", "language": "GO", "version": 400}
     assert parsed(broker.ask(connections.of_consumers, {"consumerGroup": "g"})) == {
         "connectionSet": [connection],
@@ -592,7 +599,7 @@ def test_connections_of_consumers_and_producers_have_javas_fields(broker: Broker
         SYSTEM_ERROR,
         "the producer group[x] not exist",
     )
-    assert broker.ask(broker.rooms.members.consumer_list, {"consumerGroup": "x"})[:2] == (
+    assert broker.ask(broker.components.members.consumer_list, {"consumerGroup": "x"})[:2] == (
         SYSTEM_ERROR,
         "no consumer for this group, x",
     )
@@ -604,7 +611,7 @@ def test_who_consumes_a_topic_is_who_subscribed_or_has_consumed(broker: Broker) 
     broker.store.append("t", 0, b"x")
     assert readable(broker.store, "t", 0, 1)
     broker.store.commit_offset("earlier", "t", 0, 1)
-    connections = broker.rooms.connections
+    connections = broker.components.connections
     assert parsed(broker.ask(connections.consumers_of, {"topic": "t"})) == {"groupList": ["earlier", "g"]}
     assert parsed(broker.ask(connections.consumers_of, {"topic": "nobody's"})) == {"groupList": []}
     topics = parsed(broker.ask(connections.topics_of, {"group": "earlier"}))
@@ -625,21 +632,21 @@ def test_questions_are_passed_on_to_the_client(broker: Broker) -> None:
     assert stored is not None
     broker.server.answers[1] = (SUCCESS, None, {}, b"running")
     asked = {"consumerGroup": "g", "clientId": "a", "jstackEnable": "true"}
-    assert broker.ask(broker.rooms.calls.running_info, asked)[3] == b"running"
+    assert broker.ask(broker.components.calls.running_info, asked)[3] == b"running"
     assert broker.server.called.pop() == (1, RUNNING, asked, b"")
     asked = {"consumerGroup": "g", "clientId": "a", "msgId": stored.offset_message_id, "topic": "t"}
-    broker.ask(broker.rooms.calls.consume_directly, asked)
+    broker.ask(broker.components.calls.consume_directly, asked)
     sent = {**asked, "brokerName": "broker-a", "topicSysFlag": "0", "groupSysFlag": "0"}
     assert broker.server.called.pop() == (1, DIRECTLY, sent, stored.raw)
     for wrong in ("", "no id", "0" * 31, "é" * 32):
-        assert broker.ask(broker.rooms.calls.consume_directly, {**asked, "msgId": wrong})[0] == INVALID
+        assert broker.ask(broker.components.calls.consume_directly, {**asked, "msgId": wrong})[0] == INVALID
     unknown = {**asked, "msgId": "0" * 16 + f"{1 << 40:016X}"}
-    assert broker.ask(broker.rooms.calls.consume_directly, unknown)[0] == SYSTEM_ERROR
+    assert broker.ask(broker.components.calls.consume_directly, unknown)[0] == SYSTEM_ERROR
 
 
 def test_a_client_that_cannot_be_asked_is_named(broker: Broker) -> None:
     """Not there, too old, silent, or gone; and when enough are being asked already."""
-    calls, server = broker.rooms.calls, broker.server
+    calls, server = broker.components.calls, broker.server
     asked = {"consumerGroup": "g", "clientId": "a"}
     assert broker.ask(calls.running_info, asked)[:2] == (SYSTEM_ERROR, "The Consumer <g> <a> not online")
     broker.heartbeat("a", 1, "t", version=61)
@@ -661,7 +668,7 @@ def test_a_client_that_cannot_be_asked_is_named(broker: Broker) -> None:
 
 def test_the_status_of_consumers_is_what_they_say(broker: Broker) -> None:
     """In the form Java writes it; those that do not answer are left out, or only the one asked for is there."""
-    status, server = broker.rooms.calls.consumer_status, broker.server
+    status, server = broker.components.calls.consumer_status, broker.server
     asked = {"group": "g", "topic": "t"}
     code, remark, *_ = broker.ask(status, asked)
     assert (code, remark) == (SYSTEM_ERROR, "No Any Consumer online in the consumer group: [g]")
@@ -695,7 +702,7 @@ def test_offsets_are_reset_and_members_told(broker: Broker) -> None:
     broker.heartbeat("a", 1, "t")
     broker.heartbeat("b", 2, "t", language="CPP")
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
-    answer = broker.ask(broker.rooms.resets.reset, asked)
+    answer = broker.ask(broker.resets.reset, asked)
     queues = {MessageQueue("t", "broker-a", queue_id): 0 for queue_id in range(4)}
     assert load_offsets(answer[3], "offsetTable") == queues
     assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [0, 0, 0, 0]
@@ -705,7 +712,7 @@ def test_offsets_are_reset_and_members_told(broker: Broker) -> None:
     first = {"topic": "t", "brokerName": "broker-a", "queueId": 0, "offset": 0}
     assert json.loads(cpp[3])["offsetTable"][0] == first
     assert broker.server.resets == {("g", "t", queue_id): 0 for queue_id in range(4)}
-    broker.ask(broker.rooms.resets.reset, {**asked, "timestamp": "-1"})
+    broker.ask(broker.resets.reset, {**asked, "timestamp": "-1"})
     assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [5, 5, 5, 5]
 
 
@@ -715,7 +722,7 @@ def test_members_that_keep_their_own_offsets_are_pushed_a_reset(broker: Broker) 
     broker.heartbeat("a", 1, "t", consumer={"messageModel": "BROADCASTING"})
     broker.heartbeat("b", 2, "t", consumer={"messageModel": "BROADCASTING"}, version=27)
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
-    assert broker.ask(broker.rooms.resets.reset, asked)[0] == SUCCESS
+    assert broker.ask(broker.resets.reset, asked)[0] == SUCCESS
     assert broker.server.resets == {}
     assert broker.server.take(RESET) == [1]
 
@@ -724,15 +731,15 @@ def test_nothing_is_pushed_to_grpc_clients(broker: Broker) -> None:
     """They are members; what is told over remoting is not for them."""
     filled(broker)
     client = Client("grpc", 9, "127.0.0.1:9", "PYTHON", 413, is_grpc=True)
-    broker.rooms.table.join_over_grpc("g", client, START)
+    broker.components.table.join_over_grpc("g", client, START)
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
-    broker.ask(broker.rooms.resets.reset, asked)
+    broker.ask(broker.resets.reset, asked)
     assert broker.server.resets == {}
     broker.heartbeat("a", 1, "t")
-    broker.ask(broker.rooms.resets.reset, asked)
+    broker.ask(broker.resets.reset, asked)
     assert (broker.server.take(NOTIFY), broker.server.take(RESET)) == ([1], [1])
     asked = {"consumerGroup": "g", "clientId": "grpc", "jstackEnable": "true"}
-    answer = broker.ask(broker.rooms.calls.running_info, asked)
+    answer = broker.ask(broker.components.calls.running_info, asked)
     assert (answer[0], "no telemetry stream" in str(answer[1])) == (SYSTEM_ERROR, True)
 
 
@@ -741,14 +748,14 @@ def test_a_reset_nobody_was_told_of_ends_with_the_group(broker: Broker) -> None:
     filled(broker)
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
     broker.heartbeat("a", 1, "u")
-    broker.ask(broker.rooms.resets.reset, asked)
+    broker.ask(broker.resets.reset, asked)
     assert broker.server.resets == {}
     broker.heartbeat("a", 1, "t", "u")
-    broker.ask(broker.rooms.resets.reset, asked)
+    broker.ask(broker.resets.reset, asked)
     assert broker.server.resets == {("g", "t", queue_id): 0 for queue_id in range(4)}
-    broker.rooms.table.close_connection(1)
+    broker.components.table.close_connection(1)
     assert broker.server.resets == {}
-    broker.ask(broker.rooms.resets.reset, {**asked, "timestamp": "-1"})
+    broker.ask(broker.resets.reset, {**asked, "timestamp": "-1"})
     broker.heartbeat("a", 1, "t")
     assert broker.server.resets == {}
     assert broker.store.committed_offset("g", "t", 0) == 5
@@ -759,11 +766,11 @@ def test_a_reset_outlives_the_heartbeat_of_a_member_with_other_topics(broker: Br
     filled(broker)
     broker.heartbeat("a", 1, "t")
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true", "queueId": "1", "offset": "2"}
-    broker.ask(broker.rooms.resets.reset, asked)
+    broker.ask(broker.resets.reset, asked)
     broker.heartbeat("b", 2, "u")
     assert broker.server.resets == {("g", "t", 1): 2}
     # The group seems to want u alone now, and a reads t as before.
-    broker.ask(broker.rooms.resets.reset, {**asked, "offset": "3"})
+    broker.ask(broker.resets.reset, {**asked, "offset": "3"})
     assert broker.server.resets == {("g", "t", 1): 3}
     broker.heartbeat("a", 1, "u")
     assert broker.server.resets == {}
@@ -773,20 +780,20 @@ def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:
     """Also of a group nobody is in; the others stay; an offset that is not there is refused by its range."""
     filled(broker)
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true", "queueId": "1", "offset": "2"}
-    answer = broker.ask(broker.rooms.resets.reset, asked)
+    answer = broker.ask(broker.resets.reset, asked)
     assert load_offsets(answer[3], "offsetTable") == {MessageQueue("t", "broker-a", 1): 2}
     assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [4, 2, 4, 4]
     # Nobody is there to be told; once there is, the next pull tells, and nobody has to stop for it.
     assert broker.server.resets == {}
     broker.heartbeat("a", 1, "t")
-    broker.ask(broker.rooms.resets.reset, asked)
+    broker.ask(broker.resets.reset, asked)
     assert broker.server.resets == {("g", "t", 1): 2}
     assert broker.server.take(RESET) == []
-    code, remark, *_ = broker.ask(broker.rooms.resets.reset, {**asked, "offset": "6"})
+    code, remark, *_ = broker.ask(broker.resets.reset, {**asked, "offset": "6"})
     assert (code, remark) == (SYSTEM_ERROR, "Target offset 6 not in consume queue range [0-5]")
-    assert broker.ask(broker.rooms.resets.reset, {**asked, "queueId": "4"})[0] == INVALID
-    assert broker.ask(broker.rooms.resets.reset, {**asked, "topic": "x"})[0] == TOPIC_NOT_EXIST
-    assert broker.ask(broker.rooms.resets.reset, {**asked, "group": "x"})[0] == NO_GROUP
+    assert broker.ask(broker.resets.reset, {**asked, "queueId": "4"})[0] == INVALID
+    assert broker.ask(broker.resets.reset, {**asked, "topic": "x"})[0] == TOPIC_NOT_EXIST
+    assert broker.ask(broker.resets.reset, {**asked, "group": "x"})[0] == NO_GROUP
     assert broker.store.committed_offset("g", "t", 1) == 2
 
 
@@ -794,9 +801,9 @@ def test_the_topics_brokers_are_tried_with_are_reset_and_popped_as_others(broker
     """RocketMQ's benchmarks and traces are read by ordinary groups."""
     broker.groups.ensure("g", "test")
     asked = {"topic": "BenchmarkTest", "group": "g", "timestamp": "-1", "isForce": "true"}
-    assert broker.ask(broker.rooms.resets.reset, asked)[0] == SUCCESS
+    assert broker.ask(broker.resets.reset, asked)[0] == SUCCESS
     mode = {"topic": "BenchmarkTest", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
-    assert broker.ask(broker.rooms.assignments.set_mode, body=mode)[0] == SUCCESS
+    assert broker.ask(broker.components.assignments.set_mode, body=mode)[0] == SUCCESS
 
 
 QUEUE_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)
@@ -853,7 +860,7 @@ def reply_fields(client_id: str | None = "a") -> dict[str, str]:
 def test_a_reply_goes_to_who_asked(broker: Broker) -> None:
     """With its properties and body, and when it was passed on; it is stored as well, and the answer says where."""
     broker.heartbeat("a", 1, more={"producerDataSet": [{"groupName": "p"}]})
-    code, remark, fields, _ = broker.ask(broker.rooms.replies.short_reply, reply_fields(), b"pong", connection=2)
+    code, remark, fields, _ = broker.ask(broker.components.replies.short_reply, reply_fields(), b"pong", connection=2)
     assert (code, remark) == (SUCCESS, None)
     (pushed,) = broker.server.pushed
     connection, push_code, header, body = pushed
@@ -879,7 +886,7 @@ def test_a_reply_goes_to_who_asked(broker: Broker) -> None:
 
 def test_a_reply_that_cannot_arrive_says_why(broker: Broker) -> None:
     """No client named, none there, or its connection is gone; and it is stored all the same."""
-    replies = broker.rooms.replies
+    replies = broker.components.replies
     code, remark, *_ = broker.ask(replies.short_reply, reply_fields(None), b"x")
     assert (code, remark) == (SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null")
     code, remark, *_ = broker.ask(replies.short_reply, reply_fields("nobody"), b"x")
@@ -898,7 +905,7 @@ def test_replies_are_not_stored_where_nobody_wants_it(tmp_path: Path) -> None:
     broker = Broker(tmp_path, store_replies=False)
     broker.heartbeat("a", 1, more={"producerDataSet": [{"groupName": "p"}]})
     fields = {"topic": "DefaultCluster_REPLY_TOPIC", "queueId": "0", "properties": reply_fields()["i"]}
-    code, _, place, _ = broker.ask(broker.rooms.replies.reply, fields, b"pong")
+    code, _, place, _ = broker.ask(broker.components.replies.reply, fields, b"pong")
     assert (code, place) == (SUCCESS, {"msgId": "0", "queueId": "0", "queueOffset": "0"})
     assert broker.store.stats()["appended"] == 0
     assert len(broker.server.pushed) == 1
@@ -951,7 +958,7 @@ def test_members_that_pop_share_queues(members: int, others: int, expected: list
 def assigned(broker: Broker, **changes: str) -> Any:
     """Return what the member a of g is assigned of t: queues, and how to ask."""
     body = {"topic": "t", "consumerGroup": "g", "clientId": "a", "strategyName": "AVG", "messageModel": "CLUSTERING"}
-    answer = parsed(broker.ask(broker.rooms.assignments.query, body={**body, **changes}))
+    answer = parsed(broker.ask(broker.components.assignments.query, body={**body, **changes}))
     if "messageQueueAssignments" not in answer:
         return None
     return [(each["messageQueue"]["queueId"], each["mode"]) for each in answer["messageQueueAssignments"]]
@@ -986,11 +993,11 @@ def test_how_a_group_asks_is_decided_and_kept(broker: Broker, tmp_path: Path) ->
     """In RocketMQ's file; retries are always pulled; topic and group have to be there."""
     broker.heartbeat("a", 1, "t")
     body = {"topic": "t", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2}
-    assert broker.ask(broker.rooms.assignments.set_mode, body=body)[0] == SUCCESS
+    assert broker.ask(broker.components.assignments.set_mode, body=body)[0] == SUCCESS
     assert assigned(broker) == [(-1, "POP")]
     content = json.loads((tmp_path / "config" / "messageRequestMode.json").read_text())
     assert content == {"messageRequestModeMap": {"t": {"g": body}}}
-    assert parsed(broker.ask(broker.rooms.assignments.all_modes)) == content
+    assert parsed(broker.ask(broker.components.assignments.all_modes)) == content
     again = RequestModes(tmp_path)
     assert again.get("t", "g") == RequestMode("POP", 2)
     assert again.get("t", "other") == RequestMode("PULL", -1)
@@ -1001,7 +1008,7 @@ def test_how_a_group_asks_is_decided_and_kept(broker: Broker, tmp_path: Path) ->
         ({"mode": "PUSH"}, INVALID),
         ({"popShareQueueNum": "2"}, INVALID),
     ):
-        assert broker.ask(broker.rooms.assignments.set_mode, body={**body, **change})[0] == code
+        assert broker.ask(broker.components.assignments.set_mode, body={**body, **change})[0] == code
     again.replace(b'{"messageRequestModeMap":{"u":{"h":{"mode":"PULL","popShareQueueNum":0}}}}')
     assert RequestModes(tmp_path).get("u", "h") == RequestMode("PULL", 0)
     for wrong in (
@@ -1030,17 +1037,17 @@ def test_queues_are_locked_over_the_wire(broker: Broker) -> None:
     """The answer has Java's form; a member that went away keeps its locks until they end."""
     queues = [{"topic": "t", "brokerName": "broker-a", "queueId": number} for number in range(2)]
     body = {"consumerGroup": "g", "clientId": "a", "mqSet": queues, "onlyThisBroker": False}
-    lock, unlock = broker.rooms.locking.lock, broker.rooms.locking.unlock
+    lock, unlock = broker.components.locking.lock, broker.components.locking.unlock
     assert parsed(broker.ask(lock, body=body)) == {"lockOKMQSet": queues}
     assert broker.server.locked == {"g": broker.now + 60_000}
     other = {**body, "clientId": "b"}
     assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": []}
     broker.ask(unlock, body={**body, "mqSet": queues[:1]})
     assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": queues[:1]}
-    broker.rooms.table.close_connection(1)
+    broker.components.table.close_connection(1)
     assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": queues[:1]}
     broker.now += 60_001
-    broker.rooms.expire(broker.now)
+    broker.components.expire(broker.now)
     assert parsed(broker.ask(lock, body=other)) == {"lockOKMQSet": queues}
     for wrong in ({**body, "mqSet": [1]}, {**body, "clientId": ""}, {**body, "consumerGroup": 5}, {**body, "mqSet": 3}):
         assert broker.ask(lock, body=wrong)[0] == INVALID

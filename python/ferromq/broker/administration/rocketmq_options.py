@@ -1,0 +1,189 @@
+"""
+The broker's options under RocketMQ's names: how to print them, and what each key sets.
+
+`config` defines the options and their limits.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+from ferromq.config.broker import BrokerConfig
+from ferromq.config.compat import effective, in_milliseconds
+from ferromq.config.consume import ConsumeConfig
+from ferromq.config.known_names import check_known
+from ferromq.config.values import written
+from ferromq.errors import ConfigError
+from ferromq.protocol import naming
+
+_ENTRY_BYTES = 20
+# Each of RocketMQ's keys with an effect accepts one of these values.
+_SAMPLES = ("1", "true", "100")
+_MILLISECOND, _HOUR = timedelta(milliseconds=1), timedelta(hours=1)
+_FOREVER_HOURS = (1 << 31) - 1
+# RocketMQ's defaults of its flush keys.
+_FLUSH = {"interval": "500", "pages": "0", "thorough": "10000"}
+# The disk usage that deletes unexpired files: never, and RocketMQ's default.
+_NEVER_FORCIBLY, _CLEAN_FORCIBLY = 100, "85"
+
+
+def as_lines(options: Mapping[str, Any], shown: Mapping[str, str] | None = None) -> str:
+    """Return lines NAME=VALUE of every option, RocketMQ's names first; *shown* overrides their values."""
+    lines = [
+        *(shown or rocketmq_names(options)).items(),
+        *((name, own_text(value)) for name, value in sorted({**options, **effective(options)}.items())),
+    ]
+    return "".join(f"{name}={value}\n" for name, value in lines)
+
+
+def flat(config: BrokerConfig) -> dict[str, Any]:
+    """Return every option by name, including those of the parts."""
+    parts = BrokerConfig.parts
+    own = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in parts}
+    for part, kind in parts.items():
+        own.update((name, getattr(getattr(config, part), name)) for name in kind.names())
+    return own
+
+
+def fields_of(key: str) -> frozenset[str]:
+    """Return the fields that a RocketMQ key or an option's own name sets; empty if it has no effect."""
+    if key in BrokerConfig.names():
+        return frozenset({key})
+    together = next((keys for keys in BrokerConfig.joined if key in keys), None)
+    if together is not None:
+        return frozenset(BrokerConfig.joined[together]({}))
+    for text in _SAMPLES if key in BrokerConfig.properties else ():
+        try:
+            return frozenset(BrokerConfig.properties[key](text))
+        except (ConfigError, ValueError):
+            continue
+    return frozenset()
+
+
+def own_text(value: Any) -> str:
+    """Return a value as text for files and flags."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return written(value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={own_text(entry)}" for name, entry in sorted(value.items()))
+    if isinstance(value, tuple | list):
+        return ",".join(map(own_text, value))
+    return str(value)
+
+
+def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options under RocketMQ's names, as texts in its format."""
+    host, _, port = options["listen"].rpartition(":")
+    age, used = options["retention_age"], effective(options)
+    named = {
+        "autoCreateSubscriptionGroup": own_text(options["auto_create_groups"]),
+        "autoCreateTopicEnable": own_text(options["auto_create_topics"]),
+        "bindAddress": host,
+        "brokerClusterName": options["cluster"],
+        "brokerIP1": options["advertise"].partition(":")[0],
+        "brokerId": str(options["broker_id"]),
+        "brokerName": options["name"],
+        "brokerPermission": str(options["permission"]),
+        "brokerRole": "SLAVE" if options["broker_id"] else "ASYNC_MASTER",
+        "configBlackList": ";".join(options["protected_keys"]),
+        "compressedRegister": own_text(options["compress_registration"]),
+        "defaultTopicQueueNums": str(options["default_queues"]),
+        "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),
+        "enableMixedMessageType": own_text(options["mixed_topics"]),
+        "enablePropertyFilter": own_text(options["sql_filters"]),
+        "enableTopicMessageTypeCheck": own_text(options["check_types"] != "none"),
+        "enabledAppendPropCRC": own_text(options["property_crc"]),
+        "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),
+        "flushConsumerOffsetInterval": str(options["progress_interval"] // _MILLISECOND),
+        "forceRegister": own_text(options["force_register"]),
+        "listenPort": port,
+        "mappedFileSizeCommitLog": str(options["commit_log_file_size"]),
+        "mappedFileSizeConsumeQueue": str(options["consume_queue_file_entries"] * _ENTRY_BYTES),
+        "maxDelayTimeMills": in_milliseconds(used["max_delay_time"]),
+        "maxHashSlotNum": str(options["index_slots"]),
+        "maxIndexNum": str(options["index_entries"]),
+        "maxInvisibleTimeMills": in_milliseconds(used["max_invisible_time"]),
+        "maxMessageSize": str(options["max_message_size"]),
+        "messageDelayLevel": options.get("delay_levels") or "",
+        "messageIndexEnable": own_text(options["index_enabled"]),
+        "minInvisibleTimeMillsForRecv": in_milliseconds(used["min_invisible_time"]),
+        "msgTraceTopicName": options["trace_topic"] or naming.TRACE_TOPIC,
+        "namesrvAddr": ";".join(options["namesrv"]),
+        "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),
+        "registerBrokerTimeoutMills": str(options["register_timeout"] // _MILLISECOND),
+        "recallMessageEnable": own_text(options["recall"]),
+        "regionId": options["region"],
+        "rejectTransactionMessage": own_text(options["reject_transactions"]),
+        "registerNameServerPeriod": str(options["register_interval"] // _MILLISECOND),
+        "storePathCommitLog": ",".join(options["commit_log_paths"]) or f"{options['store']}/commitlog",
+        "storePathRootDir": options["store"],
+        "timerMaxDelaySec": str(int(options["timer_max_delay"].total_seconds())),
+        "timerPrecisionMs": str(options["timer_precision"] // _MILLISECOND),
+        "timerRollWindowSlot": str(options["timer_roll_window"]),
+        "timerWheelEnable": own_text(options["timer_enabled"]),
+        "mappedFileSizeTimerLog": str(options["timer_log_file_size"]),
+        "traceOn": own_text(options["trace"]),
+        "traceTopicEnable": own_text(bool(options["trace_topic"])),
+        "transactionCheckInterval": str(options["transaction_check_interval"] // _MILLISECOND),
+        "transactionCheckMax": str(options["transaction_check_max"]),
+        "transactionTimeOut": str(options["transaction_timeout"] // _MILLISECOND),
+        **ConsumeConfig(**{name: options[name] for name in ConsumeConfig.names()}).shown(),
+        **_flush_names(str(options["flush"])),
+        **_disk_names(options["retention_disk_usage"]),
+    }
+    return dict(sorted(named.items()))
+
+
+def _flush_names(policy: str) -> dict[str, str]:
+    numbers = {**_FLUSH, **dict(re.findall(r"(interval|pages|thorough) (\d+)", policy))}
+    return {
+        "flushDiskType": "SYNC_FLUSH" if policy.partition(" ")[0] in {"group", "each"} else "ASYNC_FLUSH",
+        "flushIntervalCommitLog": numbers["interval"],
+        "flushCommitLogLeastPages": numbers["pages"],
+        "flushCommitLogThoroughInterval": numbers["thorough"],
+    }
+
+
+def _disk_names(steps: tuple[float, float, float] | None) -> dict[str, str]:
+    if steps is None:
+        return {"cleanFileForciblyEnable": "false"}
+    names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
+    shown = {name: f"{step:g}" for name, step in zip(names, steps, strict=True)}
+    if steps[1] == _NEVER_FORCIBLY:
+        return {"cleanFileForciblyEnable": "false", **shown, "diskSpaceCleanForciblyRatio": _CLEAN_FORCIBLY}
+    return {"cleanFileForciblyEnable": "true", **shown}
+
+
+def translate(wanted: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the fields that each key sets. Raises `ConfigError`."""
+    meant: dict[str, dict[str, Any]] = {}
+    for key, text in wanted.items():
+        together = next((keys for keys in BrokerConfig.joined if key in keys), None)
+        try:
+            if key in BrokerConfig.properties:
+                meant[key] = BrokerConfig.properties[key](text)
+            elif together is not None:
+                # Keys that are not given keep their values.
+                given = {name: value for name, value in {**shown, **wanted}.items() if name in together}
+                meant[key] = BrokerConfig.joined[together](given)
+            elif key in BrokerConfig.names():
+                meant[key] = {key: text}
+            else:
+                _check_known(key)
+        except (ValueError, OverflowError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{key}={text}: {error}") from error
+    return meant
+
+
+def _check_known(key: str) -> None:
+    if key in BrokerConfig.without_effect:
+        raise ConfigError(f"{key} has no effect here: {BrokerConfig.without_effect[key]}; leave it out")
+    check_known({key: ""}, [*BrokerConfig.keys_known(), *BrokerConfig.names()], "option")

@@ -1,0 +1,48 @@
+"""
+RocketMQ's strategies that allocate queues to the members of a group.
+
+A Java broker and this one give a member the same queues. All members must see the queues and each other in one order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ferromq.protocol.message_queue import MessageQueue
+
+Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
+
+
+def averagely(queues: Sequence[MessageQueue], members: Sequence[str], member: str) -> list[MessageQueue]:
+    """Return a member's share: neighbouring queues, the first members get one more where it does not come out even."""
+    if member not in members:
+        return []
+    index, (each, more) = members.index(member), divmod(len(queues), len(members))
+    begin = index * each + min(index, more)
+    return list(queues[begin : begin + each + (index < more)])
+
+
+def by_circle(queues: Sequence[MessageQueue], members: Sequence[str], member: str) -> list[MessageQueue]:
+    """Return a member's share: the queues are dealt like cards."""
+    return list(queues[members.index(member) :: len(members)]) if member in members else []
+
+
+STRATEGIES: Mapping[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+
+
+def share_to_pop(
+    share: Strategy, queues: Sequence[MessageQueue], members: Sequence[str], member: str, others: int
+) -> list[MessageQueue]:
+    """
+    Return the queues a member that pops is to ask: its own, and those of the *others* that come after it.
+
+    With all others, or none, it asks every broker for any queue, which is number -1. Where there are more members than
+    queues, each asks one.
+    """
+    if others <= 0 or others >= len(members) - 1:
+        return [MessageQueue(queue.topic, queue.broker_name, -1) for queue in queues]
+    if member not in members:
+        return []
+    index = members.index(member)
+    if len(members) > len(queues):
+        return [queues[index % len(queues)]]
+    sharing = (members[(index + step) % len(members)] for step in range(others + 1))
+    return [queue for each in sharing for queue in share(queues, members, each)]

@@ -1,0 +1,155 @@
+"""
+Makes the components of the control plane, which answer cold requests.
+
+`rpc` lists which request each one answers; `controller` starts and stops them.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from ferromq._ferromq import Server, Store
+from ferromq.broker.administration.catalog import Catalog
+from ferromq.broker.administration.grpc_offsets import GrpcOffsets
+from ferromq.broker.administration.offset_resets import OffsetResets
+from ferromq.broker.administration.offsets import OffsetRequests
+from ferromq.broker.administration.settings import Settings
+from ferromq.broker.administration.settings_requests import SettingsRequests
+from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges
+from ferromq.broker.clients.components import ClientComponents
+from ferromq.broker.cluster.name_servers import NameServers
+from ferromq.broker.cluster.role import Role
+from ferromq.broker.cluster.route_cache import RouteCache
+from ferromq.broker.cluster.routes import Routes
+from ferromq.broker.messages.message_queries import MessageQueries
+from ferromq.broker.messages.recalls import Recalls
+from ferromq.broker.messages.write_layouts import WriteLayouts, without_steps
+from ferromq.broker.metadata.groups import GroupTable
+from ferromq.broker.metadata.request_modes import RequestModes
+from ferromq.broker.metadata.topics import TopicTable
+from ferromq.broker.reports.consume_progress import ConsumeProgress
+from ferromq.broker.reports.runtime_info import RuntimeInfo
+from ferromq.broker.reports.statistics import Statistics
+from ferromq.broker.transactions.components import TransactionComponents
+from ferromq.process.clock import Clock
+
+_MILLISECOND = timedelta(milliseconds=1)
+# The store's defaults for writers that number their messages.
+_DEDUP_WINDOW, _DEDUP_WRITERS = timedelta(days=1), 500_000
+_LAYOUT_WINDOWS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What the components are made of: store, server, tables, and the broker's place in the cluster."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    server: Server
+    name_servers: NameServers
+    role: Role
+    topics: TopicTable
+    groups: GroupTable
+    modes: RequestModes
+    routes: RouteCache | None
+    """None for a broker without name servers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """The components of the control plane."""
+
+    catalog: Catalog
+    clients: ClientComponents
+    grpc_offsets: GrpcOffsets
+    layouts: WriteLayouts
+    messages: MessageQueries
+    offset_resets: OffsetResets
+    offsets: OffsetRequests
+    progress: ConsumeProgress
+    recalls: Recalls
+    routes: Routes
+    runtime: RuntimeInfo
+    settings: SettingsRequests
+    statistics: Statistics
+    topics_and_groups: TopicAndGroupChanges
+    transactions: TransactionComponents
+
+
+def make_components(basis: Basis) -> Components:
+    """Make all components; raises `CorruptStore` if a file of theirs cannot be read."""
+    settings, store, topics, groups = basis.settings, basis.store, basis.topics, basis.groups
+    identity, now_ms = basis.name_servers.identity, basis.clock.now_ms
+    clients = _make_clients(basis)
+    subscriptions = clients.connections.subscriptions
+    transactions = TransactionComponents(
+        lambda: settings.config, basis.server, store, clients=clients.table, clock=basis.clock
+    )
+    statistics = Statistics(basis.server.traffic, now_ms, settings.config.cluster)
+    layouts = _open_layouts(basis)
+    return Components(
+        catalog=Catalog(topics, groups),
+        clients=clients,
+        grpc_offsets=GrpcOffsets(store, topics, basis.role.reads_refused),
+        layouts=layouts,
+        messages=MessageQueries(store),
+        offset_resets=OffsetResets(
+            basis.server, identity.name, table=clients.table, store=store, topics=topics, groups=groups
+        ),
+        offsets=OffsetRequests(
+            store,
+            topics,
+            now_ms=now_ms,
+            subscribed=subscriptions,
+            near_span=lambda: settings.config.reads.near_span,
+        ),
+        progress=ConsumeProgress(
+            identity, store, topics, groups, statistics=statistics, now_ms=now_ms, subscriptions=subscriptions
+        ),
+        recalls=Recalls(
+            store,
+            topics,
+            identity.name,
+            is_slave=lambda: settings.config.membership.is_slave,
+            is_allowed=lambda: settings.config.sends.recall,
+            now_ms=now_ms,
+        ),
+        routes=Routes(identity, store, topics, groups, basis.name_servers, cache=basis.routes),
+        runtime=RuntimeInfo(
+            store, statistics, Path(settings.config.store), transactions=transactions.counts, now_ms=now_ms
+        ),
+        settings=SettingsRequests(settings, store, identity.address),
+        statistics=statistics,
+        topics_and_groups=TopicAndGroupChanges(store, topics, groups, deleted=layouts.forget),
+        transactions=transactions,
+    )
+
+
+def _make_clients(basis: Basis) -> ClientComponents:
+    settings = basis.settings
+    return ClientComponents(
+        lambda: settings.config,
+        basis.name_servers.identity,
+        basis.server,
+        store=basis.store,
+        topics=basis.topics,
+        groups=basis.groups,
+        modes=basis.modes,
+        routes=basis.routes,
+        now_ms=basis.clock.now_ms,
+    )
+
+
+def _open_layouts(basis: Basis) -> WriteLayouts:
+    storage, topics = basis.settings.config.storage, basis.topics
+    # A task may write for a whole window after it asked, so a retry may ask within two windows of the first request.
+    window_ms = _LAYOUT_WINDOWS * ((storage.dedup_window or _DEDUP_WINDOW) // _MILLISECOND)
+    return WriteLayouts(
+        Path(basis.settings.config.store) / "ferromq" / "layouts.json",
+        without_steps(basis.clock),
+        window_ms=window_ms,
+        limit=storage.dedup_writers or _DEDUP_WRITERS,
+        is_topic=lambda topic: topics.get(topic) is not None,
+        reserve=basis.store.options()["disk_reserve"] or 0,
+    )

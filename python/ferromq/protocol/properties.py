@@ -1,0 +1,20 @@
+"""A message's properties as one text, in RocketMQ's format."""
+
+from collections.abc import Mapping
+
+_NAME_END, _PROPERTY_END = "\x01", "\x02"
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse RocketMQ's properties; what has no value is left out."""
+    found = {}
+    for part in text.split(_PROPERTY_END):
+        name, separator, value = part.partition(_NAME_END)
+        if separator and name:
+            found[name] = value
+    return found
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Return properties as RocketMQ writes them."""
+    return "".join([f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in properties.items()])
