@@ -4,13 +4,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from ferromq.config.proxy import options_of
-from ferromq.config.servers import CompatConfig
 
 import ferromq
 from ferromq._ferromq import Store
 from ferromq.broker.administration.rocketmq_options import as_lines, flat, rocketmq_names
 from ferromq.config.broker import BrokerConfig
+from ferromq.config.compat import CompatConfig
+from ferromq.config.proxy_file import options_of
 from ferromq.errors import ConfigError
 
 

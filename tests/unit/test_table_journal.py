@@ -180,7 +180,7 @@ def test_a_journal_is_not_used_over_a_file_that_another_broker_wrote(
     again = table_of(tmp_path)
     assert again.find("theirs") is not None
     assert again.find("new") is None
-    assert "journal not used" in caplog.text
+    assert "journal ignored" in caplog.text
     again.ensure("next", "peer")
     assert table_of(tmp_path).find("next") is not None
 

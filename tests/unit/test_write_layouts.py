@@ -172,7 +172,7 @@ def test_a_damaged_file_stops_the_start_and_a_torn_line_of_the_journal_does_not(
     journal.write_bytes(journal.read_bytes()[:-3])
     assert opened(tmp_path).keep("w", "orders", 0, None) == "a:0"
     (tmp_path / "layouts.json").write_text('{"layouts":[["w"]]}')
-    with pytest.raises(CorruptStore, match=r"layouts\.json has no layouts of writes.*remove it once"):
+    with pytest.raises(CorruptStore, match=r"layouts\.json is not a table of write layouts.*remove it if"):
         opened(tmp_path)
 
 
